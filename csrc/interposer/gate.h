@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The gate: every call that submits work or touches device memory passes it.
+ *
+ * The fast path is one store, one relaxed load and, after the call, one store; the side that shuts the gate pays for
+ * the ordering with membarrier(2) (see gate.c for the proof and the measured alternatives).
+ */
+#ifndef GPUSHARE_GATE_H
+#define GPUSHARE_GATE_H
+
+#include <cuda.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gs_gate_state { GS_GATE_PLAIN = 0, GS_GATE_OPEN = 1, GS_GATE_HELD = 2, GS_GATE_SHUT = 3 };
+
+/* One per thread that ever passed the gate; odd while the thread is inside. Only its thread writes it. */
+struct gs_slot {
+    uint64_t passes;
+    struct gs_slot *next;
+    uint32_t free_for_reuse;
+};
+
+/* How the stream argument of a gated call is to be read, for calls into a stream that is being captured. */
+enum gs_stream_kind {
+    GS_STREAM_LEGACY, /* CUstream; NULL is the legacy default stream */
+    GS_STREAM_PTSZ,   /* CUstream; NULL is the thread's own default stream */
+    GS_STREAM_NONE    /* the call takes no stream */
+};
+
+extern uint32_t gs_gate_word; /* enum gs_gate_state */
+extern __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
+
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind);
+
+/*
+ * Enters the gate. On CUDA_SUCCESS the caller submits and then calls gs_gate_leave with the slot, which is NULL where
+ * the thread is inside already. Any other result is to be returned to the application; nothing is to be submitted.
+ */
+static inline CUresult gs_gate_enter(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    if (__builtin_expect(slot != NULL && (slot->passes & 1) == 0, 1)) {
+        __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
+        __atomic_signal_fence(__ATOMIC_SEQ_CST);
+        if (__builtin_expect(__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) <= GS_GATE_OPEN, 1)) {
+            *entered = slot;
+            return CUDA_SUCCESS;
+        }
+        __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+    }
+    return gs_gate_enter_slow(entered, stream, kind);
+}
+
+static inline void gs_gate_leave(struct gs_slot *entered)
+{
+    if (__builtin_expect(entered != NULL, 1))
+        __atomic_store_n(&entered->passes, entered->passes + 1, __ATOMIC_RELEASE);
+}
+
+#endif

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The wire protocol between the interposer (client), the scheduler (server) and control programs.
+ *
+ * Transport: AF_UNIX, SOCK_STREAM. Both ends are on one host, so integers are in native byte order.
+ * A frame is a header and the body that its type names. A peer that sends a frame of an unknown type,
+ * of a length that its type does not allow, or longer than GPUSHARE_MAX_REQUEST is disconnected.
+ *
+ * Python reads this file through cffi: keep it to #define NAME integer, enum, and struct of scalars,
+ * arrays of scalars and structs. Every struct is padded by hand to its natural alignment.
+ *
+ * Times are CLOCK_MONOTONIC in nanoseconds, sizes are bytes, strings are UTF-8 and NUL-terminated
+ * (cut at a character's boundary where they are too long).
+ */
+#ifndef GPUSHARE_PROTOCOL_H
+#define GPUSHARE_PROTOCOL_H
+
+#include <stdint.h>
+
+/* Raised when an old peer could misread a new one; the sides compare it in HELLO and CONTROL. */
+#define GPUSHARE_PROTOCOL_VERSION 1
+/* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
+#define GPUSHARE_MAX_REQUEST 65536
+#define GPUSHARE_MAX_REPLY 16777216
+#define GPUSHARE_MAX_GPUS 16
+
+enum gpushare_type {
+    /* client to scheduler */
+    GPUSHARE_HELLO = 1,   /* struct gpushare_hello + gpu_count * struct gpushare_usage */
+    GPUSHARE_REQUEST = 2, /* struct gpushare_lease: the first submission of a burst waits for a lease */
+    GPUSHARE_BURST = 3,   /* struct gpushare_burst: a burst began or ended under a lease that is kept */
+    GPUSHARE_RELEASED = 4, /* struct gpushare_lease: gate shut, streams drained, lease given back */
+    GPUSHARE_GROW = 5,     /* struct gpushare_grow: more memory is to be promised; one GROWN answers */
+    GPUSHARE_USAGE = 6,    /* struct gpushare_usage: what is held changed without need of an answer */
+    GPUSHARE_EVICTED = 7,  /* struct gpushare_moved: answer to EVICT */
+    GPUSHARE_RESTORED = 8, /* struct gpushare_moved: after GRANT, the footprint is resident (or not) */
+    GPUSHARE_CELL = 9,     /* struct gpushare_cell: a cell began or ended in the kernel */
+
+    /* scheduler to client */
+    GPUSHARE_WELCOME = 32,   /* struct gpushare_welcome */
+    GPUSHARE_REFUSED = 33,   /* struct gpushare_refused; the connection is closed after it */
+    GPUSHARE_GRANT = 34,     /* struct gpushare_lease */
+    GPUSHARE_REVOKE = 35,    /* struct gpushare_lease; ignored if that lease is not held any more */
+    GPUSHARE_EVICT = 36,     /* struct gpushare_evict; only sent to a client without a lease */
+    GPUSHARE_GROWN = 37,     /* struct gpushare_grown */
+    GPUSHARE_CANCEL = 38,    /* no body: every wait that is under way ends with an error */
+    GPUSHARE_CONTENDED = 39, /* struct gpushare_contended */
+    GPUSHARE_END_BURST = 40, /* struct gpushare_burst: end the burst unless submissions go on */
+
+    /* control programs: JSON text as the body, described in docs/control.md */
+    GPUSHARE_CONTROL = 64, /* request */
+    GPUSHARE_REPLY = 65,   /* answer to one CONTROL */
+    GPUSHARE_EVENT = 66    /* pushed to subscribers */
+};
+
+/* Flags of struct gpushare_hello. */
+enum gpushare_hello_flag {
+    GPUSHARE_HELLO_REATTACH = 1, /* was attached to an earlier scheduler; the usages say what is held */
+    GPUSHARE_HELLO_LEASED = 2,   /* had a lease then and goes on under it */
+    GPUSHARE_HELLO_BUSY = 4      /* and is in a burst */
+};
+
+enum gpushare_backend {
+    GPUSHARE_BACKEND_PLAIN = 0,
+    GPUSHARE_BACKEND_SWAP = 1,
+    GPUSHARE_BACKEND_MANAGED = 2
+};
+
+/* Why a burst ended (struct gpushare_burst) or a lease was given back (struct gpushare_lease). */
+enum gpushare_cause {
+    GPUSHARE_CAUSE_NONE = 0,
+    GPUSHARE_CAUSE_CELL = 1,    /* the kernel's cell ended (hook in the kernel) */
+    GPUSHARE_CAUSE_IDLE = 2,    /* the kernel went idle (seen by the server) */
+    GPUSHARE_CAUSE_QUIET = 3,   /* nothing in flight and nothing submitted for the quiet gap */
+    GPUSHARE_CAUSE_RELEASE = 4, /* asked for by the user */
+    GPUSHARE_CAUSE_REVOKE = 5,  /* asked for by the scheduler */
+    GPUSHARE_CAUSE_GROWTH = 6,  /* gave the lease up to grow: the larger footprint has no room now */
+    GPUSHARE_CAUSE_FAILED = 7   /* the footprint could not be made resident */
+};
+
+enum gpushare_phase { GPUSHARE_PHASE_BEGIN = 0, GPUSHARE_PHASE_END = 1 };
+
+/* Answers of struct gpushare_grown. */
+enum gpushare_growth {
+    GPUSHARE_GROWTH_RESIDENT = 0, /* promised, and may be mapped at once under the lease held */
+    GPUSHARE_GROWTH_SWAPPED = 1,  /* promised; the lease, if held, is to be given up (CAUSE_GROWTH) */
+    GPUSHARE_GROWTH_DEVICE = 2,   /* refused: more than the GPU could ever hold for this group */
+    GPUSHARE_GROWTH_CAP = 3,      /* refused: more than the group's memory cap */
+    GPUSHARE_GROWTH_HOST = 4      /* refused: the host's memory could not back it */
+};
+
+/* Status of struct gpushare_moved. */
+enum gpushare_move_status {
+    GPUSHARE_MOVE_DONE = 0,
+    GPUSHARE_MOVE_PARTIAL = 1, /* fewer bytes than asked for; `usage` says what is resident */
+    GPUSHARE_MOVE_FAILED = 2   /* nothing could be moved; nothing was lost */
+};
+
+struct gpushare_header {
+    uint32_t length; /* of the whole frame, this header included */
+    uint16_t type;   /* enum gpushare_type */
+    uint16_t flags;  /* 0 */
+};
+
+/* What one client holds on one GPU. */
+struct gpushare_usage {
+    uint8_t gpu[16];   /* the device's UUID */
+    uint64_t promised; /* evictable bytes admitted by the scheduler: the client's footprint, at most */
+    uint64_t resident; /* of the footprint, bytes on the GPU */
+    uint64_t pinned;   /* unevictable bytes: exported, arrays, pools, the application's own VMM */
+    uint64_t context;  /* 0, or the bytes that the client's contexts were admitted with */
+    uint64_t host;     /* bytes of host memory held for swapped data */
+};
+
+struct gpushare_hello {
+    uint32_t version;
+    int32_t pid;
+    uint32_t flags;
+    uint32_t backend;
+    uint32_t gpu_count; /* usages that follow */
+    uint32_t pad;
+    uint64_t lease;    /* with HELLO_LEASED: the lease it goes on under */
+    uint64_t cap;      /* bytes of device memory that the group may have, 0: no cap */
+    char group[64];    /* lease group: the kernel's id, or an id made by `gpushare run` */
+    char name[192];    /* what people call it: a notebook's path, a program's name */
+};
+
+struct gpushare_welcome {
+    uint32_t version;
+    uint32_t contended;  /* as in struct gpushare_contended */
+    uint64_t client;     /* number of this connection, for logs */
+    uint64_t quiet_ns;   /* while contended, a burst is over after a gap of this length */
+    uint64_t headroom;   /* bytes to ask for beyond need, so that most allocations ask nobody */
+};
+
+struct gpushare_refused {
+    uint32_t code; /* an errno: EPROTO for another version, EACCES for another user */
+    uint32_t pad;
+    char text[248];
+};
+
+struct gpushare_lease {
+    uint64_t lease; /* REQUEST: the client's own serial; GRANT: given by the scheduler */
+    uint64_t at_ns;
+    uint32_t cause; /* enum gpushare_cause, of RELEASED */
+    uint32_t pad;
+};
+
+struct gpushare_burst {
+    uint64_t at_ns;
+    uint32_t phase;
+    uint32_t cause;
+};
+
+struct gpushare_grow {
+    uint64_t serial;
+    struct gpushare_usage least; /* promised, pinned and context as they must become */
+    uint64_t most;               /* promised as it would best become: headroom included */
+};
+
+struct gpushare_grown {
+    uint64_t serial;
+    uint64_t promised; /* what was promised: between least.promised and most */
+    uint32_t status;   /* enum gpushare_growth */
+    uint32_t pad;
+    char text[232];    /* if refused: the sentence for the user, with the numbers */
+};
+
+struct gpushare_evict {
+    uint64_t serial;
+    uint64_t bytes; /* at least so many, or all there are */
+    uint8_t gpu[16];
+};
+
+struct gpushare_moved {
+    uint64_t serial;             /* EVICTED: of the EVICT; RESTORED: the lease */
+    struct gpushare_usage usage; /* after the move */
+    uint64_t bytes;              /* leaving or reaching the GPU */
+    uint64_t copied;             /* of them, bytes that had to be copied */
+    uint64_t duration_ns;
+    uint32_t status;
+    uint32_t pad;
+};
+
+struct gpushare_cell {
+    uint64_t at_ns;
+    uint32_t phase;
+    uint32_t pad;
+    char msg_id[112];
+};
+
+struct gpushare_contended {
+    uint32_t waiting; /* groups that wait for a GPU of this client's; 0: none */
+    uint32_t pad;
+};
+
+#endif
