@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What goes into the scheduler's core (events) and what comes out of it (decisions).
+
+Sizes are bytes, times seconds on CLOCK_MONOTONIC, GPUs are named by NVML's UUID string. A ``client`` is the number of a
+connection, never used twice. The classes mirror ``csrc/protocol.h``; ``server.py`` translates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Backend = Literal["plain", "swap", "managed"]
+Phase = Literal["begin", "end"]
+Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", "failed", "exit"]
+Growth = Literal["resident", "swapped", "device", "cap", "host"]
+MoveStatus = Literal["done", "partial", "failed"]
+AntiThrash = Literal["auto", "on", "off"]
+#: Seconds, or ``"auto"``: from the measured cost of moving.
+Quantum = float | Literal["auto"]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one client holds on one GPU."""
+
+    gpu: str
+    promised: int = 0
+    resident: int = 0
+    pinned: int = 0
+    context: int = 0
+    host: int = 0
+
+
+# --- Events: from clients -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """A client said HELLO. ``lease`` is set if it goes on under a lease of an earlier scheduler."""
+
+    client: int
+    pid: int
+    group: str
+    name: str
+    backend: Backend
+    cap: int = 0
+    usages: tuple[Usage, ...] = ()
+    reattach: bool = False
+    leased: bool = False
+    busy: bool = False
+    lease: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Detach:
+    """A client's connection ended. What it held stays charged until the device is seen without it."""
+
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    client: int
+    serial: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    client: int
+    phase: Phase
+    cause: Cause
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    client: int
+    lease: int
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """A client wants more memory: at least ``least``, best ``most`` promised bytes."""
+
+    client: int
+    serial: int
+    least: Usage
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageChanged:
+    client: int
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    client: int
+    serial: int
+    usage: Usage
+    bytes: int
+    copied: int
+    duration: float
+    status: MoveStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    client: int
+    lease: int
+    usage: Usage
+    bytes: int
+    copied: int
+    duration: float
+    status: MoveStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell began or ended, as the kernel's hook (``client``) or the server (by ``group``) saw it."""
+
+    group: str
+    phase: Phase
+    msg_id: str
+    at: float
+    from_kernel: bool
+
+
+# --- Events: from people and the machine ----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """End the group's burst and give its lease back; with ``offload``, move all its memory out too."""
+
+    group: str
+    offload: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    group: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    quantum: Quantum | None = None
+    anti_thrash: AntiThrash | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A reading of one GPU's memory (NVML). The first one of a GPU makes it known to the core."""
+
+    gpu: str
+    total: int
+    used: int
+    name: str = ""
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """How many bytes of host memory swapped data may take in all."""
+
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    group: str
+    code: str
+    params: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The time that ``Core.deadline()`` asked for has come."""
+
+
+Event = (
+    Attach | Detach | Request | Burst | Released | Grow | UsageChanged | Evicted | Restored | Cell
+    | Cancel | Release | Rename | Configure | Device | HostMemory | Notice | Tick
+)  # fmt: skip
+
+
+# --- Decisions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    client: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    client: int
+    lease: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evict:
+    client: int
+    serial: int
+    gpu: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    client: int
+    serial: int
+    status: Growth
+    promised: int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelWaits:
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contended:
+    client: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndBurst:
+    """Tell the client that its burst is over, unless it goes on submitting."""
+
+    client: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadDevice:
+    """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
+
+    gpu: str
+    after: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """One line of the history (docs/control.md, "Events")."""
+
+    kind: str
+    group: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+Decision = Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | ReadDevice | Log
