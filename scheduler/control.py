@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clients of the scheduler's control requests (``docs/control.md``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from . import protocol
+from .address import socket_path
+
+#: Seconds after which a scheduler that does not answer counts as unreachable.
+TIMEOUT = 5.0
+
+
+class ControlError(Exception):
+    """The scheduler refused a request; the message is its sentence."""
+
+
+class SchedulerUnreachable(ControlError):
+    """No scheduler answers; the message says what to do."""
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user of the process at the other end of a unix socket."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def _connect(connection: socket.socket, path: Path) -> None:
+    try:
+        connection.connect(str(path))
+    except OSError as error:
+        raise _unreachable(path, error) from None
+    _check_peer(connection, path)
+
+
+def _check_peer(connection: socket.socket, path: Path) -> None:
+    uid = peer_uid(connection)
+    if uid not in (0, os.getuid()):
+        raise SchedulerUnreachable(
+            f"the scheduler at {path} belongs to another user (uid {uid}); "
+            "set GPUSHARE_SOCKET to the path of your own"
+        )
+
+
+def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
+    if isinstance(error, PermissionError):
+        return SchedulerUnreachable(
+            f"the scheduler's socket {path} is not open to you; "
+            "set GPUSHARE_SOCKET to the path of your own"
+        )
+    if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        if path.exists() and not path.is_socket():
+            return SchedulerUnreachable(
+                f"{path} is not a socket; set GPUSHARE_SOCKET to the scheduler's"
+            )
+        return SchedulerUnreachable(
+            f"no scheduler answers at {path}; "
+            "start JupyterLab with jupyter-gpushare, or run: gpushare scheduler"
+        )
+    return SchedulerUnreachable(f"cannot reach the scheduler at {path}: {error.strerror or error}")
+
+
+def _request(op: str, params: dict[str, Any]) -> bytes:
+    try:
+        return protocol.encode_json(
+            protocol.CONTROL, {"op": op, "protocol": protocol.VERSION, **params}
+        )
+    except (protocol.ProtocolError, ValueError, TypeError) as error:
+        raise ControlError(f"the request {op!r} cannot be sent: {error}") from None
+
+
+def _answer(frame: protocol.Frame) -> dict[str, Any]:
+    if frame.type == protocol.REFUSED:
+        raise ControlError(protocol.decode_refused(frame.body)[1])
+    if frame.type not in (protocol.REPLY, protocol.EVENT):
+        raise protocol.ProtocolError(f"a frame of type {frame.type} for a control program")
+    return protocol.decode_json(frame.body)
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    if not reply.get("ok"):
+        raise ControlError(str(reply.get("error", "the scheduler refused without a reason")))
+    return reply
+
+
+class ControlClient:
+    """A blocking connection to the scheduler; a context manager.
+
+    Parameters
+    ----------
+    path
+        The scheduler's socket; default: the user's.
+    timeout
+        Seconds to wait for an answer.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If no scheduler answers.
+    """
+
+    def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
+        self.path = path or socket_path()
+        self._timeout = timeout
+        self._reader = protocol.FrameReader(from_scheduler=True)
+        self._events: deque[dict[str, Any]] = deque()
+        self._replies: deque[dict[str, Any]] = deque()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout)
+        try:
+            _connect(self._socket, self.path)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def request(self, op: str, **params: Any) -> dict[str, Any]:
+        """Send one request and return the answer.
+
+        Raises
+        ------
+        ControlError
+            If the scheduler refuses it.
+        SchedulerUnreachable
+            If the connection ends or no answer comes in time.
+        """
+        message = _request(op, params)
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(message)
+        except OSError as error:
+            # A scheduler that refuses this user says so before it closes.
+            with contextlib.suppress(SchedulerUnreachable, TimeoutError):
+                self._receive(self._timeout)
+            raise _unreachable(self.path, error) from None
+        deadline = time.monotonic() + self._timeout
+        try:
+            while not self._replies:
+                self._receive(deadline - time.monotonic())
+        except TimeoutError:
+            # A reply that comes late would be taken for the next one.
+            self.close()
+            raise SchedulerUnreachable(
+                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
+            ) from None
+        return _checked(self._replies.popleft())
+
+    def next_event(self, timeout: float) -> dict[str, Any] | None:
+        """The next event after a ``subscribe``, or None if none comes within ``timeout`` seconds.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            If the connection ends.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._events:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            try:
+                self._receive(left)
+            except TimeoutError:
+                return None
+        return self._events.popleft()
+
+    def _receive(self, timeout: float) -> None:
+        try:
+            self._socket.settimeout(max(timeout, 0.001))
+            data = self._socket.recv(1 << 18)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise _unreachable(self.path, error) from None
+        if not data:
+            raise SchedulerUnreachable(f"the scheduler at {self.path} ended the connection")
+        try:
+            for frame in self._reader.feed(data):
+                queue = self._events if frame.type == protocol.EVENT else self._replies
+                queue.append(_answer(frame))
+        except protocol.ProtocolError as error:
+            raise SchedulerUnreachable(
+                f"what answers at {self.path} is no scheduler of this version: {error}"
+            ) from None
+
+
+class AsyncControlClient:
+    """A connection to the scheduler from an event loop; made by `connect`."""
+
+    def __init__(
+        self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.path = path
+        self._writer = writer
+        self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
+        self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self._lost: ControlError | None = None
+        self._task = asyncio.create_task(self._read(reader))
+
+    @classmethod
+    async def connect(
+        cls, path: Path | None = None, timeout: float = TIMEOUT
+    ) -> AsyncControlClient:
+        """Connect.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            If no scheduler answers.
+        """
+        path = path or socket_path()
+        try:
+            reader, writer = await asyncio.wait_for(
+                asyncio.open_unix_connection(str(path)), timeout
+            )
+        except asyncio.TimeoutError:
+            raise SchedulerUnreachable(f"the scheduler at {path} does not answer") from None
+        except OSError as error:
+            raise _unreachable(path, error) from None
+        try:
+            _check_peer(writer.get_extra_info("socket"), path)
+        except BaseException:
+            writer.close()
+            raise
+        return cls(path, reader, writer)
+
+    async def __aenter__(self) -> AsyncControlClient:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can still be sent."""
+        return self._lost is None
+
+    async def wait_lost(self) -> None:
+        """Return when the connection has ended, for whatever reason."""
+        await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._task.cancel()
+        await self.wait_lost()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def request(self, op: str, *, timeout: float = TIMEOUT, **params: Any) -> dict[str, Any]:
+        """Send one request and return the answer.
+
+        Raises
+        ------
+        ControlError
+            If the scheduler refuses it.
+        SchedulerUnreachable
+            If the connection has ended or no answer comes in time.
+        """
+        message = _request(op, params)
+        if self._lost is not None:
+            raise self._lost
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve)
+        self._pending.append(answer)
+        self._writer.write(message)
+        try:
+            # Shielded: a reply that comes late must still find its place in the order.
+            reply = await asyncio.wait_for(asyncio.shield(answer), timeout)
+        except asyncio.TimeoutError:
+            raise SchedulerUnreachable(
+                f"the scheduler at {self.path} has not answered for {timeout:g} s"
+            ) from None
+        return _checked(reply)
+
+    async def subscribe(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the scheduler's events from now on.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            When the connection ends.
+        """
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._subscribers.add(queue)
+        try:
+            await self.request("subscribe")
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._subscribers.discard(queue)
+        assert self._lost is not None
+        raise self._lost
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        frames = protocol.FrameReader(from_scheduler=True)
+        lost: ControlError = SchedulerUnreachable(
+            f"the scheduler at {self.path} ended the connection"
+        )
+        try:
+            while data := await reader.read(1 << 18):
+                for frame in frames.feed(data):
+                    answer = _answer(frame)
+                    if frame.type == protocol.EVENT:
+                        for queue in self._subscribers:
+                            queue.put_nowait(answer)
+                    elif self._pending:
+                        waiting = self._pending.popleft()
+                        if not waiting.done():
+                            waiting.set_result(answer)
+        except OSError as error:
+            lost = _unreachable(self.path, error)
+        except ControlError as error:
+            lost = error
+        except protocol.ProtocolError as error:
+            lost = SchedulerUnreachable(
+                f"what answers at {self.path} is no scheduler of this version: {error}"
+            )
+        finally:
+            self._lost = lost
+            self._writer.close()
+            while self._pending:
+                waiting = self._pending.popleft()
+                if not waiting.done():
+                    waiting.set_exception(lost)
+            for queue in self._subscribers:
+                queue.put_nowait(None)
+
+
+def _retrieve(answer: asyncio.Future[dict[str, Any]]) -> None:
+    """Look at an answer nobody waits for, so that asyncio does not complain about it."""
+    if not answer.cancelled():
+        answer.exception()

@@ -1,0 +1,617 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Frames of ``csrc/protocol.h`` to and from Python objects.
+
+The structs' layout comes from the header through the compiled extension: nothing here repeats it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from .._protocol import ffi, lib
+from . import events as ev
+
+VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
+MAX_REQUEST: int = lib.GPUSHARE_MAX_REQUEST
+MAX_REPLY: int = lib.GPUSHARE_MAX_REPLY
+MAX_GPUS: int = lib.GPUSHARE_MAX_GPUS
+
+HELLO: int = lib.GPUSHARE_HELLO
+REQUEST: int = lib.GPUSHARE_REQUEST
+BURST: int = lib.GPUSHARE_BURST
+RELEASED: int = lib.GPUSHARE_RELEASED
+GROW: int = lib.GPUSHARE_GROW
+USAGE: int = lib.GPUSHARE_USAGE
+EVICTED: int = lib.GPUSHARE_EVICTED
+RESTORED: int = lib.GPUSHARE_RESTORED
+CELL: int = lib.GPUSHARE_CELL
+WELCOME: int = lib.GPUSHARE_WELCOME
+REFUSED: int = lib.GPUSHARE_REFUSED
+GRANT: int = lib.GPUSHARE_GRANT
+REVOKE: int = lib.GPUSHARE_REVOKE
+EVICT: int = lib.GPUSHARE_EVICT
+GROWN: int = lib.GPUSHARE_GROWN
+CANCEL: int = lib.GPUSHARE_CANCEL
+CONTENDED: int = lib.GPUSHARE_CONTENDED
+END_BURST: int = lib.GPUSHARE_END_BURST
+CONTROL: int = lib.GPUSHARE_CONTROL
+REPLY: int = lib.GPUSHARE_REPLY
+EVENT: int = lib.GPUSHARE_EVENT
+
+NANO = 1_000_000_000
+
+
+class ProtocolError(Exception):
+    """The peer sent what the protocol does not allow; its connection is to be closed."""
+
+
+class VersionMismatch(ProtocolError):
+    """The peer speaks another version of the protocol."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"protocol {version}, not {VERSION}")
+        self.version = version
+
+
+class Frame(NamedTuple):
+    """One frame: its type and its body."""
+
+    type: int
+    body: bytes
+
+
+def _pointer(name: str) -> Any:
+    return ffi.typeof(f"struct gpushare_{name} *")
+
+
+_HEADER_P = _pointer("header")
+_USAGE_P = _pointer("usage")
+_HELLO_P = _pointer("hello")
+_WELCOME_P = _pointer("welcome")
+_REFUSED_P = _pointer("refused")
+_LEASE_P = _pointer("lease")
+_BURST_P = _pointer("burst")
+_GROW_P = _pointer("grow")
+_GROWN_P = _pointer("grown")
+_EVICT_P = _pointer("evict")
+_MOVED_P = _pointer("moved")
+_CELL_P = _pointer("cell")
+_CONTENDED_P = _pointer("contended")
+
+HEADER_SIZE: int = ffi.sizeof("struct gpushare_header")
+_USAGE_SIZE: int = ffi.sizeof("struct gpushare_usage")
+_HELLO_SIZE: int = ffi.sizeof("struct gpushare_hello")
+#: Enough of a HELLO to read its version, which comes first in every version.
+_HELLO_LEAST = 4
+
+
+def _exactly(pointer: Any) -> tuple[int, int]:
+    size = ffi.sizeof(pointer.item)
+    return size, size
+
+
+#: Least and greatest length of each type's body, for either direction.
+_FROM_CLIENT = {
+    HELLO: (_HELLO_LEAST, _HELLO_SIZE + MAX_GPUS * _USAGE_SIZE),
+    REQUEST: _exactly(_LEASE_P),
+    BURST: _exactly(_BURST_P),
+    RELEASED: _exactly(_LEASE_P),
+    GROW: _exactly(_GROW_P),
+    USAGE: _exactly(_USAGE_P),
+    EVICTED: _exactly(_MOVED_P),
+    RESTORED: _exactly(_MOVED_P),
+    CELL: _exactly(_CELL_P),
+    CONTROL: (2, MAX_REQUEST - HEADER_SIZE),
+}
+_FROM_SCHEDULER = {
+    WELCOME: _exactly(_WELCOME_P),
+    REFUSED: _exactly(_REFUSED_P),
+    GRANT: _exactly(_LEASE_P),
+    REVOKE: _exactly(_LEASE_P),
+    EVICT: _exactly(_EVICT_P),
+    GROWN: _exactly(_GROWN_P),
+    CANCEL: (0, 0),
+    CONTENDED: _exactly(_CONTENDED_P),
+    END_BURST: _exactly(_BURST_P),
+    REPLY: (2, MAX_REPLY - HEADER_SIZE),
+    EVENT: (2, MAX_REPLY - HEADER_SIZE),
+}
+
+
+def _names(enum: str) -> tuple[dict[int, Any], dict[str, int]]:
+    """An enum's values by number and by the word that `events` has for them."""
+    prefix = f"GPUSHARE_{enum.upper()}_"
+    elements = ffi.typeof(f"enum gpushare_{enum}").elements
+    if enum == "move_status":
+        prefix = "GPUSHARE_MOVE_"
+    words = {number: name.removeprefix(prefix).lower() for number, name in elements.items()}
+    return words, {word: number for number, word in words.items()}
+
+
+_BACKENDS, _BACKEND_CODES = _names("backend")
+_CAUSES, _CAUSE_CODES = _names("cause")
+_PHASES, _PHASE_CODES = _names("phase")
+_GROWTHS, _GROWTH_CODES = _names("growth")
+_MOVES, _MOVE_CODES = _names("move_status")
+
+
+class FrameReader:
+    """Cuts a stream of bytes into frames.
+
+    Parameters
+    ----------
+    from_scheduler
+        Whether the stream comes from the scheduler; it decides which types are allowed.
+    """
+
+    def __init__(self, *, from_scheduler: bool = False) -> None:
+        self._lengths = _FROM_SCHEDULER if from_scheduler else _FROM_CLIENT
+        self._rest = b""
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a frame that is not complete."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that ``data`` completes.
+
+        Raises
+        ------
+        ProtocolError
+            As soon as a header cannot be one; the frames before it have been yielded.
+        """
+        if self._rest:
+            data = self._rest + data
+            self._rest = b""
+        start, end = 0, len(data)
+        base = ffi.from_buffer(data)
+        while end - start >= HEADER_SIZE:
+            header = ffi.cast(_HEADER_P, base + start)
+            kind, length = header.type, header.length
+            allowed = self._lengths.get(kind)
+            if allowed is None:
+                raise ProtocolError(f"a frame of type {kind}, which does not exist here")
+            if not allowed[0] <= length - HEADER_SIZE <= allowed[1]:
+                raise ProtocolError(f"a frame of type {kind} with a length of {length}")
+            if length > end - start:
+                break
+            # Kept before the yield: whoever stops iterating must not lose the rest.
+            body = data[start + HEADER_SIZE : start + length]
+            start += length
+            yield Frame(kind, body)
+        self._rest = data[start:] if start else data
+
+
+@lru_cache(maxsize=256)
+def gpu_name(raw: bytes) -> str:
+    """The GPU's UUID as NVML prints it."""
+    return f"GPU-{uuid.UUID(bytes=raw)}"
+
+
+@lru_cache(maxsize=256)
+def gpu_bytes(name: str) -> bytes:
+    """The bytes of a UUID as NVML prints it."""
+    return uuid.UUID(name.removeprefix("GPU-")).bytes
+
+
+# --- Decoding: what clients send ------------------------------------------------------------------
+
+
+def _word(words: dict[int, Any], number: int, what: str) -> Any:
+    try:
+        return words[number]
+    except KeyError:
+        raise ProtocolError(f"{what} {number}, which does not exist") from None
+
+
+def _text(field: Any) -> str:
+    return bytes(ffi.string(field)).decode("utf-8", "replace")
+
+
+def _usage(usage: Any) -> ev.Usage:
+    return ev.Usage(
+        gpu_name(ffi.buffer(usage.gpu)[:]),
+        usage.promised,
+        usage.resident,
+        usage.pinned,
+        usage.context,
+        usage.host,
+    )
+
+
+def decode_hello(client: int, body: bytes) -> ev.Attach:
+    """The event of a HELLO.
+
+    Raises
+    ------
+    VersionMismatch
+        If the client is of another version; nothing else of the body has been looked at.
+    """
+    version = ffi.from_buffer("uint32_t *", body)[0]
+    if version != VERSION:
+        raise VersionMismatch(version)
+    if len(body) < _HELLO_SIZE:
+        raise ProtocolError(f"a HELLO of {len(body)} bytes")
+    hello = ffi.from_buffer(_HELLO_P, body)
+    if len(body) != _HELLO_SIZE + hello.gpu_count * _USAGE_SIZE:
+        raise ProtocolError(f"a HELLO of {len(body)} bytes for {hello.gpu_count} GPUs")
+    usages = ffi.cast(_USAGE_P, ffi.from_buffer(body) + _HELLO_SIZE)
+    group = _text(hello.group)
+    if not group:
+        raise ProtocolError("a HELLO without a group")
+    return ev.Attach(
+        client=client,
+        pid=hello.pid,
+        group=group,
+        name=_text(hello.name) or group,
+        backend=_word(_BACKENDS, hello.backend, "backend"),
+        cap=hello.cap,
+        usages=tuple(_usage(usages[i]) for i in range(hello.gpu_count)),
+        reattach=bool(hello.flags & lib.GPUSHARE_HELLO_REATTACH),
+        leased=bool(hello.flags & lib.GPUSHARE_HELLO_LEASED),
+        busy=bool(hello.flags & lib.GPUSHARE_HELLO_BUSY),
+        lease=hello.lease,
+    )
+
+
+def _decode_request(client: int, group: str, body: bytes) -> ev.Event:
+    return ev.Request(client, ffi.from_buffer(_LEASE_P, body).lease)
+
+
+def _decode_burst(client: int, group: str, body: bytes) -> ev.Event:
+    burst = ffi.from_buffer(_BURST_P, body)
+    phase = _word(_PHASES, burst.phase, "phase")
+    return ev.Burst(client, phase, _word(_CAUSES, burst.cause, "cause"), burst.at_ns / NANO)
+
+
+def _decode_released(client: int, group: str, body: bytes) -> ev.Event:
+    lease = ffi.from_buffer(_LEASE_P, body)
+    return ev.Released(client, lease.lease, _word(_CAUSES, lease.cause, "cause"))
+
+
+def _decode_grow(client: int, group: str, body: bytes) -> ev.Event:
+    grow = ffi.from_buffer(_GROW_P, body)
+    return ev.Grow(client, grow.serial, _usage(grow.least), grow.most)
+
+
+def _decode_usage(client: int, group: str, body: bytes) -> ev.Event:
+    return ev.UsageChanged(client, _usage(ffi.from_buffer(_USAGE_P, body)))
+
+
+def _decode_moved(
+    event: type[ev.Evicted] | type[ev.Restored], client: int, body: bytes
+) -> ev.Event:
+    moved = ffi.from_buffer(_MOVED_P, body)
+    return event(
+        client,
+        moved.serial,
+        _usage(moved.usage),
+        moved.bytes,
+        moved.copied,
+        moved.duration_ns / NANO,
+        _word(_MOVES, moved.status, "status"),
+    )
+
+
+def _decode_evicted(client: int, group: str, body: bytes) -> ev.Event:
+    return _decode_moved(ev.Evicted, client, body)
+
+
+def _decode_restored(client: int, group: str, body: bytes) -> ev.Event:
+    return _decode_moved(ev.Restored, client, body)
+
+
+def _decode_cell(client: int, group: str, body: bytes) -> ev.Event:
+    cell = ffi.from_buffer(_CELL_P, body)
+    phase = _word(_PHASES, cell.phase, "phase")
+    return ev.Cell(group, phase, _text(cell.msg_id), cell.at_ns / NANO, from_kernel=True)
+
+
+_DECODERS = {
+    REQUEST: _decode_request,
+    BURST: _decode_burst,
+    RELEASED: _decode_released,
+    GROW: _decode_grow,
+    USAGE: _decode_usage,
+    EVICTED: _decode_evicted,
+    RESTORED: _decode_restored,
+    CELL: _decode_cell,
+}
+
+
+def decode(client: int, group: str, frame: Frame) -> ev.Event:
+    """The event of a frame of an attached client.
+
+    Raises
+    ------
+    ProtocolError
+        If the frame is none that an attached client sends, or holds what does not exist.
+    """
+    decoder = _DECODERS.get(frame.type)
+    if decoder is None:
+        raise ProtocolError(f"a frame of type {frame.type} out of turn")
+    return decoder(client, group, frame.body)
+
+
+# --- Encoding: what the scheduler sends -----------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def _fixed_header(kind: int, size: int) -> bytes:
+    return bytes(ffi.buffer(ffi.new(_HEADER_P, (HEADER_SIZE + size, kind, 0)))[:])
+
+
+def _frame(kind: int, body: Any) -> bytes:
+    raw = ffi.buffer(body)
+    return _fixed_header(kind, len(raw)) + bytes(raw[:])
+
+
+def _cut(text: str, size: int) -> bytes:
+    """UTF-8 that fits into ``size`` bytes with its NUL, cut at a character's boundary."""
+    raw = text.encode("utf-8", "replace").replace(b"\0", b"")
+    if len(raw) < size:
+        return raw
+    return raw[: size - 1].decode("utf-8", "ignore").encode("utf-8")
+
+
+def _field_size(pointer: Any, name: str) -> int:
+    return int(ffi.sizeof(dict(pointer.item.fields)[name].type))
+
+
+_GROUP_SIZE = _field_size(_HELLO_P, "group")
+_NAME_SIZE = _field_size(_HELLO_P, "name")
+_REFUSED_TEXT_SIZE = _field_size(_REFUSED_P, "text")
+_GROWN_TEXT_SIZE = _field_size(_GROWN_P, "text")
+_MSG_ID_SIZE = _field_size(_CELL_P, "msg_id")
+
+
+def _nanoseconds(seconds: float) -> int:
+    return max(0, int(seconds * NANO))
+
+
+def welcome(client: int, waiting: int, quiet: float, headroom: int) -> bytes:
+    """WELCOME: answers HELLO."""
+    body = (VERSION, waiting, client, _nanoseconds(quiet), headroom)
+    return _frame(WELCOME, ffi.new(_WELCOME_P, body))
+
+
+def refused(code: int, text: str) -> bytes:
+    """REFUSED: the last frame of a connection."""
+    return _frame(REFUSED, ffi.new(_REFUSED_P, (code, 0, _cut(text, _REFUSED_TEXT_SIZE))))
+
+
+def grant(lease: int, at: float = 0.0) -> bytes:
+    """GRANT."""
+    return _frame(GRANT, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, 0)))
+
+
+def revoke(lease: int, at: float = 0.0) -> bytes:
+    """REVOKE."""
+    return _frame(REVOKE, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, 0)))
+
+
+def evict(serial: int, gpu: str, size: int) -> bytes:
+    """EVICT."""
+    return _frame(EVICT, ffi.new(_EVICT_P, (serial, size, gpu_bytes(gpu))))
+
+
+def grown(serial: int, status: ev.Growth, promised: int, text: str = "") -> bytes:
+    """GROWN: answers GROW."""
+    body = (serial, promised, _GROWTH_CODES[status], 0, _cut(text, _GROWN_TEXT_SIZE))
+    return _frame(GROWN, ffi.new(_GROWN_P, body))
+
+
+def cancel() -> bytes:
+    """CANCEL."""
+    return _fixed_header(CANCEL, 0)
+
+
+def contended(waiting: int) -> bytes:
+    """CONTENDED."""
+    return _frame(CONTENDED, ffi.new(_CONTENDED_P, (waiting, 0)))
+
+
+def end_burst(at: float) -> bytes:
+    """END_BURST."""
+    body = (_nanoseconds(at), lib.GPUSHARE_PHASE_END, lib.GPUSHARE_CAUSE_IDLE)
+    return _frame(END_BURST, ffi.new(_BURST_P, body))
+
+
+def encode(decision: ev.Decision, now: float) -> bytes | None:
+    """The frame that carries a decision to its client, or None for one that goes to no client."""
+    match decision:
+        case ev.Grant():
+            return grant(decision.lease, now)
+        case ev.Revoke():
+            return revoke(decision.lease, now)
+        case ev.Evict():
+            return evict(decision.serial, decision.gpu, decision.bytes)
+        case ev.Grown():
+            return grown(decision.serial, decision.status, decision.promised, decision.text)
+        case ev.CancelWaits():
+            return cancel()
+        case ev.Contended():
+            return contended(decision.waiting)
+        case ev.EndBurst():
+            return end_burst(decision.at)
+        case _:
+            return None
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+
+
+def encode_json(kind: int, value: Any) -> bytes:
+    """A CONTROL, REPLY or EVENT frame.
+
+    Raises
+    ------
+    ProtocolError
+        If it is longer than its receiver reads.
+    """
+    body = json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) > _FROM_CLIENT.get(kind, _FROM_SCHEDULER[REPLY])[1]:
+        raise ProtocolError(f"a message of {len(body)} bytes is too long")
+    length = HEADER_SIZE + len(body)
+    return bytes(ffi.buffer(ffi.new(_HEADER_P, (length, kind, 0)))[:]) + body
+
+
+def decode_json(body: bytes) -> dict[str, Any]:
+    """The object of a CONTROL, REPLY or EVENT frame.
+
+    Raises
+    ------
+    ProtocolError
+        If it is no JSON object.
+    """
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"a message that is no JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ProtocolError("a message that is no JSON object")
+    return value
+
+
+# --- The client's side: for tests and benchmarks --------------------------------------------------
+
+
+def _usage_values(usage: ev.Usage) -> tuple[Any, ...]:
+    return (
+        gpu_bytes(usage.gpu),
+        usage.promised,
+        usage.resident,
+        usage.pinned,
+        usage.context,
+        usage.host,
+    )
+
+
+def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
+    """HELLO."""
+    flags = (
+        lib.GPUSHARE_HELLO_REATTACH * attach.reattach
+        | lib.GPUSHARE_HELLO_LEASED * attach.leased
+        | lib.GPUSHARE_HELLO_BUSY * attach.busy
+    )
+    head = ffi.new(
+        _HELLO_P,
+        (
+            version,
+            attach.pid,
+            flags,
+            _BACKEND_CODES[attach.backend],
+            len(attach.usages),
+            0,
+            attach.lease,
+            attach.cap,
+            _cut(attach.group, _GROUP_SIZE),
+            _cut(attach.name, _NAME_SIZE),
+        ),
+    )
+    usages = [ffi.buffer(ffi.new(_USAGE_P, _usage_values(one)))[:] for one in attach.usages]
+    body = b"".join([ffi.buffer(head)[:], *usages])
+    return _fixed_header(HELLO, len(body)) + body
+
+
+def encode_event(event: ev.Event) -> bytes:
+    """The frame by which a client causes ``event``.
+
+    Raises
+    ------
+    TypeError
+        If no client can.
+    """
+    match event:
+        case ev.Attach():
+            return hello(event)
+        case ev.Request():
+            return _frame(REQUEST, ffi.new(_LEASE_P, (event.serial, 0, 0, 0)))
+        case ev.Burst():
+            at, phase = _nanoseconds(event.at), _PHASE_CODES[event.phase]
+            return _frame(BURST, ffi.new(_BURST_P, (at, phase, _CAUSE_CODES[event.cause])))
+        case ev.Released():
+            cause = _CAUSE_CODES[event.cause]
+            return _frame(RELEASED, ffi.new(_LEASE_P, (event.lease, 0, cause, 0)))
+        case ev.Grow():
+            least = _usage_values(event.least)
+            return _frame(GROW, ffi.new(_GROW_P, (event.serial, least, event.most)))
+        case ev.UsageChanged():
+            return _frame(USAGE, ffi.new(_USAGE_P, _usage_values(event.usage)))
+        case ev.Evicted() | ev.Restored():
+            evicted = isinstance(event, ev.Evicted)
+            body = (
+                event.serial if isinstance(event, ev.Evicted) else event.lease,
+                _usage_values(event.usage),
+                event.bytes,
+                event.copied,
+                _nanoseconds(event.duration),
+                _MOVE_CODES[event.status],
+                0,
+            )
+            return _frame(EVICTED if evicted else RESTORED, ffi.new(_MOVED_P, body))
+        case ev.Cell():
+            at, phase = _nanoseconds(event.at), _PHASE_CODES[event.phase]
+            return _frame(CELL, ffi.new(_CELL_P, (at, phase, 0, _cut(event.msg_id, _MSG_ID_SIZE))))
+        case _:
+            raise TypeError(f"no client sends {type(event).__name__}")
+
+
+def decode_decision(client: int, frame: Frame) -> ev.Decision:
+    """The decision that a scheduler's frame carries to ``client``.
+
+    Raises
+    ------
+    ProtocolError
+        If it carries none.
+    """
+    body = frame.body
+    match frame.type:
+        case lib.GPUSHARE_GRANT:
+            return ev.Grant(client, ffi.from_buffer(_LEASE_P, body).lease)
+        case lib.GPUSHARE_REVOKE:
+            return ev.Revoke(client, ffi.from_buffer(_LEASE_P, body).lease)
+        case lib.GPUSHARE_EVICT:
+            order = ffi.from_buffer(_EVICT_P, body)
+            return ev.Evict(client, order.serial, gpu_name(ffi.buffer(order.gpu)[:]), order.bytes)
+        case lib.GPUSHARE_GROWN:
+            answer = ffi.from_buffer(_GROWN_P, body)
+            status = _word(_GROWTHS, answer.status, "growth")
+            return ev.Grown(client, answer.serial, status, answer.promised, _text(answer.text))
+        case lib.GPUSHARE_CANCEL:
+            return ev.CancelWaits(client)
+        case lib.GPUSHARE_CONTENDED:
+            return ev.Contended(client, ffi.from_buffer(_CONTENDED_P, body).waiting)
+        case lib.GPUSHARE_END_BURST:
+            return ev.EndBurst(client, ffi.from_buffer(_BURST_P, body).at_ns / NANO)
+        case _:
+            raise ProtocolError(f"a frame of type {frame.type} out of turn")
+
+
+class Welcome(NamedTuple):
+    """The body of WELCOME."""
+
+    version: int
+    waiting: int
+    client: int
+    quiet: float
+    headroom: int
+
+
+def decode_welcome(body: bytes) -> Welcome:
+    """The body of WELCOME."""
+    answer = ffi.from_buffer(_WELCOME_P, body)
+    return Welcome(
+        answer.version, answer.contended, answer.client, answer.quiet_ns / NANO, answer.headroom
+    )
+
+
+def decode_refused(body: bytes) -> tuple[int, str]:
+    """The errno and the sentence of REFUSED."""
+    answer = ffi.from_buffer(_REFUSED_P, body)
+    return answer.code, _text(answer.text)
