@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# `make test`, `make demo` and `make lab` do their own set-up: Debian packages, .venv, Node packages, C libraries.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := $(CURDIR)/.venv
+STAMPS := .venv/.stamps
+export PATH := $(VENV)/bin:$(PATH)
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+export PIP_ROOT_USER_ACTION := ignore
+# Playwright drives the system's Chromium.
+export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
+# jlpm (yarn) must neither ask nor report.
+export YARN_ENABLE_TELEMETRY := 0
+export COREPACK_ENABLE_DOWNLOAD_PROMPT := 0
+
+LABEXTENSION := jupyter_gpushare/labextension/package.json
+LABEXTENSION_SOURCES := $(shell find labextension -path '*/node_modules' -prune -o -path labextension/lib -prune \
+    -o -path labextension/.yarn -prune -o -type f -not -name '*.tsbuildinfo' -print)
+C_SOURCES = $(shell git ls-files 'csrc/*.[ch]' 'tests/*.[ch]' 2>/dev/null)
+
+.PHONY: help
+help: ## say what there is
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+
+## Set-up
+
+.PHONY: packages packages-test
+packages:
+	@tools/setup-debian build
+packages-test:
+	@tools/setup-debian test
+
+$(STAMPS)/venv: requirements/test.txt tools/setup-venv | packages
+	tools/setup-venv
+	@mkdir -p $(@D) && touch $@
+
+$(STAMPS)/node: labextension/package.json labextension/yarn.lock $(STAMPS)/venv
+	cd labextension && jlpm install --immutable
+	@touch $@
+
+$(LABEXTENSION): $(LABEXTENSION_SOURCES) $(STAMPS)/node
+	cd labextension && jlpm build:prod
+	@touch $@
+
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h scheduler/protocol_build.py $(LABEXTENSION) $(STAMPS)/venv
+	SKIP_JUPYTER_BUILDER=1 python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.PHONY: libraries labextension setup
+libraries: $(STAMPS)/installed
+	@$(MAKE) -j2 -C csrc PYTHON=$(VENV)/bin/python
+labextension: $(LABEXTENSION) ## build the JupyterLab extension
+setup: libraries ## install everything into .venv
+
+## Use
+
+.PHONY: demo lab
+demo: setup ## two notebooks share a GPU; checks itself
+	gpushare demo --run
+lab: setup ## open the same in JupyterLab
+	gpushare demo
+
+## Check
+
+.PHONY: test test-c test-labextension test-python lint format
+test: packages-test setup ## every check and every test
+	@$(MAKE) lint
+	@$(MAKE) test-c
+	@$(MAKE) test-labextension
+	@$(MAKE) test-python
+
+test-c: setup ## C unit tests, with sanitizers
+	$(MAKE) -j2 -C tests/csrc PYTHON=$(VENV)/bin/python
+
+test-labextension: setup ## the JupyterLab extension's tests
+	cd labextension && jlpm test
+
+test-python: setup ## pytest
+	python -m pytest -q --durations=15
+
+lint: setup ## style and types
+	ruff check .
+	ruff format --check .
+	mypy
+	clang-format --dry-run --Werror $(C_SOURCES)
+	cd labextension && jlpm lint:check
+
+format: $(STAMPS)/node ## format all sources
+	ruff check --fix-only --quiet .
+	ruff format --quiet .
+	clang-format -i $(C_SOURCES)
+	cd labextension && jlpm lint
+
+## Package
+
+.PHONY: build wheels lock clean
+build: setup ## sdist and a wheel for this machine
+	rm -rf build/*/lib jupyter_gpushare/labextension
+	python -m build --no-isolation
+
+wheels: build ## also a wheel for aarch64
+	@if command -v aarch64-linux-gnu-gcc >/dev/null; then \
+	    GPUSHARE_CC=aarch64-linux-gnu-gcc python -m build --no-isolation --wheel; \
+	else \
+	    echo "Skipped: the aarch64 wheel (no aarch64-linux-gnu-gcc; Debian: apt-get install gcc-aarch64-linux-gnu)"; \
+	fi
+	@ls -l dist
+
+lock: $(STAMPS)/venv ## renew the pins in requirements/test.txt
+	python -m pip install --quiet uv
+	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra dev --no-annotate --no-header \
+	    --no-emit-index-url --no-emit-find-links --output-file requirements/test.txt pyproject.toml
+
+clean: ## remove what was built, and .venv
+	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so
+	rm -rf labextension/lib labextension/node_modules labextension/.yarn labextension/*.tsbuildinfo
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	if [ -f csrc/Makefile ]; then $(MAKE) -C csrc clean; fi

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Compiles the C libraries and the cffi module into the wheel, and tags the wheel by what they need.
+
+``GPUSHARE_CC`` names another C compiler, also one for another machine: ``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an
+aarch64 wheel.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+#: The oldest glibc that a wheel is made for (manylinux2014). The interposer must load into images as old as that.
+OLDEST_GLIBC = (2, 17)
+#: Libraries that every system with glibc has.
+SYSTEM_LIBRARIES = frozenset(
+    {
+        "ld-linux-aarch64.so.1",
+        "ld-linux-x86-64.so.2",
+        "libc.so.6",
+        "libdl.so.2",
+        "libgcc_s.so.1",
+        "libm.so.6",
+        "libpthread.so.0",
+        "librt.so.1",
+    }
+)
+ELF_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
+
+
+class BuildError(Exception):
+    """The build cannot go on; the message says what to do."""
+
+
+def needs(library: Path) -> tuple[str, tuple[int, int], set[str]]:
+    """Read what a library needs: its machine, the newest glibc symbol version, the libraries it links."""
+    glibc = (0, 0)
+    linked: set[str] = set()
+    with library.open("rb") as file:
+        elf = ELFFile(file)
+        machine = ELF_MACHINES.get(elf["e_machine"], elf["e_machine"])
+        for section in elf.iter_sections():
+            if isinstance(section, GNUVerNeedSection):
+                for _, versions in section.iter_versions():
+                    for version in versions:
+                        if match := re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version.name):
+                            glibc = max(glibc, (int(match[1]), int(match[2])))
+            elif isinstance(section, DynamicSection):
+                linked |= {tag.needed for tag in section.iter_tags("DT_NEEDED")}
+    return machine, glibc, linked
+
+
+def platform_tag(libraries: Iterable[Path]) -> str:
+    """Return the wheel's platform tag: manylinux with the newest glibc that any library needs, if glibc is all."""
+    found = [needs(library) for library in libraries]
+    machines = {machine for machine, _, _ in found}
+    if len(machines) != 1:
+        raise BuildError(f"the libraries are for different machines: {', '.join(sorted(machines))}")
+    machine = machines.pop()
+    if set().union(*(linked for _, _, linked in found)) <= SYSTEM_LIBRARIES:
+        major, minor = max(OLDEST_GLIBC, *(glibc for _, glibc, _ in found))
+        return f"manylinux_{major}_{minor}_{machine}"
+    return f"linux_{machine}"
+
+
+def compiler() -> list[str]:
+    """Return the command of the C compiler."""
+    command = shlex.split(os.environ.get("GPUSHARE_CC") or os.environ.get("CC") or "")
+    if not command:
+        command = [next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "cc")]
+    if not shutil.which(command[0]):
+        raise BuildError(f"no C compiler {command[0]!r}; install one (Debian, Ubuntu: apt-get install gcc)")
+    return command
+
+
+def machine_of(command: list[str]) -> str:
+    """Return the machine that a compiler makes code for."""
+    done = subprocess.run([*command, "-dumpmachine"], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or not done.stdout.strip():
+        raise BuildError(f"{shlex.join(command)} does not tell what machine it compiles for")
+    return done.stdout.strip().split("-")[0]
+
+
+def python_headers(machine: str, shim: Path) -> list[Path]:
+    """Return the folders of Python.h for a machine.
+
+    The limited API depends on pyconfig.h only for the sizes of C's types, which are the same on all 64-bit Linux
+    machines. So a cross build takes this machine's, even where Debian looks for it in a folder named after the other.
+    """
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").is_file():
+        raise BuildError(
+            f"no Python.h in {include}; install Python's headers (Debian, Ubuntu: apt-get install python3-dev)"
+        )
+    native = sysconfig.get_config_var("MULTIARCH") or ""
+    other = native.replace(native.split("-")[0], machine)
+    multiarch = include.parent / native / include.name / "pyconfig.h"
+    if other == native or not multiarch.is_file():
+        return [include]
+    stand_in = shim / other / include.name / "pyconfig.h"
+    stand_in.parent.mkdir(parents=True)
+    stand_in.write_text(f'#include "{multiarch}"\n', encoding="utf-8")
+    return [shim, include]
+
+
+def build_module(root: Path, command: list[str], machine: str, out: Path) -> Path:
+    """Compile the cffi module of the wire protocol."""
+    source = root / "jupyter_gpushare" / "scheduler" / "protocol_build.py"
+    # By path: importing the package would need what it needs at run time.
+    spec = importlib.util.spec_from_file_location("protocol_build", source)
+    assert spec is not None and spec.loader is not None
+    builder = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(builder)
+    with tempfile.TemporaryDirectory() as work:
+        *more, include = python_headers(machine, Path(work))
+        flags = ["-O2", *(f"-I{folder}" for folder in more)]
+        built = builder.build(command, out, root / "csrc", python_include=include, flags=flags)
+    return Path(built)
+
+
+def build_libraries(root: Path, command: list[str], machine: str, out: Path, objects: Path) -> list[Path]:
+    """Compile the interposer and the simulated driver with csrc/Makefile."""
+    make = shutil.which("gmake") or shutil.which("make")
+    if make is None:
+        raise BuildError("no make; install it (Debian, Ubuntu: apt-get install make)")
+    done = subprocess.run(
+        [
+            make,
+            "-j2",
+            "-C",
+            str(root / "csrc"),
+            f"PYTHON={sys.executable}",
+            f"CC={shlex.join(command)}",
+            f"ARCH={machine}",
+            f"OUT={out}",
+            f"BUILD={objects}",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"{shlex.join(done.args)} failed:\n{done.stdout}{done.stderr}")
+    return sorted(path for path in out.rglob("*.so*") if not path.is_symlink())
+
+
+class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    """Adds the compiled libraries to the wheel; an editable install gets them beside the sources."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, then say what the wheel holds and where it runs."""
+        try:
+            self._build(version, build_data)
+        except (BuildError, RuntimeError) as error:
+            self.app.abort(f"jupyter-gpushare cannot be built: {error}")
+
+    def _build(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        command = compiler()
+        machine = machine_of(command)
+        package = root / "jupyter_gpushare"
+        out = package if version == "editable" else root / "build" / machine
+        module = build_module(root, command, machine, out)
+        libraries = build_libraries(root, command, machine, out / "lib", root / "build" / machine / "obj")
+        if version == "editable":
+            return
+        build_data["pure_python"] = False
+        build_data["tag"] = f"cp310-abi3-{platform_tag([module, *libraries])}"
+        for path in [module, *libraries]:
+            build_data["force_include"][str(path)] = str(Path("jupyter_gpushare") / path.relative_to(out))
