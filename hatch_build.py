@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles the C libraries and the cffi module into the wheel, and tags the wheel by what they need.
+"""Compiles the C libraries and the cffi module into the wheel and tags it by what they need.
 
-``GPUSHARE_CC`` names another C compiler, also one for another machine: ``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an
-aarch64 wheel.
+``GPUSHARE_CC`` names another C compiler, also one for another machine:
+``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an aarch64 wheel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-#: The oldest glibc that a wheel is made for (manylinux2014). The interposer must load into images as old as that.
+#: The oldest glibc that a wheel is made for (manylinux2014): the interposer has to load into
+#: images as old as that.
 OLDEST_GLIBC = (2, 17)
 #: Libraries that every system with glibc has.
 SYSTEM_LIBRARIES = frozenset(
@@ -48,7 +49,7 @@ class BuildError(Exception):
 
 
 def needs(library: Path) -> tuple[str, tuple[int, int], set[str]]:
-    """Read what a library needs: its machine, the newest glibc symbol version, the libraries it links."""
+    """Return what a library needs: a machine, its newest glibc symbol version, the linked ones."""
     glibc = (0, 0)
     linked: set[str] = set()
     with library.open("rb") as file:
@@ -61,12 +62,12 @@ def needs(library: Path) -> tuple[str, tuple[int, int], set[str]]:
                         if match := re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version.name):
                             glibc = max(glibc, (int(match[1]), int(match[2])))
             elif isinstance(section, DynamicSection):
-                linked |= {tag.needed for tag in section.iter_tags("DT_NEEDED")}
+                linked |= {tag.needed for tag in section.iter_tags("DT_NEEDED")}  # type: ignore[attr-defined]
     return machine, glibc, linked
 
 
 def platform_tag(libraries: Iterable[Path]) -> str:
-    """Return the wheel's platform tag: manylinux with the newest glibc that any library needs, if glibc is all."""
+    """Return the wheel's platform tag: manylinux by the newest glibc needed, if glibc is all."""
     found = [needs(library) for library in libraries]
     machines = {machine for machine, _, _ in found}
     if len(machines) != 1:
@@ -84,7 +85,9 @@ def compiler() -> list[str]:
     if not command:
         command = [next((name for name in ("cc", "gcc", "clang") if shutil.which(name)), "cc")]
     if not shutil.which(command[0]):
-        raise BuildError(f"no C compiler {command[0]!r}; install one (Debian, Ubuntu: apt-get install gcc)")
+        raise BuildError(
+            f"no C compiler {command[0]!r}; install one (Debian, Ubuntu: apt-get install gcc)"
+        )
     return command
 
 
@@ -99,13 +102,15 @@ def machine_of(command: list[str]) -> str:
 def python_headers(machine: str, shim: Path) -> list[Path]:
     """Return the folders of Python.h for a machine.
 
-    The limited API depends on pyconfig.h only for the sizes of C's types, which are the same on all 64-bit Linux
-    machines. So a cross build takes this machine's, even where Debian looks for it in a folder named after the other.
+    The limited API depends on pyconfig.h only for the sizes of C's types, which are the same on
+    all 64-bit Linux machines. So a cross build takes this machine's, even where Debian looks for it
+    in a folder named after the other.
     """
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").is_file():
         raise BuildError(
-            f"no Python.h in {include}; install Python's headers (Debian, Ubuntu: apt-get install python3-dev)"
+            f"no Python.h in {include}; install Python's headers "
+            "(Debian, Ubuntu: apt-get install python3-dev)"
         )
     native = sysconfig.get_config_var("MULTIARCH") or ""
     other = native.replace(native.split("-")[0], machine)
@@ -123,7 +128,8 @@ def build_module(root: Path, command: list[str], machine: str, out: Path) -> Pat
     source = root / "jupyter_gpushare" / "scheduler" / "protocol_build.py"
     # By path: importing the package would need what it needs at run time.
     spec = importlib.util.spec_from_file_location("protocol_build", source)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     builder = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(builder)
     with tempfile.TemporaryDirectory() as work:
@@ -133,7 +139,9 @@ def build_module(root: Path, command: list[str], machine: str, out: Path) -> Pat
     return Path(built)
 
 
-def build_libraries(root: Path, command: list[str], machine: str, out: Path, objects: Path) -> list[Path]:
+def build_libraries(
+    root: Path, command: list[str], machine: str, out: Path, objects: Path
+) -> list[Path]:
     """Compile the interposer and the simulated driver with csrc/Makefile."""
     make = shutil.which("gmake") or shutil.which("make")
     if make is None:
@@ -160,7 +168,7 @@ def build_libraries(root: Path, command: list[str], machine: str, out: Path, obj
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
-    """Adds the compiled libraries to the wheel; an editable install gets them beside the sources."""
+    """Adds what it compiles to the wheel; an editable install has it beside the sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, then say what the wheel holds and where it runs."""
@@ -176,10 +184,14 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         package = root / "jupyter_gpushare"
         out = package if version == "editable" else root / "build" / machine
         module = build_module(root, command, machine, out)
-        libraries = build_libraries(root, command, machine, out / "lib", root / "build" / machine / "obj")
+        libraries = build_libraries(
+            root, command, machine, out / "lib", root / "build" / machine / "obj"
+        )
         if version == "editable":
             return
         build_data["pure_python"] = False
         build_data["tag"] = f"cp310-abi3-{platform_tag([module, *libraries])}"
         for path in [module, *libraries]:
-            build_data["force_include"][str(path)] = str(Path("jupyter_gpushare") / path.relative_to(out))
+            build_data["force_include"][str(path)] = str(
+                Path("jupyter_gpushare") / path.relative_to(out)
+            )
