@@ -211,47 +211,53 @@ class ControlClient:
 
 
 class AsyncControlClient:
-    """A connection to the scheduler from an event loop; made by `connect`."""
+    """A connection to the scheduler from an event loop: ``async with``, or `connect` and `close`.
 
-    def __init__(
-        self, path: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.path = path
-        self._writer = writer
+    Parameters
+    ----------
+    path
+        The scheduler's socket; default: the user's.
+    timeout
+        Seconds to wait for an answer.
+    """
+
+    def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
+        self.path = path or socket_path()
+        self._timeout = timeout
         self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
         self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
-        self._lost: ControlError | None = None
-        self._task = asyncio.create_task(self._read(reader))
+        self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
 
-    @classmethod
-    async def connect(
-        cls, path: Path | None = None, timeout: float = TIMEOUT
-    ) -> AsyncControlClient:
-        """Connect.
+    async def connect(self) -> AsyncControlClient:
+        """Connect, once.
 
         Raises
         ------
         SchedulerUnreachable
             If no scheduler answers.
         """
-        path = path or socket_path()
         try:
             reader, writer = await asyncio.wait_for(
-                asyncio.open_unix_connection(str(path)), timeout
+                asyncio.open_unix_connection(str(self.path)), self._timeout
             )
         except asyncio.TimeoutError:
-            raise SchedulerUnreachable(f"the scheduler at {path} does not answer") from None
+            raise SchedulerUnreachable(f"the scheduler at {self.path} does not answer") from None
         except OSError as error:
-            raise _unreachable(path, error) from None
+            raise _unreachable(self.path, error) from None
         try:
-            _check_peer(writer.get_extra_info("socket"), path)
+            _check_peer(writer.get_extra_info("socket"), self.path)
         except BaseException:
             writer.close()
             raise
-        return cls(path, reader, writer)
+        self._lost = None
+        self._writer = writer
+        self._task = asyncio.create_task(self._read(reader, writer))
+        return self
 
     async def __aenter__(self) -> AsyncControlClient:
-        return self
+        return await self.connect()
 
     async def __aexit__(
         self,
@@ -268,16 +274,19 @@ class AsyncControlClient:
 
     async def wait_lost(self) -> None:
         """Return when the connection has ended, for whatever reason."""
-        await asyncio.wait([self._task])
+        if self._task is not None:
+            await asyncio.wait([self._task])
 
     async def close(self) -> None:
         """End the connection."""
+        if self._task is None or self._writer is None:
+            return
         self._task.cancel()
         await self.wait_lost()
         with contextlib.suppress(OSError):
             await self._writer.wait_closed()
 
-    async def request(self, op: str, *, timeout: float = TIMEOUT, **params: Any) -> dict[str, Any]:
+    async def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send one request and return the answer.
 
         Raises
@@ -288,18 +297,18 @@ class AsyncControlClient:
             If the connection has ended or no answer comes in time.
         """
         message = _request(op, params)
-        if self._lost is not None:
-            raise self._lost
+        if self._lost is not None or self._writer is None:
+            raise SchedulerUnreachable(str(self._lost))
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         answer.add_done_callback(_retrieve)
         self._pending.append(answer)
         self._writer.write(message)
         try:
             # Shielded: a reply that comes late must still find its place in the order.
-            reply = await asyncio.wait_for(asyncio.shield(answer), timeout)
+            reply = await asyncio.wait_for(asyncio.shield(answer), self._timeout)
         except asyncio.TimeoutError:
             raise SchedulerUnreachable(
-                f"the scheduler at {self.path} has not answered for {timeout:g} s"
+                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
             ) from None
         return _checked(reply)
 
@@ -319,10 +328,9 @@ class AsyncControlClient:
                 yield event
         finally:
             self._subscribers.discard(queue)
-        assert self._lost is not None
-        raise self._lost
+        raise SchedulerUnreachable(str(self._lost))
 
-    async def _read(self, reader: asyncio.StreamReader) -> None:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         frames = protocol.FrameReader(from_scheduler=True)
         lost: ControlError = SchedulerUnreachable(
             f"the scheduler at {self.path} ended the connection"
@@ -348,7 +356,7 @@ class AsyncControlClient:
             )
         finally:
             self._lost = lost
-            self._writer.close()
+            writer.close()
             while self._pending:
                 waiting = self._pending.popleft()
                 if not waiting.done():

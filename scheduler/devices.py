@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The GPUs and their memory, as NVML sees them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from .events import Device
+
+log = logging.getLogger(__name__)
+
+#: Readings that take longer than this (seconds) are not made on the scheduler's event loop.
+SLOW = 0.0002
+
+
+class Devices:
+    """The GPUs of this machine.
+
+    Parameters
+    ----------
+    nvml
+        The library to ask; None where there is none: then no GPU is known.
+    """
+
+    def __init__(self, nvml: Path | None) -> None:
+        self._path = nvml
+        self._nvml: Any = None
+        self._handles: dict[str, Any] = {}
+        self._facts: dict[str, tuple[str, int]] = {}
+        self.driver_version: str | None = None
+        #: Whether readings take so long that they belong into a thread.
+        self.slow = False
+
+    def start(self) -> list[Device]:
+        """Load NVML and return a first reading of every GPU; none if NVML is not there."""
+        if self._path is None:
+            return []
+        try:
+            # pynvml loads "libnvidia-ml.so.1" by name; the loader then takes the one of that
+            # name that is loaded already, which is ours to choose only by being first.
+            ctypes.CDLL(str(self._path), mode=ctypes.RTLD_GLOBAL)
+            import pynvml
+        except (OSError, ImportError) as error:
+            log.warning("cannot load %s: %s", self._path, error)
+            return []
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            log.warning("NVML does not start (%s): %s", self._path, error)
+            self._nvml = None
+            return []
+        try:
+            self.driver_version = _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        except pynvml.NVMLError:
+            self.driver_version = None
+        return self.discover()
+
+    def discover(self) -> list[Device]:
+        """Return a reading of each GPU that was not known before."""
+        if self._nvml is None:
+            return []
+        found = []
+        try:
+            for index in range(self._nvml.nvmlDeviceGetCount()):
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                gpu = _text(self._nvml.nvmlDeviceGetUUID(handle))
+                if gpu in self._handles:
+                    continue
+                self._facts[gpu] = (_text(self._nvml.nvmlDeviceGetName(handle)), index)
+                self._handles[gpu] = handle
+                if reading := self.read(gpu):
+                    found.append(reading)
+        except self._nvml.NVMLError as error:
+            log.warning("NVML does not list the GPUs: %s", error)
+        return found
+
+    def read(self, gpu: str) -> Device | None:
+        """Read a GPU's memory; None if NVML fails."""
+        handle = self._handles.get(gpu)
+        if handle is None:
+            return None
+        begun = time.perf_counter()
+        try:
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError as error:
+            log.warning("NVML does not read the memory of %s: %s", gpu, error)
+            return None
+        # The first reading may be slow for once; two slow ones in a row would be bad luck twice.
+        self.slow = time.perf_counter() - begun > SLOW
+        name, index = self._facts[gpu]
+        return Device(gpu, int(memory.total), int(memory.used), name, index)
+
+    def utilization(self, gpu: str) -> int | None:
+        """Return the share of time that the GPU was busy lately, in percent, if NVML knows it."""
+        handle = self._handles.get(gpu)
+        if handle is None:
+            return None
+        try:
+            return int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        except self._nvml.NVMLError:
+            return None
+
+    def stop(self) -> None:
+        """Let NVML go."""
+        if self._nvml is not None:
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError as error:
+                log.debug("NVML does not stop: %s", error)
+            self._nvml = None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How much host memory swapped data may take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+MIB = 1 << 20
+#: Never given to swapped data: this share of the machine's memory, and at least so many bytes.
+RESERVE_SHARE = 0.10
+RESERVE_LEAST = 512 * MIB
+
+
+def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
+    """Bytes of host memory that swapped data may take in all.
+
+    The least of the setting, what the control groups leave, and what the machine has available less
+    a reserve. The latter two shrink as data is swapped out, so what is held already is added.
+
+    Parameters
+    ----------
+    setting
+        Bytes that the user allows, or None.
+    held
+        Bytes that swapped data takes now.
+    root
+        The file system's root.
+    """
+    limits = [held + headroom for headroom in _cgroup_headrooms(root)]
+    machine = _meminfo(root)
+    if "MemAvailable" in machine:
+        reserve = max(int(machine.get("MemTotal", 0) * RESERVE_SHARE), RESERVE_LEAST)
+        limits.append(held + machine["MemAvailable"] - reserve)
+    if setting is not None:
+        limits.append(setting)
+    return max(0, min(limits, default=0))
+
+
+def _meminfo(root: Path) -> dict[str, int]:
+    found = {}
+    for line in _read(root / "proc/meminfo").splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            found[name] = int(words[0]) * 1024
+    return found
+
+
+def _cgroup_headrooms(root: Path) -> Iterator[int]:
+    """Bytes that each limited control group of this process, or one above it, has left."""
+    mounts = root / "sys/fs/cgroup"
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            for mount in (mounts, mounts / "unified"):
+                names = ("memory.max", "memory.current", "inactive_file")
+                yield from _headrooms(mount, path, *names)
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            yield from _headrooms(mounts / "memory", path, *names)
+
+
+def _headrooms(
+    mount: Path, path: str, limit_name: str, usage_name: str, cache_name: str
+) -> Iterator[int]:
+    inside = Path(path.lstrip("/"))
+    # In a container the path may be the host's while the mount shows the container's own group.
+    for relative in dict.fromkeys([inside, *inside.parents, Path()]):
+        folder = mount / relative
+        limit, usage = _read(folder / limit_name).strip(), _read(folder / usage_name).strip()
+        if not limit.isdigit() or not usage.isdigit():
+            continue
+        cache = 0
+        for line in _read(folder / "memory.stat").splitlines():
+            name, _, value = line.partition(" ")
+            if name == cache_name and value.isdigit():
+                cache = int(value)
+        # Version 1 writes "no limit" as a number near 2**63: harmless in a minimum.
+        yield int(limit) - max(0, int(usage) - cache)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
