@@ -164,7 +164,7 @@ def build_libraries(
     )
     if done.returncode != 0:
         raise BuildError(f"{shlex.join(done.args)} failed:\n{done.stdout}{done.stderr}")
-    return sorted(path for path in out.rglob("*.so*") if not path.is_symlink())
+    return sorted(path for path in out.rglob("*") if path.is_file())
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -190,7 +190,8 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         if version == "editable":
             return
         build_data["pure_python"] = False
-        build_data["tag"] = f"cp310-abi3-{platform_tag([module, *libraries])}"
+        binaries = [module, *(path for path in libraries if ".so" in path.suffixes)]
+        build_data["tag"] = f"cp310-abi3-{platform_tag(binaries)}"
         for path in [module, *libraries]:
             build_data["force_include"][str(path)] = str(
                 Path("jupyter_gpushare") / path.relative_to(out)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the sdist and the wheel hold, and where the wheel says that it runs."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli")
+LIBRARIES = (
+    "libgpushare.so",
+    "libgpushare-alias.so",
+    "libgpushare-nvml.so",
+    "sim/libcuda.so.1",
+    "sim/libnvidia-ml.so.1",
+    "sim/libnvrtc.so.13",
+)
+OLDEST_GLIBC = (2, 17)
+
+
+def readelf(option: str, library: Path) -> str:
+    env = {**os.environ, "LC_ALL": "C"}
+    return subprocess.run(
+        ["readelf", "--wide", option, str(library)],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+
+
+def newest_glibc(library: Path) -> tuple[int, int]:
+    found = re.findall(r"Name: GLIBC_(\d+)\.(\d+)", readelf("--version-info", library))
+    return max(((int(major), int(minor)) for major, minor in found), default=(0, 0))
+
+
+def modules(names: Iterable[str], room: str) -> list[str]:
+    return [name for name in names if name.endswith(f"/{room}/__init__.py")]
+
+
+@pytest.fixture(scope="module")
+def content(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("content")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def binaries(content: Path) -> list[Path]:
+    return [path for path in content.rglob("*") if ".so" in path.suffixes]
+
+
+def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = archive.getnames()
+        assert not [member.name for member in archive if member.issym() or member.islnk()]
+    top = sdist.name.removesuffix(".tar.gz")
+    inner = {str(PurePosixPath(name).relative_to(top)) for name in names}
+    assert len(names) == len(inner)
+    assert {
+        "LICENSE",
+        "README.md",
+        "csrc/protocol.h",
+        "csrc/Makefile",
+        "hatch_build.py",
+        "labextension/yarn.lock",
+        "jupyter_gpushare/labextension/package.json",
+    } <= inner
+    for room in ROOMS:
+        assert modules(inner, room) == [f"jupyter_gpushare/{room}/__init__.py"]
+    built = [
+        name for name in inner if re.search(r"(^|/)node_modules/|\.so(\.|$)|\.o$|\.pyc$", name)
+    ]
+    assert not built
+    assert sdist.stat().st_size < 2 << 20
+
+
+def test_wheel_holds_everything_once(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    data = next(name for name in names if ".data/" in name).split("/")[0] + "/data"
+    assert {
+        *(f"jupyter_gpushare/lib/{library}" for library in LIBRARIES),
+        "jupyter_gpushare/_protocol.abi3.so",
+        "jupyter_gpushare/py.typed",
+        f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
+        f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
+        f"{data}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",
+    } <= set(names)
+    assert any(re.search(r"/labextensions/jupyter-gpushare/static/.*\.js$", name) for name in names)
+    for room in ROOMS:
+        assert modules(names, room) == [f"jupyter_gpushare/{room}/__init__.py"]
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"jupyter_gpushare"}
+
+
+def test_wheel_declares_its_entry_points(content: Path) -> None:
+    (info,) = content.glob("*.dist-info")
+    points = configparser.ConfigParser()
+    points.read(info / "entry_points.txt")
+    assert points["console_scripts"]["gpushare"] == "jupyter_gpushare.cli.main:main"
+    provisioners = points["jupyter_client.kernel_provisioners"]
+    assert provisioners["gpushare"] == "jupyter_gpushare.kernel_provisioner:GpuShareProvisioner"
+
+
+def test_wheel_names_the_labextension_to_remove_it_by(content: Path) -> None:
+    (install,) = content.rglob("install.json")
+    package = json.loads(install.read_text())["packageName"]
+    assert package.replace("_", "-") == "jupyter-gpushare"
+
+
+def test_wheel_runs_on_manylinux2014(wheel: Path, content: Path) -> None:
+    assert wheel.name.endswith(f"-cp310-abi3-manylinux_2_17_{platform.machine()}.whl")
+    for library in binaries(content):
+        assert newest_glibc(library) <= OLDEST_GLIBC, library
+
+
+def test_interposer_needs_libc_alone(content: Path) -> None:
+    for name in LIBRARIES[:3]:
+        linked = re.findall(
+            r"NEEDED\).*\[(.*)\]", readelf("--dynamic", content / "jupyter_gpushare" / "lib" / name)
+        )
+        assert set(linked) <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1"}, name
+
+
+def test_libraries_carry_the_names_that_programs_ask_for(content: Path) -> None:
+    sonames = {
+        name: re.findall(
+            r"SONAME\).*\[(.*)\]", readelf("--dynamic", content / "jupyter_gpushare" / "lib" / name)
+        )
+        for name in LIBRARIES[:3]
+    }
+    assert sonames == {
+        "libgpushare.so": ["libcuda.so.1"],
+        "libgpushare-alias.so": ["libcuda.so"],
+        "libgpushare-nvml.so": ["libnvidia-ml.so.1"],
+    }
+
+
+@pytest.mark.skipif(
+    shutil.which("aarch64-linux-gnu-gcc") is None or platform.machine() != "x86_64",
+    reason="no cross compiler (Debian: apt-get install gcc-aarch64-linux-gnu)",
+)
+def test_a_cross_compiler_makes_an_aarch64_wheel(
+    unpacked: Path, tmp_path: Path, build: Callable[..., Path]
+) -> None:
+    wheel = build(unpacked, "--wheel", env={"GPUSHARE_CC": "aarch64-linux-gnu-gcc"})
+    assert wheel.name.endswith("-cp310-abi3-manylinux_2_17_aarch64.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    libraries = binaries(tmp_path)
+    assert len(libraries) == len(LIBRARIES) + 1
+    for library in libraries:
+        assert "AArch64" in readelf("--file-header", library), library
+        assert newest_glibc(library) <= OLDEST_GLIBC, library
+
+
+def test_a_missing_compiler_is_named_in_one_line(unpacked: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(tmp_path)],
+        cwd=unpacked,
+        env={**os.environ, "GPUSHARE_CC": "no-such-cc"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    said = done.stdout + done.stderr
+    assert "cannot be built: no C compiler 'no-such-cc'; install one" in said
+    assert not list(tmp_path.glob("*.whl"))
