@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Starts kernels under the interposer, on their own machine and in their own environment."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from traitlets import Bool, Enum, Float, TraitError, Unicode, validate
+
+from ..scheduler.address import socket_path
+from ..scheduler.drivers import DriverError, Libraries, find_driver
+from .heartbeat import FirstBeat
+from .launch import (
+    BACKENDS,
+    Backend,
+    LaunchError,
+    Settings,
+    client_environment,
+    parse_backend,
+    parse_size,
+    plain_environment,
+    with_in_kernel_part,
+)
+
+#: How long an interrupt or a notice may be kept up by a scheduler that does not answer, in seconds.
+CONTROL_TIMEOUT = 0.2
+
+
+class GpuShareProvisioner(LocalProvisioner):
+    """Starts a kernel as the local provisioner does, and as a client of the GPU's scheduler.
+
+    A kernelspec has the last word on its kernels, in ``metadata.gpushare``: ``enabled`` (true or false), ``backend``
+    and ``memory``. Whatever goes wrong on our side, the kernel starts all the same, without sharing.
+    """
+
+    enabled = Bool(
+        True,
+        help="Whether kernels start under the interposer, unless their kernelspec says so itself (default: yes).",
+    ).tag(config=True)
+
+    backend = Enum(
+        BACKENDS,
+        None,
+        allow_none=True,
+        help="Memory backend of the kernels: auto, swap, managed or plain (default: what GPUSHARE_BACKEND says, else "
+        "auto).",
+    ).tag(config=True)
+
+    memory = Unicode(
+        "",
+        help="Most device memory of one kernel, such as 20GiB (default: what GPUSHARE_MEMORY says, else no cap).",
+    ).tag(config=True)
+
+    in_kernel_part = Bool(
+        True,
+        help="Whether IPython kernels load the part that gives the GPU up at the end of a cell, offers %gpushare and "
+        "turns a cancelled wait into KeyboardInterrupt (default: yes).",
+    ).tag(config=True)
+
+    library_dir = Unicode(
+        "",
+        help="Folder with the interposer's libraries (default: where they were installed).",
+    ).tag(config=True)
+
+    interrupt_timeout = Float(
+        CONTROL_TIMEOUT,
+        help="Longest time in seconds that an interrupt waits for the scheduler's answer (default: 0.2).",
+    ).tag(config=True)
+
+    @validate("memory")
+    def _valid_memory(self, proposal: dict[str, Any]) -> str:
+        value = cast(str, proposal["value"])
+        if value:
+            try:
+                parse_size(value)
+            except ValueError as error:
+                raise TraitError(f"GpuShareProvisioner.memory: {error}") from error
+        return value
+
+    #: Whether the present process was started under the interposer.
+    _shared = False
+    #: Whether somebody told the present process to end (or to interrupt what may be its start).
+    _told_to_end = False
+    #: Set when a process under the interposer ended by itself before its first heartbeat: never again for this kernel.
+    _failed_with: int | None = None
+    _environment: Mapping[str, str] = {}
+    _first_beat: FirstBeat | None = None
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Put the kernel's command and environment under the interposer."""
+        kwargs = await super().pre_launch(**kwargs)
+        self._note_end()
+        self._shared = False
+        environ = dict(os.environ if kwargs.get("env") is None else kwargs["env"])
+        kwargs["env"] = plain_environment(environ)
+        try:
+            await self._prepare(kwargs, environ)
+        except (DriverError, LaunchError) as error:
+            self.log.warning(
+                "gpushare: kernel %s starts without sharing: %s", self.kernel_id, error
+            )
+        except Exception:
+            self.log.warning(
+                "gpushare: kernel %s starts without sharing", self.kernel_id, exc_info=True
+            )
+        self._told_to_end = False
+        return kwargs
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the process, and watch for its first heartbeat."""
+        info = await super().launch_kernel(cmd, **kwargs)
+        if self._shared:
+            self._watch_start()
+        return info
+
+    async def poll(self) -> int | None:
+        """Ask whether the process has ended (None: it has not)."""
+        self._note_end()
+        return await super().poll()
+
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal to the kernel; an interrupt also ends its waits for the GPU, on any thread."""
+        self._note_end()
+        if signum != 0:
+            self._told_to_end = True
+        # The signal comes first: Python has then noted it when a cancelled wait on the main thread returns.
+        await super().send_signal(signum)
+        if signum == signal.SIGINT and self._shared:
+            await self._control(self.interrupt_timeout, "cancel")
+
+    async def kill(self, restart: bool = False) -> None:
+        """End the process at once."""
+        self._note_end()
+        self._told_to_end = True
+        await super().kill(restart)
+
+    async def terminate(self, restart: bool = False) -> None:
+        """Ask the process to end."""
+        self._note_end()
+        self._told_to_end = True
+        await super().terminate(restart)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Note that the kernel was asked to shut down."""
+        self._note_end()
+        self._told_to_end = True
+        await super().shutdown_requested(restart)
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """Forget the process; after a restart, the kernel is in the same lease group again."""
+        if self._first_beat is not None:
+            self._first_beat.stop()
+        await super().cleanup(restart)
+
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """Say what another server needs to go on with this kernel."""
+        info = cast("dict[str, Any]", await super().get_provisioner_info())
+        if self._shared:
+            info["gpushare"] = {"socket": str(socket_path(self._environment))}
+        return info
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Go on with a kernel of another server's."""
+        await super().load_provisioner_info(provisioner_info)
+        if shared := provisioner_info.get("gpushare"):
+            self._shared = True
+            self._environment = {"GPUSHARE_SOCKET": shared["socket"]}
+
+    # -- preparing -----------------------------------------------------------------------------------------------------
+
+    async def _prepare(self, launch: dict[str, Any], environ: Mapping[str, str]) -> None:
+        """Change the launch's ``env`` and ``cmd``, both or neither."""
+        enabled, settings = self._settings()
+        if not enabled:
+            return
+        command = with_in_kernel_part(launch["cmd"]) if self.in_kernel_part else launch["cmd"]
+        if self._failed_with is not None:
+            await self._tell_unshared(environ)
+            why = "the kernel ended by itself when it was started with it"
+            launch["env"]["GPUSHARE_ABSENT"] = why
+            launch["cmd"] = command
+            return
+        driver = find_driver(environ)
+        if driver is None:
+            self.log.debug("gpushare: no CUDA driver; kernel %s starts as it is", self.kernel_id)
+            launch["cmd"] = command
+            return
+        launch["env"] = self._environment = client_environment(
+            environ,
+            group=self.kernel_id,
+            name=self._name(environ),
+            driver=driver,
+            socket=socket_path(environ),
+            settings=settings,
+            shims=self._libraries(),
+        )
+        launch["cmd"] = command
+        self._shared = True
+
+    def _settings(self) -> tuple[bool, Settings]:
+        """What the configuration and the kernelspec's metadata say; what they say wrongly is left out."""
+        enabled = self.enabled
+        backend = cast("Backend | None", self.backend)
+        memory = parse_size(self.memory) if self.memory else None
+        stated = (self.kernel_spec.metadata or {}).get("gpushare", {})
+        if not isinstance(stated, dict):
+            self._bad("gpushare", stated, 'must be an object such as {"enabled": false}')
+            stated = {}
+        for key, value in stated.items():
+            try:
+                if key == "enabled":
+                    if not isinstance(value, bool):
+                        raise ValueError("must be true or false")
+                    enabled = value
+                elif key == "backend":
+                    backend = parse_backend(value if isinstance(value, str) else str(value))
+                elif key == "memory":
+                    # A bare number is bytes; a boolean is a number to Python, not to people.
+                    if isinstance(value, bool) or not isinstance(value, str | int):
+                        raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
+                    memory = parse_size(str(value))
+                else:
+                    raise ValueError("is not known; there are enabled, backend and memory")
+            except ValueError as error:
+                self._bad(f"gpushare.{key}", value, str(error))
+        return enabled, Settings(backend, memory)
+
+    def _bad(self, key: str, value: object, why: str) -> None:
+        self.log.warning(
+            "gpushare: kernelspec %s: metadata.%s = %r is ignored: %s",
+            self._spec_name(),
+            key,
+            value,
+            why,
+        )
+
+    def _libraries(self) -> Libraries | None:
+        if not self.library_dir:
+            return None
+        folder = Path(self.library_dir).expanduser().absolute()
+        found = Libraries(
+            folder / "libgpushare.so",
+            folder / "libgpushare-alias.so",
+            folder / "libgpushare-nvml.so",
+        )
+        for path in found.preload():
+            if not path.is_file():
+                raise DriverError(f"GpuShareProvisioner.library_dir: {path} is missing")
+        return found
+
+    def _name(self, environ: Mapping[str, str]) -> str:
+        """What people call the kernel: its notebook's path as the file browser shows it, else what the kernel is."""
+        notebook = environ.get("JPY_SESSION_NAME", "")
+        if not notebook:
+            return f"{self._spec_name()} {self.kernel_id[:8]}"
+        root = getattr(getattr(self.parent, "parent", None), "root_dir", "")
+        if root and Path(notebook).is_relative_to(root):
+            return str(Path(notebook).relative_to(root))
+        return Path(notebook).name
+
+    def _spec_name(self) -> str:
+        return str(
+            getattr(self.parent, "kernel_name", "") or self.kernel_spec.display_name or "kernel"
+        )
+
+    # -- starting ------------------------------------------------------------------------------------------------------
+
+    def _watch_start(self) -> None:
+        if self._first_beat is not None:
+            self._first_beat.stop()
+        try:
+            self._first_beat = FirstBeat(self.connection_info)
+        except Exception:
+            # Without the watch, a kernel that dies early is started again as it was.
+            self._first_beat = None
+            self.log.debug("gpushare: kernel %s is not watched", self.kernel_id, exc_info=True)
+
+    def _note_end(self) -> None:
+        """Note a process that ended by itself before it was there: the interposer may be why."""
+        if (
+            not self._shared
+            or self._told_to_end
+            or self.process is None
+            or self._first_beat is None
+        ):
+            return
+        status = self.process.poll()
+        if status is None or self._first_beat.seen:
+            return
+        self._failed_with = status
+        self._told_to_end = True
+
+    async def _tell_unshared(self, environ: Mapping[str, str]) -> None:
+        self.log.warning(
+            "gpushare: kernel %s ended (status %s) before its first heartbeat; it is started again without sharing the "
+            "GPU. `gpushare doctor` checks the interposer.",
+            self.kernel_id,
+            self._failed_with,
+        )
+        self._environment = environ
+        await self._control(
+            CONTROL_TIMEOUT,
+            "notice",
+            code="started_without_interposer",
+            params={"status": self._failed_with},
+        )
+
+    # -- the scheduler -------------------------------------------------------------------------------------------------
+
+    async def _control(self, timeout: float, op: str, **params: Any) -> None:
+        """Send one request about this kernel, in bounded time. Nobody depends on its answer."""
+        try:
+            await asyncio.wait_for(self._request(op, params), timeout)
+        except Exception as error:
+            self.log.debug("gpushare: %s for kernel %s: %r", op, self.kernel_id, error)
+
+    async def _request(self, op: str, params: dict[str, Any]) -> None:
+        # Here and not above: the protocol's compiled part is missing in a checkout that was never built, and a kernel
+        # must start there too.
+        from ..scheduler.control import AsyncControlClient
+
+        path = socket_path(self._environment)
+        async with AsyncControlClient(path) as client:
+            await client.request(op, group=self.kernel_id, **params)
