@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The EGL types that cudaEGL.h names, so that the driver's table is made without EGL's headers. */
+#ifndef GPUSHARE_COMPAT_EGL_H
+#define GPUSHARE_COMPAT_EGL_H
+
+#include <stdint.h>
+
+typedef int32_t EGLint;
+typedef void *EGLImageKHR;
+typedef void *EGLStreamKHR;
+typedef void *EGLSyncKHR;
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Every function of the driver, each under the name of its symbol: __CUDA_API_VERSION_INTERNAL makes cuda.h declare
+ * all versions and stream variants and leaves no macro that renames one.
+ */
+#ifndef GPUSHARE_COMPAT_DRIVER_H
+#define GPUSHARE_COMPAT_DRIVER_H
+
+#ifndef __CUDA_API_VERSION_INTERNAL
+#error "compile with -D__CUDA_API_VERSION_INTERNAL"
+#endif
+
+/* Definitions inherit this: whoever defines a function of the driver exports it. */
+#pragma GCC visibility push(default)
+/* clang-format off: cudaVDPAU.h needs the one before it */
+#include <cuda.h>
+#include <cudaEGL.h>
+#include <cudaGL.h>
+#include <cudaProfiler.h>
+#include <cudaVDPAU.h>
+#include <vdpau/vdpau.h>
+/* clang-format on */
+#pragma GCC visibility pop
+
+#endif

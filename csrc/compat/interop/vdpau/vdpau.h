@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The VDPAU types that cudaVDPAU.h names, so that the driver's table is made without VDPAU's headers. */
+#ifndef GPUSHARE_COMPAT_VDPAU_H
+#define GPUSHARE_COMPAT_VDPAU_H
+
+#include <stdint.h>
+
+typedef uint32_t VdpDevice;
+typedef uint32_t VdpVideoSurface;
+typedef uint32_t VdpOutputSurface;
+typedef int VdpGetProcAddress(VdpDevice device, uint32_t function_id, void **function_pointer);
+
+#endif
