@@ -18,7 +18,7 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -48,33 +48,47 @@ class BuildError(Exception):
     """The build cannot go on; the message says what to do."""
 
 
-def needs(library: Path) -> tuple[str, tuple[int, int], set[str]]:
-    """Return what a library needs: a machine, its newest glibc symbol version, the linked ones."""
-    glibc = (0, 0)
-    linked: set[str] = set()
-    with library.open("rb") as file:
-        elf = ELFFile(file)
-        machine = ELF_MACHINES.get(elf["e_machine"], elf["e_machine"])
-        for section in elf.iter_sections():
-            if isinstance(section, GNUVerNeedSection):
-                for _, versions in section.iter_versions():
-                    for version in versions:
-                        if match := re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", version.name):
-                            glibc = max(glibc, (int(match[1]), int(match[2])))
-            elif isinstance(section, DynamicSection):
-                linked |= {tag.needed for tag in section.iter_tags("DT_NEEDED")}  # type: ignore[attr-defined]
-    return machine, glibc, linked
+class Binary(NamedTuple):
+    """What a library is for and what it needs."""
+
+    machine: str
+    soname: str
+    linked: set[str]
+    glibc: tuple[int, int]
+
+    @classmethod
+    def read(cls, path: Path) -> Binary:
+        """Read it from the ELF file's dynamic section and symbol versions."""
+        soname, linked, glibc = path.name, set(), (0, 0)
+        with path.open("rb") as file:
+            elf = ELFFile(file)
+            machine = elf["e_machine"]
+            for section in elf.iter_sections():
+                if isinstance(section, GNUVerNeedSection):
+                    names = [
+                        version.name for _, used in section.iter_versions() for version in used
+                    ]
+                    found = (re.fullmatch(r"GLIBC_(\d+)\.(\d+)(\.\d+)?", name) for name in names)
+                    glibc = max([glibc, *((int(hit[1]), int(hit[2])) for hit in found if hit)])
+                elif isinstance(section, DynamicSection):
+                    for tag in section.iter_tags():
+                        if tag.entry.d_tag == "DT_SONAME":
+                            soname = tag.soname  # type: ignore[attr-defined]
+                        elif tag.entry.d_tag == "DT_NEEDED":
+                            linked.add(tag.needed)  # type: ignore[attr-defined]
+        return cls(ELF_MACHINES.get(machine, machine), soname, linked, glibc)
 
 
-def platform_tag(libraries: Iterable[Path]) -> str:
+def platform_tag(paths: Iterable[Path]) -> str:
     """Return the wheel's platform tag: manylinux by the newest glibc needed, if glibc is all."""
-    found = [needs(library) for library in libraries]
-    machines = {machine for machine, _, _ in found}
+    binaries = [Binary.read(path) for path in paths]
+    machines = {binary.machine for binary in binaries}
     if len(machines) != 1:
-        raise BuildError(f"the libraries are for different machines: {', '.join(sorted(machines))}")
-    machine = machines.pop()
-    if set().union(*(linked for _, _, linked in found)) <= SYSTEM_LIBRARIES:
-        major, minor = max(OLDEST_GLIBC, *(glibc for _, glibc, _ in found))
+        raise BuildError(f"the libraries are for several machines: {', '.join(sorted(machines))}")
+    (machine,) = machines
+    there = SYSTEM_LIBRARIES | {binary.soname for binary in binaries}
+    if set().union(*(binary.linked for binary in binaries)) <= there:
+        major, minor = max(OLDEST_GLIBC, *(binary.glibc for binary in binaries))
         return f"manylinux_{major}_{minor}_{machine}"
     return f"linux_{machine}"
 
@@ -123,7 +137,7 @@ def python_headers(machine: str, shim: Path) -> list[Path]:
     return [shim, include]
 
 
-def build_module(root: Path, command: list[str], machine: str, out: Path) -> Path:
+def build_module(root: Path, command: list[str], machine: str, out: Path) -> None:
     """Compile the cffi module of the wire protocol."""
     source = root / "jupyter_gpushare" / "scheduler" / "protocol_build.py"
     # By path: importing the package would need what it needs at run time.
@@ -135,36 +149,19 @@ def build_module(root: Path, command: list[str], machine: str, out: Path) -> Pat
     with tempfile.TemporaryDirectory() as work:
         *more, include = python_headers(machine, Path(work))
         flags = ["-O2", *(f"-I{folder}" for folder in more)]
-        built = builder.build(command, out, root / "csrc", python_include=include, flags=flags)
-    return Path(built)
+        builder.build(command, out, root / "csrc", python_include=include, flags=flags)
 
 
-def build_libraries(
-    root: Path, command: list[str], machine: str, out: Path, objects: Path
-) -> list[Path]:
+def build_libraries(root: Path, command: list[str], machine: str, **settings: object) -> None:
     """Compile the interposer and the simulated driver with csrc/Makefile."""
     make = shutil.which("gmake") or shutil.which("make")
     if make is None:
         raise BuildError("no make; install it (Debian, Ubuntu: apt-get install make)")
-    done = subprocess.run(
-        [
-            make,
-            "-j2",
-            "-C",
-            str(root / "csrc"),
-            f"PYTHON={sys.executable}",
-            f"CC={shlex.join(command)}",
-            f"ARCH={machine}",
-            f"OUT={out}",
-            f"BUILD={objects}",
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    settings |= {"PYTHON": sys.executable, "CC": shlex.join(command), "ARCH": machine}
+    words = [make, "-j2", "-C", str(root / "csrc"), *(f"{k}={v}" for k, v in settings.items())]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise BuildError(f"{shlex.join(done.args)} failed:\n{done.stdout}{done.stderr}")
-    return sorted(path for path in out.rglob("*") if path.is_file())
+        raise BuildError(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -181,18 +178,21 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         command = compiler()
         machine = machine_of(command)
-        package = root / "jupyter_gpushare"
-        out = package if version == "editable" else root / "build" / machine
-        module = build_module(root, command, machine, out)
-        libraries = build_libraries(
-            root, command, machine, out / "lib", root / "build" / machine / "obj"
-        )
         if version == "editable":
+            # Where `make -C csrc` puts it too.
+            build_module(root, command, machine, root / "jupyter_gpushare")
+            build_libraries(root, command, machine)
             return
+        out = root / "build" / "wheel" / machine
+        shutil.rmtree(out, ignore_errors=True)
+        build_module(root, command, machine, out / "package")
+        build_libraries(
+            root, command, machine, CFLAGS="-O2", OUT=out / "package" / "lib", BUILD=out / "objects"
+        )
+        built = sorted(path for path in (out / "package").rglob("*") if path.is_file())
         build_data["pure_python"] = False
-        binaries = [module, *(path for path in libraries if ".so" in path.suffixes)]
-        build_data["tag"] = f"cp310-abi3-{platform_tag(binaries)}"
-        for path in [module, *libraries]:
-            build_data["force_include"][str(path)] = str(
-                Path("jupyter_gpushare") / path.relative_to(out)
-            )
+        tag = platform_tag(path for path in built if ".so" in path.suffixes)
+        build_data["tag"] = f"cp310-abi3-{tag}"
+        for path in built:
+            inside = Path("jupyter_gpushare") / path.relative_to(out / "package")
+            build_data["force_include"][str(path)] = str(inside)

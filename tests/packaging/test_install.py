@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -31,7 +32,7 @@ class Installed:
             check=False,
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        return re.sub(r"\x1b\[\d*m", "", done.stdout + done.stderr)
 
 
 @pytest.fixture(scope="module")
