@@ -32,6 +32,10 @@ class Devices:
         self._handles: dict[str, Any] = {}
         self._facts: dict[str, tuple[str, int]] = {}
         self.driver_version: str | None = None
+        #: Share of time that each GPU was busy lately, in percent, as of the last `poll`.
+        self.utilization: dict[str, int | None] = {}
+        #: What became of NVML, in words.
+        self.state = "not found"
         #: Whether readings take so long that they belong into a thread.
         self.slow = False
 
@@ -45,6 +49,7 @@ class Devices:
             ctypes.CDLL(str(self._path), mode=ctypes.RTLD_GLOBAL)
             import pynvml
         except (OSError, ImportError) as error:
+            self.state = f"cannot be loaded: {error}"
             log.warning("cannot load %s: %s", self._path, error)
             return []
         self._nvml = pynvml
@@ -53,7 +58,9 @@ class Devices:
         except pynvml.NVMLError as error:
             log.warning("NVML does not start (%s): %s", self._path, error)
             self._nvml = None
+            self.state = str(error)
             return []
+        self.state = f"loaded from {self._path}"
         try:
             self.driver_version = _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion_v2())
         except pynvml.NVMLError:
@@ -90,20 +97,20 @@ class Devices:
         except self._nvml.NVMLError as error:
             log.warning("NVML does not read the memory of %s: %s", gpu, error)
             return None
-        # The first reading may be slow for once; two slow ones in a row would be bad luck twice.
         self.slow = time.perf_counter() - begun > SLOW
         name, index = self._facts[gpu]
         return Device(gpu, int(memory.total), int(memory.used), name, index)
 
-    def utilization(self, gpu: str) -> int | None:
-        """Return the share of time that the GPU was busy lately, in percent, if NVML knows it."""
-        handle = self._handles.get(gpu)
-        if handle is None:
-            return None
-        try:
-            return int(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-        except self._nvml.NVMLError:
-            return None
+    def poll(self, gpu: str) -> Device | None:
+        """Read a GPU's memory as `read` does, and how busy the GPU is."""
+        device = self.read(gpu)
+        if device is not None:
+            try:
+                rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handles[gpu])
+                self.utilization[gpu] = int(rates.gpu)
+            except self._nvml.NVMLError:
+                self.utilization[gpu] = None
+        return device
 
     def stop(self) -> None:
         """Let NVML go."""

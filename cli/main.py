@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The command ``gpushare``: finds the subcommand and loads only its module."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from .. import __version__
+
+#: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
+COMMANDS = {
+    "status": "status",
+    "run": "run",
+    "release": "release",
+    "offload": "release",
+    "set": "settings",
+    "scheduler": "scheduler",
+    "kernelspec": "kernelspec",
+    "doctor": "doctor",
+    "demo": "demo",
+    "bench": "bench",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message and status 2."""
+        self.exit(2, f"gpushare: {message}; see: {self.prog} --help\n")
+
+
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Make the parser of ``command`` alone, or of all commands."""
+    parser = Parser(prog="gpushare", description="Many Jupyter notebooks share one GPU.")
+    parser.add_argument("--version", action="version", version=f"gpushare {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    chosen = [COMMANDS[command]] if command in COMMANDS else list(dict.fromkeys(COMMANDS.values()))
+    for name in chosen:
+        _module(name).add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status: 2 for what the user can mend."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
+    from ..scheduler.address import AddressError
+    from ..scheduler.drivers import DriverError
+
+    try:
+        return int(_module(COMMANDS[args.command]).run(args))
+    except (AddressError, DriverError) as error:
+        return complain(str(error))
+    except BrokenPipeError:
+        # The reader (head, less) has seen enough; Python must not complain at its exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def complain(text: str) -> int:
+    """Print one line about what the user can mend, and return the exit status for it."""
+    print(f"gpushare: {text}", file=sys.stderr)
+    return 2
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"{__package__}.{name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``python -m jupyter_gpushare.scheduler``: the scheduler's process."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import gc
+import logging
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .address import AddressError, prepare, socket_path
+from .drivers import DriverError, find_driver
+
+log = logging.getLogger(__name__)
+
+#: Exit status where another scheduler serves the socket already (EX_TEMPFAIL).
+TAKEN = 75
+#: Exit status after a fault of ours (EX_SOFTWARE). The clients go on and re-attach to the next one.
+BROKEN = 70
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class TakenError(Exception):
+    """Another scheduler serves the socket."""
+
+
+def size(text: str) -> int:
+    """Parse bytes, with ``K``, ``M``, ``G`` or ``T`` for powers of 1024."""
+    word = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = word[-1:] if word[-1:] in UNITS and not word[-1:].isdigit() else ""
+    try:
+        value = float(word.removesuffix(unit)) * UNITS[unit]
+        if not 0 <= value < 1 << 63:
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write bytes, or for example 512M or 8G"
+        ) from None
+    return int(value)
+
+
+def quantum(text: str) -> float | str:
+    """Parse a quantum: ``auto``, or seconds."""
+    if text == "auto":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 86400:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no quantum; write auto, or seconds: more than 0 and at most 86400"
+        )
+    return value
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the scheduler's options; ``gpushare scheduler`` has the same."""
+    parser.add_argument(
+        "--socket", type=Path, metavar="PATH", help="the socket (default: GPUSHARE_SOCKET's)"
+    )
+    parser.add_argument(
+        "--parent-pipe", action="store_true", help="end when standard input ends (for a parent)"
+    )
+    parser.add_argument(
+        "--quantum",
+        type=quantum,
+        default="auto",
+        metavar="S",
+        help="seconds that a holder may keep others waiting, or auto (default: auto)",
+    )
+    parser.add_argument(
+        "--anti-thrash",
+        choices=["auto", "on", "off"],
+        default="auto",
+        help="auto: serialise only what does not fit; on: one at a time; off: never where the "
+        "memory can be paged (default: auto)",
+    )
+    parser.add_argument(
+        "--reserve",
+        type=size,
+        metavar="B",
+        help="bytes of each GPU that stay free (default: by the GPU's size)",
+    )
+    parser.add_argument(
+        "--host-memory",
+        type=size,
+        metavar="B",
+        help="bytes of host memory that swapped data may take (default: what the machine has)",
+    )
+    parser.add_argument(
+        "--log-level",
+        choices=["debug", "info", "warning", "error"],
+        default="warning",
+        help="what goes to standard error (default: warning)",
+    )
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock that makes this the only scheduler of a socket.
+
+    Raises
+    ------
+    TakenError
+        If another process holds it.
+    """
+    lock = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise AddressError(f"cannot open the lock {lock}: {error.strerror}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            raise TakenError(f"another scheduler (pid {owner}) serves {path}") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until told to end, and return the exit status."""
+    logging.basicConfig(
+        level=args.log_level.upper(), format="gpushare scheduler: %(levelname)s: %(message)s"
+    )
+    path = args.socket.absolute() if args.socket else socket_path()
+    if args.parent_pipe and stat.S_ISREG(os.fstat(0).st_mode):
+        return _complain("--parent-pipe needs a pipe as standard input, not a file", 2)
+    try:
+        driver = find_driver()
+        prepare(path)
+        with locked(path):
+            return asyncio.run(_serve(args, path, driver))
+    except (AddressError, DriverError) as error:
+        return _complain(str(error), 2)
+    except TakenError as error:
+        return _complain(str(error), TAKEN)
+
+
+def _complain(text: str, status: int) -> int:
+    print(f"gpushare: {text}", file=sys.stderr)
+    return status
+
+
+async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
+    # Imported late: most starts by a host end at the lock.
+    from .core import Core
+    from .devices import Devices
+    from .server import Options, Server
+
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[int] = loop.create_future()
+
+    def end(status: int) -> None:
+        if not ended.done():
+            ended.set_result(status)
+
+    def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        # The core's state may be half changed. The next scheduler learns all from the clients.
+        log.critical("%s", context.get("message"), exc_info=context.get("exception"))
+        end(BROKEN)
+
+    loop.set_exception_handler(broken)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end, 0)
+    if args.parent_pipe:
+        loop.add_reader(0, _watch_parent, loop, end)
+    settings: dict[str, Any] = {"quantum": args.quantum, "anti_thrash": args.anti_thrash}
+    if args.reserve is not None:
+        settings["reserve"] = args.reserve
+    simulated = driver is not None and driver.simulated
+    server = Server(
+        Core(**settings),
+        Devices(driver.nvml if driver is not None else None),
+        Options(path=path, simulated=simulated, host_memory=args.host_memory),
+    )
+    await server.start()
+    # What exists now lives for ever: the collector need not look at it again, nor often at all.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    with contextlib.suppress(OSError):
+        print("ready", flush=True)
+    try:
+        return await ended
+    finally:
+        await server.stop()
+
+
+def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:
+    try:
+        data = os.read(0, 4096)
+    except OSError:
+        data = b""
+    if not data:
+        loop.remove_reader(0)
+        end(0)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the scheduler and return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="gpushare scheduler", description="Share this machine's GPUs among processes."
+    )
+    add_arguments(parser)
+    return run(parser.parse_args(argv))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

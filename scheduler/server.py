@@ -1,0 +1,564 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The scheduler's process: sockets, time and devices around the core.
+
+What the core decides is written to the sockets first; logs, subscribers and readings of the devices
+come after it, in the event loop's next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import __version__
+from . import events as ev
+from . import protocol
+from .address import AddressError
+from .control import peer_uid
+from .core import Core, ProtocolViolation
+from .devices import Devices
+from .memory import host_budget
+
+log = logging.getLogger(__name__)
+
+#: A connection that leaves so many bytes unread is dropped.
+MAX_UNREAD = 4 << 20
+HISTORY = 10_000
+#: While others wait, a burst is over after so many seconds without work.
+QUIET = 0.02
+#: Bytes that a client asks for beyond its need.
+HEADROOM = 64 << 20
+#: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
+POLL = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the server is told beside the core's settings."""
+
+    path: Path
+    simulated: bool = False
+    #: Bytes of host memory that swapped data may take; None: what the machine has.
+    host_memory: int | None = None
+
+
+#: Reads one GPU.
+Reading = Callable[[str], ev.Device | None]
+
+
+class RequestError(Exception):
+    """A control request cannot be done; the message is the sentence for its sender."""
+
+
+class Connection(asyncio.Protocol):
+    """One peer: a client, a control program, or one that has not said yet."""
+
+    __slots__ = (
+        "_hung_up",
+        "_reader",
+        "_server",
+        "attached",
+        "group",
+        "number",
+        "pid",
+        "transport",
+    )
+
+    transport: asyncio.Transport
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._reader = protocol.FrameReader()
+        self._hung_up = False
+        self.number = 0
+        self.group = ""
+        self.pid = 0
+        self.attached = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Number the connection, or refuse another user's."""
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=MAX_UNREAD)
+        self.number = self._server.add(self)
+        uid = peer_uid(transport.get_extra_info("socket"))
+        if uid not in (0, os.getuid()):
+            self.refuse(
+                errno.EACCES,
+                f"this scheduler serves uid {os.getuid()}, not uid {uid}; "
+                "set GPUSHARE_SOCKET to the path of your own",
+            )
+
+    def data_received(self, data: bytes) -> None:
+        """Handle the frames that have come in whole."""
+        if self._hung_up:
+            return
+        try:
+            for frame in self._reader.feed(data):
+                if self.attached:
+                    event = protocol.decode(self.number, self.group, frame)
+                    self._server.handle(event)
+                elif frame.type == protocol.CONTROL:
+                    self._server.control(self, frame.body)
+                elif frame.type == protocol.HELLO:
+                    self._hello(frame.body)
+                else:
+                    raise protocol.ProtocolError(f"a frame of type {frame.type} before HELLO")
+                if self.transport.is_closing():
+                    return
+        except protocol.VersionMismatch as error:
+            self.refuse(
+                errno.EPROTO,
+                f"the interposer speaks version {error.version} of the protocol and the scheduler "
+                f"version {protocol.VERSION}: install one release of jupyter-gpushare for both, "
+                "then restart",
+            )
+        except (protocol.ProtocolError, ProtocolViolation) as error:
+            log.warning("%s: %s; connection closed", self, error)
+            self.hang_up()
+
+    def pause_writing(self) -> None:
+        """Drop a peer that does not read."""
+        if not self._hung_up:
+            log.warning("%s: does not read; connection closed", self)
+            self.hang_up()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the core that a client is gone."""
+        if self._reader.pending and not self._hung_up:
+            log.warning("%s: ended in the middle of a frame", self)
+        self._server.remove(self)
+
+    def write(self, data: bytes) -> None:
+        """Send, unless the connection is ending."""
+        if not self._hung_up:
+            self.transport.write(data)
+
+    def refuse(self, code: int, text: str) -> None:
+        """Send REFUSED and end the connection."""
+        log.warning("%s: refused: %s", self, text)
+        self.transport.write(protocol.refused(code, text))
+        self._hung_up = True
+        self.transport.close()
+
+    def hang_up(self) -> None:
+        """End the connection without another word."""
+        self._hung_up = True
+        self.transport.abort()
+
+    def _hello(self, body: bytes) -> None:
+        attach = protocol.decode_hello(self.number, body)
+        self.group, self.pid = attach.group, attach.pid
+        self._server.attach(self, attach)
+
+    def __str__(self) -> str:
+        if self.group:
+            return f"client {self.number} (pid {self.pid}, {self.group})"
+        return f"connection {self.number}"
+
+
+class Server:
+    """The scheduler's server.
+
+    Parameters
+    ----------
+    core
+        Decides.
+    devices
+        Reads the GPUs.
+    options
+        The rest.
+    """
+
+    def __init__(self, core: Core, devices: Devices, options: Options) -> None:
+        self._core = core
+        self._devices = devices
+        self._options = options
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self._started = time.monotonic()
+        self._listener: asyncio.Server | None = None
+        self._connections: dict[int, Connection] = {}
+        self._last_number = 0
+        self._clients: dict[int, Connection] = {}
+        self._subscribers: set[Connection] = set()
+        self._gpus: set[str] = set()
+        self._names: dict[str, str] = {}
+        #: Host memory that swapped data takes, by client and GPU.
+        self._held: dict[tuple[int, str], int] = {}
+        self._budget = -1
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self._sequence = 0
+        self._fresh: list[tuple[float, ev.Log]] = []
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._poller: asyncio.TimerHandle | None = None
+        self._readings: set[asyncio.Task[None]] = set()
+        self.failed: asyncio.Future[None] = self._loop.create_future()
+        self._requests: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any]]] = {
+            "status": self._op_status,
+            "history": self._op_history,
+            "subscribe": self._op_subscribe,
+            "set": self._op_set,
+            "release": self._op_release,
+            "offload": self._op_offload,
+            "cancel": self._op_cancel,
+            "cell": self._op_cell,
+            "name": self._op_name,
+            "notice": self._op_notice,
+        }
+
+    # --- Life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the devices and listen; the caller holds the lock.
+
+        Raises
+        ------
+        AddressError
+            If the socket cannot be made.
+        """
+        for device in self._devices.start():
+            self._learn(device)
+        self._poll()
+        path = self._options.path
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            listener.bind(str(path))
+        except OSError as error:
+            listener.close()
+            raise AddressError(f"cannot make the socket {path}: {error.strerror}") from error
+        finally:
+            os.umask(before)
+        self._listener = await self._loop.create_unix_server(
+            lambda: Connection(self), sock=listener, backlog=128
+        )
+
+    async def stop(self) -> None:
+        """Close every connection and remove the socket."""
+        if self._listener is not None:
+            self._listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                self._options.path.unlink()
+        for handle in (self._timer, self._poller):
+            if handle is not None:
+                handle.cancel()
+        for task in self._readings:
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.transport.close()
+        # One round of the loop, in which the transports send what they have and close.
+        await asyncio.sleep(0)
+        self._devices.stop()
+
+    # --- Connections --------------------------------------------------------------------------
+
+    def add(self, connection: Connection) -> int:
+        """Take in a connection and return its number."""
+        self._last_number += 1
+        self._connections[self._last_number] = connection
+        return self._last_number
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self._connections.pop(connection.number, None)
+        self._subscribers.discard(connection)
+        if self._clients.pop(connection.number, None) is not None:
+            for key in [key for key in self._held if key[0] == connection.number]:
+                del self._held[key]
+            self.handle(ev.Detach(connection.number))
+
+    def attach(self, connection: Connection, attach: ev.Attach) -> None:
+        """Take in a client, or refuse it."""
+        for usage in attach.usages:
+            if not self._knows(usage.gpu):
+                connection.refuse(errno.ENODEV, self._unknown(usage.gpu))
+                return
+        self._names[attach.group] = attach.name
+        now = time.monotonic()
+        decisions = self._core.handle(attach, now)
+        connection.attached = True
+        self._clients[connection.number] = connection
+        for usage in attach.usages:
+            self._held[connection.number, usage.gpu] = usage.host
+        waiting = 0
+        for decision in decisions:
+            if isinstance(decision, ev.Contended) and decision.client == connection.number:
+                waiting = decision.waiting
+        connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
+        self._execute(decisions, now)
+
+    # --- Events and decisions -----------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        """Give an event to the core and do what it decides.
+
+        Raises
+        ------
+        ProtocolViolation
+            If the event is one that its client may not cause.
+        """
+        match event:
+            case ev.UsageChanged() | ev.Evicted() | ev.Restored():
+                self._check_gpu(event.usage.gpu)
+                self._held[event.client, event.usage.gpu] = event.usage.host
+            case ev.Grow():
+                if not self._knows(event.least.gpu):
+                    self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
+                    return
+                self._held[event.client, event.least.gpu] = event.least.host
+            case ev.Rename() if event.group in self._names:
+                self._names[event.group] = event.name
+        now = time.monotonic()
+        self._execute(self._core.handle(event, now), now)
+
+    def _execute(self, decisions: list[ev.Decision], now: float) -> None:
+        frames: dict[int, bytes] = {}
+        granted = []
+        for decision in decisions:
+            match decision:
+                case ev.Log():
+                    if not self._fresh:
+                        self._loop.call_soon(self._publish)
+                    self._fresh.append((now, decision))
+                case ev.ReadDevice():
+                    self._loop.call_later(
+                        decision.after, self._read, self._devices.read, decision.gpu
+                    )
+                case _:
+                    frame = protocol.encode(decision, now)
+                    if frame is not None:
+                        # One write for each client, in the order of its decisions.
+                        frames[decision.client] = frames.get(decision.client, b"") + frame
+                        if isinstance(decision, ev.Grant):
+                            granted.append(decision.client)
+        for client in granted:
+            if client in frames:
+                self._send(client, frames.pop(client))
+        for client, data in frames.items():
+            self._send(client, data)
+        self._arm()
+
+    def _send(self, client: int, data: bytes) -> None:
+        connection = self._clients.get(client)
+        if connection is not None:
+            connection.write(data)
+
+    def _arm(self) -> None:
+        deadline = self._core.deadline()
+        if deadline == self._deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._deadline = deadline
+        if deadline is not None:
+            # asyncio's clock is time.monotonic, the core's too.
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._deadline = None
+        self.handle(ev.Tick())
+
+    # --- Devices and memory -------------------------------------------------------------------
+
+    def _knows(self, gpu: str) -> bool:
+        if gpu not in self._gpus:
+            for device in self._devices.discover():
+                self._learn(device)
+        return gpu in self._gpus
+
+    def _check_gpu(self, gpu: str) -> None:
+        if gpu not in self._gpus:
+            raise protocol.ProtocolError(f"memory on {gpu}, which is no GPU of this machine")
+
+    def _unknown(self, gpu: str) -> str:
+        if not self._gpus:
+            return (
+                f"the scheduler sees no GPU (NVML: {self._devices.state}), so it cannot share {gpu}"
+            )
+        return f"the scheduler sees {', '.join(sorted(self._gpus))} and cannot share {gpu}"
+
+    def _learn(self, device: ev.Device) -> None:
+        self._gpus.add(device.gpu)
+        self.handle(device)
+
+    def _read(self, how: Reading, gpu: str) -> None:
+        if self._devices.slow:
+            task = self._loop.create_task(self._read_in_thread(how, gpu))
+            self._readings.add(task)
+            task.add_done_callback(self._readings.discard)
+        elif (device := how(gpu)) is not None:
+            self._learn(device)
+
+    async def _read_in_thread(self, how: Reading, gpu: str) -> None:
+        device = await asyncio.to_thread(how, gpu)
+        if device is not None:
+            self._learn(device)
+
+    def _poll(self) -> None:
+        budget = host_budget(self._options.host_memory, sum(self._held.values()))
+        if budget != self._budget:
+            self._budget = budget
+            self.handle(ev.HostMemory(budget))
+        for gpu in self._gpus:
+            self._read(self._devices.poll, gpu)
+        self._poller = self._loop.call_later(POLL, self._poll)
+
+    # --- History ------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        frames = []
+        for at, entry in fresh:
+            self._sequence += 1
+            event = {
+                "sequence": self._sequence,
+                "time": at,
+                "kind": entry.kind,
+                "group": entry.group,
+                "name": self._names.get(entry.group, entry.group),
+                **entry.fields,
+            }
+            if entry.kind == "leave":
+                self._names.pop(entry.group, None)
+            self._history.append(event)
+            log.debug("%s %s %s", entry.kind, entry.group, entry.fields)
+            if self._subscribers:
+                frames.append(protocol.encode_json(protocol.EVENT, event))
+        if frames:
+            data = b"".join(frames)
+            for subscriber in list(self._subscribers):
+                subscriber.write(data)
+
+    # --- Control requests ---------------------------------------------------------------------
+
+    def control(self, connection: Connection, body: bytes) -> None:
+        """Answer one control request."""
+        try:
+            request = protocol.decode_json(body)
+            version = request.get("protocol")
+            if version != protocol.VERSION:
+                raise RequestError(
+                    f"the request is of protocol {version!r} and the scheduler of protocol "
+                    f"{protocol.VERSION}: install one release of jupyter-gpushare for both"
+                )
+            name = request.get("op")
+            operation = self._requests.get(name) if isinstance(name, str) else None
+            if operation is None:
+                raise RequestError(f"there is no request {name!r}; see docs/control.md")
+            reply = {"ok": True, **operation(connection, request)}
+        except (RequestError, protocol.ProtocolError) as error:
+            reply = {"ok": False, "error": str(error)}
+        connection.write(protocol.encode_json(protocol.REPLY, reply))
+
+    def _op_status(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        now = time.monotonic()
+        status = self._core.status(now)
+        for gpu in status["gpus"]:
+            gpu["utilization"] = self._devices.utilization.get(gpu["uuid"])
+        return {
+            "status": {
+                "version": __version__,
+                "protocol": protocol.VERSION,
+                "sequence": self._sequence,
+                "time": now,
+                "scheduler": {
+                    "pid": os.getpid(),
+                    "uptime": now - self._started,
+                    "socket": str(self._options.path),
+                },
+                "driver": {
+                    "simulated": self._options.simulated,
+                    "version": self._devices.driver_version,
+                },
+                **status,
+            }
+        }
+
+    def _op_history(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        since = request.get("since", 0)
+        if isinstance(since, bool) or not isinstance(since, int):
+            raise RequestError(f"'since' must be a sequence number, not {since!r}")
+        events = [event for event in self._history if event["sequence"] > since]
+        return {"events": events, "sequence": self._sequence}
+
+    def _op_subscribe(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        # What has happened but is not published yet belongs before the subscription.
+        self._publish()
+        self._subscribers.add(connection)
+        return {"sequence": self._sequence}
+
+    def _op_set(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        quantum, anti_thrash = request.get("quantum"), request.get("anti_thrash")
+        if quantum is not None and quantum != "auto":
+            number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
+            if not number or not 0 < quantum <= 86400:
+                raise RequestError(
+                    "the quantum must be 'auto' or seconds, more than 0 and at most 86400, "
+                    f"not {quantum!r}"
+                )
+        if anti_thrash is not None and anti_thrash not in ("auto", "on", "off"):
+            raise RequestError(f"anti-thrash must be 'auto', 'on' or 'off', not {anti_thrash!r}")
+        self.handle(ev.Configure(quantum, anti_thrash))
+        return {"settings": self._core.status(time.monotonic())["settings"]}
+
+    def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = self._find(request)
+        self.handle(ev.Release(group))
+        return {"group": group}
+
+    def _op_offload(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = self._find(request)
+        self.handle(ev.Release(group, offload=True))
+        return {"group": group}
+
+    def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self.handle(ev.Cancel(_string(request, "group")))
+        return {}
+
+    def _op_cell(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        phase = request.get("phase")
+        if phase not in ("begin", "end"):
+            raise RequestError(f"'phase' must be 'begin' or 'end', not {phase!r}")
+        at = request.get("at")
+        if isinstance(at, bool) or not isinstance(at, (int, float)):
+            raise RequestError(f"'at' must be seconds on CLOCK_MONOTONIC, not {at!r}")
+        group, msg_id = _string(request, "group"), _string(request, "msg_id")
+        self.handle(ev.Cell(group, phase, msg_id, float(at), from_kernel=False))
+        return {}
+
+    def _op_name(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self.handle(ev.Rename(_string(request, "group"), _string(request, "name")))
+        return {}
+
+    def _op_notice(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        params = request.get("params", {})
+        if not isinstance(params, dict):
+            raise RequestError(f"'params' must be an object, not {params!r}")
+        self.handle(ev.Notice(_string(request, "group"), _string(request, "code"), params))
+        return {}
+
+    def _find(self, request: dict[str, Any]) -> str:
+        """The group that a request means: by its id, a unique beginning of it, or its name."""
+        return self._core.find_group(_string(request, "group"))
+
+
+def _string(request: dict[str, Any], key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"{key!r} must be a string that is not empty, not {value!r}")
+    return value
