@@ -66,6 +66,14 @@ class Function:
     hook: str = "pass"
 
 
+# Exported by libnvidia-ml but not declared by nvml.h. nvidia-smi does not start without the first.
+NVML_UNDECLARED = (
+    "nvmlInternalGetExportTable",
+    "nvmlGetBlacklistDeviceCount",
+    "nvmlGetBlacklistDeviceInfoByIndex",
+)
+
+
 def preprocess(cc: str, header: Path, flags: list[str]) -> str:
     """Return `header` as the compiler sees it."""
     command = [*shlex.split(cc), "-E", "-P", *flags, "-x", "c", str(header)]
@@ -286,7 +294,7 @@ def aarch64_stubs(functions: list[Function], p: str) -> list[str]:
     ]
     lines += [f"    sub sp, sp, #{frame}", f"    .cfi_adjust_cfa_offset {frame}"]
     lines += [f"    stp {a}, {b}, [sp, #{16 * i}]" for i, (a, b) in enumerate(pairs)]
-    lines += ["    .cfi_offset x29, -%d" % frame, "    .cfi_offset x30, -%d" % (frame - 8)]
+    lines += [f"    .cfi_offset x29, -{frame}", f"    .cfi_offset x30, -{frame - 8}"]
     lines += [f"    stp q{i}, q{i + 1}, [sp, #{16 * len(pairs) + 16 * i}]" for i in range(0, 8, 2)]
     lines += [f"    bl {p}load"]
     lines += [f"    ldp q{i}, q{i + 1}, [sp, #{16 * len(pairs) + 16 * i}]" for i in range(0, 8, 2)]
@@ -368,6 +376,7 @@ def generate_nvml(options: argparse.Namespace) -> None:
     """Write the NVML shim's files."""
     flags = ["-DNVML_NO_UNVERSIONED_FUNC_DEFS"]
     declared = declarations(preprocess(options.cc, options.nvml, flags), NVML_DECLARATION)
+    declared |= dict.fromkeys(NVML_UNDECLARED, ())
     lacking = NVML_CUSTOM - set(declared)
     if lacking:
         raise TableError(f"{options.nvml.name} lacks {', '.join(sorted(lacking))}")
@@ -375,7 +384,7 @@ def generate_nvml(options: argparse.Namespace) -> None:
         Function(name, declared[name], "custom" if name in NVML_CUSTOM else "pass")
         for name in sorted(declared)
     ]
-    write_all(options.out, functions, "GS_NVML_", "nvml_", [])
+    write_all(options.out, functions, "GS_NVML_", "nvml_", ["gpushare_nvml_shim"])
 
 
 def main(arguments: list[str] | None = None) -> int:
