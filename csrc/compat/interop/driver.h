@@ -12,14 +12,14 @@
 
 /* Definitions inherit this: whoever defines a function of the driver exports it. */
 #pragma GCC visibility push(default)
-/* clang-format off: cudaVDPAU.h needs the one before it */
+/* First: cudaVDPAU.h names its types without including it. */
+#include <vdpau/vdpau.h>
+
 #include <cuda.h>
 #include <cudaEGL.h>
 #include <cudaGL.h>
 #include <cudaProfiler.h>
 #include <cudaVDPAU.h>
-#include <vdpau/vdpau.h>
-/* clang-format on */
 #pragma GCC visibility pop
 
 #endif
