@@ -384,7 +384,7 @@ class Magic:
 class Status:
     """The scheduler's status, shown as a table."""
 
-    HEADINGS = ("", "notebook", "state", "memory", "on the GPU", "in host memory", "")
+    HEADINGS = ("", "notebook", "state", "memory", "on the GPU", "in host memory", "why")
 
     def __init__(
         self, data: Dict[str, Any], own: str, out_of_the_way: Optional[str] = None
@@ -397,14 +397,10 @@ class Status:
         """What is said of the GPUs, and of this kernel if it does not take part."""
         said = []
         for gpu in self.data.get("gpus", []):
+            used, total, foreign = (size(gpu.get(key) or 0) for key in ("used", "total", "foreign"))
             said.append(
-                "GPU {} ({}): {} of {} in use, {} by programs outside the sharing".format(
-                    gpu.get("index", "?"),
-                    gpu.get("name", "?"),
-                    size(gpu.get("used")),
-                    size(gpu.get("total")),
-                    size(gpu.get("foreign")),
-                )
+                f"GPU {gpu.get('index', '?')} ({gpu.get('name', '?')}): {used} of {total} in use, "
+                f"{foreign} by programs outside gpushare"
             )
         if self._out_of_the_way:
             said.append(f"This kernel does not take part: {self._out_of_the_way}")
@@ -479,78 +475,83 @@ def _rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
 
 
 def state_text(group: Dict[str, Any]) -> str:
-    """A group's state in words."""
-    state = group.get("state")
-    if state == "waiting" and group.get("position"):
-        return "waits, number {}".format(group["position"])
-    words = {
-        "running": "runs",
-        "held": "ready (idle)",
-        "yielding": "gives way",
-        "waiting": "waits",
-        "moving": "memory arriving",
-        "idle": "idle",
-    }
-    return words.get(str(state), str(state))
+    """A group's state, and its place in the queue."""
+    state = str(group.get("state"))
+    position = group.get("position")
+    return state if state != "waiting" or position is None else f"waiting ({position})"
+
+
+# The same sentences as `gpushare status` has (cli/wording.py), which cannot be imported here.
 
 
 def reason_text(reason: Optional[Dict[str, Any]]) -> str:
     """Why a group waits, in words (docs/control.md names the codes)."""
     if not reason:
         return ""
-    code, given = reason.get("code"), reason.get("params") or {}
-    holder = given.get("holder_name") or given.get("holder") or "another"
-    until = given.get("yields_in")
-    then = "" if until is None else f", which yields in {duration(until)}"
-    if code == "needs_memory":
-        return "lacks {} of its {}; {} holds the room{}".format(
-            size(given.get("lack")), size(given.get("need")), holder, then
-        )
-    if code == "serialised":
-        return f"one at a time; {holder} runs{then}"
-    if code == "making_room":
-        return "memory of {} is moving out".format(
-            ", ".join(map(str, given.get("victims") or ["others"]))
-        )
-    if code == "draining":
-        return "the last work of {} still runs, for {} now".format(
-            holder, duration(given.get("for"))
-        )
-    if code == "behind":
-        return "{} is first".format(given.get("ahead_name") or given.get("ahead") or "another")
-    if code == "residency":
-        return "{} only just got its memory in; {} more".format(
-            holder, duration(given.get("until_in"))
-        )
-    if code == "foreign_use":
-        return "lacks {}; programs outside the sharing hold {}".format(
-            size(given.get("lack")), size(given.get("foreign"))
-        )
-    if code == "dying":
-        return "lacks {} until the memory of an ended process is free".format(
-            size(given.get("lack"))
-        )
-    return str(code)
+    code = str(reason.get("code", ""))
+    try:
+        return REASONS[code](reason.get("params", {}))
+    except (KeyError, TypeError):
+        return code
 
 
-def size(amount: Optional[float]) -> str:
+def _holder(given: Dict[str, Any]) -> str:
+    return str(given.get("holder_name") or given.get("holder") or "another")
+
+
+def _within(seconds: Optional[float], otherwise: str) -> str:
+    return otherwise if seconds is None else f" within {duration(seconds)}"
+
+
+def _soon(given: Dict[str, Any]) -> str:
+    return _within(given.get("yields_in"), " when its work is over")
+
+
+REASONS = {
+    "needs_memory": lambda given: (
+        f"needs {size(given['need'])}, {size(given['lack'])} more than is free; {_holder(given)} yields{_soon(given)}"
+    ),
+    "serialised": lambda given: (
+        f"one at a time (anti-thrash is on); {_holder(given)} yields{_soon(given)}"
+    ),
+    "making_room": lambda given: (
+        f"moving {size(given['lack'])} of {', '.join(map(str, given['victims'])) or 'others'} out to make room"
+    ),
+    "draining": lambda given: (
+        f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
+    ),
+    "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is first",
+    "residency": lambda given: (
+        f"{_holder(given)} only just got its memory in; it may go{_within(given.get('until_in'), '')}"
+    ),
+    "foreign_use": lambda given: (
+        f"lacks {size(given['lack'])}; programs outside gpushare hold {size(given['foreign'])}"
+    ),
+    "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
+}  # type: Dict[str, Callable[[Dict[str, Any]], str]]
+
+
+def size(amount: float) -> str:
     """Bytes in words."""
-    if amount is None:
-        return "?"
-    for unit in ("B", "KiB", "MiB"):
-        if abs(amount) < 1024:
-            return f"{amount:.0f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} GiB"
+    value, unit = float(amount), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1023.95:
+            break
+        value, unit = value / 1024, larger
+    return f"{amount} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def duration(seconds: Optional[float]) -> str:
+def duration(seconds: float) -> str:
     """Seconds in words."""
-    if seconds is None:
-        return "some time"
-    if seconds < 0.0995:
-        return f"{max(seconds, 0) * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    seconds = max(0.0, seconds)
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
 # --- Loading ------------------------------------------------------------------------------------------------------

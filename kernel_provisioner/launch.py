@@ -34,15 +34,7 @@ _GROW_AS_NEEDED = {
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
 
-_UNITS = {
-    unit: factor
-    for power, letter in enumerate("KMGT", start=1)
-    for unit, factor in (
-        (letter, 1024**power),
-        (f"{letter}IB", 1024**power),
-        (f"{letter}B", 1000**power),
-    )
-} | {"": 1, "B": 1}
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class LaunchError(Exception):
@@ -71,24 +63,24 @@ def new_group() -> str:
 
 
 def parse_size(text: str) -> int:
-    """Read a number of bytes such as ``20GiB``, ``500 MB`` or ``1073741824``.
+    """Read a number of bytes such as ``20GiB``, ``1.5G`` or ``1073741824``; units are powers of 1024.
 
     Raises
     ------
     ValueError
         If the text is no size, or none that memory can have.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", text)
-    if match is None or match[2].upper() not in _UNITS:
-        raise ValueError(
-            f"{text!r} is no size; write for instance 20GiB, 500MiB or a number of bytes"
-        )
-    size = (
-        int(float(match[1]) * _UNITS[match[2].upper()])
-        if "." in match[1]
-        else int(match[1]) * _UNITS[match[2].upper()]
+    match = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text, re.ASCII | re.IGNORECASE
     )
-    if not 0 < size < 2**63:
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no size; write for instance 20GiB, 512MiB or a number of bytes"
+        )
+    factor = _UNITS[match[2].upper()]
+    # Whole numbers stay exact.
+    size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    if not 0 < size < 1 << 63:
         raise ValueError(f"{text!r} is no possible amount of memory; write for instance 20GiB")
     return size
 

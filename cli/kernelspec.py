@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare kernelspec``: kernelspecs for front ends that know nothing of kernel provisioners."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
+from jupyter_core.paths import jupyter_data_dir
+
+from ..kernel_provisioner.launch import BACKENDS
+from .run import _backend, _memory
+
+DESCRIPTION = """\
+VS Code, nbconvert, papermill, qtconsole and others start kernels without Jupyter's kernel provisioners. A kernelspec
+made here shares the GPU there too: it runs its kernel under `gpushare run`.
+"""
+
+
+class KernelspecError(Exception):
+    """Something cannot be done; the message is one sentence for the user."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add ``gpushare kernelspec``."""
+    parser = subparsers.add_parser(
+        "kernelspec",
+        help="make kernelspecs that share the GPU in VS Code, nbconvert, papermill, ...",
+        description=DESCRIPTION,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{add,list,remove}")
+    add = verbs.add_parser("add", help="make a kernelspec that shares the GPU in every front end")
+    add.add_argument("name", metavar="NAME", help="the new kernelspec's name")
+    add.add_argument(
+        "--from",
+        dest="source",
+        default="python3",
+        metavar="SPEC",
+        help="the kernelspec to wrap (default: python3)",
+    )
+    add.add_argument(
+        "--display-name",
+        metavar="T",
+        help="what front ends show (default: the wrapped one's, marked)",
+    )
+    add.add_argument("--memory", type=_memory, metavar="B", help="as in gpushare run")
+    add.add_argument(
+        "--backend", type=_backend, metavar="B", help=f"as in gpushare run: {', '.join(BACKENDS)}"
+    )
+    place = add.add_mutually_exclusive_group()
+    place.add_argument("--user", action="store_true", help="for this user (the default)")
+    place.add_argument(
+        "--prefix", type=Path, metavar="P", help="below this prefix, such as a virtualenv's"
+    )
+    verbs.add_parser("list", help="show the kernelspecs made here")
+    remove = verbs.add_parser("remove", help="remove a kernelspec made here")
+    remove.add_argument("name", metavar="NAME")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what was asked for; the exit status."""
+    try:
+        if arguments.verb == "add":
+            folder = add(
+                arguments.name,
+                source=arguments.source,
+                display_name=arguments.display_name,
+                prefix=arguments.prefix,
+                options=_options(arguments),
+            )
+            print(f"{arguments.name} is in {folder}")
+        elif arguments.verb == "list":
+            made = find()
+            for name, (folder, spec) in sorted(made.items()):
+                print(f"{name}\tfrom {spec.metadata['gpushare']['wraps']}\t{folder}")
+            if not made:
+                print("none; make one with: gpushare kernelspec add NAME", file=sys.stderr)
+        else:
+            print(f"{remove(arguments.name)} is removed")
+    except KernelspecError as error:
+        print(f"gpushare: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def add(
+    name: str,
+    *,
+    source: str = "python3",
+    display_name: str | None = None,
+    prefix: Path | None = None,
+    options: list[str] | None = None,
+) -> Path:
+    """Write a kernelspec that runs another one's kernel under ``gpushare run``.
+
+    Parameters
+    ----------
+    name
+        Of the new kernelspec.
+    source
+        Of the one to wrap.
+    display_name
+        What front ends show.
+    prefix
+        Where to put it; None: into the user's own folder.
+    options
+        Of ``gpushare run``.
+
+    Returns
+    -------
+    Path
+        The new kernelspec's folder.
+
+    Raises
+    ------
+    KernelspecError
+        If it cannot be made.
+    """
+    # jupyter_client finds no others.
+    if not re.fullmatch(r"[a-z0-9._-]+", name, re.IGNORECASE | re.ASCII):
+        raise KernelspecError(
+            f"{name!r} is no name for a kernelspec; use letters, digits, dots, dashes and underscores"
+        )
+    try:
+        wrapped = KernelSpecManager().get_kernel_spec(source)
+    except NoSuchKernel:
+        known = ", ".join(sorted(KernelSpecManager().find_kernel_specs())) or "none"
+        raise KernelspecError(
+            f"there is no kernelspec {source!r} to wrap; there are: {known}"
+        ) from None
+    if _is_made(wrapped):
+        raise KernelspecError(
+            f"{source} shares the GPU already; wrap {wrapped.metadata['gpushare']['wraps']} instead"
+        )
+    kernels = (
+        Path(jupyter_data_dir()) / "kernels"
+        if prefix is None
+        else prefix.absolute() / "share/jupyter/kernels"
+    )
+    folder = kernels / name.lower()
+    if folder.exists() and not _is_made(_read(folder)):
+        raise KernelspecError(f"{folder} is a kernelspec of another make; choose another name")
+    spec = _wrap(wrapped, source, name, display_name, options or [])
+    try:
+        kernels.mkdir(parents=True, exist_ok=True)
+        if folder.exists():
+            shutil.rmtree(folder)
+        if wrapped.resource_dir and Path(wrapped.resource_dir).is_dir():
+            # Logos and the like.
+            shutil.copytree(wrapped.resource_dir, folder)
+        folder.mkdir(exist_ok=True)
+        (folder / "kernel.json").write_text(json.dumps(spec, indent=1) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise KernelspecError(f"cannot write {folder}: {error.strerror}") from error
+    return folder
+
+
+def find() -> dict[str, tuple[Path, KernelSpec]]:
+    """The kernelspecs made here, by name."""
+    made = {}
+    for name, folder in KernelSpecManager().find_kernel_specs().items():
+        spec = _read(Path(folder))
+        if spec is not None and _is_made(spec):
+            made[name] = (Path(folder), spec)
+    return made
+
+
+def remove(name: str) -> Path:
+    """Remove a kernelspec made here.
+
+    Raises
+    ------
+    KernelspecError
+        If it is another's, or there is none.
+    """
+    made = find()
+    if name.lower() not in made:
+        raise KernelspecError(
+            f"{name!r} was not made here; there are: {', '.join(sorted(made)) or 'none'}"
+        )
+    folder = made[name.lower()][0]
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise KernelspecError(f"cannot remove {folder}: {error.strerror}") from error
+    return folder
+
+
+def _wrap(
+    wrapped: KernelSpec, source: str, name: str, display_name: str | None, options: list[str]
+) -> dict[str, Any]:
+    command = list(wrapped.argv)
+    # jupyter_client replaces these by its own interpreter, but only at the command's head.
+    if command[:1] in (["python"], ["python3"], [f"python3.{sys.version_info[1]}"]):
+        command[0] = sys.executable
+    spec: dict[str, Any] = wrapped.to_dict()
+    spec["argv"] = [*_gpushare(), "run", "--name", name, *options, "--", *command]
+    spec["display_name"] = display_name or f"{wrapped.display_name} (shared GPU)"
+    # The provisioner must not wrap it a second time.
+    spec["metadata"] = {**(wrapped.metadata or {}), "gpushare": {"enabled": False, "wraps": source}}
+    return spec
+
+
+def _gpushare() -> list[str]:
+    """The command, by a path that does not depend on the front end's environment."""
+    script = Path(sysconfig.get_path("scripts"), "gpushare")
+    if script.is_file():
+        return [str(script)]
+    return [sys.executable, "-m", "jupyter_gpushare.cli.main"]
+
+
+def _options(arguments: argparse.Namespace) -> list[str]:
+    options = []
+    if arguments.memory is not None:
+        options += ["--memory", str(arguments.memory)]
+    if arguments.backend is not None:
+        options += ["--backend", arguments.backend]
+    return options
+
+
+def _read(folder: Path) -> KernelSpec | None:
+    try:
+        return KernelSpec.from_resource_dir(str(folder))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_made(spec: KernelSpec | None) -> bool:
+    stated = None if spec is None else (spec.metadata or {}).get("gpushare")
+    return isinstance(stated, dict) and isinstance(stated.get("wraps"), str)

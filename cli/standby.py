@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Keeps a scheduler there for as long as a program lives that has no Jupyter server: ``gpushare run``'s.
+
+It ends when its standard input does, whose other end is the program's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.drivers import Driver
+
+#: Seconds between two attempts to find or start a scheduler.
+PAUSE = 0.5
+#: Seconds that a scheduler is given to answer after it was started.
+PATIENCE = 5.0
+
+
+def is_there(socket: Path) -> bool:
+    """Whether a scheduler answers."""
+    try:
+        with ControlClient(socket, 1.0) as client:
+            client.request("status")
+    except ControlError:
+        return False
+    return True
+
+
+def attend(socket: Path, driver: Driver) -> bool:
+    """Let a standby keep a scheduler there until this process, whatever it executes, and its children have ended.
+
+    Returns
+    -------
+    bool
+        Whether a scheduler answers now.
+    """
+    reader, writer = os.pipe()
+    environment = {
+        **os.environ,
+        **driver.environment(),
+        "GPUSHARE_SOCKET": str(socket),
+        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
+    }
+    # Through a shell that ends at once: the program must not find a child that it never started.
+    subprocess.run(
+        [
+            "/bin/sh",
+            "-c",
+            '"$@" >/dev/null 2>&1 & :',
+            "sh",
+            sys.executable,
+            "-m",
+            "jupyter_gpushare.cli.standby",
+        ],
+        stdin=reader,
+        env=environment,
+        # With -m, Python looks for modules here first; the user's folder may hold a select.py.
+        cwd="/",
+        start_new_session=True,
+        check=True,
+    )
+    os.close(reader)
+    os.set_inheritable(writer, True)
+    deadline = time.monotonic() + PATIENCE
+    while not is_there(socket):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    threading.Thread(target=_end_with_program, daemon=True).start()
+    while True:
+        try:
+            with ControlClient() as client:
+                while True:
+                    client.next_event(3600.0)
+        except ControlError:
+            # It shares our standard input and so ends with the program as well.
+            subprocess.run(
+                [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe"], check=False
+            )
+        time.sleep(PAUSE)
+
+
+def _end_with_program() -> None:
+    while os.read(0, 4096):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
