@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Why somebody waits: codes with parameters (docs/control.md), which the interface words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core import Core, Plan
+    from .state import Gpu, Group, Wait
+
+
+def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
+    """Return what one that waits waits for."""
+    group = wait.group
+    if wait.grow is None and group.lease is not None:
+        return _draining(group, now)
+    ahead = _ahead(core, wait)
+    if ahead is not None and ahead.group is not group:
+        return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
+    plan = core.plan(wait)
+    if plan.short is not None:
+        gpu, lack = plan.short
+        if gpu.ghosts >= lack or (gpu.ghosts and not gpu.foreign):
+            return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
+        return _foreign(gpu, lack)
+    if wait.not_before > now:
+        # Its memory did not come in although there seemed to be room.
+        gpus = [core.gpus[u] for u in group.shares]
+        gpu = max(gpus, key=lambda g: group.shares[g.uuid].need)
+        return _foreign(gpu, max(0, group.shares[gpu.uuid].need - gpu.free))
+    return _of_plan(core, wait, plan, now)
+
+
+def estimate(core: Core, wait: Wait, now: float) -> float | None:
+    """Return the seconds until it is served if all goes well, or None where that cannot be said."""
+    if _ahead(core, wait) is not None:
+        return None
+    plan = core.plan(wait)
+    if plan.short is not None or plan.draining:
+        return None
+    later = max((when for when, _ in plan.later), default=now)
+    moves = sum(s.need / s.gpu.bandwidth for s in wait.group.shares.values())
+    return max(0.0, later - now) + moves
+
+
+def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
+    if plan.draining:
+        return _draining(plan.draining[0], now)
+    when, holder = max(plan.later, key=lambda item: item[0], default=(now, None))
+    if holder is None and plan.revoke:
+        holder = plan.revoke[0]
+    if holder is not None and holder in plan.serialised:
+        return _reason(
+            "serialised", **_holder(holder), yields_in=max(0.0, when - now) if holder.busy else 0.0
+        )
+    if plan.lacks:
+        gpu, lack = max(plan.lacks, key=lambda item: item[1])
+        if holder is not None and holder.lease is not None:
+            need = core.need(wait, gpu)
+            yields_in = max(0.0, when - now)
+            return _reason(
+                "needs_memory",
+                need=need, lack=lack, gpu=gpu.uuid, **_holder(holder), yields_in=yields_in,
+            )  # fmt: skip
+        if holder is not None and not plan.evict and not plan.leaving:
+            return _reason("residency", **_holder(holder), until_in=max(0.0, when - now))
+        victims = {s.group.id: s.group.name for s, _ in plan.evict}
+        victims |= {g.id: g.name for g in plan.leaving}
+        if holder is not None:
+            victims[holder.id] = holder.name
+        return _reason("making_room", lack=lack, gpu=gpu.uuid, victims=list(victims.values()))
+    # There is room: only a reading of the GPU is out.
+    return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), victims=[])
+
+
+def _ahead(core: Core, wait: Wait) -> Wait | None:
+    """Return the one before it for whom it has to wait."""
+    mine = set(core.uuids(wait))
+    for other in core.queue:
+        if other is wait:
+            return None
+        if other.grow is None and other.group.lease is not None:
+            continue
+        if mine & set(core.uuids(other)) and core.plan(other).short is None:
+            return other
+    return None
+
+
+def _holder(group: Group) -> dict[str, str]:
+    return {"holder": group.id, "holder_name": group.name}
+
+
+def _draining(holder: Group, now: float) -> dict[str, Any]:
+    return _reason("draining", **_holder(holder), **{"for": max(0.0, now - holder.revoked_at)})
+
+
+def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:
+    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=gpu.foreign)
+
+
+def _reason(code: str, **params: Any) -> dict[str, Any]:
+    return {"code": code, "params": params}

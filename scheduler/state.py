@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the core knows: GPUs, lease groups, their clients, and what each holds where.
+
+Sums are kept, never recomputed, and only ``Core._account`` and ``Core._charge`` change them:
+
+    Holding (client x GPU)  -- summed into -->  Share (group x GPU)  -- summed into -->  Gpu
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .events import Backend, Grow
+
+State = Literal["idle", "waiting", "moving", "running", "held", "yielding"]
+
+
+@dataclass(slots=True, eq=False)
+class Gpu:
+    """One GPU: what is on it, as clients state it and as NVML shows it."""
+
+    uuid: str
+    index: int
+    name: str
+    total: int
+    reserve: int
+    used: int
+    read_at: float
+    #: Bytes per second of moves to and from the host: measured, at first a guess.
+    bandwidth: float
+    resident: int = 0
+    pinned: int = 0
+    context: int = 0
+    #: Of leased footprints, bytes that are not resident yet: their room is taken all the same.
+    arriving: int = 0
+    foreign: int = 0
+    ghosts: int = 0
+    shares: dict[str, Share] = field(default_factory=dict)
+    #: When a reading was asked for that has not come yet.
+    asked_at: float | None = None
+    #: When to read again by itself, and after which pause then.
+    read_next: float | None = None
+    read_pause: float = 0.0
+    #: Growth that waits for a fresh reading before it is answered.
+    parked: list[Grow] = field(default_factory=list)
+
+    @property
+    def free(self) -> int:
+        """Room for more; negative where more is charged than there is."""
+        return (
+            self.total
+            - self.reserve
+            - self.foreign
+            - self.ghosts
+            - self.resident
+            - self.pinned
+            - self.context
+            - self.arriving
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What one client holds on one GPU."""
+
+    client: Client
+    share: Share
+    promised: int = 0
+    resident: int = 0
+    pinned: int = 0
+    context: int = 0
+    host: int = 0
+    #: Bytes that the client was told to move out, while it has not answered.
+    evicting: int = 0
+    #: Pinned bytes and contexts that were admitted and perhaps are not allocated yet.
+    unsettled: int = 0
+    #: A move out failed: not to be tried again before, and the pause after the next failure.
+    stuck_until: float = 0.0
+    stuck_pause: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one group holds on one GPU."""
+
+    group: Group
+    gpu: Gpu
+    holdings: dict[int, Holding] = field(default_factory=dict)
+    promised: int = 0
+    resident: int = 0
+    pinned: int = 0
+    context: int = 0
+    #: The part of ``gpu.arriving`` that is this group's.
+    arriving: int = 0
+
+    @property
+    def need(self) -> int:
+        """Bytes that a lease would bring in."""
+        return self.promised - self.resident
+
+    @property
+    def evicting(self) -> int:
+        """Bytes that are on their way out."""
+        return sum(h.evicting for h in self.holdings.values())
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One process under the interposer."""
+
+    number: int
+    pid: int
+    backend: Backend
+    group: Group
+    cap: int
+    holdings: dict[str, Holding] = field(default_factory=dict)
+    #: The lease that it was granted and has not given back.
+    lease: int | None = None
+    busy: bool = False
+    burst_at: float = 0.0
+    #: It waits for a lease.
+    wants: bool = False
+    #: GPUs on which its memory is still arriving under the lease.
+    restoring: set[str] = field(default_factory=set)
+    #: What it was last told about who waits.
+    contended: int = 0
+
+
+@dataclass(slots=True)
+class Totals:
+    """What a group has had so far."""
+
+    bursts: int = 0
+    waits: int = 0
+    waited: float = 0.0
+    ran: float = 0.0
+    evicted: int = 0
+    restored: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A lease group: the unit that is granted, on all the GPUs that it uses, or nothing."""
+
+    id: str
+    name: str
+    number: int
+    clients: dict[int, Client] = field(default_factory=dict)
+    shares: dict[str, Share] = field(default_factory=dict)
+    totals: Totals = field(default_factory=Totals)
+    #: The lease, while any client has not given it back; and those clients.
+    lease: int | None = None
+    granted: dict[int, Client] = field(default_factory=dict)
+    yielding: bool = False
+    revoked_at: float = 0.0
+    #: Not charged for what is not resident (``anti_thrash=off`` and managed memory).
+    floating: bool = False
+    #: A turn is one residency on the GPU: from the grant that brought the memory in, or from when it had come. A lease
+    #: that continues one (next cell of a Run All) has a new number but the old turn.
+    turn: int = 0
+    turn_at: float = 0.0
+    #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
+    ended_at: float | None = None
+    busy: int = 0
+    ran_since: float = 0.0
+    ran_before: float = 0.0
+    idle_since: float = 0.0
+    #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
+    cells: dict[str, float] = field(default_factory=dict)
+    ended_cells: deque[str] = field(default_factory=lambda: deque(maxlen=32))
+    #: Its place in the queue for a lease.
+    wait: Wait | None = None
+    failures: int = 0
+    offload: bool = False
+    since: float = 0.0
+    shown: State = "idle"
+
+    @property
+    def state(self) -> State:
+        """What people see."""
+        if self.lease is not None:
+            if self.yielding:
+                return "yielding"
+            if any(c.restoring for c in self.granted.values()):
+                return "moving"
+            return "running" if self.busy else "held"
+        return "idle" if self.wait is None else "waiting"
+
+
+@dataclass(slots=True, eq=False)
+class Wait:
+    """A place in the queue: for a lease, or (``grow``) for memory that cannot move."""
+
+    group: Group
+    number: int
+    since: float
+    grow: Grow | None = None
+    #: Leases up to this number were granted before it came to the head; it waits for no others.
+    barrier: int | None = None
+    not_before: float = 0.0
+    logged: bool = False
