@@ -3,22 +3,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 
-#: The repository's top folder.
-ROOT = Path(__file__).resolve().parent.parent
-
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     """Return the repository's top folder."""
-    return ROOT
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_environment() -> Iterator[None]:
+    """Keep the tests away from the scheduler and the settings of whoever runs them."""
+    # Not pytest's own folder: a socket's path may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        for name in [*os.environ]:
+            if name.startswith("GPUSHARE_") or name == "JUPYTER_DEFAULT_PROVISIONER_NAME":
+                patch.delenv(name)
+        yield
+
+
+@pytest.fixture
+async def jp_asyncio_loop() -> asyncio.AbstractEventLoop:
+    """Let pytest-jupyter's servers run on the loop that pytest-asyncio gives the test."""
+    return asyncio.get_running_loop()
 
 
 @pytest.fixture(scope="session")
@@ -32,5 +50,5 @@ def chromium() -> str:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs an NVIDIA GPU where there is none."""
-    if item.get_closest_marker("gpu") and not os.path.exists("/dev/nvidiactl"):
+    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("no NVIDIA GPU here")
