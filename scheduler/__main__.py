@@ -57,10 +57,8 @@ def quantum(text: str) -> float | str:
         value = float(text)
     except ValueError:
         value = 0.0
-    if not 0 < value <= 86400:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no quantum; write auto, or seconds: more than 0 and at most 86400"
-        )
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no quantum; write auto, or seconds above 0")
     return value
 
 
@@ -184,8 +182,12 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
     if args.reserve is not None:
         settings["reserve"] = args.reserve
     simulated = driver is not None and driver.simulated
+    try:
+        core = Core(**settings)
+    except ValueError as error:
+        return _complain(str(error), 2)
     server = Server(
-        Core(**settings),
+        core,
         Devices(driver.nvml if driver is not None else None),
         Options(path=path, simulated=simulated, host_memory=args.host_memory),
     )

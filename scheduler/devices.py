@@ -114,6 +114,7 @@ class Devices:
 
     def stop(self) -> None:
         """Let NVML go."""
+        self._handles.clear()
         if self._nvml is not None:
             try:
                 self._nvml.nvmlShutdown()

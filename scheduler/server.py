@@ -311,14 +311,11 @@ class Server:
             If the event is one that its client may not cause.
         """
         match event:
+            case ev.Grow() if not self._knows(event.least.gpu):
+                self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
+                return
             case ev.UsageChanged() | ev.Evicted() | ev.Restored():
-                self._check_gpu(event.usage.gpu)
                 self._held[event.client, event.usage.gpu] = event.usage.host
-            case ev.Grow():
-                if not self._knows(event.least.gpu):
-                    self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
-                    return
-                self._held[event.client, event.least.gpu] = event.least.host
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
         now = time.monotonic()
@@ -327,12 +324,15 @@ class Server:
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
         frames: dict[int, bytes] = {}
         granted = []
+        at_once = []
         for decision in decisions:
             match decision:
                 case ev.Log():
                     if not self._fresh:
                         self._loop.call_soon(self._publish)
                     self._fresh.append((now, decision))
+                case ev.ReadDevice() if decision.after <= 0:
+                    at_once.append(decision.gpu)
                 case ev.ReadDevice():
                     self._loop.call_later(
                         decision.after, self._read, self._devices.read, decision.gpu
@@ -349,6 +349,9 @@ class Server:
                 self._send(client, frames.pop(client))
         for client, data in frames.items():
             self._send(client, data)
+        # A grant may wait for the reading: no round of the loop in between.
+        for gpu in at_once:
+            self._read(self._devices.read, gpu)
         self._arm()
 
     def _send(self, client: int, data: bytes) -> None:
@@ -380,10 +383,6 @@ class Server:
             for device in self._devices.discover():
                 self._learn(device)
         return gpu in self._gpus
-
-    def _check_gpu(self, gpu: str) -> None:
-        if gpu not in self._gpus:
-            raise protocol.ProtocolError(f"memory on {gpu}, which is no GPU of this machine")
 
     def _unknown(self, gpu: str) -> str:
         if not self._gpus:
@@ -504,16 +503,10 @@ class Server:
 
     def _op_set(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         quantum, anti_thrash = request.get("quantum"), request.get("anti_thrash")
-        if quantum is not None and quantum != "auto":
-            number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
-            if not number or not 0 < quantum <= 86400:
-                raise RequestError(
-                    "the quantum must be 'auto' or seconds, more than 0 and at most 86400, "
-                    f"not {quantum!r}"
-                )
-        if anti_thrash is not None and anti_thrash not in ("auto", "on", "off"):
-            raise RequestError(f"anti-thrash must be 'auto', 'on' or 'off', not {anti_thrash!r}")
-        self.handle(ev.Configure(quantum, anti_thrash))
+        try:
+            self.handle(ev.Configure(quantum, anti_thrash))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
         return {"settings": self._core.status(time.monotonic())["settings"]}
 
     def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -554,7 +547,10 @@ class Server:
 
     def _find(self, request: dict[str, Any]) -> str:
         """The group that a request means: by its id, a unique beginning of it, or its name."""
-        return self._core.find_group(_string(request, "group"))
+        try:
+            return self._core.find_group(_string(request, "group"))
+        except LookupError as error:
+            raise RequestError(str(error)) from None
 
 
 def _string(request: dict[str, Any], key: str) -> str:

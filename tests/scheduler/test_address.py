@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler.address import MAX_PATH, AddressError, prepare, socket_path
+
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_the_chosen_path_comes_first() -> None:
+    environ = {"GPUSHARE_SOCKET": "/a/b.sock", "XDG_RUNTIME_DIR": "/run/user/1"}
+    assert socket_path(environ) == Path("/a/b.sock")
+    assert socket_path({"XDG_RUNTIME_DIR": "/run/user/1"}) == Path(
+        "/run/user/1/gpushare/scheduler.sock"
+    )
+    assert socket_path({}) == Path(f"/tmp/gpushare-{os.getuid()}/scheduler.sock")
+
+
+def test_the_folder_is_made_private(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "gpushare" / "scheduler.sock"
+    prepare(path)
+    assert mode(path.parent) == 0o700
+
+
+def test_a_folder_of_ours_that_is_open_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "gpushare"
+    folder.mkdir()
+    folder.chmod(0o777)
+    prepare(folder / "scheduler.sock")
+    assert mode(folder) == 0o700
+
+
+def test_a_folder_of_the_users_keeps_its_mode(tmp_path: Path) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    folder.chmod(0o755)
+    prepare(folder / "scheduler.sock")
+    assert mode(folder) == 0o755
+
+
+def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with pytest.raises(AddressError, match="other users may write"):
+        prepare(folder / "scheduler.sock")
+    # With the sticky bit, as /tmp has it, nobody can replace our socket.
+    folder.chmod(0o1777)
+    prepare(folder / "scheduler.sock")
+
+
+@root_only
+def test_another_users_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "gpushare"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    with pytest.raises(AddressError, match="another user"):
+        prepare(folder / "scheduler.sock")
+
+
+@root_only
+def test_another_users_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir(mode=0o700)
+    link = tmp_path / "gpushare"
+    link.symlink_to("real")
+    os.lchown(link, 65534, 65534)
+    with pytest.raises(AddressError, match="symbolic link"):
+        prepare(link / "scheduler.sock")
+
+
+def test_a_file_in_place_of_the_folder_or_the_socket_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(AddressError, match="not a socket"):
+        prepare(file)
+    with pytest.raises(AddressError, match="folder"):
+        prepare(file / "scheduler.sock")
+
+
+def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * MAX_PATH)
+    with pytest.raises(AddressError, match="GPUSHARE_SOCKET"):
+        prepare(long)
+    assert not long.exists()

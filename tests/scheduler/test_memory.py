@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler.memory import host_budget
+
+GIB = 1 << 30
+KIB = 1 << 10
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A machine with 32 GiB, of which 20 are available, and no control groups."""
+    write(tmp_path / "proc/meminfo", "MemTotal: 33554432 kB\nMemAvailable: 20971520 kB\n")
+    return tmp_path
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+#: What the machine gives: 20 GiB less a tenth of 32.
+PLAIN = 20 * GIB - int(3.2 * GIB)
+
+
+def close(value: int, expected: int) -> bool:
+    return abs(value - expected) < 2 * KIB
+
+
+def test_a_tenth_of_the_machine_is_kept_back(machine: Path) -> None:
+    assert close(host_budget(None, 0, machine), PLAIN)
+
+
+def test_a_small_machine_keeps_half_a_gib(tmp_path: Path) -> None:
+    write(tmp_path / "proc/meminfo", "MemTotal: 2097152 kB\nMemAvailable: 1048576 kB\n")
+    assert host_budget(None, 0, tmp_path) == GIB // 2
+    write(tmp_path / "proc/meminfo", "MemTotal: 2097152 kB\nMemAvailable: 1024 kB\n")
+    assert host_budget(None, 0, tmp_path) == 0
+
+
+def test_what_is_held_already_counts_as_budget(machine: Path) -> None:
+    assert close(host_budget(None, 5 * GIB, machine), PLAIN + 5 * GIB)
+
+
+def test_the_setting_caps_but_does_not_create(machine: Path) -> None:
+    assert host_budget(GIB, 0, machine) == GIB
+    assert host_budget(GIB, 5 * GIB, machine) == GIB
+    assert close(host_budget(1000 * GIB, 0, machine), PLAIN)
+
+
+def test_version_2_groups_above_count_and_page_cache_does_not(machine: Path) -> None:
+    write(machine / "proc/self/cgroup", "0::/user/notebook\n")
+    group = machine / "sys/fs/cgroup/user"
+    write(group / "memory.max", f"{8 * GIB}\n")
+    write(group / "memory.current", f"{6 * GIB}\n")
+    write(group / "memory.stat", f"anon 1\ninactive_file {3 * GIB}\n")
+    write(group / "notebook/memory.max", "max\n")
+    write(group / "notebook/memory.current", f"{6 * GIB}\n")
+    assert host_budget(None, 0, machine) == 5 * GIB
+    assert host_budget(None, GIB, machine) == 6 * GIB
+
+
+def test_version_1_groups_count(machine: Path) -> None:
+    write(machine / "proc/self/cgroup", "5:cpu,cpuacct:/\n4:memory:/docker/abc\n0::/\n")
+    # Inside a container the mount shows the container's group, not the path that the file names.
+    group = machine / "sys/fs/cgroup/memory"
+    write(group / "memory.limit_in_bytes", f"{4 * GIB}\n")
+    write(group / "memory.usage_in_bytes", f"{3 * GIB}\n")
+    write(group / "memory.stat", f"total_inactive_file {GIB}\n")
+    assert host_budget(None, 0, machine) == 2 * GIB
+    write(group / "memory.limit_in_bytes", "9223372036854771712\n")
+    assert close(host_budget(None, 0, machine), PLAIN)
+
+
+def test_this_machine_has_a_budget() -> None:
+    assert 0 < host_budget(None, 0) < 1 << 50
