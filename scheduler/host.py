@@ -42,6 +42,8 @@ class SchedulerHost:
         The scheduler's socket; default: the user's.
     environ
         Environment of a scheduler that is started here; default: this process's.
+    start
+        Whether to start a scheduler where none runs; else only attach.
     arguments
         Further arguments of the scheduler's command.
     on_connect
@@ -55,12 +57,14 @@ class SchedulerHost:
         path: Path | None = None,
         *,
         environ: Mapping[str, str] | None = None,
+        start: bool = True,
         arguments: tuple[str, ...] = (),
         on_connect: Callable[[AsyncControlClient], None] | None = None,
         on_disconnect: Callable[[], None] | None = None,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.path = path or socket_path(self.environ)
+        self._start = start
         self._arguments = arguments
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
@@ -146,7 +150,7 @@ class SchedulerHost:
                 self._client = await AsyncControlClient(self.path).connect()
             except SchedulerUnreachable as error:
                 self.trouble = str(error)
-                if not await self._start_child():
+                if not (self._start and await self._start_child()):
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LAST_PAUSE)
                 continue

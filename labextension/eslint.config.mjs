@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import js from '@eslint/js';
+import prettier from 'eslint-config-prettier';
+import react from 'eslint-plugin-react';
+import reactHooks from 'eslint-plugin-react-hooks';
+import tseslint from 'typescript-eslint';
+
+export default tseslint.config(
+  { ignores: ['lib/', 'node_modules/'] },
+  js.configs.recommended,
+  {
+    files: ['src/**/*.{ts,tsx}'],
+    extends: [
+      ...tseslint.configs.recommendedTypeChecked,
+      react.configs.flat.recommended,
+      reactHooks.configs['recommended-latest']
+    ],
+    languageOptions: {
+      parserOptions: {
+        projectService: true,
+        tsconfigRootDir: import.meta.dirname
+      }
+    },
+    settings: { react: { version: 'detect' } },
+    rules: {
+      curly: ['error', 'all'],
+      eqeqeq: 'error',
+      'prefer-arrow-callback': 'error',
+      '@typescript-eslint/explicit-function-return-type': [
+        'error',
+        { allowExpressions: true }
+      ],
+      // JupyterLab's ways: options in a namespace, slots connected with their object.
+      '@typescript-eslint/no-namespace': 'off',
+      '@typescript-eslint/unbound-method': 'off',
+      '@typescript-eslint/naming-convention': [
+        'error',
+        {
+          selector: 'interface',
+          format: ['PascalCase'],
+          custom: { regex: '^I[A-Z]', match: true }
+        }
+      ]
+    }
+  },
+  {
+    files: ['*.config.js'],
+    languageOptions: { sourceType: 'commonjs', globals: { module: 'writable' } }
+  },
+  prettier
+);

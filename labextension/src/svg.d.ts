@@ -1,0 +1,5 @@
+// SPDX-License-Identifier: BSD-3-Clause
+declare module '*.svg' {
+  const value: string;
+  export default value;
+}

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Sees from outside of the kernels when their cells begin and end.
+
+The kernel's own ``execution_state`` lies when it has subshells: it says idle as soon as any of them is. So each
+kernel's iopub channel is read here, and requests are counted by the message that they answer. This works for every
+language, and for cells that no browser asked for. It only reads: the activity that servers are culled by is not ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import datetime, timezone
+from logging import Logger
+from typing import Any, Literal
+
+from jupyter_client.session import Session
+from jupyter_events import EventLogger
+from jupyter_server.services.kernels.kernelmanager import MappingKernelManager, ServerKernelManager
+
+from ..kernel_provisioner import GpuShareProvisioner
+
+KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
+
+#: Rounds of 20 ms in which a kernel that was started must appear in the kernel manager.
+APPEARANCE = 100
+
+Phase = Literal["begin", "end"]
+#: Tells the scheduler: operation and parameters.
+Send = Callable[[str, dict[str, Any]], None]
+
+
+class Cells:
+    """The execute requests that one kernel is working on.
+
+    Parameters
+    ----------
+    tell
+        Called with the phase, the request's message id and the time on CLOCK_MONOTONIC.
+    """
+
+    def __init__(self, tell: Callable[[Phase, str, float], None]) -> None:
+        self._tell = tell
+        #: Message id and beginning, by subshell: each shell works on one request at a time.
+        self._open: dict[str, tuple[str, float]] = {}
+
+    def status(self, state: str, parent: dict[str, Any], at: float) -> None:
+        """Take in a status message of the kernel."""
+        if parent.get("msg_type") != "execute_request":
+            return
+        message, shell = str(parent.get("msg_id")), str(parent.get("subshell_id") or "")
+        if state == "busy":
+            # The channel drops messages when it is flooded: the end of the request before may be lost.
+            self._end(shell, at)
+            self._open[shell] = message, at
+            self._tell("begin", message, at)
+        elif state == "idle" and self._open.get(shell, ("",))[0] == message:
+            self._end(shell, at)
+
+    def announce(self) -> None:
+        """Tell about the open requests again."""
+        for message, at in self._open.values():
+            self._tell("begin", message, at)
+
+    def reset(self, at: float) -> None:
+        """Note that the kernel works on nothing any more."""
+        for shell in list(self._open):
+            self._end(shell, at)
+
+    def _end(self, shell: str, at: float) -> None:
+        if shell in self._open:
+            message, _ = self._open.pop(shell)
+            self._tell("end", message, at)
+
+
+class KernelTap:
+    """A private connection to one kernel's iopub channel.
+
+    Parameters
+    ----------
+    kernel
+        The kernel's manager.
+    tell
+        As of `Cells`.
+    died
+        Called when the kernel has died and is not started again.
+    log
+        For messages that make no sense.
+    """
+
+    def __init__(
+        self,
+        kernel: ServerKernelManager,
+        tell: Callable[[Phase, str, float], None],
+        died: Callable[[], None],
+        log: Logger,
+    ) -> None:
+        self.cells = Cells(tell)
+        self._kernel = kernel
+        self._died = died
+        self._log = log
+        # One of its own: a session takes a message that it has seen before for a replay.
+        self._session = Session(config=kernel.session.config, key=kernel.session.key)
+        self._stream: Any = kernel.connect_iopub()
+        self._stream.on_recv(self._receive)
+        kernel.add_restart_callback(died, "dead")
+
+    def close(self) -> None:
+        """Disconnect; a cell that has not ended has now."""
+        self._kernel.remove_restart_callback(self._died, "dead")
+        if not self._stream.closed():
+            self._stream.close()
+        self.cells.reset(time.monotonic())
+
+    def _receive(self, parts: list[bytes]) -> None:
+        try:
+            _, frames = self._session.feed_identities(parts)
+            header, parent = (f if isinstance(f, bytes) else f.bytes for f in frames[1:3])
+            # Frames: signature, header, parent's header, metadata, content. Output passes unread.
+            if b'"status"' not in header or b'"execute_request"' not in parent:
+                return
+            message = self._session.deserialize(frames)
+            if message["msg_type"] == "status":
+                self.cells.status(
+                    message["content"]["execution_state"],
+                    message["parent_header"],
+                    _monotonic(message["header"].get("date")),
+                )
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            self._log.debug("gpushare: a message that is no Jupyter message: %s", error)
+
+
+def _monotonic(date: Any) -> float:
+    """When the kernel sent a message, on CLOCK_MONOTONIC: a busy server receives it late."""
+    now = time.monotonic()
+    if not isinstance(date, datetime):
+        return now
+    age = (datetime.now(timezone.utc) - date).total_seconds()
+    # The wall clock may have been set meanwhile.
+    return now - age if 0 < age < 10 else now
+
+
+class CellWatcher:
+    """Watches the kernels of a server and tells the scheduler about their cells.
+
+    Parameters
+    ----------
+    kernels
+        The server's kernel manager.
+    events
+        The server's event bus, which says when kernels start and end.
+    send
+        Sends a control request, if there is a scheduler to send it to.
+    log
+        For what goes wrong.
+    """
+
+    def __init__(
+        self, kernels: MappingKernelManager, events: EventLogger, send: Send, log: Logger
+    ) -> None:
+        self._kernels = kernels
+        self._events = events
+        self._send = send
+        self._log = log
+        self._taps: dict[str, KernelTap] = {}
+
+    def start(self) -> None:
+        """Begin, with the kernels that there are."""
+        self._events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
+        for kernel_id in self._kernels.list_kernel_ids():
+            self._attach(kernel_id)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_action)
+        for kernel_id in list(self._taps):
+            self._detach(kernel_id)
+
+    def announce(self) -> None:
+        """Tell a scheduler that has just come about the cells that are running."""
+        for tap in self._taps.values():
+            tap.cells.announce()
+
+    async def _on_action(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        # Anybody who may post events can send these: they make us look at the kernels. Only an interrupt cannot be
+        # seen otherwise; a false one ends a wait, which its sender could do by a true one as well.
+        action, kernel_id = data.get("action"), data.get("kernel_id")
+        if data.get("status") != "success" or not isinstance(kernel_id, str):
+            return
+        if action in ("start", "restart"):
+            await self._appearance(kernel_id)
+            self._attach(kernel_id)
+        elif action == "shutdown" and kernel_id not in self._kernels:
+            self._detach(kernel_id)
+        elif action == "interrupt" and not self._cancels_itself(kernel_id):
+            self._send("cancel", {"group": kernel_id})
+
+    async def _appearance(self, kernel_id: str) -> None:
+        """Wait until a kernel that was started is in the kernel manager: it says so a little earlier."""
+        for _ in range(APPEARANCE):
+            if kernel_id in self._kernels:
+                return
+            await asyncio.sleep(0.02)
+
+    def _cancels_itself(self, kernel_id: str) -> bool:
+        """Whether the provisioner has seen an interrupt: it does not see those that are messages."""
+        if kernel_id not in self._kernels:
+            return True
+        kernel = self._kernels.get_kernel(kernel_id)
+        ours = isinstance(kernel.provisioner, GpuShareProvisioner)
+        return ours and getattr(kernel.kernel_spec, "interrupt_mode", "signal") == "signal"
+
+    def _attach(self, kernel_id: str) -> None:
+        self._detach(kernel_id)
+        if kernel_id not in self._kernels:
+            return
+        kernel = self._kernels.get_kernel(kernel_id)
+        if not isinstance(kernel, ServerKernelManager) or not kernel.has_kernel:
+            return
+
+        def tell(phase: Phase, message: str, at: float) -> None:
+            self._tell(kernel_id, phase, message, at)
+
+        def died() -> None:
+            self._detach(kernel_id)
+
+        self._taps[kernel_id] = KernelTap(kernel, tell, died, self._log)
+
+    def _detach(self, kernel_id: str) -> None:
+        if tap := self._taps.pop(kernel_id, None):
+            tap.close()
+
+    def _tell(self, kernel_id: str, phase: Phase, message: str, at: float) -> None:
+        self._send("cell", {"group": kernel_id, "phase": phase, "msg_id": message, "at": at})

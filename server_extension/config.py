@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What an administrator or a user can set."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from traitlets import Bool, Enum, Float, Int, TraitError, Unicode, Union, validate
+from traitlets.config import LoggingConfigurable
+
+from ..scheduler.__main__ import quantum, size
+from ..scheduler.address import MAX_PATH, socket_path
+
+
+class GpuShare(LoggingConfigurable):
+    """How this server shares the GPU, for instance ``c.GpuShare.quantum = 5`` in ``jupyter_server_config.py``."""
+
+    enabled = Bool(
+        True,
+        help="Whether the kernels of this server share the GPU (default: yes).",
+    ).tag(config=True)
+
+    socket = Unicode(
+        help="Path of the scheduler's socket (default: $GPUSHARE_SOCKET, else gpushare/scheduler.sock in the user's "
+        "runtime folder).",
+    ).tag(config=True)
+
+    host = Enum(
+        ("auto", "always", "never"),
+        "auto",
+        help="Whether this server starts a scheduler where none runs: always, never, or auto: unless the socket lies "
+        "in another user's folder, as that of a node's scheduler does (default: auto).",
+    ).tag(config=True)
+
+    quantum = Union(
+        [Float(), Unicode()],
+        default_value="auto",
+        help="Seconds for which a notebook that uses the GPU may keep others waiting, or 'auto': ten times what moving "
+        "its memory takes, at least 1 s and at most 30 s (default: auto). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    anti_thrash = Enum(
+        ("auto", "on", "off"),
+        "auto",
+        help="auto: notebooks take turns only where their memory does not fit together; on: always; off: never where "
+        "the memory can be paged (default: auto). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    reserve = Union(
+        [Int(), Unicode()],
+        default_value="",
+        help="Bytes of each GPU that stay free, for instance '512MiB' (default: by the GPU's size). For a scheduler "
+        "that this server starts.",
+    ).tag(config=True)
+
+    host_memory = Union(
+        [Int(), Unicode()],
+        default_value="",
+        help="Bytes of host memory that swapped data may take, for instance '64GiB' (default: what the machine has to "
+        "spare). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    hint_interval = Float(
+        0.1,
+        min=0.01,
+        help="Shortest time in seconds between two hints to open panels that something changed (default: 0.1).",
+    ).tag(config=True)
+
+    @validate("quantum")
+    def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
+        return _parsed("quantum", quantum, proposal["value"])
+
+    @validate("reserve", "host_memory")
+    def _valid_size(self, proposal: dict[str, Any]) -> Any:
+        if proposal["value"] != "":
+            _parsed(proposal["trait"].name, size, proposal["value"])
+        return proposal["value"]
+
+    @validate("socket")
+    def _valid_socket(self, proposal: dict[str, Any]) -> Any:
+        if len(os.fsencode(proposal["value"])) > MAX_PATH:
+            raise TraitError(f"GpuShare.socket may have {MAX_PATH} bytes: {proposal['value']}")
+        return proposal["value"]
+
+    def path(self) -> Path:
+        """Return the path of the scheduler's socket."""
+        return Path(self.socket).expanduser().absolute() if self.socket else socket_path()
+
+    def may_host(self) -> bool:
+        """Whether this server starts a scheduler where none runs."""
+        if self.host != "auto":
+            return bool(self.host == "always")
+        try:
+            return self.path().parent.stat().st_uid == os.getuid()
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+
+    def scheduler_arguments(self) -> tuple[str, ...]:
+        """Return the arguments of a scheduler that this server starts."""
+        arguments = ["--quantum", str(self.quantum), "--anti-thrash", str(self.anti_thrash)]
+        if self.reserve != "":
+            arguments += ["--reserve", str(self.reserve)]
+        if self.host_memory != "":
+            arguments += ["--host-memory", str(self.host_memory)]
+        return tuple(arguments)
+
+
+def _parsed(name: str, parse: Callable[[str], Any], value: Any) -> Any:
+    try:
+        return parse(str(value))
+    except argparse.ArgumentTypeError as error:
+        raise TraitError(f"GpuShare.{name}: {error}") from None

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Makes our provisioner the default one, unless somebody chose."""
+
+from __future__ import annotations
+
+import os
+
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
+from jupyter_server.serverapp import ServerApp
+from traitlets.config import Config
+
+PROVISIONER = "gpushare"
+VARIABLE = "JUPYTER_DEFAULT_PROVISIONER_NAME"
+
+
+def chosen_provisioner(app: ServerApp) -> str | None:
+    """Return the default provisioner that a user or an administrator chose, or that we chose before."""
+    if KernelProvisionerFactory.initialized():
+        return str(KernelProvisionerFactory.instance().default_provisioner_name)
+    stated = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
+    return stated or os.environ.get(VARIABLE) or None
+
+
+def choose_provisioner(app: ServerApp) -> None:
+    """Make kernels start under our provisioner unless somebody chose another.
+
+    A file in ``jupyter_server_config.d`` cannot do this: the server reads nothing but the list of extensions there.
+    """
+    if chosen_provisioner(app) is None:
+        app.update_config(
+            Config({"KernelProvisionerFactory": {"default_provisioner_name": PROVISIONER}})
+        )
