@@ -34,6 +34,12 @@ GPUSHARE_EXPORT int gpushare_take_interrupt(void);
  */
 GPUSHARE_EXPORT int64_t gpushare_control(const char *request, char *reply, size_t size);
 
+/*
+ * For the NVML shim: what this process holds of the device, and the device's size, in bytes. 0: we do not manage it,
+ * NVML's own figures are right.
+ */
+GPUSHARE_EXPORT int gpushare_own_memory(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total);
+
 /* The lease group of this process, as in GPUSHARE_GROUP or made up from the pid. */
 GPUSHARE_EXPORT const char *gpushare_group(void);
 

@@ -8,7 +8,7 @@
 #ifndef GPUSHARE_GATE_H
 #define GPUSHARE_GATE_H
 
-#include <cuda.h>
+#include "driver.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -57,5 +57,24 @@ static inline void gs_gate_leave(struct gs_slot *entered)
     if (__builtin_expect(entered != NULL, 1))
         __atomic_store_n(&entered->passes, entered->passes + 1, __ATOMIC_RELEASE);
 }
+
+/* Enters only if a lease is held (word up to GS_GATE_HELD), never waits: while inside, the lease cannot be given up. */
+bool gs_gate_enter_leased(struct gs_slot **entered);
+
+/* --- The side that opens and shuts; only client.c calls these, under its lock. --- */
+
+void gs_gate_prepare(void);
+
+/* From here on nobody enters; who is inside may still be (see gs_gate_empty). */
+void gs_gate_shut(void);
+
+/* No thread is inside. After gs_gate_shut this stays true once it is. */
+bool gs_gate_empty(void);
+
+/* Grows with every call that entered: unchanged means that nothing was submitted in between. */
+uint64_t gs_gate_passes(void);
+
+/* In the child of a fork: only the calling thread is left, and everything passes. */
+void gs_gate_after_fork(void);
 
 #endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "api.h"
+
+#include "client.h"
+#include "connection.h"
+#include "memory.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const uint64_t control_patience = UINT64_C(5000000000);
+
+const char *gpushare_version(void)
+{
+    return GPUSHARE_VERSION;
+}
+
+int gpushare_attached(const char **why)
+{
+    const char *reason = gs_client_why_not();
+    if (why != NULL)
+        *why = reason;
+    return gs_client_attached() ? 1 : reason == NULL ? 0 : -1;
+}
+
+void gpushare_cell_begin(const char *msg_id)
+{
+    gs_client_cell(GPUSHARE_PHASE_BEGIN, msg_id);
+}
+
+void gpushare_cell_end(const char *msg_id)
+{
+    gs_client_cell(GPUSHARE_PHASE_END, msg_id);
+}
+
+uint32_t gpushare_contended(void)
+{
+    return gs_client_contended();
+}
+
+int gpushare_take_interrupt(void)
+{
+    return gs_client_take_interrupt();
+}
+
+const char *gpushare_group(void)
+{
+    const char *group = gs_client_group();
+    if (*group != '\0')
+        return group;
+    /* Before the first cuInit; the environment is what it will be read from. */
+    group = getenv("GPUSHARE_GROUP");
+    return group != NULL ? group : "";
+}
+
+int gpushare_own_memory(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
+{
+    return gs_client_attached() && gs_memory_own(uuid, footprint, total);
+}
+
+/* Sends or receives exactly `size` bytes before the deadline. */
+static int transfer(int fd, char *bytes, size_t size, bool out, uint64_t deadline)
+{
+    for (size_t done = 0; done < size;) {
+        ssize_t n = out ? send(fd, bytes + done, size - done, MSG_NOSIGNAL) : recv(fd, bytes + done, size - done, 0);
+        if (n > 0) {
+            done += (size_t)n;
+            continue;
+        }
+        if (n == 0)
+            return -ECONNRESET;
+        if (errno != EAGAIN && errno != EINTR)
+            return -errno;
+        uint64_t now = gs_now_ns();
+        if (now >= deadline)
+            return -ETIMEDOUT;
+        struct pollfd ready = {.fd = fd, .events = out ? POLLOUT : POLLIN};
+        poll(&ready, 1, (int)((deadline - now) / 1000000) + 1);
+    }
+    return 0;
+}
+
+int64_t gpushare_control(const char *request, char *reply, size_t size)
+{
+    const char *path = getenv("GPUSHARE_SOCKET");
+    if (path == NULL || *path == '\0')
+        return -ENOENT;
+    size_t length = strlen(request);
+    struct gpushare_header header = {.length = (uint32_t)(sizeof(header) + length), .type = GPUSHARE_CONTROL};
+    if (sizeof(header) + length > GPUSHARE_MAX_REQUEST)
+        return -EMSGSIZE;
+    int fd = gs_connect(path);
+    if (fd < 0)
+        return fd;
+    uint64_t deadline = gs_now_ns() + control_patience;
+    int64_t result = transfer(fd, (char *)&header, sizeof(header), true, deadline);
+    if (result == 0)
+        result = transfer(fd, (char *)request, length, true, deadline);
+    if (result == 0)
+        result = transfer(fd, (char *)&header, sizeof(header), false, deadline);
+    if (result == 0) {
+        size_t body = header.length - sizeof(header);
+        if (header.type != GPUSHARE_REPLY || header.length < sizeof(header))
+            result = -EPROTO;
+        else if (body >= size)
+            result = -EMSGSIZE;
+        else
+            result = transfer(fd, reply, body, false, deadline);
+        if (result == 0) {
+            reply[body] = '\0';
+            result = (int64_t)body;
+        }
+    }
+    close(fd);
+    return result;
+}

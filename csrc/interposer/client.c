@@ -1,0 +1,1041 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "client.h"
+
+#include "capture.h"
+#include "connection.h"
+#include "context.h"
+#include "gate.h"
+#include "interrupt.h"
+#include "memory.h"
+#include "real.h"
+#include "say.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MILLISECOND UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+
+/* How long the first cuInit waits for a scheduler that is being started or taken over, and for its welcome. */
+static const uint64_t first_patience = 2 * SECOND;
+static const uint64_t greeting_patience = 2 * SECOND;
+static const uint64_t shortest_retry = 20 * MILLISECOND;
+static const uint64_t longest_retry = 1 * SECOND;
+/* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
+static const uint64_t alone_after = 5 * SECOND;
+/* An end that the server saw is believed if nothing is submitted for this long after it. */
+static const uint64_t end_check_delay = 2 * MILLISECOND;
+/* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
+static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
+
+enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
+enum release_step { RELEASE_NONE, RELEASE_INSIDE, RELEASE_DRAIN };
+
+/* One thread that waits for GROWN; lives on its stack. */
+struct pending_growth {
+    struct gpushare_grow request;
+    struct gpushare_grown answer;
+    bool answered;
+    struct pending_growth *next;
+};
+
+/* A frame that arrived during a move and has to wait for its end. */
+struct deferred_frame {
+    struct gpushare_header header;
+    char body[512];
+};
+enum { MOST_DEFERRED = 32 };
+
+static struct {
+    pthread_mutex_t start_lock;
+    int attachment; /* enum attachment; read without a lock */
+    const char *why_not;
+    char path[108];
+    struct gpushare_hello hello;
+
+    pthread_mutex_t lock; /* guards all below; the gate's word changes under it alone */
+    int socket;           /* -1 while the scheduler is away */
+    int wake;             /* eventfd that ends the helper's poll */
+    uint32_t interrupted_by_signal;
+    uint32_t epoch; /* futex: changes whenever a waiter should look again */
+    uint64_t lease;
+    bool leased;
+    bool requested;
+    unsigned waiters;
+    uint64_t cancels;
+    uint64_t failures; /* waits ended because no scheduler came and the memory has no room */
+    bool wait_was_cancelled;
+    uint64_t serial;
+    struct pending_growth *growths;
+
+    enum release_step release;
+    enum gpushare_cause release_cause;
+    unsigned release_polls;
+
+    uint32_t contended;
+    uint64_t quiet_gap, shortest_quiet_gap;
+    uint64_t quiet_passes, quiet_since;
+    bool quiet_draining, ended_by_quiet;
+    uint64_t end_check_at, end_check_passes;
+
+    /* The helper's own. */
+    uint64_t away_since, retry_at, retry_gap;
+    bool never_again; /* the scheduler refused us after a reconnect */
+    struct gs_inbox inbox;
+    struct deferred_frame deferred[MOST_DEFERRED];
+    unsigned deferred_count;
+} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER,
+            .lock = PTHREAD_MUTEX_INITIALIZER,
+            .socket = -1,
+            .wake = -1};
+
+uint64_t gs_now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
+}
+
+static void futex_wait(uint32_t *word, uint32_t value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void wake_waiters(void)
+{
+    __atomic_add_fetch(&client.epoch, 1, __ATOMIC_RELEASE);
+    syscall(SYS_futex, &client.epoch, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+static void wake_helper(void)
+{
+    uint64_t one = 1;
+    ssize_t ignored = write(client.wake, &one, sizeof(one));
+    (void)ignored;
+}
+
+/* A send that fails is not reported: the helper sees the connection's end, and reattaching states everything anew. */
+static void send_frame(enum gpushare_type type, const void *body, size_t size)
+{
+    if (client.socket >= 0 && !gs_send(client.socket, type, body, size))
+        wake_helper();
+}
+
+static void send_request(void)
+{
+    client.requested = true;
+    struct gpushare_lease request = {.lease = ++client.serial, .at_ns = gs_now_ns()};
+    send_frame(GPUSHARE_REQUEST, &request, sizeof(request));
+}
+
+static void send_burst(enum gpushare_phase phase, enum gpushare_cause cause)
+{
+    struct gpushare_burst burst = {.at_ns = gs_now_ns(), .phase = phase, .cause = cause};
+    send_frame(GPUSHARE_BURST, &burst, sizeof(burst));
+}
+
+static void set_gate(enum gs_gate_state state)
+{
+    __atomic_store_n(&gs_gate_word, state, __ATOMIC_SEQ_CST);
+}
+
+static uint32_t gate_state(void)
+{
+    return __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED);
+}
+
+/* --- Application threads --- */
+
+/* A burst that quiet ended goes on: the gap was one of the application's own, so a longer one is needed. */
+static void learn_quiet_gap(void)
+{
+    if (!client.ended_by_quiet)
+        return;
+    client.ended_by_quiet = false;
+    uint64_t gap = gs_now_ns() - client.quiet_since;
+    if (gap < 4 * longest_quiet_gap)
+        client.quiet_gap = gap + gap / 4;
+    else
+        client.quiet_gap -= client.quiet_gap / 4;
+    if (client.quiet_gap < client.shortest_quiet_gap)
+        client.quiet_gap = client.shortest_quiet_gap;
+    if (client.quiet_gap > longest_quiet_gap)
+        client.quiet_gap = longest_quiet_gap;
+}
+
+CUresult gs_client_acquire(void)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool watching = false;
+    pthread_mutex_lock(&client.lock);
+    learn_quiet_gap();
+    uint64_t cancels = client.cancels, failures = client.failures;
+    client.waiters++;
+    while (gate_state() == GS_GATE_SHUT) {
+        if (client.cancels != cancels) {
+            client.wait_was_cancelled = true;
+            result = GS_ERROR_CANCELLED;
+            break;
+        }
+        if (client.failures != failures) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        /* While a lease is being given back, the helper asks for the next one after RELEASED. */
+        if (!client.requested && client.release == RELEASE_NONE)
+            send_request();
+        uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        pthread_mutex_unlock(&client.lock);
+        if (!watching) {
+            gs_interrupt_watch();
+            watching = true;
+        }
+        futex_wait(&client.epoch, epoch);
+        pthread_mutex_lock(&client.lock);
+    }
+    if (result == CUDA_SUCCESS && gate_state() == GS_GATE_HELD) {
+        set_gate(GS_GATE_OPEN);
+        client.quiet_since = gs_now_ns();
+        client.quiet_draining = false;
+        send_burst(GPUSHARE_PHASE_BEGIN, GPUSHARE_CAUSE_NONE);
+        if (client.contended != 0)
+            wake_helper();
+    }
+    client.waiters--;
+    pthread_mutex_unlock(&client.lock);
+    return result;
+}
+
+static void give_up_locked(enum gpushare_cause cause)
+{
+    if (!client.leased || client.release != RELEASE_NONE)
+        return;
+    gs_gate_shut();
+    client.release = RELEASE_INSIDE;
+    client.release_cause = cause;
+    client.release_polls = 0;
+    client.ended_by_quiet = client.ended_by_quiet && cause == GPUSHARE_CAUSE_REVOKE;
+}
+
+void gs_client_give_up_lease(enum gpushare_cause cause)
+{
+    pthread_mutex_lock(&client.lock);
+    give_up_locked(cause);
+    pthread_mutex_unlock(&client.lock);
+    wake_helper();
+}
+
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer)
+{
+    struct pending_growth pending = {.request = {.least = *least, .most = most}};
+    CUresult result = CUDA_SUCCESS;
+    bool watching = false;
+    pthread_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels;
+    pending.request.serial = ++client.serial;
+    pending.next = client.growths;
+    client.growths = &pending;
+    send_frame(GPUSHARE_GROW, &pending.request, sizeof(pending.request));
+    if (client.socket < 0)
+        wake_helper();
+    while (!pending.answered) {
+        if (client.cancels != cancels) {
+            client.wait_was_cancelled = true;
+            result = GS_ERROR_CANCELLED;
+            break;
+        }
+        uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        pthread_mutex_unlock(&client.lock);
+        if (!watching) {
+            gs_interrupt_watch();
+            watching = true;
+        }
+        futex_wait(&client.epoch, epoch);
+        pthread_mutex_lock(&client.lock);
+    }
+    struct pending_growth **link = &client.growths;
+    while (*link != &pending)
+        link = &(*link)->next;
+    *link = pending.next;
+    /* Shut before the caller hands out addresses that have no memory behind them. */
+    if (pending.answered && pending.answer.status == GPUSHARE_GROWTH_SWAPPED) {
+        give_up_locked(GPUSHARE_CAUSE_GROWTH);
+        wake_helper();
+    }
+    pthread_mutex_unlock(&client.lock);
+    *answer = pending.answer;
+    return result;
+}
+
+void gs_client_report_usage(const struct gpushare_usage *usage)
+{
+    pthread_mutex_lock(&client.lock);
+    send_frame(GPUSHARE_USAGE, usage, sizeof(*usage));
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* The burst is over, the lease stays: the next submission opens the gate again by itself. */
+static void end_burst_locked(enum gpushare_cause cause)
+{
+    if (gate_state() != GS_GATE_OPEN || client.release != RELEASE_NONE)
+        return;
+    set_gate(GS_GATE_HELD);
+    client.ended_by_quiet = cause == GPUSHARE_CAUSE_QUIET;
+    send_burst(GPUSHARE_PHASE_END, cause);
+}
+
+void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
+{
+    if (phase == GPUSHARE_PHASE_BEGIN)
+        gs_interrupt_watch();
+    else
+        gs_interrupt_unwatch();
+    if (!gs_client_attached())
+        return;
+    struct gpushare_cell cell = {.at_ns = gs_now_ns(), .phase = phase};
+    if (msg_id != NULL)
+        snprintf(cell.msg_id, sizeof(cell.msg_id), "%s", msg_id);
+    pthread_mutex_lock(&client.lock);
+    if (phase == GPUSHARE_PHASE_END)
+        end_burst_locked(GPUSHARE_CAUSE_CELL);
+    send_frame(GPUSHARE_CELL, &cell, sizeof(cell));
+    pthread_mutex_unlock(&client.lock);
+}
+
+bool gs_client_attached(void)
+{
+    return __atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) == ATTACHED;
+}
+
+const char *gs_client_why_not(void)
+{
+    return client.why_not;
+}
+
+uint32_t gs_client_contended(void)
+{
+    return __atomic_load_n(&client.contended, __ATOMIC_RELAXED);
+}
+
+bool gs_client_take_interrupt(void)
+{
+    pthread_mutex_lock(&client.lock);
+    bool taken = client.wait_was_cancelled;
+    client.wait_was_cancelled = false;
+    pthread_mutex_unlock(&client.lock);
+    return taken;
+}
+
+const char *gs_client_group(void)
+{
+    return client.hello.group;
+}
+
+uint64_t gs_client_cap(void)
+{
+    return client.hello.cap;
+}
+
+void gs_client_interrupt(void)
+{
+    int saved = errno;
+    if (gs_client_attached()) {
+        __atomic_store_n(&client.interrupted_by_signal, 1, __ATOMIC_SEQ_CST);
+        wake_helper();
+    }
+    errno = saved;
+}
+
+/* --- The helper: messages --- */
+
+static void cancel_waits(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.cancels++;
+    client.requested = false;
+    wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_grown(const struct gpushare_grown *grown)
+{
+    bool found = false;
+    pthread_mutex_lock(&client.lock);
+    for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next) {
+        if (growth->request.serial != grown->serial)
+            continue;
+        growth->answer = *grown;
+        growth->answered = true;
+        found = true;
+    }
+    wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+    if (!found)
+        gs_memory_report(); /* a wait that was cancelled: give the promise back */
+}
+
+static void on_contended(const struct gpushare_contended *contended)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.contended == 0 && contended->waiting != 0) {
+        client.quiet_passes = gs_gate_passes();
+        client.quiet_since = gs_now_ns();
+        client.quiet_draining = false;
+    }
+    __atomic_store_n(&client.contended, contended->waiting, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* Everything is resident: lets submissions in, or keeps the lease idle where the one who asked has given up. */
+static void open_gate(void *lease)
+{
+    pthread_mutex_lock(&client.lock);
+    client.lease = *(const uint64_t *)lease;
+    client.leased = true;
+    client.requested = false;
+    client.quiet_passes = gs_gate_passes();
+    client.quiet_since = gs_now_ns();
+    client.quiet_draining = false;
+    if (client.waiters != 0) {
+        set_gate(GS_GATE_OPEN);
+        wake_waiters();
+    } else {
+        set_gate(GS_GATE_HELD);
+        send_burst(GPUSHARE_PHASE_END, GPUSHARE_CAUSE_QUIET);
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_grant(const struct gpushare_lease *grant)
+{
+    uint64_t lease = grant->lease;
+    pthread_mutex_lock(&client.lock);
+    bool stale = client.leased;
+    pthread_mutex_unlock(&client.lock);
+    if (stale)
+        return;
+    struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
+    unsigned devices = gs_memory_restore(moved, open_gate, &lease);
+    pthread_mutex_lock(&client.lock);
+    for (unsigned i = 0; i < devices; i++) {
+        moved[i].serial = lease;
+        send_frame(GPUSHARE_RESTORED, &moved[i], sizeof(moved[i]));
+    }
+    if (!client.leased)
+        client.requested = true; /* the scheduler queues us again after a failure */
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_revoke(const struct gpushare_lease *revoke)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.lease == revoke->lease)
+        give_up_locked(GPUSHARE_CAUSE_REVOKE);
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_evict(const struct gpushare_evict *evict)
+{
+    struct gpushare_moved moved = {.status = GPUSHARE_MOVE_FAILED};
+    pthread_mutex_lock(&client.lock);
+    bool leased = client.leased;
+    pthread_mutex_unlock(&client.lock);
+    gs_memory_evict(evict->gpu, leased ? 0 : evict->bytes, &moved);
+    moved.serial = evict->serial;
+    pthread_mutex_lock(&client.lock);
+    send_frame(GPUSHARE_EVICTED, &moved, sizeof(moved));
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_end_burst(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.end_check_at = gs_now_ns() + end_check_delay;
+    client.end_check_passes = gs_gate_passes();
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* Bytes that the body of a type has, or -1 for a type that a scheduler does not send. */
+static int body_size(uint16_t type)
+{
+    switch (type) {
+    case GPUSHARE_WELCOME:
+        return sizeof(struct gpushare_welcome);
+    case GPUSHARE_REFUSED:
+        return sizeof(struct gpushare_refused);
+    case GPUSHARE_GRANT:
+    case GPUSHARE_REVOKE:
+        return sizeof(struct gpushare_lease);
+    case GPUSHARE_EVICT:
+        return sizeof(struct gpushare_evict);
+    case GPUSHARE_GROWN:
+        return sizeof(struct gpushare_grown);
+    case GPUSHARE_CANCEL:
+        return 0;
+    case GPUSHARE_CONTENDED:
+        return sizeof(struct gpushare_contended);
+    case GPUSHARE_END_BURST:
+        return sizeof(struct gpushare_burst);
+    default:
+        return -1;
+    }
+}
+
+static bool may_interrupt_a_move(uint16_t type)
+{
+    return type == GPUSHARE_CANCEL || type == GPUSHARE_CONTENDED || type == GPUSHARE_GROWN;
+}
+
+static void dispatch(uint16_t type, const void *body)
+{
+    switch (type) {
+    case GPUSHARE_GRANT:
+        on_grant(body);
+        break;
+    case GPUSHARE_REVOKE:
+        on_revoke(body);
+        break;
+    case GPUSHARE_EVICT:
+        on_evict(body);
+        break;
+    case GPUSHARE_GROWN:
+        on_grown(body);
+        break;
+    case GPUSHARE_CANCEL:
+        cancel_waits();
+        break;
+    case GPUSHARE_CONTENDED:
+        on_contended(body);
+        break;
+    case GPUSHARE_END_BURST:
+        on_end_burst();
+        break;
+    default: /* WELCOME and REFUSED are read by greet() */
+        break;
+    }
+}
+
+/* The scheduler is gone (or talks nonsense): a lease that is held stays, waiters go on waiting. */
+static void lose_connection(void)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.socket >= 0) {
+        close(client.socket);
+        client.socket = -1;
+        client.away_since = gs_now_ns();
+        client.retry_gap = shortest_retry;
+        client.retry_at = client.away_since + client.retry_gap;
+        client.contended = 0;
+        client.requested = false;
+        client.deferred_count = 0;
+        client.inbox.used = client.inbox.taken = 0;
+        gs_debug("the scheduler is away");
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void take_deferred(void)
+{
+    while (client.deferred_count != 0) {
+        struct deferred_frame first = client.deferred[0];
+        client.deferred_count--;
+        memmove(client.deferred, client.deferred + 1, client.deferred_count * sizeof(first));
+        dispatch(first.header.type, first.body);
+    }
+}
+
+/* Takes frames out of the inbox; while a move is under way (`moving`), those that can wait are put aside in order. */
+static void take_frames(bool moving)
+{
+    struct gpushare_header header;
+    const void *body;
+    while (!moving || client.deferred_count < MOST_DEFERRED) {
+        enum gs_frame frame = gs_next_frame(&client.inbox, &header, &body);
+        if (frame == GS_FRAME_NONE)
+            return;
+        if (frame == GS_FRAME_BAD || body_size(header.type) != (int)(header.length - sizeof(header))) {
+            gs_say("the scheduler sent a malformed message (type %u, %u bytes); connecting again", header.type,
+                   header.length);
+            lose_connection();
+            return;
+        }
+        if (moving && !may_interrupt_a_move(header.type)) {
+            struct deferred_frame *slot = &client.deferred[client.deferred_count++];
+            slot->header = header;
+            memcpy(slot->body, body, header.length - sizeof(header));
+            continue;
+        }
+        /* A handler may move memory and so read more frames into the inbox: give it a copy. */
+        char copy[512];
+        memcpy(copy, body, header.length - sizeof(header));
+        dispatch(header.type, copy);
+        if (!moving)
+            take_deferred();
+    }
+}
+
+static void take_signal(void)
+{
+    if (__atomic_exchange_n(&client.interrupted_by_signal, 0, __ATOMIC_SEQ_CST))
+        cancel_waits();
+}
+
+void gs_client_while_moving(void)
+{
+    take_signal();
+    if (client.socket < 0)
+        return;
+    if (!gs_receive(client.socket, &client.inbox)) {
+        lose_connection();
+        return;
+    }
+    take_frames(true);
+}
+
+/* --- The helper: attaching --- */
+
+enum greeting { GREETED, UNREACHABLE, REFUSED };
+
+static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpushare_welcome *welcome)
+{
+    uint64_t deadline = gs_now_ns() + greeting_patience;
+    for (;;) {
+        uint64_t now = gs_now_ns();
+        struct pollfd readable = {.fd = fd, .events = POLLIN};
+        if (now >= deadline || poll(&readable, 1, (int)((deadline - now) / MILLISECOND) + 1) == 0)
+            return UNREACHABLE;
+        if (!gs_receive(fd, inbox))
+            return UNREACHABLE;
+        struct gpushare_header header;
+        const void *body;
+        enum gs_frame frame = gs_next_frame(inbox, &header, &body);
+        if (frame == GS_FRAME_NONE)
+            continue;
+        if (frame == GS_FRAME_BAD || body_size(header.type) != (int)(header.length - sizeof(header)))
+            return UNREACHABLE;
+        if (header.type == GPUSHARE_REFUSED) {
+            const struct gpushare_refused *refused = body;
+            gs_say("the scheduler refused this process: %.*s", (int)sizeof(refused->text), refused->text);
+            return REFUSED;
+        }
+        if (header.type != GPUSHARE_WELCOME)
+            return UNREACHABLE;
+        memcpy(welcome, body, sizeof(*welcome));
+        return GREETED;
+    }
+}
+
+/* Connects and says HELLO with all that is held. On GREETED the connection is the client's. Error in *problem. */
+static enum greeting greet(int *problem)
+{
+    int fd = gs_connect(client.path);
+    if (fd < 0) {
+        *problem = -fd;
+        return UNREACHABLE;
+    }
+    struct {
+        struct gpushare_hello hello;
+        struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
+    } message = {.hello = client.hello};
+    message.hello.gpu_count = gs_memory_usages(message.usages);
+    pthread_mutex_lock(&client.lock);
+    if (client.leased) {
+        message.hello.flags |= GPUSHARE_HELLO_LEASED;
+        if (gate_state() == GS_GATE_OPEN || client.release != RELEASE_NONE)
+            message.hello.flags |= GPUSHARE_HELLO_BUSY;
+        message.hello.lease = client.lease;
+    }
+    pthread_mutex_unlock(&client.lock);
+    struct gpushare_welcome welcome;
+    enum greeting greeting = UNREACHABLE;
+    client.inbox.used = client.inbox.taken = 0;
+    if (gs_send(fd, GPUSHARE_HELLO, &message,
+                sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0])))
+        greeting = await_welcome(fd, &client.inbox, &welcome);
+    if (greeting != GREETED) {
+        close(fd);
+        *problem = EPIPE;
+        return greeting;
+    }
+    pthread_mutex_lock(&client.lock);
+    client.socket = fd;
+    client.hello.flags |= GPUSHARE_HELLO_REATTACH;
+    client.shortest_quiet_gap = welcome.quiet_ns;
+    client.quiet_gap = welcome.quiet_ns;
+    client.quiet_since = gs_now_ns();
+    client.quiet_passes = gs_gate_passes();
+    client.contended = welcome.contended;
+    gs_memory_set_headroom(welcome.headroom);
+    for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
+        if (!growth->answered)
+            send_frame(GPUSHARE_GROW, &growth->request, sizeof(growth->request));
+    if (client.waiters != 0 && !client.leased)
+        send_request();
+    pthread_mutex_unlock(&client.lock);
+    return GREETED;
+}
+
+static void reconnect(void)
+{
+    int problem;
+    switch (greet(&problem)) {
+    case GREETED:
+        gs_debug("attached to the scheduler again");
+        break;
+    case REFUSED:
+        client.never_again = true;
+        gs_say("going on without a scheduler; this process keeps its memory on the GPU from now on");
+        break;
+    case UNREACHABLE:
+        client.retry_gap = client.retry_gap * 2 < longest_retry ? client.retry_gap * 2 : longest_retry;
+        client.retry_at = gs_now_ns() + client.retry_gap;
+        break;
+    }
+}
+
+/* Answers by itself what a scheduler that stays away does not. */
+static void go_alone(void)
+{
+    pthread_mutex_lock(&client.lock);
+    bool must_open = client.waiters != 0 && gate_state() == GS_GATE_SHUT && client.release == RELEASE_NONE;
+    for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next) {
+        if (growth->answered)
+            continue;
+        growth->answer.status = client.leased ? GPUSHARE_GROWTH_RESIDENT : GPUSHARE_GROWTH_SWAPPED;
+        growth->answer.promised = growth->request.least.promised;
+        growth->answered = true;
+        wake_waiters();
+    }
+    pthread_mutex_unlock(&client.lock);
+    if (!must_open)
+        return;
+    struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
+    uint64_t no_lease = 0;
+    gs_memory_restore(moved, open_gate, &no_lease);
+    pthread_mutex_lock(&client.lock);
+    if (!client.leased) {
+        gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
+               "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
+               client.path);
+        client.failures++;
+        wake_waiters();
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* --- The helper: releasing, quiet, the loop --- */
+
+static void finish_release(void)
+{
+    pthread_mutex_lock(&client.lock);
+    struct gpushare_lease released = {.lease = client.lease, .at_ns = gs_now_ns(), .cause = client.release_cause};
+    client.leased = false;
+    client.release = RELEASE_NONE;
+    send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
+    client.requested = false;
+    if (client.waiters != 0)
+        send_request();
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* Waits for the threads inside, then for the GPU. An open capture postpones both: synchronising would break it. */
+static void step_release(enum release_step step)
+{
+    client.release_polls++;
+    if (step == RELEASE_INSIDE && gs_gate_empty() && !gs_capture_open()) {
+        gs_context_begin_drain();
+        pthread_mutex_lock(&client.lock);
+        client.release = step = RELEASE_DRAIN;
+        pthread_mutex_unlock(&client.lock);
+    }
+    if (step == RELEASE_DRAIN && gs_context_drained())
+        finish_release();
+}
+
+static void step_quiet(uint64_t now)
+{
+    pthread_mutex_lock(&client.lock);
+    uint64_t passes = gs_gate_passes();
+    bool busy = passes != client.quiet_passes || !gs_gate_empty();
+    if (busy) {
+        client.quiet_passes = passes;
+        client.quiet_since = now;
+        client.quiet_draining = false;
+    }
+    bool quiet = !busy && now - client.quiet_since >= client.quiet_gap && !gs_capture_open();
+    bool draining = client.quiet_draining;
+    client.quiet_draining = quiet;
+    pthread_mutex_unlock(&client.lock);
+    if (!quiet)
+        return;
+    if (!draining)
+        gs_context_begin_drain();
+    if (!gs_context_drained())
+        return;
+    pthread_mutex_lock(&client.lock);
+    if (gs_gate_passes() == passes)
+        end_burst_locked(GPUSHARE_CAUSE_QUIET);
+    client.quiet_draining = false;
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void step_end_check(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.end_check_at = 0;
+    if (gs_gate_passes() == client.end_check_passes && gs_gate_empty())
+        end_burst_locked(GPUSHARE_CAUSE_IDLE);
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* What there is to do for the helper, as of now. */
+struct duties {
+    enum release_step release;
+    bool watch_quiet, check_end, reconnect, go_alone;
+    uint64_t patience; /* nanoseconds that it may sleep */
+};
+
+static uint64_t until(uint64_t time, uint64_t now)
+{
+    return time > now ? time - now : 0;
+}
+
+static void shorten(uint64_t *patience, uint64_t limit)
+{
+    if (limit < *patience)
+        *patience = limit;
+}
+
+static struct duties look_around(uint64_t now)
+{
+    pthread_mutex_lock(&client.lock);
+    bool away = client.socket < 0;
+    struct duties duties = {.release = client.release, .patience = 3600 * SECOND};
+    if (duties.release != RELEASE_NONE) {
+        /* A release is somebody's wait: look often at first, since most drains are short. */
+        uint64_t pause = client.release_polls < 50    ? 0
+                         : client.release_polls < 200 ? MILLISECOND / 20
+                                                      : MILLISECOND / 2;
+        shorten(&duties.patience, pause);
+    } else if (client.contended != 0 && gate_state() == GS_GATE_OPEN) {
+        duties.watch_quiet = true;
+        shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
+    }
+    if (client.end_check_at != 0) {
+        duties.check_end = now >= client.end_check_at;
+        shorten(&duties.patience, until(client.end_check_at, now));
+    }
+    if (away && !client.never_again) {
+        duties.reconnect = now >= client.retry_at;
+        shorten(&duties.patience, until(client.retry_at, now));
+    }
+    if (away && (client.waiters != 0 || client.growths != NULL)) {
+        uint64_t alone_at = client.never_again ? now : client.away_since + alone_after;
+        duties.go_alone = now >= alone_at;
+        /* Once alone, nothing more can be done until something changes; look again now and then. */
+        shorten(&duties.patience, duties.go_alone ? 100 * MILLISECOND : until(alone_at, now));
+    }
+    pthread_mutex_unlock(&client.lock);
+    return duties;
+}
+
+static void wait_for_events(uint64_t nanoseconds)
+{
+    struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
+    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN}, {.fd = client.socket, .events = POLLIN}};
+    if (ppoll(watched, 2, &timeout, NULL) <= 0)
+        return;
+    if (watched[0].revents != 0) {
+        uint64_t count;
+        ssize_t ignored = read(client.wake, &count, sizeof(count));
+        (void)ignored;
+        take_signal();
+    }
+    if (client.socket >= 0 && watched[1].revents != 0) {
+        if (gs_receive(client.socket, &client.inbox))
+            take_frames(false);
+        else
+            lose_connection();
+    }
+}
+
+static void *help(void *unused)
+{
+    (void)unused;
+    pthread_setname_np(pthread_self(), "gpushare");
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
+    for (;;) {
+        wait_for_events(look_around(gs_now_ns()).patience);
+        uint64_t now = gs_now_ns();
+        struct duties duties = look_around(now);
+        if (duties.release != RELEASE_NONE)
+            step_release(duties.release);
+        if (duties.watch_quiet)
+            step_quiet(now);
+        if (duties.check_end)
+            step_end_check();
+        if (duties.reconnect)
+            reconnect();
+        if (duties.go_alone)
+            go_alone();
+    }
+    return NULL;
+}
+
+/* --- Starting, and forking --- */
+
+static void step_aside(const char *why)
+{
+    client.why_not = why;
+    __atomic_store_n(&client.attachment, OUT_OF_THE_WAY, __ATOMIC_RELEASE);
+}
+
+static void in_forked_child(void)
+{
+    /* CUDA does not work in the child of a process that has used it. The parent's connection is not ours to keep: the
+     * scheduler must see its end when the parent dies, however long the child lives. */
+    if (client.socket >= 0)
+        close(client.socket);
+    if (client.wake >= 0)
+        close(client.wake);
+    client.socket = client.wake = -1;
+    pthread_mutex_init(&client.lock, NULL);
+    pthread_mutex_init(&client.start_lock, NULL);
+    gs_gate_after_fork();
+    gs_memory_after_fork();
+    if (client.attachment == ATTACHED)
+        step_aside("this process was forked from one that had already used CUDA");
+}
+
+static uint64_t bytes_from_environment(const char *name)
+{
+    const char *text = getenv(name);
+    if (text == NULL || *text == '\0')
+        return 0;
+    char *end;
+    errno = 0;
+    uint64_t value = strtoull(text, &end, 10);
+    if (errno != 0 || *end != '\0' || *text == '-') {
+        gs_say("%s=%s is not a number of bytes; it is ignored", name, text);
+        return 0;
+    }
+    return value;
+}
+
+static bool read_environment(void)
+{
+    const char *disable = getenv("GPUSHARE_DISABLE");
+    if (disable != NULL && strcmp(disable, "1") == 0) {
+        step_aside("GPUSHARE_DISABLE=1");
+        return false;
+    }
+    const char *path = getenv("GPUSHARE_SOCKET");
+    if (path == NULL || *path == '\0') {
+        step_aside("GPUSHARE_SOCKET is not set");
+        return false;
+    }
+    if (strlen(path) >= sizeof(client.path)) {
+        gs_say("GPUSHARE_SOCKET is longer than %zu bytes: %s; running without sharing", sizeof(client.path) - 1, path);
+        step_aside("GPUSHARE_SOCKET is too long");
+        return false;
+    }
+    snprintf(client.path, sizeof(client.path), "%s", path);
+    const char *group = getenv("GPUSHARE_GROUP");
+    const char *name = getenv("GPUSHARE_NAME");
+    if (group != NULL && *group != '\0')
+        snprintf(client.hello.group, sizeof(client.hello.group), "%s", group);
+    else
+        snprintf(client.hello.group, sizeof(client.hello.group), "pid-%d", (int)getpid());
+    snprintf(client.hello.name, sizeof(client.hello.name), "%s", name != NULL && *name != '\0' ? name : client.hello.group);
+    client.hello.version = GPUSHARE_PROTOCOL_VERSION;
+    client.hello.pid = getpid();
+    client.hello.cap = bytes_from_environment("GPUSHARE_MEMORY");
+    return true;
+}
+
+static bool attach(void)
+{
+    uint64_t deadline = gs_now_ns() + first_patience;
+    for (;;) {
+        int problem = 0;
+        switch (greet(&problem)) {
+        case GREETED:
+            return true;
+        case REFUSED:
+            step_aside("the scheduler refused this process");
+            return false;
+        case UNREACHABLE:
+            if (problem == EACCES) {
+                gs_say("the socket %s belongs to another user; running without sharing", client.path);
+                step_aside("the socket belongs to another user");
+                return false;
+            }
+            if (gs_now_ns() >= deadline) {
+                gs_say("no scheduler answers on %s (%s); running without sharing. `gpushare doctor` says more",
+                       client.path, strerror(problem));
+                step_aside("no scheduler answered");
+                return false;
+            }
+            usleep(20000);
+        }
+    }
+}
+
+static bool start_helper(void)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t helper;
+    int problem = pthread_create(&helper, NULL, help, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (problem != 0)
+        return false;
+    pthread_detach(helper);
+    return true;
+}
+
+void gs_client_start(void)
+{
+    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET)
+        return;
+    pthread_mutex_lock(&client.start_lock);
+    if (client.attachment == NOT_YET && read_environment()) {
+        static bool at_fork;
+        if (!at_fork)
+            at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
+        const char *why = NULL;
+        client.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        gs_gate_prepare();
+        if (!gs_memory_choose_backend(&client.hello.backend, &why)) {
+            step_aside(why);
+        } else if (attach()) {
+            pthread_mutex_lock(&client.lock);
+            set_gate(GS_GATE_SHUT);
+            pthread_mutex_unlock(&client.lock);
+            __atomic_store_n(&client.attachment, ATTACHED, __ATOMIC_RELEASE);
+            if (!start_helper()) {
+                gs_say("no thread could be started; running without sharing");
+                set_gate(GS_GATE_PLAIN);
+                close(client.socket);
+                client.socket = -1;
+                step_aside("no thread could be started");
+            }
+        }
+    }
+    pthread_mutex_unlock(&client.start_lock);
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * This process as a client of the scheduler: the connection, the lease, the burst, and the helper thread.
+ *
+ * The helper thread starts with the first successful cuInit. It reads the scheduler's messages, shuts and opens the
+ * gate, moves memory, and watches for the end of bursts. Application threads only ever wait in gs_client_acquire and
+ * in gs_client_grow; both end when the user interrupts.
+ */
+#ifndef GPUSHARE_CLIENT_H
+#define GPUSHARE_CLIENT_H
+
+#include "protocol.h"
+
+#include "driver.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/*
+ * What a cancelled wait returns. Not sticky, and not "out of memory", for which PyTorch would empty its cache and try
+ * again: the system call that waited was interrupted.
+ */
+#define GS_ERROR_CANCELLED CUDA_ERROR_OPERATING_SYSTEM
+
+/* Attaches to the scheduler, once; afterwards, or if that is not possible, does nothing. */
+void gs_client_start(void);
+
+/* Memory is managed by us: true from a successful attach on, also while the scheduler is away. */
+bool gs_client_attached(void);
+
+/* Why this process is not attached, or NULL. */
+const char *gs_client_why_not(void);
+
+/* Called by a thread that found the gate not open. CUDA_SUCCESS: try again. */
+CUresult gs_client_acquire(void);
+
+/*
+ * Asks the scheduler to promise more memory and waits for the answer. `least` is what must be promised, `most` what
+ * would be best. Returns GS_ERROR_CANCELLED if the wait was cancelled, and GPUSHARE_GROWTH_SWAPPED if the scheduler
+ * stays away. With GROWTH_SWAPPED the lease, if there was one, has been given up when this returns.
+ */
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer);
+
+/* The footprint has no room after all: gives the lease up, so that the next submission asks again. */
+void gs_client_give_up_lease(enum gpushare_cause cause);
+
+void gs_client_report_usage(const struct gpushare_usage *usage);
+
+/* From the mover, between two pieces: handles what must not wait for the whole move. */
+void gs_client_while_moving(void);
+
+/* See api.h. */
+void gs_client_cell(enum gpushare_phase phase, const char *msg_id);
+uint32_t gs_client_contended(void);
+bool gs_client_take_interrupt(void);
+const char *gs_client_group(void);
+uint64_t gs_client_cap(void);
+
+/* Ends every wait that is under way; async-signal-safe. */
+void gs_client_interrupt(void);
+
+uint64_t gs_now_ns(void);
+
+#endif

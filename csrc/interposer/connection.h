@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* A connection to the scheduler's socket: frames out, frames in. */
+#ifndef GPUSHARE_CONNECTION_H
+#define GPUSHARE_CONNECTION_H
+
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* Connects; returns a non-blocking, close-on-exec descriptor, or a negative errno (-EACCES: not our user's or root's). */
+int gs_connect(const char *path);
+
+/* Sends one frame whole, waiting for at most 2 s. False: the connection is of no use any more. */
+bool gs_send(int fd, uint16_t type, const void *body, size_t size);
+
+/* Collects bytes until a frame is whole. */
+struct gs_inbox {
+    size_t used, taken;
+    char bytes[16384];
+};
+
+/* Reads what there is. False at the end of the connection or on an error. */
+bool gs_receive(int fd, struct gs_inbox *inbox);
+
+enum gs_frame { GS_FRAME_NONE, GS_FRAME_WHOLE, GS_FRAME_BAD };
+
+/* The next whole frame, if any; valid until the next gs_receive. */
+enum gs_frame gs_next_frame(struct gs_inbox *inbox, struct gpushare_header *header, const void **body);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The gate's slow side.
+ *
+ * Why it is right: a thread that enters stores `passes` (odd) and then loads the word; the side that shuts the gate
+ * stores the word and then loads every `passes`. For one of the two to see the other's store, each needs a full fence
+ * between its store and its load. The entering side runs at every launch, so it has a compiler barrier only, and
+ * membarrier(2) on the shutting side makes every running thread of the process execute the fence for it. A check of
+ * the word alone (without `passes`) lets a launch slip through after the shutting side has looked.
+ */
+#include "gate.h"
+
+#include "capture.h"
+#include "client.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* <linux/membarrier.h> is younger than the oldest system that we build on. */
+enum { MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+
+#ifndef SYS_membarrier
+#ifdef __x86_64__
+#define SYS_membarrier 324
+#else
+#define SYS_membarrier 283
+#endif
+#endif
+
+uint32_t gs_gate_word = GS_GATE_PLAIN;
+__thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
+
+static struct {
+    pthread_mutex_t lock;
+    struct gs_slot *slots; /* all that were ever made; those of ended threads are used again */
+    pthread_key_t at_thread_exit;
+    pthread_once_t once;
+    bool has_membarrier;
+    void *fence_page;
+} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+
+static void leave_thread(void *slot)
+{
+    /* Calls made by destructors that run after this one take the slow path and get a slot again. */
+    gs_gate_thread = NULL;
+    __atomic_store_n(&((struct gs_slot *)slot)->free_for_reuse, 1, __ATOMIC_RELEASE);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&gate.at_thread_exit, leave_thread);
+}
+
+static struct gs_slot *thread_slot(void)
+{
+    if (gs_gate_thread != NULL)
+        return gs_gate_thread;
+    pthread_once(&gate.once, make_key);
+    pthread_mutex_lock(&gate.lock);
+    struct gs_slot *slot = gate.slots;
+    while (slot != NULL && !__atomic_load_n(&slot->free_for_reuse, __ATOMIC_ACQUIRE))
+        slot = slot->next;
+    if (slot == NULL) {
+        slot = calloc(1, sizeof(*slot));
+        if (slot != NULL) {
+            slot->next = gate.slots;
+            __atomic_store_n(&gate.slots, slot, __ATOMIC_RELEASE);
+        }
+    } else {
+        slot->free_for_reuse = 0;
+    }
+    pthread_mutex_unlock(&gate.lock);
+    if (slot != NULL) {
+        pthread_setspecific(gate.at_thread_exit, slot);
+        gs_gate_thread = slot;
+    }
+    return slot;
+}
+
+static bool try_enter(struct gs_slot *slot, uint32_t highest)
+{
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) <= highest)
+        return true;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+    return false;
+}
+
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind)
+{
+    *entered = NULL;
+    struct gs_slot *slot = thread_slot();
+    if (slot == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (slot->passes & 1)
+        return CUDA_SUCCESS;
+    for (;;) {
+        if (try_enter(slot, GS_GATE_OPEN)) {
+            *entered = slot;
+            return CUDA_SUCCESS;
+        }
+        /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
+        if (gs_capture_includes(stream, kind))
+            return CUDA_SUCCESS;
+        CUresult refused = gs_client_acquire();
+        if (refused != CUDA_SUCCESS)
+            return refused;
+    }
+}
+
+bool gs_gate_enter_leased(struct gs_slot **entered)
+{
+    *entered = NULL;
+    struct gs_slot *slot = thread_slot();
+    if (slot == NULL)
+        return false;
+    if (slot->passes & 1)
+        return true;
+    if (!try_enter(slot, GS_GATE_HELD))
+        return false;
+    *entered = slot;
+    return true;
+}
+
+void gs_gate_prepare(void)
+{
+    gate.has_membarrier = syscall(SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+    if (!gate.has_membarrier && gate.fence_page == NULL)
+        gate.fence_page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/*
+ * Without membarrier (Linux before 4.14, some sandboxes): taking write access from a page in use interrupts every CPU
+ * that runs a thread of this process to flush its TLB, and an interrupt is a full fence. Userspace RCU and folly rely
+ * on the same.
+ */
+static void fence_all_threads(void)
+{
+    if (gate.has_membarrier && syscall(SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0) == 0)
+        return;
+    *(volatile char *)gate.fence_page = 1;
+    mprotect(gate.fence_page, 4096, PROT_READ);
+    mprotect(gate.fence_page, 4096, PROT_READ | PROT_WRITE);
+}
+
+void gs_gate_shut(void)
+{
+    __atomic_store_n(&gs_gate_word, GS_GATE_SHUT, __ATOMIC_SEQ_CST);
+    fence_all_threads();
+}
+
+bool gs_gate_empty(void)
+{
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        if (__atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & 1)
+            return false;
+    return true;
+}
+
+uint64_t gs_gate_passes(void)
+{
+    uint64_t sum = 0;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        sum += __atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE);
+    return sum;
+}
+
+void gs_gate_after_fork(void)
+{
+    pthread_mutex_init(&gate.lock, NULL);
+    for (struct gs_slot *slot = gate.slots; slot != NULL; slot = slot->next) {
+        slot->passes &= ~(uint64_t)1;
+        if (slot != gs_gate_thread)
+            slot->free_for_reuse = 1;
+    }
+    __atomic_store_n(&gs_gate_word, GS_GATE_PLAIN, __ATOMIC_SEQ_CST);
+}

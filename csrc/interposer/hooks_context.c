@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Hooks on initialisation and on the life of contexts. */
+#include "context.h"
+
+#include "client.h"
+#include "memory.h"
+#include "real.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+struct context {
+    CUcontext handle;
+    CUdevice device;
+    CUevent event;      /* made at the first drain */
+    unsigned retained;  /* of a primary context */
+    bool primary;
+    bool pending;       /* recorded in this drain and not seen done */
+    struct context *next;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct context *first;
+} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static struct context *find_locked(CUcontext handle)
+{
+    struct context *context = contexts.first;
+    while (context != NULL && context->handle != handle)
+        context = context->next;
+    return context;
+}
+
+static void add(CUcontext handle, CUdevice device, bool primary)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(handle);
+    if (context == NULL && (context = calloc(1, sizeof(*context))) != NULL) {
+        context->handle = handle;
+        context->device = device;
+        context->primary = primary;
+        context->next = contexts.first;
+        contexts.first = context;
+    }
+    if (context != NULL && primary)
+        context->retained++;
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+bool gs_context_alive(CUcontext handle)
+{
+    pthread_mutex_lock(&contexts.lock);
+    bool alive = find_locked(handle) != NULL;
+    pthread_mutex_unlock(&contexts.lock);
+    return alive;
+}
+
+/* Returns the context's device. */
+static CUdevice remove_context(CUcontext handle)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context **link = &contexts.first;
+    while (*link != NULL && (*link)->handle != handle)
+        link = &(*link)->next;
+    struct context *gone = *link;
+    if (gone != NULL)
+        *link = gone->next;
+    pthread_mutex_unlock(&contexts.lock);
+    CUdevice device = gone != NULL ? gone->device : CU_DEVICE_INVALID;
+    free(gone);
+    return device;
+}
+
+/* The primary context of a device, if it is known; *last says that one more release ends it. */
+static CUcontext primary_of(CUdevice device, bool *last)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = contexts.first;
+    while (context != NULL && !(context->primary && context->device == device))
+        context = context->next;
+    CUcontext handle = context != NULL ? context->handle : NULL;
+    *last = context != NULL && context->retained <= 1;
+    pthread_mutex_unlock(&contexts.lock);
+    return handle;
+}
+
+static void released_once(CUcontext handle)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(handle);
+    if (context != NULL && context->retained > 0)
+        context->retained--;
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+void gs_context_begin_drain(void)
+{
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL; context = context->next) {
+        context->pending = false;
+        if (GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS)
+            continue;
+        if (!gs_real_has(GS_FN_cuCtxRecordEvent)) {
+            GS_REAL(cuCtxSynchronize)();
+            continue;
+        }
+        if (context->event == NULL && GS_REAL(cuEventCreate)(&context->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            context->event = NULL;
+        context->pending = context->event != NULL &&
+                           GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+bool gs_context_drained(void)
+{
+    bool drained = true;
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL; context = context->next) {
+        /* An error other than "not ready" means that the context is lost: nothing runs in it any more. */
+        if (context->pending && GS_REAL(cuEventQuery)(context->event) != CUDA_ERROR_NOT_READY)
+            context->pending = false;
+        drained = drained && !context->pending;
+    }
+    pthread_mutex_unlock(&contexts.lock);
+    return drained;
+}
+
+/* --- Hooks --- */
+
+CUresult CUDAAPI cuInit(unsigned int flags)
+{
+    CUresult result = GS_REAL(cuInit)(flags);
+    if (result == CUDA_SUCCESS)
+        gs_client_start();
+    return result;
+}
+
+static CUresult created(CUresult result, CUcontext *handle, CUdevice device)
+{
+    if (result == CUDA_SUCCESS)
+        add(*handle, device, false);
+    else
+        gs_memory_context_gone(device);
+    return result;
+}
+
+CUresult CUDAAPI cuCtxCreate(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+    CUresult refused = gs_memory_admit_context(device);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return created(GS_REAL(cuCtxCreate)(handle, flags, device), handle, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+    CUresult refused = gs_memory_admit_context(device);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return created(GS_REAL(cuCtxCreate_v2)(handle, flags, device), handle, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v3(CUcontext *handle, CUexecAffinityParam *affinity, int count, unsigned int flags,
+                                CUdevice device)
+{
+    CUresult refused = gs_memory_admit_context(device);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return created(GS_REAL(cuCtxCreate_v3)(handle, affinity, count, flags, device), handle, device);
+}
+
+CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters, unsigned int flags, CUdevice device)
+{
+    CUresult refused = gs_memory_admit_context(device);
+    if (refused != CUDA_SUCCESS)
+        return refused;
+    return created(GS_REAL(cuCtxCreate_v4)(handle, parameters, flags, device), handle, device);
+}
+
+/* A context takes its allocations with it: ours go first, while it can still be synchronised. */
+static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
+{
+    if (gs_context_alive(handle)) {
+        gs_memory_context_ends(handle);
+        gs_memory_context_gone(remove_context(handle));
+    }
+    return real(handle);
+}
+
+CUresult CUDAAPI cuCtxDestroy(CUcontext handle)
+{
+    return destroy(handle, GS_REAL(cuCtxDestroy));
+}
+
+CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle)
+{
+    return destroy(handle, GS_REAL(cuCtxDestroy_v2));
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+{
+    bool last;
+    if (primary_of(device, &last) == NULL) {
+        CUresult refused = gs_memory_admit_context(device);
+        if (refused != CUDA_SUCCESS)
+            return refused;
+    }
+    CUresult result = GS_REAL(cuDevicePrimaryCtxRetain)(handle, device);
+    if (result == CUDA_SUCCESS)
+        add(*handle, device, true);
+    else if (primary_of(device, &last) == NULL)
+        gs_memory_context_gone(device);
+    return result;
+}
+
+static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
+{
+    bool last;
+    CUcontext handle = primary_of(device, &last);
+    if (handle != NULL && last) {
+        gs_memory_context_ends(handle);
+        gs_memory_context_gone(remove_context(handle));
+    } else if (handle != NULL) {
+        released_once(handle);
+    }
+    return real(device);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return release_primary(device, GS_REAL(cuDevicePrimaryCtxRelease));
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return release_primary(device, GS_REAL(cuDevicePrimaryCtxRelease_v2));
+}
+
+/* A reset empties the context but leaves it retained: the next use starts it anew. */
+static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
+{
+    bool last;
+    CUcontext handle = primary_of(device, &last);
+    if (handle != NULL) {
+        gs_memory_context_ends(handle);
+        pthread_mutex_lock(&contexts.lock);
+        struct context *context = find_locked(handle);
+        if (context != NULL) {
+            context->event = NULL;
+            context->pending = false;
+        }
+        pthread_mutex_unlock(&contexts.lock);
+    }
+    return real(device);
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return reset_primary(device, GS_REAL(cuDevicePrimaryCtxReset));
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return reset_primary(device, GS_REAL(cuDevicePrimaryCtxReset_v2));
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * This process's device memory: what is allocated, what of it is on the GPU, and its moves.
+ *
+ * Memory comes in blocks: ranges of addresses that stay reserved until the last byte of them is freed. A block consists
+ * of pieces, which are what moves. A piece is EMPTY (nothing was ever written to it, no memory behind it), RESIDENT or
+ * SWAPPED. Large allocations have a block of their own; small ones share slabs.
+ *
+ * Who may change what: application threads add and remove allocations and blocks at any time, and give new pieces
+ * memory while they are inside the gate under a lease. The helper thread moves pieces, one block at a time (`moving`);
+ * a block whose last allocation is freed meanwhile is `doomed`, and the helper destroys it. No lock is held while bytes
+ * are copied, so that a free never waits for a move.
+ */
+#ifndef GPUSHARE_MEMORY_H
+#define GPUSHARE_MEMORY_H
+
+#include "driver.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What an address belongs to. */
+struct gs_memory_view {
+    CUdeviceptr base;
+    size_t size;
+    CUdevice device;
+    CUcontext context;
+    uint64_t id;
+    bool managed;
+};
+
+/* Reads GPUSHARE_BACKEND and asks the driver what it can do. False, and `why`, if sharing is not possible. */
+bool gs_memory_choose_backend(uint32_t *backend, const char **why);
+
+/* --- For the hooks; only while gs_client_attached(). --- */
+
+CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size);
+
+/* CUDA_ERROR_NOT_FOUND if the address is not the start of an allocation of ours. */
+CUresult gs_memory_free(CUdeviceptr pointer);
+
+/* The same once the work that is in `stream` now is done. */
+CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread);
+
+bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view);
+
+/* What cuMemGetInfo is to say: this process has the whole GPU. `total` comes in as the device's. */
+CUresult gs_memory_info(size_t *available, size_t *total);
+
+/* Unevictable bytes of the current device: waits until there is room. */
+CUresult gs_memory_pin(size_t bytes);
+void gs_memory_unpin(CUdevice device, size_t bytes);
+
+CUresult gs_memory_admit_context(CUdevice device);
+void gs_memory_context_gone(CUdevice device);
+
+/* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
+void gs_memory_context_ends(CUcontext context);
+
+/* --- For the client. --- */
+
+unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS]);
+void gs_memory_set_headroom(uint64_t bytes);
+
+/* States the usage of all devices anew. */
+void gs_memory_report(void);
+
+/*
+ * Makes everything resident, then calls open(argument) while no new block can appear. If something could not be made
+ * resident, open is not called. Returns the number of devices, with one result each.
+ */
+unsigned gs_memory_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], void (*open)(void *), void *argument);
+
+/* Moves at least that many bytes off the device, or all there are. */
+void gs_memory_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result);
+
+/* The footprint and the size of one device, for the NVML shim. False: we do not manage that device. */
+bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total);
+
+void gs_memory_after_fork(void);
+
+#endif

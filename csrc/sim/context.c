@@ -1,0 +1,543 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "context.h"
+
+#include "fault.h"
+#include "graph.h"
+#include "memory.h"
+#include "segment.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CONTEXT_MAGIC UINT64_C(0x53494d4354583031)
+#define STACK_DEPTH 64
+
+enum sim_state sim_state;
+struct sim_config sim_config;
+__thread struct sim_context *sim_context_current;
+
+/* Below the current one; allocated with the first push, since static TLS is scarce in a library that is loaded late. */
+static __thread struct sim_context **below;
+static __thread unsigned below_count;
+
+static pthread_mutex_t lifecycle = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_context *primary[SIM_MAX_DEVICES];
+static unsigned primary_flags[SIM_MAX_DEVICES];
+static unsigned long long next_context_id = 1;
+
+static void after_fork(void)
+{
+    if (sim_state != SIM_READY)
+        return;
+    sim_state = SIM_FORKED;
+    sim_segment_forget();
+}
+
+CUresult cuInit(unsigned flags)
+{
+    SIM_REQUIRE(flags == 0);
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lifecycle);
+    if (sim_state == SIM_UNINITIALIZED) {
+        struct sim_config config;
+        if (!sim_config_read(&config))
+            result = CUDA_ERROR_INVALID_VALUE;
+        else if (!sim_segment_attach(&config))
+            result = CUDA_ERROR_SYSTEM_NOT_READY;
+        else if (!sim_memory_init())
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (result == CUDA_SUCCESS) {
+            sim_config = config;
+            sim_fault_init();
+            pthread_atfork(NULL, NULL, after_fork);
+            __atomic_store_n(&sim_state, SIM_READY, __ATOMIC_RELEASE);
+        }
+    } else {
+        result = sim_entry();
+    }
+    pthread_mutex_unlock(&lifecycle);
+    return result;
+}
+
+__attribute__((destructor)) static void end(void)
+{
+    if (sim_state != SIM_READY)
+        return;
+    sim_state = SIM_ENDED;
+    sim_segment_detach();
+}
+
+static struct sim_context *context_new(unsigned device, unsigned flags, bool is_primary)
+{
+    if (!sim_segment_charge(device, SIM_CHARGE_CONTEXT, sim_config.context))
+        return NULL;
+    struct sim_context *context = calloc(1, sizeof *context);
+    if (context == NULL)
+        goto refund;
+    context->device = device;
+    context->flags = flags;
+    context->primary = is_primary;
+    context->id = next_context_id++;
+    context->limits[CU_LIMIT_STACK_SIZE] = 1024;
+    context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
+    context->limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    pthread_mutex_init(&context->order, NULL);
+    context->legacy = sim_stream_open(context, CU_STREAM_DEFAULT, 0, false, true);
+    context->internal = sim_stream_open(context, CU_STREAM_NON_BLOCKING, 0, false, true);
+    if (context->legacy != NULL && context->internal != NULL) {
+        context->magic = CONTEXT_MAGIC;
+        return context;
+    }
+    free(context);
+refund:
+    sim_segment_refund(device, SIM_CHARGE_CONTEXT, sim_config.context);
+    return NULL;
+}
+
+struct points {
+    struct sim_point *items;
+    size_t count;
+};
+
+static struct points snapshot(struct sim_context *context)
+{
+    struct points points = {NULL, 0};
+    pthread_mutex_lock(&context->order);
+    size_t size = 2;
+    for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next)
+        size++;
+    points.items = malloc(size * sizeof *points.items);
+    if (points.items != NULL) {
+        points.items[points.count++] = sim_stream_end(context->legacy);
+        points.items[points.count++] = sim_stream_end(context->internal);
+        for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next)
+            points.items[points.count++] = sim_stream_end(stream);
+    }
+    pthread_mutex_unlock(&context->order);
+    return points;
+}
+
+CUresult sim_context_drain(struct sim_context *context)
+{
+    struct points points = snapshot(context);
+    if (points.items == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < points.count; i++)
+        sim_point_wait(points.items[i]);
+    free(points.items);
+    return sim_context_error(context);
+}
+
+CUresult sim_context_barrier(struct sim_context *context, struct sim_point point)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&context->order);
+    context->waits = point.sequence;
+    struct sim_stream *stream = context->legacy;
+    while (stream != NULL && result == CUDA_SUCCESS) {
+        struct sim_op *op = sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing);
+        if (op == NULL) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        sim_op_wait_for(op, point);
+        result = sim_stream_push(stream, op, NULL);
+        stream = stream == context->legacy ? context->streams : stream->next;
+    }
+    pthread_mutex_unlock(&context->order);
+    return result;
+}
+
+static void context_free(struct sim_context *context)
+{
+    sim_context_drain(context);
+    context->magic = 0;
+    while (context->streams != NULL)
+        sim_stream_close(context->streams);
+    sim_stream_close(context->legacy);
+    sim_stream_close(context->internal);
+    sim_memory_release_context(context);
+    sim_segment_refund(context->device, SIM_CHARGE_CONTEXT, sim_config.context);
+    if (sim_context_current == context)
+        sim_context_current = NULL;
+    /* The structure stays: handles that the application still has must be seen to be dead. */
+}
+
+static CUresult alive(struct sim_context *context)
+{
+    if (context->magic == CONTEXT_MAGIC)
+        return CUDA_SUCCESS;
+    return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+CUresult sim_context_enter(struct sim_context **context)
+{
+    SIM_ENTER();
+    struct sim_context *current = sim_context_current;
+    if (current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (current->magic != CONTEXT_MAGIC)
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    *context = current;
+    return sim_context_error(current);
+}
+
+CUresult sim_context_resolve(CUcontext handle, struct sim_context **context)
+{
+    SIM_ENTER();
+    *context = handle == NULL ? sim_context_current : (struct sim_context *)handle;
+    if (*context == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    return alive(*context);
+}
+
+static CUresult check_device(CUdevice device)
+{
+    SIM_ENTER();
+    return device >= 0 && (unsigned)device < sim_segment_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
+{
+    SIM_TRY(check_device(device));
+    SIM_REQUIRE(out != NULL);
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lifecycle);
+    struct sim_context *context = primary[device];
+    if (context == NULL) {
+        context = context_new((unsigned)device, primary_flags[device], true);
+        primary[device] = context;
+        if (context == NULL)
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS) {
+        context->retained++;
+        *out = (CUcontext)context;
+    }
+    pthread_mutex_unlock(&lifecycle);
+    return result;
+}
+
+static CUresult primary_drop(CUdevice device, bool reset)
+{
+    SIM_TRY(check_device(device));
+    pthread_mutex_lock(&lifecycle);
+    struct sim_context *context = primary[device];
+    if (context == NULL) {
+        pthread_mutex_unlock(&lifecycle);
+        return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (reset || --context->retained == 0) {
+        primary[device] = NULL;
+        context_free(context);
+    }
+    pthread_mutex_unlock(&lifecycle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+    return primary_drop(device, false);
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device)
+{
+    return primary_drop(device, false);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+    return primary_drop(device, true);
+}
+
+CUresult cuDevicePrimaryCtxReset(CUdevice device)
+{
+    return primary_drop(device, true);
+}
+
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+    SIM_TRY(check_device(device));
+    pthread_mutex_lock(&lifecycle);
+    primary_flags[device] = flags;
+    if (primary[device] != NULL)
+        primary[device]->flags = flags;
+    pthread_mutex_unlock(&lifecycle);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevicePrimaryCtxSetFlags(CUdevice device, unsigned flags)
+{
+    return cuDevicePrimaryCtxSetFlags_v2(device, flags);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+    SIM_TRY(check_device(device));
+    SIM_REQUIRE(flags != NULL && active != NULL);
+    *flags = primary_flags[device];
+    *active = primary[device] != NULL;
+    return CUDA_SUCCESS;
+}
+
+static CUresult push(struct sim_context *context)
+{
+    if (below == NULL) {
+        below = calloc(STACK_DEPTH, sizeof *below);
+        if (below == NULL)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (below_count == STACK_DEPTH)
+        return CUDA_ERROR_INVALID_VALUE;
+    below[below_count++] = sim_context_current;
+    sim_context_current = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext handle)
+{
+    SIM_ENTER();
+    if (handle == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    struct sim_context *context = (struct sim_context *)handle;
+    SIM_TRY(alive(context));
+    return push(context);
+}
+
+CUresult cuCtxPushCurrent(CUcontext context)
+{
+    return cuCtxPushCurrent_v2(context);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *out)
+{
+    SIM_ENTER();
+    if (sim_context_current == NULL)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (out != NULL)
+        *out = (CUcontext)sim_context_current;
+    sim_context_current = below_count > 0 ? below[--below_count] : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxPopCurrent(CUcontext *out)
+{
+    return cuCtxPopCurrent_v2(out);
+}
+
+CUresult cuCtxSetCurrent(CUcontext handle)
+{
+    SIM_ENTER();
+    struct sim_context *context = (struct sim_context *)handle;
+    if (context == NULL) {
+        sim_context_current = below_count > 0 ? below[--below_count] : NULL;
+        return CUDA_SUCCESS;
+    }
+    SIM_TRY(alive(context));
+    sim_context_current = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCurrent(CUcontext *out)
+{
+    SIM_ENTER();
+    SIM_REQUIRE(out != NULL);
+    *out = (CUcontext)sim_context_current;
+    return CUDA_SUCCESS;
+}
+
+static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
+{
+    SIM_TRY(check_device(device));
+    SIM_REQUIRE(out != NULL);
+    pthread_mutex_lock(&lifecycle);
+    struct sim_context *context = context_new((unsigned)device, flags, false);
+    pthread_mutex_unlock(&lifecycle);
+    if (context == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = (CUcontext)context;
+    return push(context);
+}
+
+CUresult cuCtxCreate(CUcontext *context, unsigned flags, CUdevice device)
+{
+    return create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+    return create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v3(CUcontext *context, CUexecAffinityParam *affinity, int count, unsigned flags, CUdevice device)
+{
+    return affinity != NULL || count != 0 ? CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY : create(context, flags, device);
+}
+
+CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsigned flags, CUdevice device)
+{
+    if (parameters != NULL && (parameters->numExecAffinityParams != 0 || parameters->cigParams != NULL))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return create(context, flags, device);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext handle)
+{
+    SIM_ENTER();
+    struct sim_context *context = (struct sim_context *)handle;
+    if (context == NULL || context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    SIM_TRY(alive(context));
+    bool current = sim_context_current == context;
+    pthread_mutex_lock(&lifecycle);
+    context_free(context);
+    pthread_mutex_unlock(&lifecycle);
+    if (current)
+        sim_context_current = below_count > 0 ? below[--below_count] : NULL;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+    return cuCtxDestroy_v2(context);
+}
+
+static CUresult synchronize(CUcontext handle)
+{
+    struct sim_context *context;
+    SIM_TRY(sim_context_resolve(handle, &context));
+    if (__atomic_load_n(&context->captures, __ATOMIC_RELAXED) > 0) {
+        sim_capture_invalidate_context(context);
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    return sim_context_drain(context);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return synchronize(NULL);
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    return synchronize(context);
+}
+
+static CUresult get_device(CUdevice *out, CUcontext handle)
+{
+    struct sim_context *context;
+    SIM_TRY(sim_context_resolve(handle, &context));
+    SIM_REQUIRE(out != NULL);
+    *out = (CUdevice)context->device;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+    return get_device(device, NULL);
+}
+
+CUresult cuCtxGetDevice_v2(CUdevice *device, CUcontext context)
+{
+    return get_device(device, context);
+}
+
+CUresult cuCtxGetFlags(unsigned *flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(flags != NULL);
+    *flags = context->flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetFlags(unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    context->flags = flags;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetId(CUcontext handle, unsigned long long *id)
+{
+    struct sim_context *context;
+    SIM_TRY(sim_context_resolve(handle, &context));
+    SIM_REQUIRE(id != NULL);
+    *id = context->id;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetApiVersion(CUcontext handle, unsigned *version)
+{
+    struct sim_context *context;
+    SIM_TRY(sim_context_resolve(handle, &context));
+    SIM_REQUIRE(version != NULL);
+    *version = 3020;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetLimit(size_t *value, CUlimit limit)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(value != NULL && (unsigned)limit < CU_LIMIT_MAX);
+    *value = context->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE((unsigned)limit < CU_LIMIT_MAX);
+    context->limits[limit] = value;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetCacheConfig(CUfunc_cache *config)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    SIM_REQUIRE(config != NULL);
+    *config = CU_FUNC_CACHE_PREFER_NONE;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxSetCacheConfig(CUfunc_cache config)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    (void)config;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    if (least != NULL)
+        *least = 0;
+    if (greatest != NULL)
+        *greatest = -5;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxResetPersistingL2Cache(void)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(flags == 0);
+    return peer == NULL || peer == (CUcontext)context ? CUDA_ERROR_INVALID_CONTEXT
+                                                      : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    (void)peer;
+    return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+}

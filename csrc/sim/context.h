@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Contexts: the primary one of each device, those made by cuCtxCreate, and each thread's stack of current ones. */
+#ifndef SIM_CONTEXT_H
+#define SIM_CONTEXT_H
+
+#include "driver.h"
+#include "stream.h"
+
+#include <pthread.h>
+
+struct sim_context {
+    uint64_t magic;
+    unsigned device;
+    bool primary;
+    unsigned retained;
+    unsigned flags;
+    unsigned long long id;
+    CUresult error; /* sticky: set by a fault, cleared only by destruction */
+    size_t limits[CU_LIMIT_MAX];
+    /* Makes "what was submitted before" one order for the legacy stream and the blocking ones. Guards `streams`. */
+    pthread_mutex_t order;
+    struct sim_stream *legacy;
+    struct sim_stream *internal; /* carries what cuCtxRecordEvent and cuCtxWaitEvent order */
+    struct sim_stream *streams;
+    uint64_t waits;           /* sequence number in `internal` that new streams begin after; 0: none */
+    unsigned captures;        /* streams being captured */
+    unsigned blocking_captures; /* of them, those that synchronise with the legacy stream */
+};
+
+extern __thread struct sim_context *sim_context_current __attribute__((tls_model("initial-exec")));
+
+CUresult sim_context_enter(struct sim_context **context);
+
+/* NULL means the current one. */
+CUresult sim_context_resolve(CUcontext handle, struct sim_context **context);
+
+static inline void sim_context_fail(struct sim_context *context, CUresult error)
+{
+    CUresult none = CUDA_SUCCESS;
+    __atomic_compare_exchange_n(&context->error, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static inline CUresult sim_context_error(const struct sim_context *context)
+{
+    return __atomic_load_n(&context->error, __ATOMIC_RELAXED);
+}
+
+/* All work submitted from now on, in all streams, begins after the point, which is in the internal stream. */
+CUresult sim_context_barrier(struct sim_context *context, struct sim_point point);
+
+/* Waits for everything that was submitted to the context so far. */
+CUresult sim_context_drain(struct sim_context *context);
+
+#endif

@@ -1,0 +1,542 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory.h"
+
+#include "graph.h"
+#include "managed.h"
+#include "segment.h"
+#include "vmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define PAGE UINT64_C(4096)
+#define ARENA_SIZE (UINT64_C(1) << 40)
+#define ARENA_LEAST (UINT64_C(1) << 34)
+#define POISON 0xCD
+
+pthread_rwlock_t sim_ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
+
+static struct sim_range **ranges; /* ordered by base */
+static size_t range_count, range_size;
+static uint64_t arena, arena_end, cursor;
+static unsigned long long next_id = 1;
+
+static uint64_t round_up(uint64_t value, uint64_t alignment)
+{
+    return (value + alignment - 1) / alignment * alignment;
+}
+
+bool sim_memory_init(void)
+{
+    /* Where the address space is limited (ulimit -v), take what there is. */
+    for (uint64_t size = ARENA_SIZE; size >= ARENA_LEAST; size /= 2) {
+        void *address =
+            mmap(NULL, size + SIM_GRANULARITY, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (address == MAP_FAILED)
+            continue;
+        arena = round_up((uint64_t)(uintptr_t)address, SIM_GRANULARITY);
+        arena_end = arena + size;
+        cursor = arena;
+        return true;
+    }
+    return false;
+}
+
+/* The index of the first range that ends after the address. */
+static size_t search(uint64_t address)
+{
+    size_t low = 0, high = range_count;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (ranges[middle]->base + ranges[middle]->mapped <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+struct sim_range *sim_range_find(uint64_t address)
+{
+    size_t index = search(address);
+    if (index == range_count || ranges[index]->base > address)
+        return NULL;
+    return ranges[index];
+}
+
+bool sim_range_is_device(const struct sim_range *range)
+{
+    return range != NULL && range->kind != SIM_RANGE_HOST && range->kind != SIM_RANGE_REGISTERED;
+}
+
+void sim_ranges_each(void (*visit)(struct sim_range *range, void *argument), void *argument)
+{
+    for (size_t i = 0; i < range_count; i++)
+        visit(ranges[i], argument);
+}
+
+static struct sim_range *insert(enum sim_range_kind kind, uint64_t base, uint64_t size, uint64_t mapped)
+{
+    if (range_count == range_size) {
+        size_t larger = range_size == 0 ? 256 : range_size * 2;
+        struct sim_range **moved = realloc(ranges, larger * sizeof *moved);
+        if (moved == NULL)
+            return NULL;
+        ranges = moved;
+        range_size = larger;
+    }
+    struct sim_range *range = calloc(1, sizeof *range);
+    if (range == NULL)
+        return NULL;
+    range->kind = kind;
+    range->base = base;
+    range->size = size;
+    range->mapped = mapped;
+    range->id = next_id++;
+    range->preferred = range->prefetched = CU_DEVICE_INVALID;
+    size_t index = search(base);
+    memmove(ranges + index + 1, ranges + index, (range_count - index) * sizeof *ranges);
+    ranges[index] = range;
+    range_count++;
+    return range;
+}
+
+/* A gap of the arena at or after `from`, with a page left free before the next range to catch overruns; 0: none. */
+static uint64_t find_gap(uint64_t from, uint64_t size, uint64_t alignment)
+{
+    uint64_t candidate = round_up(from, alignment);
+    for (size_t index = search(candidate); index < range_count; index++) {
+        if (ranges[index]->base >= candidate + size + PAGE)
+            break;
+        if (ranges[index]->base + ranges[index]->mapped > candidate)
+            candidate = round_up(ranges[index]->base + ranges[index]->mapped + PAGE, alignment);
+    }
+    return candidate + size + PAGE <= arena_end && candidate >= arena ? candidate : 0;
+}
+
+struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t wish, uint64_t size, uint64_t alignment)
+{
+    uint64_t mapped = round_up(size, PAGE);
+    if (mapped < size || mapped > arena_end - arena)
+        return NULL;
+    uint64_t base = 0;
+    if (wish >= arena && wish < arena_end && wish % alignment == 0 && find_gap(wish, mapped, alignment) == wish)
+        base = wish;
+    /* Addresses are used again as late as possible: a stale pointer is to fault. */
+    if (base == 0)
+        base = find_gap(cursor, mapped, alignment);
+    if (base == 0)
+        base = find_gap(arena, mapped, alignment);
+    if (base == 0)
+        return NULL;
+    cursor = base + mapped + PAGE;
+    return insert(kind, base, size, mapped);
+}
+
+struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, uint64_t size)
+{
+    size_t index = search(base);
+    if (index < range_count && ranges[index]->base < base + size)
+        return NULL;
+    return insert(kind, base, size, size);
+}
+
+void sim_range_remove(struct sim_range *range)
+{
+    size_t index = search(range->base);
+    memmove(ranges + index, ranges + index + 1, (range_count - index - 1) * sizeof *ranges);
+    range_count--;
+    free(range);
+}
+
+void sim_memory_poison(void *address, size_t size)
+{
+    memset(address, POISON, size);
+}
+
+bool sim_memory_back(uint64_t base, uint64_t size)
+{
+    void *address = (void *)(uintptr_t)base;
+    if (mmap(address, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0) ==
+        MAP_FAILED)
+        return false;
+    if (size >= SIM_GRANULARITY)
+        madvise(address, size, MADV_HUGEPAGE);
+    madvise(address, size, MADV_DONTFORK);
+    sim_memory_poison(address, size);
+    return true;
+}
+
+void sim_memory_unback(uint64_t base, uint64_t size)
+{
+    mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base)
+{
+    uint64_t bytes = round_up(size, PAGE);
+    bool charged = kind != SIM_RANGE_MANAGED && kind != SIM_RANGE_HOST;
+    if (bytes < size)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (charged && !sim_segment_charge(context->device, SIM_CHARGE_MEMORY, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct sim_range *range =
+        sim_range_reserve(kind, 0, size, bytes >= SIM_GRANULARITY ? SIM_GRANULARITY : PAGE);
+    if (range != NULL) {
+        range->context = context;
+        range->device = context->device;
+        *base = range->base;
+    }
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    if (range != NULL && sim_memory_back(*base, bytes))
+        return CUDA_SUCCESS;
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    if (range != NULL)
+        sim_range_remove(range);
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    if (charged)
+        sim_segment_refund(context->device, SIM_CHARGE_MEMORY, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* Under the lock. */
+static void release(struct sim_range *range)
+{
+    if (range->kind == SIM_RANGE_MANAGED)
+        sim_managed_forget(range);
+    else if (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_POOL)
+        sim_segment_refund(range->device, SIM_CHARGE_MEMORY, range->mapped);
+    if (range->kind != SIM_RANGE_REGISTERED)
+        sim_memory_unback(range->base, range->mapped);
+    sim_range_remove(range);
+}
+
+CUresult sim_memory_free(uint64_t base)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(base);
+    if (range != NULL && range->base == base && range->kind != SIM_RANGE_RESERVATION) {
+        release(range);
+        result = CUDA_SUCCESS;
+    }
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return result;
+}
+
+void sim_memory_release_context(struct sim_context *context)
+{
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    for (size_t i = range_count; i-- > 0;)
+        if (ranges[i]->context == context)
+            release(ranges[i]);
+    pthread_rwlock_unlock(&sim_ranges_lock);
+}
+
+static CUresult allocate(CUdeviceptr *out, size_t size)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(out != NULL && size > 0);
+    SIM_TRY(sim_capture_check_unsafe());
+    uint64_t base;
+    SIM_TRY(sim_memory_allocate(context, SIM_RANGE_DEVICE, size, &base));
+    *out = base;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
+{
+    return allocate(pointer, size);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    SIM_REQUIRE(pointer != NULL && pitch != NULL && width > 0 && height > 0);
+    SIM_REQUIRE(element == 4 || element == 8 || element == 16);
+    uint64_t row = round_up(width, 512);
+    if (row < width || height > UINT64_MAX / row)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    SIM_TRY(allocate(pointer, row * height));
+    *pitch = row;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    if (pointer == 0)
+        return CUDA_SUCCESS;
+    SIM_TRY(sim_capture_check_unsafe());
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(pointer);
+    struct sim_context *owner = range == NULL || range->base != pointer || !sim_range_is_device(range) ||
+                                        range->kind == SIM_RANGE_RESERVATION
+                                    ? NULL
+                                    : range->context;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    if (owner == NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    sim_context_drain(owner);
+    return sim_memory_free(pointer);
+}
+
+CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(free_bytes != NULL && total != NULL);
+    struct sim_usage usage;
+    sim_segment_usage(context->device, &usage);
+    *total = usage.total;
+    *free_bytes = usage.used + usage.managed < usage.total ? usage.total - usage.used - usage.managed : 0;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(pointer);
+    bool found = range != NULL;
+    if (found && base != NULL)
+        *base = range->base;
+    if (found && size != NULL)
+        *size = range->size;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+static CUresult allocate_host(void **out, size_t size, unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(out != NULL && size > 0 && (flags & ~7u) == 0);
+    SIM_TRY(sim_capture_check_unsafe());
+    uint64_t base;
+    SIM_TRY(sim_memory_allocate(context, SIM_RANGE_HOST, size, &base));
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    sim_range_find(base)->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    *out = (void *)(uintptr_t)base;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags)
+{
+    return allocate_host(out, size, flags);
+}
+
+CUresult cuMemAllocHost_v2(void **out, size_t size)
+{
+    return allocate_host(out, size, 0);
+}
+
+static CUresult check_host(void *pointer, enum sim_range_kind kind, CUresult otherwise)
+{
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)pointer);
+    bool found = range != NULL && range->base == (uint64_t)(uintptr_t)pointer && range->kind == kind;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return found ? CUDA_SUCCESS : otherwise;
+}
+
+CUresult cuMemFreeHost(void *pointer)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_TRY(check_host(pointer, SIM_RANGE_HOST, CUDA_ERROR_INVALID_VALUE));
+    sim_context_drain(context);
+    return sim_memory_free((uint64_t)(uintptr_t)pointer);
+}
+
+CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(pointer != NULL && size > 0 && (flags & ~15u) == 0);
+    SIM_TRY(sim_capture_check_unsafe());
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_add_host(SIM_RANGE_REGISTERED, (uint64_t)(uintptr_t)pointer, size);
+    if (range != NULL) {
+        range->context = context;
+        range->device = context->device;
+        range->flags = flags;
+    }
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return range != NULL ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+}
+
+CUresult cuMemHostRegister(void *pointer, size_t size, unsigned flags)
+{
+    return cuMemHostRegister_v2(pointer, size, flags);
+}
+
+CUresult cuMemHostUnregister(void *pointer)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_TRY(check_host(pointer, SIM_RANGE_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
+    sim_context_drain(context);
+    return sim_memory_free((uint64_t)(uintptr_t)pointer);
+}
+
+CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *out, void *pointer, unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    SIM_REQUIRE(out != NULL && flags == 0);
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)pointer);
+    bool host = range != NULL && !sim_range_is_device(range);
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    SIM_REQUIRE(host);
+    *out = (CUdeviceptr)(uintptr_t)pointer;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
+{
+    SIM_ENTER_CONTEXT(context);
+    (void)context;
+    SIM_REQUIRE(flags != NULL);
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)pointer);
+    bool host = range != NULL && range->kind == SIM_RANGE_HOST;
+    if (host)
+        *flags = range->flags;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return host ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Under the lock. `range` may be NULL: ordinary host memory. */
+static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr pointer, struct sim_range *range)
+{
+    bool device = sim_range_is_device(range);
+    const struct sim_mapping_view view = sim_mapping_view(range, pointer);
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+        if (range->kind == SIM_RANGE_RESERVATION)
+            *(CUcontext *)data = NULL;
+        else
+            *(CUcontext *)data = (CUcontext)range->context;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+        *(unsigned *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        *(CUdeviceptr *)data = pointer;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER:
+        if (device && range->kind != SIM_RANGE_MANAGED)
+            return CUDA_ERROR_INVALID_VALUE;
+        *(void **)data = (void *)(uintptr_t)pointer;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+        *(int *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+        *(unsigned long long *)data = range->id;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+        *(int *)data = range->kind == SIM_RANGE_MANAGED;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *(int *)data = (int)(range->kind == SIM_RANGE_RESERVATION ? view.device : range->device);
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        *(int *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+        *(CUdeviceptr *)data = range->base;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+        *(size_t *)data = range->size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+        *(int *)data = range->kind != SIM_RANGE_RESERVATION || view.size != 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+        *(unsigned long long *)data = CU_MEM_HANDLE_TYPE_NONE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+        *(int *)data = 0;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+        *(unsigned *)data = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        *(CUmemoryPool *)data = (CUmemoryPool)range->pool;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+        *(size_t *)data = range->kind == SIM_RANGE_RESERVATION ? view.size : range->size;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+        *(CUdeviceptr *)data = range->kind == SIM_RANGE_RESERVATION ? view.base : range->base;
+        return CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+        *(unsigned long long *)data = range->kind == SIM_RANGE_RESERVATION ? view.id : range->id;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdeviceptr pointer)
+{
+    SIM_ENTER();
+    SIM_REQUIRE(data != NULL && which >= CU_POINTER_ATTRIBUTE_CONTEXT);
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(pointer);
+    CUresult result = range == NULL ? CUDA_ERROR_INVALID_VALUE : attribute(data, which, pointer, range);
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return result;
+}
+
+static size_t attribute_size(CUpointer_attribute which)
+{
+    switch (which) {
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        return 4;
+    default:
+        return 8;
+    }
+}
+
+CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *which, void **data, CUdeviceptr pointer)
+{
+    SIM_ENTER();
+    SIM_REQUIRE(count > 0 && which != NULL && data != NULL);
+    CUresult result = CUDA_SUCCESS;
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(pointer);
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        memset(data[i], 0, attribute_size(which[i]));
+        if (range != NULL) {
+            CUresult one = attribute(data[i], which[i], pointer, range);
+            if (one == CUDA_ERROR_NOT_SUPPORTED)
+                result = one;
+        } else if (which[i] == CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL) {
+            *(int *)data[i] = CU_DEVICE_INVALID;
+        }
+    }
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return result;
+}
+
+CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute which, CUdeviceptr pointer)
+{
+    SIM_ENTER();
+    SIM_REQUIRE(value != NULL && which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    bool device = sim_range_is_device(sim_range_find(pointer));
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The address space. A device address is a host address inside one large reservation (the arena), so that kernels
+ * compiled for the host can use it; what is not backed by physical memory is PROT_NONE and faults. Every allocation,
+ * reservation and registered host range is in one table, ordered by address.
+ */
+#ifndef SIM_MEMORY_H
+#define SIM_MEMORY_H
+
+#include "context.h"
+#include "driver.h"
+
+#include <pthread.h>
+
+enum sim_range_kind {
+    SIM_RANGE_DEVICE,      /* cuMemAlloc */
+    SIM_RANGE_POOL,        /* cuMemAllocAsync */
+    SIM_RANGE_MANAGED,     /* cuMemAllocManaged */
+    SIM_RANGE_RESERVATION, /* cuMemAddressReserve; physical memory comes with cuMemMap */
+    SIM_RANGE_HOST,        /* cuMemHostAlloc */
+    SIM_RANGE_REGISTERED   /* cuMemHostRegister */
+};
+
+struct sim_mapping; /* vmm.c */
+
+struct sim_range {
+    uint64_t base;
+    uint64_t size;   /* as asked for */
+    uint64_t mapped; /* as backed (whole pages) */
+    enum sim_range_kind kind;
+    struct sim_context *context; /* NULL for reservations */
+    unsigned device;
+    unsigned flags;
+    unsigned long long id;
+    struct sim_mapping *mappings; /* reservations: in order of address */
+    struct sim_pool *pool;
+    uint64_t resident; /* managed: bytes on the device */
+    uint64_t used_at;  /* managed: last touched by a kernel or prefetch */
+    int preferred;     /* managed: CU_DEVICE_CPU, a device, or CU_DEVICE_INVALID */
+    int prefetched;
+    bool read_mostly;
+};
+
+bool sim_memory_init(void);
+
+/* The table's lock. Whoever uses a range that was found holds it for reading, who changes one for writing. */
+extern pthread_rwlock_t sim_ranges_lock;
+
+/* The range that the address is in, or NULL. */
+struct sim_range *sim_range_find(uint64_t address);
+bool sim_range_is_device(const struct sim_range *range);
+void sim_ranges_each(void (*visit)(struct sim_range *range, void *argument), void *argument);
+
+/* Adds a range at an address of the arena (`base` 0: any; it is only a wish) or of the host. */
+struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t base, uint64_t size, uint64_t alignment);
+struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, uint64_t size);
+void sim_range_remove(struct sim_range *range);
+
+/* Puts poisoned memory there, or takes it away. */
+bool sim_memory_back(uint64_t base, uint64_t size);
+void sim_memory_unback(uint64_t base, uint64_t size);
+void sim_memory_poison(void *address, size_t size);
+
+/* Charges, reserves and backs. */
+CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base);
+CUresult sim_memory_free(uint64_t base);
+void sim_memory_release_context(struct sim_context *context);
+
+#endif

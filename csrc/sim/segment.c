@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "segment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d31)
+#define MAX_RECORDS 512
+
+enum { CHARGES = 2 };
+
+struct record {
+    pid_t pid;        /* 0: free */
+    uint64_t started; /* tells a process from a later one with the same pid */
+    uint64_t died_at; /* 0 while it lives */
+    uint64_t charged[SIM_MAX_DEVICES][CHARGES];
+    uint64_t managed[SIM_MAX_DEVICES];
+    uint64_t managed_at[SIM_MAX_DEVICES];
+};
+
+struct device {
+    /* Whoever holds `turn` is the next to get `busy`, so two processes alternate whatever their rate. */
+    pthread_mutex_t turn, busy;
+    uint64_t free_at[SIM_ENGINES];
+    uint64_t busy_ns;
+    uint64_t sampled_at, sampled_busy_ns;
+};
+
+struct segment {
+    uint64_t magic;
+    uint64_t devices, memory, teardown_ns;
+    pthread_mutex_t lock; /* guards the records */
+    struct device device[SIM_MAX_DEVICES];
+    struct record records[MAX_RECORDS];
+};
+
+static struct segment *segment;
+static struct record *self;
+
+uint64_t sim_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
+}
+
+void sim_sleep_until(uint64_t deadline)
+{
+    struct timespec at = {.tv_sec = (time_t)(deadline / UINT64_C(1000000000)),
+                          .tv_nsec = (long)(deadline % UINT64_C(1000000000))};
+    while (sim_now() < deadline && clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR)
+        continue;
+}
+
+static void lock(pthread_mutex_t *mutex)
+{
+    if (pthread_mutex_lock(mutex) == EOWNERDEAD)
+        pthread_mutex_consistent(mutex);
+}
+
+/* The process's start time, or 0 if there is no such process or only its zombie is left. */
+static uint64_t process_started(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t length = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (length <= 0)
+        return 0;
+    text[length] = '\0';
+    char *field = strrchr(text, ')');
+    char state;
+    unsigned threads;
+    unsigned long long started;
+    if (field == NULL || sscanf(field + 1,
+                                " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %u %*d %llu",
+                                &state, &threads, &started) != 3)
+        return 0;
+    if (state == 'X' || (state == 'Z' && threads <= 1))
+        return 0;
+    return started == 0 ? 1 : started;
+}
+
+static void reap(void)
+{
+    uint64_t now = sim_now();
+    for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
+        if (record->pid == 0)
+            continue;
+        if (record->died_at == 0 && process_started(record->pid) != record->started)
+            record->died_at = now;
+        if (record->died_at != 0 && now - record->died_at >= segment->teardown_ns)
+            memset(record, 0, sizeof *record);
+    }
+}
+
+static void init_mutex(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    pthread_mutex_init(mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+}
+
+static void format_parameters(const struct sim_config *config)
+{
+    segment->devices = config->devices;
+    segment->memory = config->memory;
+    segment->teardown_ns = config->teardown_ms * UINT64_C(1000000);
+}
+
+static void format(const struct sim_config *config)
+{
+    memset(segment, 0, sizeof *segment);
+    format_parameters(config);
+    init_mutex(&segment->lock);
+    for (unsigned i = 0; i < SIM_MAX_DEVICES; i++) {
+        init_mutex(&segment->device[i].turn);
+        init_mutex(&segment->device[i].busy);
+    }
+    segment->magic = SEGMENT_MAGIC;
+}
+
+static bool enroll(const struct sim_config *config)
+{
+    lock(&segment->lock);
+    reap();
+    bool others = false;
+    struct record *free_record = NULL;
+    for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
+        if (record->pid != 0)
+            others = true;
+        else if (free_record == NULL)
+            free_record = record;
+    }
+    if (!others)
+        format_parameters(config);
+    if (free_record != NULL) {
+        free_record->started = process_started(getpid());
+        free_record->pid = getpid();
+    }
+    pthread_mutex_unlock(&segment->lock);
+    self = free_record;
+    if (self == NULL)
+        fprintf(stderr, "gpushare-sim: %d processes use '%s' already: end some\n", MAX_RECORDS, config->name);
+    return self != NULL;
+}
+
+bool sim_segment_attach(const struct sim_config *config)
+{
+    if (segment == NULL) {
+        char path[128];
+        snprintf(path, sizeof path, "/dev/shm/gpushare-sim-%s", config->name);
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        struct stat status;
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0 ||
+            (status.st_size < (off_t)sizeof *segment && ftruncate(fd, sizeof *segment) != 0)) {
+            fprintf(stderr, "gpushare-sim: cannot open %s: %s: remove it or set GPUSHARE_SIM_NAME\n", path,
+                    strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            return false;
+        }
+        void *address = mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (address == MAP_FAILED) {
+            fprintf(stderr, "gpushare-sim: cannot map %s: %s\n", path, strerror(errno));
+            close(fd);
+            return false;
+        }
+        segment = address;
+        if (segment->magic != SEGMENT_MAGIC)
+            format(config);
+        close(fd); /* and with it the flock */
+    }
+    if (self == NULL && !enroll(config))
+        return false;
+    if (segment->devices != config->devices || segment->memory != config->memory)
+        fprintf(stderr,
+                "gpushare-sim: '%s' is in use with %llu devices of %llu bytes: GPUSHARE_SIM_DEVICES and "
+                "GPUSHARE_SIM_MEMORY of this process are ignored\n",
+                config->name, (unsigned long long)segment->devices, (unsigned long long)segment->memory);
+    return true;
+}
+
+void sim_segment_detach(void)
+{
+    if (self == NULL)
+        return;
+    lock(&segment->lock);
+    struct record *record = self;
+    self = NULL;
+    memset(record, 0, sizeof *record);
+    pthread_mutex_unlock(&segment->lock);
+}
+
+void sim_segment_forget(void)
+{
+    self = NULL;
+}
+
+unsigned sim_segment_devices(void)
+{
+    return (unsigned)segment->devices;
+}
+
+uint64_t sim_segment_memory(void)
+{
+    return segment->memory;
+}
+
+static void sum(unsigned device, struct sim_usage *usage)
+{
+    *usage = (struct sim_usage){.total = segment->memory};
+    for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
+        if (record->pid == 0)
+            continue;
+        usage->used += record->charged[device][SIM_CHARGE_MEMORY] + record->charged[device][SIM_CHARGE_CONTEXT];
+        usage->managed += record->managed[device];
+    }
+}
+
+/* Takes managed residency from whoever used his longest ago, this process included unless it is spared. */
+static uint64_t steal(unsigned device, uint64_t bytes, uint64_t older_than, const struct record *spared)
+{
+    uint64_t stolen = 0;
+    while (stolen < bytes) {
+        struct record *victim = NULL;
+        for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++)
+            if (record->pid != 0 && record != spared && record->managed[device] > 0 &&
+                record->managed_at[device] < older_than &&
+                (victim == NULL || record->managed_at[device] < victim->managed_at[device]))
+                victim = record;
+        if (victim == NULL)
+            break;
+        uint64_t part = bytes - stolen < victim->managed[device] ? bytes - stolen : victim->managed[device];
+        victim->managed[device] -= part;
+        stolen += part;
+    }
+    return stolen;
+}
+
+bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes)
+{
+    if (self == NULL)
+        return false;
+    lock(&segment->lock);
+    struct sim_usage usage;
+    sum(device, &usage);
+    if (bytes > usage.total || usage.used > usage.total - bytes) {
+        reap();
+        sum(device, &usage);
+    }
+    bool fits = bytes <= usage.total && usage.used <= usage.total - bytes;
+    if (fits) {
+        uint64_t room = usage.total - usage.used - bytes;
+        if (usage.managed > room)
+            steal(device, usage.managed - room, UINT64_MAX, NULL);
+        self->charged[device][what] += bytes;
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return fits;
+}
+
+void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
+{
+    if (self == NULL)
+        return;
+    lock(&segment->lock);
+    self->charged[device][what] -= bytes;
+    pthread_mutex_unlock(&segment->lock);
+}
+
+void sim_segment_usage(unsigned device, struct sim_usage *usage)
+{
+    lock(&segment->lock);
+    reap();
+    sum(device, usage);
+    pthread_mutex_unlock(&segment->lock);
+}
+
+unsigned sim_segment_processes(unsigned device, struct sim_process_usage *processes, unsigned size)
+{
+    unsigned count = 0;
+    lock(&segment->lock);
+    reap();
+    for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
+        if (record->pid == 0 || record->died_at != 0 || record->charged[device][SIM_CHARGE_CONTEXT] == 0)
+            continue;
+        if (count < size)
+            processes[count] = (struct sim_process_usage){.pid = record->pid,
+                                                          .bytes = record->charged[device][SIM_CHARGE_MEMORY] +
+                                                                   record->charged[device][SIM_CHARGE_CONTEXT] +
+                                                                   record->managed[device]};
+        count++;
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return count;
+}
+
+uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t bytes, uint64_t bandwidth)
+{
+    uint64_t duration = (uint64_t)((double)bytes * 1e9 / (double)bandwidth);
+    uint64_t *free_at = &segment->device[device].free_at[engine];
+    uint64_t now = sim_now();
+    uint64_t before = __atomic_load_n(free_at, __ATOMIC_RELAXED), after;
+    do
+        after = (before > now ? before : now) + duration;
+    while (!__atomic_compare_exchange_n(free_at, &before, after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return after;
+}
+
+void sim_segment_compute_begin(unsigned device)
+{
+    struct device *d = &segment->device[device];
+    lock(&d->turn);
+    lock(&d->busy);
+    pthread_mutex_unlock(&d->turn);
+}
+
+void sim_segment_compute_end(unsigned device, uint64_t busy_ns)
+{
+    segment->device[device].busy_ns += busy_ns;
+    pthread_mutex_unlock(&segment->device[device].busy);
+}
+
+unsigned sim_segment_utilization(unsigned device)
+{
+    struct device *d = &segment->device[device];
+    lock(&segment->lock);
+    uint64_t now = sim_now(), busy = __atomic_load_n(&d->busy_ns, __ATOMIC_RELAXED);
+    uint64_t span = now - d->sampled_at, ran = busy - d->sampled_busy_ns;
+    d->sampled_at = now;
+    d->sampled_busy_ns = busy;
+    pthread_mutex_unlock(&segment->lock);
+    return span == 0 ? 0 : ran >= span ? 100 : (unsigned)(ran * 100 / span);
+}
+
+uint64_t sim_segment_managed_resident(unsigned device)
+{
+    if (self == NULL)
+        return 0;
+    lock(&segment->lock);
+    uint64_t bytes = self->managed[device];
+    pthread_mutex_unlock(&segment->lock);
+    return bytes;
+}
+
+uint64_t sim_segment_managed_admit(unsigned device, uint64_t bytes, uint64_t older_than, uint64_t *stolen)
+{
+    *stolen = 0;
+    if (self == NULL)
+        return 0;
+    lock(&segment->lock);
+    reap();
+    struct sim_usage usage;
+    sum(device, &usage);
+    uint64_t taken = usage.used + usage.managed;
+    uint64_t room = taken < usage.total ? usage.total - taken : 0;
+    if (room < bytes)
+        *stolen = steal(device, bytes - room, older_than, self);
+    uint64_t admitted = room + *stolen < bytes ? room + *stolen : bytes;
+    self->managed[device] += admitted;
+    self->managed_at[device] = sim_now();
+    pthread_mutex_unlock(&segment->lock);
+    return admitted;
+}
+
+void sim_segment_managed_drop(unsigned device, uint64_t bytes)
+{
+    if (self == NULL)
+        return;
+    lock(&segment->lock);
+    self->managed[device] -= bytes < self->managed[device] ? bytes : self->managed[device];
+    pthread_mutex_unlock(&segment->lock);
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The shared segment: what all processes that use the same simulated machine must agree on. It lives in /dev/shm, one
+ * file per GPUSHARE_SIM_NAME, and holds for each device the capacity, every process's bytes, and the engines' clocks.
+ *
+ * Nothing in it belongs to a process that could be missed: figures are kept per process, so the bytes of one that was
+ * killed are given back by whoever looks next, and the locks are robust.
+ */
+#ifndef SIM_SEGMENT_H
+#define SIM_SEGMENT_H
+
+#include "config.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+enum sim_engine { SIM_ENGINE_TO_DEVICE, SIM_ENGINE_TO_HOST, SIM_ENGINE_FAULT, SIM_ENGINES };
+
+enum sim_charge { SIM_CHARGE_MEMORY, SIM_CHARGE_CONTEXT };
+
+struct sim_usage {
+    uint64_t total;
+    uint64_t used;    /* memory and contexts, dead processes that are being torn down included */
+    uint64_t managed; /* resident managed bytes, which give way */
+};
+
+struct sim_process_usage {
+    pid_t pid;
+    uint64_t bytes;
+};
+
+/* Attaches to the segment of the configuration's name, creating it if need be. False after a line on stderr. */
+bool sim_segment_attach(const struct sim_config *config);
+
+/* Gives this process's record back. */
+void sim_segment_detach(void);
+
+/* The child of a fork has the mapping but not the record. */
+void sim_segment_forget(void);
+
+unsigned sim_segment_devices(void);
+uint64_t sim_segment_memory(void);
+
+/* Takes device memory for this process. False if it does not fit; managed memory of any process gives way. */
+bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes);
+void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes);
+
+void sim_segment_usage(unsigned device, struct sim_usage *usage);
+
+/* Processes with a context on the device, at most `size` of them; returns how many there are. */
+unsigned sim_segment_processes(unsigned device, struct sim_process_usage *processes, unsigned size);
+
+/* Reserves `bytes` worth of time on an engine and returns when it will be over (CLOCK_MONOTONIC, ns). */
+uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t bytes, uint64_t bandwidth);
+
+/* The compute engine: one kernel at a time among all processes; a process that waits is next. */
+void sim_segment_compute_begin(unsigned device);
+void sim_segment_compute_end(unsigned device, uint64_t busy_ns);
+
+/* Percentage of the time since the last call (of any process) during which kernels ran. */
+unsigned sim_segment_utilization(unsigned device);
+
+/*
+ * Managed memory. Others may have taken residency from this process since it last looked; `resident` is what it has
+ * now. Admit makes `bytes` more resident (as far as the device goes) by taking them from other processes whose last
+ * use is older than `older_than`; it returns how many bytes were admitted.
+ */
+uint64_t sim_segment_managed_resident(unsigned device);
+uint64_t sim_segment_managed_admit(unsigned device, uint64_t bytes, uint64_t older_than, uint64_t *stolen);
+void sim_segment_managed_drop(unsigned device, uint64_t bytes);
+
+uint64_t sim_now(void);
+void sim_sleep_until(uint64_t deadline);
+
+#endif
