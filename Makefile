@@ -16,6 +16,7 @@ export PIP_ROOT_USER_ACTION := ignore
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 # jlpm (yarn) must neither ask nor report.
 export YARN_ENABLE_TELEMETRY := 0
+export YARN_ENABLE_PROGRESS_BARS := 0
 export COREPACK_ENABLE_DOWNLOAD_PROMPT := 0
 
 LABEXTENSION := jupyter_gpushare/labextension/package.json
