@@ -68,15 +68,11 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-.PHONY: test test-c test-labextension test-python lint format
+.PHONY: test test-labextension test-python lint format
 test: packages-test setup ## every check and every test
 	@$(MAKE) lint
-	@$(MAKE) test-c
 	@$(MAKE) test-labextension
 	@$(MAKE) test-python
-
-test-c: setup ## C unit tests, with sanitizers
-	$(MAKE) -j2 -C tests/csrc PYTHON=$(VENV)/bin/python
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
