@@ -99,7 +99,7 @@ format: $(STAMPS)/node ## format all sources
 
 .PHONY: build wheels lock clean
 build: setup ## sdist and a wheel for this machine
-	rm -rf build/*/lib jupyter_gpushare/labextension
+	rm -rf dist jupyter_gpushare/labextension
 	python -m build --no-isolation
 
 wheels: build ## also a wheel for aarch64
