@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The CUDA program that `gpushare bench` measures with. It finds the driver as any program does, so it runs the same
+ * with and without the interposer preloaded. All times are CLOCK_MONOTONIC in nanoseconds.
+ *
+ * It is a library, loaded into a Python process, because a library can be built for old systems where a program cannot.
+ *
+ *   probe MODULE launch COUNT GAP_NS   launches an empty kernel COUNT times, GAP_NS apart; prints "<ns per launch>"
+ *   probe MODULE serve                 carries out commands from standard input, one a line, and answers each:
+ *     alloc BYTES          "ok"
+ *     touch                writes to the memory: "<start> <end>"
+ *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 100 us, a line
+ *                          "<end of the launch before> <end>", and at last "done <launches>"
+ *     cell                 tells the interposer that the cell ended: "<time>"
+ *     pause                answers "<time>" once all work is done
+ *     kernel               answers "<time>" after one launch and its end
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The few types that are needed. */
+typedef unsigned long long address;
+typedef int (*launch_function)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *,
+                               void **, void **);
+
+/* An empty kernel for a real driver; the simulated one loads MODULE instead. */
+static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty() { ret; }\n";
+
+enum { WAITED_NS = 100000, MOST_WAITS = 4096 };
+
+static void *driver;
+static void *kernel;
+static launch_function launch;
+static address memory;
+static size_t memory_bytes;
+
+static uint64_t now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+static void *symbol(const char *name)
+{
+    void *found = dlsym(driver, name);
+    if (found == NULL) {
+        fprintf(stderr, "probe: the driver has no %s\n", name);
+        exit(1);
+    }
+    return found;
+}
+
+static void require(int result, const char *what)
+{
+    if (result == 0)
+        return;
+    fprintf(stderr, "probe: %s: CUDA error %d\n", what, result);
+    exit(1);
+}
+
+static void set_up(const char *path)
+{
+    void *context, *module;
+    driver = dlopen("libcuda.so.1", RTLD_NOW);
+    if (driver == NULL) {
+        fprintf(stderr, "probe: %s\n", dlerror());
+        exit(1);
+    }
+    require(((int (*)(unsigned))symbol("cuInit"))(0), "cuInit");
+    require(((int (*)(void **, int))symbol("cuDevicePrimaryCtxRetain"))(&context, 0), "cuDevicePrimaryCtxRetain");
+    require(((int (*)(void *))symbol("cuCtxSetCurrent"))(context), "cuCtxSetCurrent");
+    if (((int (*)(void **, const void *))symbol("cuModuleLoadData"))(&module, ptx) != 0)
+        require(((int (*)(void **, const char *))symbol("cuModuleLoad"))(&module, path), "cuModuleLoad");
+    require(((int (*)(void **, void *, const char *))symbol("cuModuleGetFunction"))(&kernel, module, "empty"),
+            "cuModuleGetFunction");
+    launch = (launch_function)symbol("cuLaunchKernel");
+}
+
+static void launch_once(void)
+{
+    require(launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+}
+
+static void synchronize(void)
+{
+    require(((int (*)(void))symbol("cuCtxSynchronize"))(), "cuCtxSynchronize");
+}
+
+/* With a gap, only the calls themselves are timed; without one, the whole loop, since a clock costs as much. */
+static void time_launches(unsigned long count, unsigned long gap)
+{
+    launch_once();
+    uint64_t begin = now(), spent = 0;
+    for (unsigned long i = 0; i < count; i++) {
+        uint64_t before = 0;
+        if (gap != 0) {
+            for (uint64_t until = now() + gap; before < until;)
+                before = now();
+        }
+        launch_once();
+        if (gap != 0)
+            spent += now() - before;
+    }
+    if (gap == 0)
+        spent = now() - begin;
+    synchronize();
+    printf("%.3f\n", (double)spent / (double)count);
+}
+
+static void loop(double seconds, unsigned gap_us)
+{
+    static uint64_t waits[MOST_WAITS][2];
+    unsigned waited = 0;
+    unsigned long launches = 0;
+    uint64_t end = now() + (uint64_t)(seconds * 1e9), last = now();
+    while (last < end) {
+        uint64_t before = now();
+        launch_once();
+        uint64_t after = now();
+        launches++;
+        if (after - before > WAITED_NS && waited < MOST_WAITS) {
+            waits[waited][0] = last;
+            waits[waited++][1] = after;
+        }
+        last = after;
+        if (gap_us != 0)
+            usleep(gap_us);
+    }
+    for (unsigned i = 0; i < waited; i++)
+        printf("%llu %llu\n", (unsigned long long)waits[i][0], (unsigned long long)waits[i][1]);
+    printf("done %lu\n", launches);
+}
+
+static void serve(void)
+{
+    char line[256];
+    int (*alloc)(address *, size_t) = symbol("cuMemAlloc_v2");
+    int (*set)(address, unsigned char, size_t) = symbol("cuMemsetD8_v2");
+    void (*cell_end)(const char *) = dlsym(driver, "gpushare_cell_end");
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printf("ready\n");
+    while (fgets(line, sizeof(line), stdin) != NULL) {
+        char word[32] = "";
+        double first = 0;
+        unsigned second = 0;
+        sscanf(line, "%31s %lf %u", word, &first, &second);
+        if (strcmp(word, "alloc") == 0) {
+            memory_bytes = (size_t)first;
+            require(alloc(&memory, memory_bytes), "cuMemAlloc");
+            printf("ok\n");
+        } else if (strcmp(word, "touch") == 0) {
+            uint64_t before = now();
+            require(set(memory, 1, memory_bytes), "cuMemsetD8");
+            printf("%llu %llu\n", (unsigned long long)before, (unsigned long long)now());
+        } else if (strcmp(word, "loop") == 0) {
+            loop(first, second);
+        } else if (strcmp(word, "cell") == 0) {
+            uint64_t time = now();
+            if (cell_end != NULL)
+                cell_end("bench");
+            printf("%llu\n", (unsigned long long)time);
+        } else if (strcmp(word, "pause") == 0) {
+            synchronize();
+            printf("%llu\n", (unsigned long long)now());
+        } else if (strcmp(word, "kernel") == 0) {
+            launch_once();
+            uint64_t time = now();
+            synchronize();
+            printf("%llu\n", (unsigned long long)time);
+        } else {
+            fprintf(stderr, "probe: unknown command: %s", line);
+            exit(2);
+        }
+    }
+}
+
+__attribute__((visibility("default"))) int gpushare_probe(int count, char **arguments)
+{
+    if (count == 5 && strcmp(arguments[2], "launch") == 0) {
+        set_up(arguments[1]);
+        time_launches(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));
+    } else if (count == 3 && strcmp(arguments[2], "serve") == 0) {
+        set_up(arguments[1]);
+        serve();
+    } else {
+        fprintf(stderr, "usage: probe MODULE launch COUNT GAP_NS | probe MODULE serve\n");
+        return 2;
+    }
+    return 0;
+}
