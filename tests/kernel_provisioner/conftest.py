@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory
+
+from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """The simulated driver, a socket, kernelspecs and a default provisioner of this test's own."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        monkeypatch.setenv("GPUSHARE_SIM", "1")
+        monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
+        monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")
+        monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "data"))
+        monkeypatch.setenv("JUPYTER_DEFAULT_PROVISIONER_NAME", "gpushare")
+        monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+        KernelProvisionerFactory.clear_instance()
+        yield
+        KernelProvisionerFactory.clear_instance()
+
+
+@pytest.fixture
+def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
+    """Run a scheduler; the value asks it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe"], stdin=subprocess.PIPE
+    )
+
+    def ask(op: str, **params: Any) -> dict[str, Any]:
+        with ControlClient() as client:
+            return client.request(op, **params)
+
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            ask("status")
+            break
+        except ControlError:
+            assert process.poll() is None, "the scheduler ended"
+            assert time.monotonic() < deadline, "the scheduler does not answer"
+            time.sleep(0.02)
+    yield ask
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+
+
+@pytest.fixture
+def add_kernelspec(tmp_path: Path) -> Callable[..., str]:
+    """Write a kernelspec; the value makes one of a name."""
+
+    def add(name: str, **fields: Any) -> str:
+        folder = tmp_path / "data" / "kernels" / name
+        folder.mkdir(parents=True)
+        spec = {
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": name,
+            "language": "python",
+            **fields,
+        }
+        (folder / "kernel.json").write_text(json.dumps(spec))
+        return name
+
+    return add
+
+
+class Kernel:
+    """A started kernel, its manager and a client."""
+
+    def __init__(self, manager: AsyncKernelManager, client: AsyncKernelClient) -> None:
+        self.manager = manager
+        self.client = client
+
+    @property
+    def pid(self) -> int:
+        assert self.manager.provisioner is not None
+        pid = self.manager.provisioner.pid  # type: ignore[attr-defined]
+        assert isinstance(pid, int)
+        return pid
+
+    def environment(self) -> dict[str, str]:
+        entries = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
+        return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+    def command(self) -> list[str]:
+        return Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")[:-1]
+
+    async def execute(self, code: str, said: asyncio.Event | None = None) -> Result:
+        """Run a cell. ``said`` is set when it first prints: an interrupt before a cell runs is lost in ipykernel."""
+        outputs: list[dict[str, Any]] = []
+
+        def note(message: dict[str, Any]) -> None:
+            outputs.append(message)
+            if said is not None and message["msg_type"] == "stream":
+                said.set()
+
+        reply = await self.client.execute_interactive(code, output_hook=note, timeout=60)
+        return Result(reply, outputs)
+
+
+class Result:
+    """What came of a cell."""
+
+    def __init__(self, reply: dict[str, Any], outputs: list[dict[str, Any]]) -> None:
+        self.reply: dict[str, Any] = reply["content"]
+        self.msg_id: str = reply["parent_header"]["msg_id"]
+        self.outputs = outputs
+
+    def stream(self, name: str) -> str:
+        return "".join(
+            output["content"]["text"]
+            for output in self.outputs
+            if output["msg_type"] == "stream" and output["content"]["name"] == name
+        )
+
+    def data(self) -> dict[str, str]:
+        found = [o["content"]["data"] for o in self.outputs if o["msg_type"] == "execute_result"]
+        assert len(found) == 1
+        data: dict[str, str] = found[0]
+        return data
+
+    def errors(self) -> list[str]:
+        return [o["content"]["ename"] for o in self.outputs if o["msg_type"] == "error"]
+
+
+@contextlib.asynccontextmanager
+async def started(
+    name: str = "python3", manager: AsyncKernelManager | None = None, **options: Any
+) -> AsyncIterator[Kernel]:
+    """Start a kernel, wait until it is there, and end it."""
+    manager = manager or AsyncKernelManager(kernel_name=name)
+    await manager.start_kernel(**options)
+    client = manager.client()
+    client.start_channels()
+    try:
+        await client.wait_for_ready(timeout=60)
+        yield Kernel(manager, client)
+    finally:
+        client.stop_channels()
+        await manager.shutdown_kernel(now=True)
+
+
+async def eventually(condition: Callable[[], Any], what: str) -> Any:
+    """Wait until a condition holds, and return its value."""
+    deadline = time.monotonic() + 30
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not in time: {what}"
+        await asyncio.sleep(0.02)
+    return value

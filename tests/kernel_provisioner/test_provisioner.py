@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jupyter_client
+import pytest
+from jupyter_client.ioloop import AsyncIOLoopKernelManager
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning.local_provisioner import LocalProvisioner
+from traitlets.config import Config
+from traitlets.traitlets import TraitError
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, provisioner
+
+from .conftest import Kernel, eventually, started
+
+Ask = Callable[..., dict[str, Any]]
+
+#: What a process has that is under the interposer.
+SHIMS = [str(LIBRARIES / f"libgpushare{part}.so") for part in ("", "-alias", "-nvml")]
+
+
+def is_shared(kernel: Kernel) -> bool:
+    environment = kernel.environment()
+    return "GPUSHARE_GROUP" in environment or "libgpushare" in environment.get("LD_PRELOAD", "")
+
+
+async def test_a_kernel_is_a_client() -> None:
+    environment = {**os.environ, "JPY_SESSION_NAME": "/notebooks/train.ipynb", "LD_PRELOAD": ""}
+    async with started(env=environment) as kernel:
+        found = kernel.environment()
+        assert found["LD_PRELOAD"].split(":")[:3] == SHIMS
+        assert found["GPUSHARE_GROUP"] == kernel.manager.kernel_id
+        assert found["GPUSHARE_NAME"] == "train.ipynb"
+        assert found["GPUSHARE_SOCKET"] == os.environ["GPUSHARE_SOCKET"]
+        assert found["GPUSHARE_DRIVER"] == str(LIBRARIES / "sim" / "libcuda.so.1")
+        assert "GPUSHARE_BACKEND" not in found
+        maps = Path(f"/proc/{kernel.pid}/maps").read_text()
+        assert all(shim in maps for shim in SHIMS)
+
+
+async def test_a_kernel_without_notebook_is_named_after_its_kernelspec() -> None:
+    async with started() as kernel:
+        assert kernel.manager.kernel_id is not None
+        assert kernel.environment()["GPUSHARE_NAME"] == f"python3 {kernel.manager.kernel_id[:8]}"
+
+
+async def test_nothing_is_left_in_the_users_namespace() -> None:
+    async with started() as kernel:
+        found = await kernel.execute("%who\nprint(sorted(sys_name for sys_name in Out), In[:-1])")
+        assert found.stream("stdout").splitlines() == ["Interactive namespace is empty.", "[] ['']"]
+        assert found.reply["execution_count"] == 1
+        assert found.stream("stderr") == ""
+
+
+async def test_the_users_own_start_up_still_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = Path(os.environ["IPYTHONDIR"]) / "profile_default"
+    (profile / "startup").mkdir(parents=True)
+    (profile / "startup" / "10.py").write_text("from_file = 1\n")
+    (profile / "ipython_kernel_config.py").write_text(
+        "c.InteractiveShellApp.exec_lines = ['from_line = 2']\nc.InteractiveShellApp.extensions = ['autoreload']\n"
+    )
+    (tmp_path / "startup.py").write_text("from_pythonstartup = 3\n")
+    monkeypatch.setenv("PYTHONSTARTUP", str(tmp_path / "startup.py"))
+    async with started() as kernel:
+        found = await kernel.execute(
+            "print(from_file, from_line, from_pythonstartup)\n%who\n%autoreload"
+        )
+        assert found.stream("stdout").splitlines() == ["1 2 3", "Interactive namespace is empty."]
+        assert found.reply["status"] == "ok"
+        assert (
+            (await kernel.execute("%gpushare nonsense"))
+            .stream("stderr")
+            .startswith("UsageError: gpushare: ")
+        )
+
+
+async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None:
+    async with started(add_kernelspec("out", metadata={"gpushare": {"enabled": False}})) as kernel:
+        assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
+        assert not is_shared(kernel)
+        assert len(kernel.command()) == 5
+
+
+async def test_a_kernelspec_opts_in(add_kernelspec: Callable[..., str]) -> None:
+    manager = AsyncKernelManager(
+        kernel_name=add_kernelspec("in", metadata={"gpushare": {"enabled": True}}),
+        config=Config({"GpuShareProvisioner": {"enabled": False}}),
+    )
+    async with started(manager=manager) as kernel:
+        assert is_shared(kernel)
+
+
+async def test_the_users_provisioner_wins(
+    add_kernelspec: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named = add_kernelspec(
+        "named", metadata={"kernel_provisioner": {"provisioner_name": "local-provisioner"}}
+    )
+    async with started(named) as kernel:
+        assert type(kernel.manager.provisioner) is LocalProvisioner
+        assert not is_shared(kernel)
+
+
+async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> None:
+    settings = Config({"GpuShareProvisioner": {"backend": "plain", "memory": "1GiB"}})
+    async with started(
+        manager=AsyncKernelManager(kernel_name="python3", config=settings)
+    ) as kernel:
+        found = kernel.environment()
+        assert (found["GPUSHARE_BACKEND"], found["GPUSHARE_MEMORY"]) == ("plain", str(1 << 30))
+    own = add_kernelspec("own", metadata={"gpushare": {"backend": "swap", "memory": "2GiB"}})
+    async with started(manager=AsyncKernelManager(kernel_name=own, config=settings)) as kernel:
+        found = kernel.environment()
+        assert (found["GPUSHARE_BACKEND"], found["GPUSHARE_MEMORY"]) == ("swap", str(2 << 30))
+
+
+@pytest.mark.parametrize(
+    ("metadata", "complaint"),
+    [
+        ({"backend": "fast", "memory": "1GiB"}, "choose auto, swap, managed or plain"),
+        ({"memory": True, "backend": "swap"}, 'write for instance "20GiB"'),
+        ({"memory": "lots", "backend": "swap"}, "write for instance 20GiB"),
+        ({"enabled": "yes"}, "must be true or false"),
+        ({"gpu": 3}, "there are enabled, backend and memory"),
+        ("off", "must be an object"),
+    ],
+)
+async def test_bad_metadata_is_named_and_left_out(
+    metadata: Any,
+    complaint: str,
+    add_kernelspec: Callable[..., str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with started(add_kernelspec("bad", metadata={"gpushare": metadata})) as kernel:
+        assert is_shared(kernel)
+        found = kernel.environment()
+        # What was said rightly beside it still holds.
+        good = {"fast": "GPUSHARE_MEMORY", True: "GPUSHARE_BACKEND", "lots": "GPUSHARE_BACKEND"}
+        for value in metadata.values() if isinstance(metadata, dict) else ():
+            if value in good:
+                assert good[value] in found
+        assert {"GPUSHARE_BACKEND", "GPUSHARE_MEMORY"} - found.keys()
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    ours = [message for message in said if message.startswith("gpushare: ")]
+    assert len(ours) == 1
+    assert complaint in ours[0]
+    assert "kernelspec bad" in ours[0]
+    assert "\n" not in ours[0]
+
+
+def test_a_bad_setting_is_refused() -> None:
+    with pytest.raises(TraitError, match="20GiB"):
+        GpuShareProvisioner(memory="much")
+    with pytest.raises(TraitError, match="backend"):
+        GpuShareProvisioner(backend="fast")
+
+
+async def test_a_restarted_kernel_stays_in_its_group() -> None:
+    async with started() as kernel:
+        first, pid = kernel.environment()["GPUSHARE_GROUP"], kernel.pid
+        await kernel.manager.restart_kernel(now=True)
+        await kernel.client.wait_for_ready(timeout=60)
+        assert kernel.pid != pid
+        assert kernel.environment()["GPUSHARE_GROUP"] == first
+        # It was told to end: nothing was wrong with the interposer.
+        assert is_shared(kernel)
+
+
+async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provisioner, "find_driver", lambda environ: None)
+    async with started() as kernel:
+        assert not is_shared(kernel)
+        assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in kernel.environment()
+        said = (await kernel.execute("%gpushare")).stream("stderr")
+        assert "no CUDA driver was found" in said
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "broken", ["client_environment", "find_driver", "socket_path", "with_in_kernel_part"]
+)
+async def test_a_fault_of_ours_does_not_cost_the_kernel(
+    broken: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*args: object, **options: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(provisioner, broken, fail)
+    async with started() as kernel:
+        assert not is_shared(kernel)
+        assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
+    assert any("starts without sharing" in record.getMessage() for record in caplog.records)
+
+
+def poisoned(folder: Path) -> str:
+    """Make interposer libraries that take every process down that loads them."""
+    (folder / "libs").mkdir()
+    source = folder / "abort.c"
+    source.write_text(
+        "#include <stdlib.h>\n__attribute__((constructor)) static void fail(void) { abort(); }\n"
+    )
+    library = folder / "libs" / "libgpushare.so"
+    subprocess.run(
+        [os.environ.get("CC", "cc"), "-shared", "-fPIC", "-o", library, source], check=True
+    )
+    for part in ("-alias", "-nvml"):
+        shutil.copy(LIBRARIES / f"libgpushare{part}.so", folder / "libs")
+    return str(folder / "libs")
+
+
+async def test_a_kernel_that_dies_at_once_is_started_again_without(
+    scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    manager = AsyncIOLoopKernelManager(
+        kernel_name="python3",
+        config=Config(
+            {
+                "GpuShareProvisioner": {"library_dir": poisoned(tmp_path)},
+                "KernelRestarter": {"time_to_dead": 0.2},
+            }
+        ),
+    )
+    async with started(manager=manager) as kernel:
+        assert not is_shared(kernel)
+        said = (await kernel.execute("%gpushare status")).stream("stderr")
+        assert "this kernel runs without the interposer: the kernel ended by itself" in said
+        assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
+        notices = scheduler("status")["status"]["notices"]
+        assert [(notice["group"], notice["code"]) for notice in notices] == [
+            (manager.kernel_id, "started_without_interposer")
+        ]
+        # Nor is it tried again when the user restarts it.
+        await manager.restart_kernel(now=True)
+        await kernel.client.wait_for_ready(timeout=60)
+        assert not is_shared(kernel)
+    assert any("before its first heartbeat" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_kernel_that_dies_later_is_started_again_as_it_was() -> None:
+    manager = AsyncIOLoopKernelManager(
+        kernel_name="python3", config=Config({"KernelRestarter": {"time_to_dead": 0.2}})
+    )
+    async with started(manager=manager) as kernel:
+        pid = kernel.pid
+        found = kernel.manager.provisioner._first_beat  # type: ignore[union-attr]
+        await eventually(lambda: found.seen, "the first heartbeat")
+        os.kill(pid, 9)
+        await eventually(lambda: kernel.pid != pid, "the restart")
+        await kernel.client.wait_for_ready(timeout=60)
+        assert is_shared(kernel)
+
+
+async def test_a_foreign_environment(tmp_path: Path, add_kernelspec: Callable[..., str]) -> None:
+    # ipykernel and what it needs, without this package.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    ours = Path(jupyter_client.__file__).parent.parent
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    packages = tmp_path / "venv" / "lib" / version / "site-packages"
+    for entry in ours.iterdir():
+        if "gpushare" not in entry.name and entry.suffix != ".pth":
+            (packages / entry.name).symlink_to(entry)
+    argv = [
+        str(tmp_path / "venv/bin/python"),
+        "-m",
+        "ipykernel_launcher",
+        "-f",
+        "{connection_file}",
+    ]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    async with started(
+        add_kernelspec("foreign", argv=argv), env=environment, cwd=str(tmp_path)
+    ) as kernel:
+        code = """\
+            import sys
+            try:
+                import jupyter_gpushare
+            except ModuleNotFoundError:
+                print(sys.prefix)
+        """
+        found = await kernel.execute(textwrap.dedent(code))
+        assert found.stream("stdout").strip() == str(tmp_path / "venv")
+        said = (await kernel.execute("%gpushare status")).stream("stderr")
+        assert "no scheduler answers at" in said
+        assert str(LIBRARIES / "libgpushare.so") in Path(f"/proc/{kernel.pid}/maps").read_text()
+
+
+async def test_another_language(tmp_path: Path, add_kernelspec: Callable[..., str]) -> None:
+    script = tmp_path / "fake_kernel.py"
+    script.write_text(
+        textwrap.dedent(
+            """\
+            import sys
+            from ipykernel.kernelapp import IPKernelApp
+            from ipykernel.kernelbase import Kernel
+
+            assert len(sys.argv) == 3, sys.argv
+
+            class Fake(Kernel):
+                implementation = language = "fake"
+                implementation_version = language_version = banner = "1"
+                language_info = {"name": "fake", "mimetype": "text/plain", "file_extension": ".fake"}
+
+                async def do_execute(self, code, silent, *args, **kwargs):
+                    return {"status": "ok", "execution_count": 1, "payload": [], "user_expressions": {}}
+
+            IPKernelApp.launch_instance(kernel_class=Fake)
+            """
+        )
+    )
+    argv = [sys.executable, str(script), "-f", "{connection_file}"]
+    async with started(add_kernelspec("fake", argv=argv, language="fake")) as kernel:
+        assert is_shared(kernel)
+        assert (await kernel.execute("anything")).reply["status"] == "ok"
+
+
+async def test_a_kernel_that_never_uses_cuda_pays_nothing(
+    scheduler: Ask, add_kernelspec: Callable[..., str]
+) -> None:
+    def threads(kernel: Kernel) -> int:
+        return len(os.listdir(f"/proc/{kernel.pid}/task"))
+
+    def sockets(kernel: Kernel) -> int:
+        folder = Path(f"/proc/{kernel.pid}/fd")
+        return sum(os.readlink(entry).startswith("socket:") for entry in folder.iterdir())
+
+    plain = add_kernelspec("plain", metadata={"gpushare": {"enabled": False}})
+    async with started(plain) as bare, started() as shared:
+        for kernel in (bare, shared):
+            await kernel.execute("1 + 1")
+        assert (threads(shared), sockets(shared)) == (threads(bare), sockets(bare))
+        assert scheduler("status")["status"]["groups"] == []
+
+
+async def test_an_interrupt_is_bounded_where_the_scheduler_is_stuck() -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        # It takes connections and never answers.
+        server.bind(os.environ["GPUSHARE_SOCKET"])
+        server.listen()
+        async with started() as kernel:
+            said = asyncio.Event()
+            cell = asyncio.create_task(
+                kernel.execute("print(1, flush=True)\nimport time; time.sleep(50)", said)
+            )
+            await asyncio.wait_for(said.wait(), 30)
+            await asyncio.wait_for(kernel.manager.interrupt_kernel(), 4)
+            assert (await cell).reply["ename"] == "KeyboardInterrupt"
