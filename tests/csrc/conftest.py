@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -73,10 +72,10 @@ def declared(generate: ModuleType, root: Path, headers: Path) -> dict[str, tuple
 def compile_c(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """Return a function that compiles one of this folder's C files."""
 
-    def compile_one(source: str, output: str, *flags: str) -> Path:
+    def compile_one(source: str, output: str, *flags: str, compiler: str = "cc") -> Path:
         folder = tmp_path_factory.mktemp(Path(source).stem)
         path = folder / output
-        command = ["cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]
+        command = [compiler, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-o"]
         subprocess.run([*command, str(path), str(HERE / source), *flags], check=True)
         return path
 
@@ -104,11 +103,3 @@ def preloaded(libraries: Path) -> Callable[..., subprocess.CompletedProcess[str]
         )
 
     return run
-
-
-@pytest.fixture(scope="session")
-def readelf() -> str:
-    """Return the command readelf."""
-    path = shutil.which("readelf")
-    assert path is not None, "readelf is part of binutils, which the C compiler needs"
-    return path

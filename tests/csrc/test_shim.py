@@ -102,18 +102,16 @@ def test_a_plugin_linked_with_the_driver(
     assert done.stdout.strip().endswith("/libgpushare.so")
 
 
-def test_arguments_survive_the_first_call(python: Callable[..., Any]) -> None:
-    """The call that opens the driver must reach it with all of its arguments, whichever it is."""
-    first = {
-        "floating point": "cuda.cuParamSetf(ctypes.c_void_p(0x11), 22, ctypes.c_float(3.5))",
-        "on the stack": "cuda.cuOccupancyMaxPotentialBlockSizeWithFlags("
-        "ctypes.byref(a), ctypes.byref(b), *(ctypes.c_void_p(n) for n in range(3, 8)))",
-        "gated, on the stack": "cuda.cuLaunchKernel(*(ctypes.c_void_p(n) for n in range(1, 12)))",
-    }
-    for what, call in first.items():
-        code = "a, b = ctypes.c_int(), ctypes.c_int()\ncuda = ctypes.CDLL('libcuda.so.1')\n"
-        code += f"result = [{call} for _ in range(2)]"
-        assert python(code) == [0, 0], what
+@pytest.mark.parametrize(
+    "first", range(3), ids=["floating point", "on the stack", "gated, on the stack"]
+)
+def test_arguments_survive_the_first_call(
+    preloaded: Run, compile_c: Compile, small_driver: Path, first: int
+) -> None:
+    link = (str(small_driver), f"-Wl,-rpath,{small_driver.parent}")
+    program = compile_c("arguments.c", "arguments", *link)
+    done = preloaded(program, str(first), env={"GPUSHARE_DRIVER": small_driver})
+    assert done.stdout.split() == ["0"] * 6
 
 
 def test_first_calls_at_the_same_time(

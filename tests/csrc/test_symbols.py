@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,6 +18,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
 SHIMS = ("libgpushare.so", "libgpushare-alias.so", "libgpushare-nvml.so")
+AARCH64 = "aarch64-linux-gnu-gcc"
 #: CentOS 7 and manylinux2014: the oldest system that people still run notebooks on.
 OLDEST_GLIBC = (2, 17)
 
@@ -122,23 +124,41 @@ def test_a_newer_glibc_would_be_noticed(tmp_path: Path) -> None:
     assert bool(too_new(library)) == new
 
 
-def test_it_compiles_for_aarch64(root: Path, tmp_path: Path) -> None:
-    compiler = "aarch64-linux-gnu-gcc"
-    if shutil.which(compiler) is None:
-        pytest.skip(f"no {compiler} here (Debian: apt-get install gcc-aarch64-linux-gnu)")
-    command = [
-        "make",
-        "-j2",
-        "-C",
-        str(root / "csrc"),
-        f"CC={compiler}",
-        f"PYTHON={sys.executable}",
-    ]
-    command += [f"OUT={tmp_path / 'out'}", f"BUILD={tmp_path / 'build'}", "interposer"]
+@pytest.fixture(scope="module")
+def for_aarch64(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the libraries for the other machine."""
+    if shutil.which(AARCH64) is None:
+        pytest.skip(f"no {AARCH64} here (Debian: apt-get install gcc-aarch64-linux-gnu)")
+    folder = tmp_path_factory.mktemp("aarch64")
+    command = ["make", "-j2", "-C", str(root / "csrc"), f"CC={AARCH64}", f"PYTHON={sys.executable}"]
+    command += [f"OUT={folder}", f"BUILD={folder / 'build'}", "interposer"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_it_compiles_for_aarch64(for_aarch64: Path) -> None:
     for name in SHIMS:
-        library = tmp_path / "out" / name
-        with library.open("rb") as file:
+        with (for_aarch64 / name).open("rb") as file:
             assert ELFFile(file).get_machine_arch() == "AArch64"
-        assert too_new(library) == set()
+        assert too_new(for_aarch64 / name) == set()
+
+
+def test_it_runs_on_aarch64(for_aarch64: Path, compile_c: Callable[..., Path]) -> None:
+    emulator = shutil.which("qemu-aarch64")
+    if emulator is None:
+        pytest.skip("no qemu-aarch64 here (Debian: apt-get install qemu-user)")
+    flags = ("-shared", "-fPIC", "-Wl,-Bsymbolic", "-Wl,-soname,libcuda.so.1")
+    driver = compile_c("small_driver.c", "libcuda.so.1", *flags, compiler=AARCH64)
+    library = for_aarch64 / "libgpushare.so"
+    arguments = compile_c("arguments.c", "arguments", str(driver), compiler=AARCH64)
+    calls = compile_c("first_calls.c", "calls", "-pthread", str(driver), compiler=AARCH64)
+    command = [emulator, "-L", f"/usr/{AARCH64.removesuffix('-gcc')}"]
+    command += ["-E", f"LD_PRELOAD={library}", "-E", f"GPUSHARE_DRIVER={driver}"]
+    for first in range(3):
+        done = subprocess.run(
+            [*command, str(arguments), str(first)], capture_output=True, text=True, check=True
+        )
+        assert done.stdout.split() == ["0"] * 6
+    done = subprocess.run([*command, str(calls)], capture_output=True, text=True, check=True)
+    assert done.stdout == "32\n"
