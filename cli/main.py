@@ -8,9 +8,10 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from .. import __version__
+from ..scheduler.arguments import Parser
 
 #: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
 COMMANDS = {
@@ -25,14 +26,6 @@ COMMANDS = {
     "demo": "demo",
     "bench": "bench",
 }
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        """Exit with the message and status 2."""
-        self.exit(2, f"gpushare: {message}; see: {self.prog} --help\n")
 
 
 def build_parser(command: str | None = None) -> argparse.ArgumentParser:

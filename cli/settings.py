@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..scheduler.__main__ import quantum
+from ..scheduler.arguments import quantum
 from ..scheduler.control import ControlClient, ControlError
 from .main import complain
 

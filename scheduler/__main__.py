@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .address import AddressError, prepare, socket_path
+from .arguments import Parser, quantum, size
 from .drivers import DriverError, find_driver
 
 log = logging.getLogger(__name__)
@@ -27,39 +28,9 @@ TAKEN = 75
 #: Exit status after a fault of ours (EX_SOFTWARE). The clients go on and re-attach to the next one.
 BROKEN = 70
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
-
 
 class TakenError(Exception):
     """Another scheduler serves the socket."""
-
-
-def size(text: str) -> int:
-    """Parse bytes, with ``K``, ``M``, ``G`` or ``T`` for powers of 1024."""
-    word = text.strip().upper().removesuffix("B").removesuffix("I")
-    unit = word[-1:] if word[-1:] in UNITS and not word[-1:].isdigit() else ""
-    try:
-        value = float(word.removesuffix(unit)) * UNITS[unit]
-        if not 0 <= value < 1 << 63:
-            raise ValueError
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write bytes, or for example 512M or 8G"
-        ) from None
-    return int(value)
-
-
-def quantum(text: str) -> float | str:
-    """Parse a quantum: ``auto``, or seconds."""
-    if text == "auto":
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no quantum; write auto, or seconds above 0")
-    return value
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -216,7 +187,7 @@ def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run the scheduler and return the exit status."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gpushare scheduler", description="Share this machine's GPUs among processes."
     )
     add_arguments(parser)

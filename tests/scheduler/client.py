@@ -57,6 +57,8 @@ class FakeClient:
         self._serial = 0
         self._reader = protocol.FrameReader(from_scheduler=True)
         self._inbox: list[protocol.Frame] = []
+        #: When the last bytes came in, on CLOCK_MONOTONIC.
+        self.received_at = 0.0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE)
         self.socket.connect(str(path))
@@ -225,6 +227,7 @@ class FakeClient:
             data = self.socket.recv(1 << 16)
         except ConnectionResetError:
             data = b""
+        self.received_at = time.monotonic()
         if not data:
             raise Closed
         self._inbox.extend(self._reader.feed(data))

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arguments of commands: sizes, quanta, and complaints of one line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NoReturn
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose complaints are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Exit with the message and status 2."""
+        self.exit(2, f"gpushare: {message}; see: {self.prog} --help\n")
+
+
+def size(text: str) -> int:
+    """Parse bytes, with ``K``, ``M``, ``G`` or ``T`` for powers of 1024."""
+    word = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = word[-1:] if word[-1:] in UNITS and not word[-1:].isdigit() else ""
+    try:
+        value = float(word.removesuffix(unit)) * UNITS[unit]
+        if not 0 <= value < 1 << 63:
+            raise ValueError
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write bytes, or for example 512M or 8G"
+        ) from None
+    return int(value)
+
+
+def quantum(text: str) -> float | str:
+    """Parse a quantum: ``auto``, or seconds."""
+    if text == "auto":
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no quantum; write auto, or seconds above 0")
+    return value

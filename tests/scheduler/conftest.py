@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler.control import ControlClient
+from tests.scheduler.client import PATIENCE, FakeClient
+
+GIB = 1 << 30
+
+
+class Scheduler:
+    """A scheduler's process."""
+
+    def __init__(self, environ: dict[str, str], log: Path, *arguments: str) -> None:
+        self.path = Path(environ["GPUSHARE_SOCKET"])
+        self._log = log
+        with log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "jupyter_gpushare.scheduler", *arguments],
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != b"ready\n":
+            self.close()
+            pytest.fail(f"the scheduler did not start: {self.log}")
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def gpu(self) -> str:
+        with self.control() as control:
+            return str(control.request("status")["status"]["gpus"][0]["uuid"])
+
+    def control(self) -> ControlClient:
+        return ControlClient(self.path, timeout=PATIENCE)
+
+    def client(self, group: str, **options: str) -> FakeClient:
+        """A client on the GPU, attached."""
+        client = FakeClient(self.path, group, self.gpu, **options)  # type: ignore[arg-type]
+        client.attach()
+        return client
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.close()
+
+    def close(self) -> int:
+        """End it, unless it has ended, and return its status."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        status = self.process.wait(PATIENCE)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):
+                pipe.close()
+        return status
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    """The environment of a scheduler with a simulated GPU of 8 GiB, its own socket."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")},
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_NAME": f"test-{uuid.uuid4().hex[:12]}",
+        "GPUSHARE_SIM_MEMORY": "8GiB",
+        "GPUSHARE_SOCKET": str(tmp_path / "gpushare" / "s.sock"),
+    }
+
+
+Start = Callable[..., Scheduler]
+
+
+@pytest.fixture
+def start(environ: dict[str, str], tmp_path: Path) -> Iterator[Start]:
+    """Start schedulers that end with the test."""
+    started = []
+
+    def begin(*arguments: str, **changes: str) -> Scheduler:
+        scheduler = Scheduler({**environ, **changes}, tmp_path / "log", *arguments)
+        started.append(scheduler)
+        return scheduler
+
+    yield begin
+    for scheduler in started:
+        scheduler.close()
+
+
+@pytest.fixture
+def scheduler(start: Start) -> Scheduler:
+    return start()

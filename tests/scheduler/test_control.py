@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Control requests, by both clients, against a real scheduler."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.control import (
+    AsyncControlClient,
+    ControlClient,
+    ControlError,
+    SchedulerUnreachable,
+)
+from tests.scheduler.client import PATIENCE, FakeClient
+from tests.scheduler.conftest import GIB, Scheduler
+from tests.scheduler.test_server import state, until
+
+
+def kinds(control: ControlClient, since: int = 0) -> list[str]:
+    return [event["kind"] for event in control.request("history", since=since)["events"]]
+
+
+def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
+    with scheduler.client("a", name="train.ipynb") as a, scheduler.control() as control:
+        a.grow(GIB)
+        a.run()
+        status = control.request("status")["status"]
+    assert status["scheduler"]["pid"] == scheduler.process.pid
+    assert status["scheduler"]["socket"] == str(scheduler.path)
+    assert status["driver"]["simulated"] is True
+    assert status["protocol"] == protocol.VERSION
+    documented = documented_status()
+    assert status.keys() == documented.keys()
+    for part in ("scheduler", "settings", "driver", "host"):
+        assert status[part].keys() == documented[part].keys()
+    assert status["gpus"][0].keys() == documented["gpus"][0].keys()
+    (group,) = status["groups"]
+    assert group.keys() == documented["groups"][0].keys()
+    assert group["gpus"][0].keys() == documented["groups"][0]["gpus"][0].keys()
+    assert group["totals"].keys() == documented["groups"][0]["totals"].keys()
+    assert (group["name"], group["state"]) == ("train.ipynb", "running")
+
+
+def documented_status() -> dict[str, Any]:
+    page = Path(__file__).parents[2] / "docs" / "control.md"
+    text = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def test_release_offload_and_their_names(scheduler: Scheduler) -> None:
+    with (
+        scheduler.client("kernel-1", name="a.ipynb") as a,
+        scheduler.client("kernel-2", name="b.ipynb"),
+        scheduler.control() as control,
+    ):
+        a.grow(GIB)
+        a.run()
+        with pytest.raises(ControlError, match="several"):
+            control.request("release", group="kernel-")
+        with pytest.raises(ControlError, match="nobody"):
+            control.request("release", group="nobody")
+        assert control.request("release", group="a.ipynb")["group"] == "kernel-1"
+        a.expect(ev.Revoke)
+        a.release()
+        until(lambda: state(scheduler, "kernel-1")["state"] == "idle")
+        assert not a.has(ev.Evict)
+        control.request("offload", group="kernel-1")
+        assert a.evict().bytes == GIB
+        until(lambda: state(scheduler, "kernel-1")["gpus"][0]["swapped"] == GIB)
+
+
+def test_settings_are_set(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        assert control.request("set", quantum=2.5)["settings"]["quantum"] == 2.5
+        settings = control.request("set", anti_thrash="on")["settings"]
+        assert (settings["quantum"], settings["anti_thrash"]) == (2.5, "on")
+        assert control.request("set", quantum="auto")["settings"]["quantum"] == "auto"
+
+
+def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
+    with (
+        scheduler.client("a") as a,
+        scheduler.client("b") as b,
+        scheduler.control() as control,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        until(lambda: state(scheduler, "b").get("state") == "waiting")
+        control.request("cancel", group="b")
+        b.expect(ev.CancelWaits)
+        until(lambda: state(scheduler, "b")["state"] == "idle")
+        # Every kernel is interrupted now and then, also those without CUDA.
+        control.request("cancel", group="unknown")
+
+
+def test_cells_end_bursts(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.control() as control:
+        a.grow(GIB)
+        control.request("cell", group="a", phase="begin", msg_id="m1", at=time.monotonic())
+        assert state(scheduler, "a")["cell"]["msg_id"] == "m1"
+        a.run()
+        control.request("cell", group="a", phase="end", msg_id="m1", at=time.monotonic())
+        a.expect(ev.EndBurst)
+        assert state(scheduler, "a")["cell"] is None
+
+
+def test_names_and_notices(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.control() as control:
+        control.request("name", group="a", name="new.ipynb")
+        assert state(scheduler, "a")["name"] == "new.ipynb"
+        control.request("notice", group="k", code="started_without_interposer", params={"n": 1})
+        (notice,) = control.request("status")["status"]["notices"]
+        assert (notice["group"], notice["code"]) == ("k", "started_without_interposer")
+        assert notice["params"] == {"n": 1}
+        a.request()
+        a.take()
+        events = control.request("history")["events"]
+        assert [event["name"] for event in events if event["kind"] == "grant"] == ["new.ipynb"]
+
+
+def test_history_is_numbered(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.control() as control:
+        a.grow(GIB)
+        a.run()
+        events = control.request("history")["events"]
+        assert [event["sequence"] for event in events] == list(range(1, len(events) + 1))
+        assert {"join", "grow", "grant"} <= {event["kind"] for event in events}
+        since = control.request("history")["sequence"]
+        control.request("set", quantum=3)
+        assert kinds(control, since) == ["settings"]
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        ({"op": "dance"}, "dance"),
+        ({}, "None"),
+        ({"op": ["status"]}, "status"),
+        ({"op": "status", "protocol": 9}, "9"),
+        ({"op": "set", "quantum": 0}, "quantum"),
+        ({"op": "set", "quantum": -1}, "quantum"),
+        ({"op": "set", "quantum": True}, "quantum"),
+        ({"op": "set", "quantum": "long"}, "quantum"),
+        ({"op": "set", "quantum": [1]}, "quantum"),
+        ({"op": "set", "anti_thrash": "maybe"}, "maybe"),
+        ({"op": "set", "anti_thrash": {}}, "{}"),
+        ({"op": "release"}, "group"),
+        ({"op": "release", "group": ""}, "group"),
+        ({"op": "offload", "group": 3}, "group"),
+        ({"op": "cancel", "group": None}, "group"),
+        ({"op": "history", "since": "x"}, "since"),
+        ({"op": "cell", "group": "a", "phase": "middle", "msg_id": "m", "at": 1}, "phase"),
+        ({"op": "cell", "group": "a", "phase": "end", "msg_id": "m", "at": "now"}, "at"),
+        ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),
+        ({"op": "name", "group": "a"}, "name"),
+        ({"op": "notice", "group": "a", "code": "x", "params": 3}, "params"),
+    ],
+)
+def test_what_is_wrong_is_answered_with_a_sentence(
+    scheduler: Scheduler, request_: dict[str, Any], words: str
+) -> None:
+    request_ = {"protocol": protocol.VERSION, **request_}
+    with FakeClient(scheduler.path, "x") as client:
+        client.send_raw(protocol.encode_json(protocol.CONTROL, request_))
+        reply = raw_reply(client)
+        assert reply["ok"] is False
+        assert words in reply["error"]
+        # The connection goes on.
+        question = {"op": "status", "protocol": protocol.VERSION}
+        client.send_raw(protocol.encode_json(protocol.CONTROL, question))
+        assert raw_reply(client)["ok"] is True
+
+
+@pytest.mark.parametrize("body", [b"{]", b"[1]", b"\xff\xff", b"[" * 60000])
+def test_what_is_no_json_object_is_answered_too(scheduler: Scheduler, body: bytes) -> None:
+    with FakeClient(scheduler.path, "x") as client:
+        client.send_raw(struct.pack("=IHH", 8 + len(body), protocol.CONTROL, 0) + body)
+        reply = raw_reply(client)
+        assert reply["ok"] is False
+        assert "JSON" in reply["error"]
+
+
+def raw_reply(client: FakeClient) -> dict[str, Any]:
+    reader = protocol.FrameReader(from_scheduler=True)
+    while True:
+        data = client.socket.recv(1 << 16)
+        assert data
+        for frame in reader.feed(data):
+            return protocol.decode_json(frame.body)
+
+
+def test_a_request_that_is_too_long_is_not_sent(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        with pytest.raises(ControlError, match="too long"):
+            control.request("name", group="a", name="x" * protocol.MAX_REQUEST)
+        assert control.request("status")["ok"]
+
+
+def test_events_are_pushed(scheduler: Scheduler) -> None:
+    with scheduler.control() as watcher, scheduler.control() as control:
+        control.request("set", quantum=1)
+        watcher.request("subscribe")
+        control.request("set", quantum=2)
+        event = watcher.next_event(PATIENCE)
+        assert event is not None
+        assert (event["kind"], event["quantum"]) == ("settings", 2.0)
+        assert watcher.next_event(0.01) is None
+        # Requests and events share the connection.
+        assert watcher.request("status")["ok"]
+
+
+async def test_the_asynchronous_client(scheduler: Scheduler) -> None:
+    async with AsyncControlClient(scheduler.path) as client:
+        replies = await asyncio.gather(*(client.request("set", quantum=n) for n in range(1, 9)))
+        assert [reply["settings"]["quantum"] for reply in replies] == list(range(1, 9))
+        with pytest.raises(ControlError, match="dance"):
+            await client.request("dance")
+        seen: list[Any] = []
+
+        async def watch() -> None:
+            async for event in client.subscribe():
+                seen.append(event["quantum"])
+
+        watching = asyncio.create_task(watch())
+        while (await client.request("set", quantum=42)) and not seen:
+            await asyncio.sleep(0.01)
+        assert seen[0] == 42
+        scheduler.close()
+        await asyncio.wait_for(client.wait_lost(), PATIENCE)
+        assert not client.connected
+        with pytest.raises(SchedulerUnreachable):
+            await client.request("status")
+        with pytest.raises(SchedulerUnreachable):
+            await watching
+
+
+def test_no_scheduler_is_said_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerUnreachable, match="gpushare scheduler"):
+        ControlClient(tmp_path / "none.sock")
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(SchedulerUnreachable, match="not a socket"):
+        ControlClient(file)
+
+
+async def test_no_scheduler_is_said_asynchronously_too(tmp_path: Path) -> None:
+    with pytest.raises(SchedulerUnreachable, match="gpushare scheduler"):
+        await AsyncControlClient(tmp_path / "none.sock").connect()
+
+
+def test_a_scheduler_that_ends_is_noticed(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        control.request("status")
+        scheduler.close()
+        with pytest.raises(SchedulerUnreachable):
+            control.request("status")
