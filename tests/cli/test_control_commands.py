@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare status``, ``set``, ``release``, ``offload`` and ``scheduler``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from tests.cli.conftest import Command
+from tests.scheduler.client import PATIENCE
+from tests.scheduler.conftest import GIB, Scheduler
+from tests.scheduler.test_server import state, until
+
+
+def test_the_status_names_who_runs_and_who_waits_and_why(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
+    with (
+        scheduler.client("aaaa", name="train.ipynb") as a,
+        scheduler.client("bbbb", name="plot.ipynb") as b,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        until(lambda: state(scheduler, "bbbb").get("state") == "waiting")
+        done = gpushare("status")
+        assert (done.returncode, done.stderr) == (0, "")
+        lines = done.stdout.splitlines()
+        (running,) = [line for line in lines if line.startswith("running")]
+        (waiting,) = [line for line in lines if line.startswith("waiting")]
+        assert running.split()[1:3] == ["train.ipynb", "aaaa"]
+        assert waiting.startswith("waiting (1)")
+        assert "plot.ipynb" in waiting
+        assert "needs 6.0 GiB" in waiting
+        assert "train.ipynb yields within" in waiting
+        # Columns are aligned.
+        head = next(line for line in lines if line.startswith("STATE"))
+        assert head.index("NAME") == running.index("train.ipynb") == waiting.index("plot.ipynb")
+        assert "simulated driver" in lines[-1]
+
+
+def test_the_status_as_json_is_the_schedulers(scheduler: Scheduler, gpushare: Command) -> None:
+    done = gpushare("status", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["scheduler"]["pid"] == scheduler.process.pid
+
+
+def test_watching_shows_what_happens(scheduler: Scheduler, environ: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "status", "--watch", "--json"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        assert json.loads(watching.stdout.readline())["groups"] == []
+        with scheduler.client("a"):
+            for line in watching.stdout:
+                if json.loads(line)["groups"]:
+                    break
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(PATIENCE) == 130
+
+
+def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Command) -> None:
+    done = gpushare("set", "--quantum", "3", "--anti-thrash", "on")
+    assert done.returncode == 0
+    assert "quantum: 3.0" in done.stdout
+    assert "anti_thrash: on" in done.stdout
+    assert "quantum: auto" in gpushare("set", "--quantum", "auto").stdout
+
+
+def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
+    with scheduler.client("kernel-1", name="a.ipynb") as a:
+        a.grow(GIB)
+        a.run()
+        # The only one needs no name.
+        assert gpushare("release").returncode == 0
+        a.expect(ev.Revoke)
+        a.release()
+        assert gpushare("offload", "a.ipynb").returncode == 0
+        assert a.evict().bytes == GIB
+        with scheduler.client("kernel-2", name="b.ipynb"):
+            done = gpushare("release")
+            assert done.returncode == 2
+            (line,) = done.stderr.splitlines()
+            assert "a.ipynb (kernel-1)" in line
+            assert "b.ipynb (kernel-2)" in line
+            assert gpushare("release", "kernel-2").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["set", "--quantum", "1"], ["release"], ["offload", "x"]]
+)
+def test_without_a_scheduler_there_is_one_line_with_what_to_do(
+    gpushare: Command, arguments: list[str]
+) -> None:
+    done = gpushare(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpushare: no scheduler answers at ")
+    assert "gpushare scheduler" in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["release"], "nobody uses"),
+        (["release", "nobody"], "'nobody'"),
+        (["set", "--quantum", "never"], "quantum"),
+        (["set", "--quantum", "99999"], "quantum"),
+        (["set", "--anti-thrash", "maybe"], "maybe"),
+        (["status", "--colour"], "--colour"),
+        (["scheduler"], "another scheduler"),
+    ],
+)
+def test_what_is_wrong_is_one_line(
+    scheduler: Scheduler, gpushare: Command, arguments: list[str], words: str
+) -> None:
+    done = gpushare(*arguments)
+    assert done.returncode == (75 if arguments == ["scheduler"] else 2)
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpushare: ")
+    assert words in line
+
+
+def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: Command) -> None:
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "scheduler", "--quantum", "7"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        status = json.loads(gpushare("status", "--json").stdout)
+        assert status["settings"]["quantum"] == 7.0
+        running.terminate()
+        assert running.wait(PATIENCE) == 0
+
+
+def test_help_names_every_command(gpushare: Command) -> None:
+    done = gpushare("--help")
+    assert done.returncode == 0
+    for command in ("status", "run", "release", "offload", "set", "scheduler", "kernelspec"):
+        assert command in done.stdout
+    assert gpushare("--version").stdout.startswith("gpushare ")
+    assert gpushare("dance").returncode == 2
+
+
+def test_only_the_chosen_commands_module_is_loaded(environ: dict[str, str]) -> None:
+    code = (
+        "import sys\n"
+        "from jupyter_gpushare.cli.main import build_parser\n"
+        "build_parser('status')\n"
+        "loaded = [name for name in sys.modules if name.startswith('jupyter_gpushare.cli.')]\n"
+        "print(sorted(name.rpartition('.')[2] for name in loaded))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['main', 'status', 'wording']\n"

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.cli import wording
+
+GIB = 1 << 30
+
+#: What docs/control.md lists, with parameters as the scheduler gives them.
+REASONS = {
+    "needs_memory": {"need": 6 * GIB, "lack": 2 * GIB, "holder_name": "a", "yields_in": 3.0},
+    "serialised": {"holder": "k", "holder_name": "a", "yields_in": None},
+    "making_room": {"lack": GIB, "gpu": "GPU-1", "victims": ["a", "b"]},
+    "draining": {"holder": "k", "holder_name": "a", "for": 0.5},
+    "behind": {"ahead": "k", "ahead_name": "a"},
+    "residency": {"holder": "k", "holder_name": "a", "until_in": 0.2},
+    "foreign_use": {"lack": GIB, "gpu": "GPU-1", "foreign": 3 * GIB},
+    "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
+}
+
+
+def test_every_documented_reason_has_words() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    table = page.split("| code | params | meaning |")[1].split("\n\n")[0]
+    documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert set(documented) == set(wording.REASONS) == set(REASONS)
+
+
+@pytest.mark.parametrize("code", REASONS)
+def test_a_reason_is_worded_with_its_figures(code: str) -> None:
+    text = wording.reason({"code": code, "params": REASONS[code]})
+    assert code not in text
+    names = ["a"] if "holder_name" in REASONS[code] or "ahead_name" in REASONS[code] else []
+    assert all(re.search(rf"\b{name}\b", text) for name in names)
+    if code == "needs_memory":
+        assert text == "needs 6.0 GiB, 2.0 GiB more than is free; a yields within 3.0 s"
+
+
+def test_an_unknown_reason_stays_a_code() -> None:
+    assert wording.reason({"code": "new_one", "params": {}}) == "new_one"
+    assert wording.reason({"code": "needs_memory", "params": {}}) == "needs_memory"
+    assert wording.reason(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1024 * 1024 - 1, "1.0 MiB"),
+        (5 * GIB + GIB // 4, "5.2 GiB"),
+        (3 << 40, "3.0 TiB"),
+        (5000 << 40, "5000.0 TiB"),
+    ],
+)
+def test_sizes(count: int, text: str) -> None:
+    assert wording.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-1.0, "0.0 s"),
+        (0.44, "0.4 s"),
+        (9.96, "10 s"),
+        (59.7, "1 min 0 s"),
+        (185, "3 min 5 s"),
+        (7800, "2 h 10 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert wording.duration(seconds) == text

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Hosts: what keeps a scheduler running for as long as a Jupyter server does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler.control import ControlError, SchedulerUnreachable
+from jupyter_gpushare.scheduler.host import SchedulerHost
+from tests.scheduler.client import PATIENCE
+from tests.scheduler.conftest import GIB, Scheduler
+
+Host = Callable[..., Awaitable[SchedulerHost]]
+
+
+@pytest.fixture
+async def host(environ: dict[str, str]) -> AsyncIterator[Host]:
+    """Start hosts that stop with the test."""
+    started = []
+
+    async def begin(**options: object) -> SchedulerHost:
+        one = SchedulerHost(environ=environ, **options)  # type: ignore[arg-type]
+        started.append(one)
+        await one.start()
+        await one.connected(PATIENCE)
+        return one
+
+    yield begin
+    for one in started:
+        await one.stop()
+
+
+async def pid(host: SchedulerHost) -> int:
+    return int((await host.request("status"))["status"]["scheduler"]["pid"])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not condition():
+            await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(wait(), PATIENCE)
+
+
+def gone(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def test_a_host_starts_a_scheduler_and_ends_it(host: Host) -> None:
+    one = await host()
+    assert one.state == "hosting"
+    scheduler = await pid(one)
+    await one.stop()
+    assert one.state == "stopped"
+    assert gone(scheduler)
+    assert not one.path.exists()
+    with pytest.raises(SchedulerUnreachable):
+        await one.connected(0.01)
+
+
+async def test_two_hosts_share_one_scheduler_and_the_second_takes_over(host: Host) -> None:
+    first, second = await asyncio.gather(host(), host())
+    assert await pid(first) == await pid(second)
+    hosting, attached = (first, second) if first.state == "hosting" else (second, first)
+    assert (hosting.state, attached.state) == ("hosting", "attached")
+    scheduler = await pid(hosting)
+    await hosting.stop()
+    # The request waits for the new scheduler; nobody sees the gap.
+    assert await pid(attached) != scheduler
+    assert attached.state == "hosting"
+    assert gone(scheduler)
+
+
+async def test_a_scheduler_that_dies_is_replaced(host: Host) -> None:
+    seen: list[str] = []
+    one = await host(
+        on_connect=lambda client: seen.append("connect"),
+        on_disconnect=lambda: seen.append("disconnect"),
+    )
+    for _ in range(2):
+        scheduler = await pid(one)
+        os.kill(scheduler, signal.SIGKILL)
+        await until(lambda: seen[-1] == "disconnect")
+        await one.connected(PATIENCE)
+        assert await pid(one) != scheduler
+        assert one.state == "hosting"
+    assert seen == ["connect", "disconnect"] * 2 + ["connect"]
+
+
+async def test_a_callback_that_fails_is_not_the_end(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(client: object) -> None:
+        raise RuntimeError("of the test")
+
+    one = await host(on_connect=fail)
+    assert await pid(one) > 0
+    assert "of the test" in caplog.text
+
+
+async def test_a_host_leaves_a_scheduler_that_was_there(scheduler: Scheduler, host: Host) -> None:
+    one = await host()
+    assert one.state == "attached"
+    assert await pid(one) == scheduler.process.pid
+    await one.stop()
+    assert scheduler.process.poll() is None
+
+
+async def test_arguments_reach_the_scheduler(host: Host) -> None:
+    one = await host(arguments=("--reserve", "1G"))
+    status = (await one.request("status"))["status"]
+    assert status["gpus"][0]["reserve"] == GIB
+
+
+async def test_a_refusal_is_passed_on_at_once(host: Host) -> None:
+    one = await host()
+    with pytest.raises(ControlError, match="dance"):
+        await one.request("dance")
+
+
+async def test_a_path_that_cannot_be_is_told(environ: dict[str, str], tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    one = SchedulerHost(file, environ=environ)
+    await one.start()
+    try:
+        await until(lambda: bool(one.trouble))
+        with pytest.raises(SchedulerUnreachable):
+            await one.connected(0.01)
+        assert one.state == "connecting"
+    finally:
+        await one.stop()
