@@ -10,7 +10,8 @@ memory, ``d`` synchronises or orders, ``e`` contexts and modules, ``f`` exports 
 only.
 
 Hooks: ``gate`` (generated: enter the gate, call, leave), ``custom`` (a C function of the
-interposer), ``pass`` (a jump to the driver), ``refuse`` (CUDA_ERROR_NOT_SUPPORTED).
+interposer), ``pass`` (a jump to the driver), ``refuse`` (CUDA_ERROR_NOT_SUPPORTED while memory is
+managed by us).
 """
 
 from __future__ import annotations
@@ -184,7 +185,7 @@ def stream_argument(function: Function) -> tuple[str, str]:
 
 def wrappers_source(functions: list[Function]) -> str:
     """Return the wrappers of gated functions, and the refusals."""
-    lines = [GENERATED, '#include "gate.h"', '#include "real.h"', ""]
+    lines = [GENERATED, *(f'#include "{name}.h"' for name in ("client", "gate", "real")), ""]
     for function in functions:
         signature = f"CUresult {function.name}({', '.join(function.parameters) or 'void'})"
         names = [parameter_name(function, p) for p in function.parameters]
@@ -204,8 +205,15 @@ def wrappers_source(functions: list[Function]) -> str:
                 "",
             ]
         elif function.hook == "refuse":
-            lines += [signature, "{", *(f"    (void){name};" for name in names)]
-            lines += ["    return CUDA_ERROR_NOT_SUPPORTED;", "}", ""]
+            lines += [
+                signature,
+                "{",
+                "    if (gs_client_attached())",
+                "        return CUDA_ERROR_NOT_SUPPORTED;",
+                f"    return GS_REAL({function.name})({', '.join(names)});",
+                "}",
+                "",
+            ]
     return "\n".join(lines)
 
 

@@ -129,9 +129,16 @@ def test_what_an_old_driver_lacks_is_not_supported(python: Callable[..., Any]) -
     assert python(code) == [NOT_SUPPORTED, NOT_SUPPORTED]
 
 
-def test_refused_functions_do_not_reach_the_driver(python: Callable[..., Any]) -> None:
-    code = "cuda = ctypes.CDLL('libcuda.so.1')\nresult = cuda.cuMulticastCreate(None, None)"
-    assert python(code) == NOT_SUPPORTED
+def test_nothing_is_refused_where_we_are_out_of_the_way(python: Callable[..., Any]) -> None:
+    """Without a scheduler the driver's answers are the application's, those of refused functions too."""
+    multicast_supported = 132
+    code = "cuda, value = ctypes.CDLL('libcuda.so.1'), ctypes.c_int()\n"
+    code += "result = [cuda.cuMulticastCreate(ctypes.c_void_p(1), ctypes.c_void_p(2))]\n"
+    code += (
+        f"result += [cuda.cuDeviceGetAttribute(ctypes.byref(value), {multicast_supported}, 3)]\n"
+    )
+    code += "result += [value.value]"
+    assert python(code) == [0, 0, 3000 + multicast_supported]
 
 
 ASK = """
