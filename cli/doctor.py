@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare doctor``: what was found, what is active, and why not."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import __version__
+from ..kernel_provisioner.launch import (
+    LaunchError,
+    client_environment,
+    new_group,
+    plain_environment,
+)
+from ..scheduler.address import AddressError, prepare, socket_path
+from ..scheduler.drivers import Driver, DriverError, Libraries, find_driver, libraries
+from .main import complain
+from .wording import size
+
+PROBE = Path(__file__).with_name("probe.py").resolve()
+#: Seconds that a driver is given.
+PATIENCE = 60
+EXTENSION = "jupyter_gpushare"
+LABEXTENSION = "jupyter-gpushare"
+PROVISIONER = "gpushare"
+
+MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report.
+
+    Attributes
+    ----------
+    topic
+        What was looked at.
+    state
+        Whether it is as it should be.
+    found
+        What is there.
+    remedy
+        What the user may do about it.
+    """
+
+    topic: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str = ""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add ``gpushare doctor``."""
+    parser = subparsers.add_parser(
+        "doctor",
+        help="say what was found, what is active, and why not",
+        description="Say what was found, what is active, and why not. Exit status 1 if sharing cannot work.",
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON list instead")
+    parser.add_argument(
+        "--managed-check",
+        action="store_true",
+        help="only try, with 64 MiB on the first GPU, whether managed memory survives being moved; few drivers were "
+        "ever tried, so save your work first",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Look, report, and say by the exit status whether all is well."""
+    if args.managed_check and os.environ.get("GPUSHARE_FORBID_MANAGED", "") not in ("", "0"):
+        return complain(
+            "GPUSHARE_FORBID_MANAGED is set: managed memory is not to be used here, not even to check it"
+        )
+    findings = [managed_check(os.environ)] if args.managed_check else list(examine(os.environ))
+    if args.json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+    else:
+        width = max(len(finding.topic) for finding in findings)
+        for finding in findings:
+            print(f"{MARKS[finding.state]}  {finding.topic:<{width}}  {finding.found}")
+            if finding.remedy:
+                print(f"{'':<{width + 6}}  -> {finding.remedy}")
+    return 1 if any(finding.state == "fail" for finding in findings) else 0
+
+
+def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at everything, from the driver up to JupyterLab."""
+    # What a program that is not yet a client would find.
+    environ = plain_environment(environ)
+    shims: Libraries | None = None
+    driver: Driver | None = None
+    try:
+        shims = libraries()
+        yield Finding("interposer", "ok", str(shims.cuda))
+    except DriverError as error:
+        yield Finding("interposer", "fail", str(error), "install jupyter-gpushare again")
+    try:
+        driver = find_driver(environ)
+        if driver is None:
+            yield Finding(
+                "driver",
+                "fail",
+                "no CUDA driver was found; kernels start as without gpushare",
+                "install NVIDIA's driver, or set GPUSHARE_DRIVER to its libcuda.so.1, or GPUSHARE_SIM=1 to try the "
+                "simulated one",
+            )
+    except DriverError as error:
+        yield Finding("driver", "fail", str(error), "mend or unset the variable")
+    if driver is not None:
+        yield from _driver(driver, environ)
+    socket = socket_path(environ)
+    yield from _guarded("scheduler", lambda: _scheduler(socket))
+    if driver is not None and shims is not None:
+        yield from _guarded("LD_PRELOAD", lambda: _preload(driver, shims, socket, environ))
+    yield from _guarded("provisioner", lambda: _provisioner(environ))
+    yield from _guarded("server extension", _server_extension)
+    yield from _guarded("labextension", _labextension)
+    if environ.get("GPUSHARE_DISABLE", "") not in ("", "0"):
+        yield Finding("GPUSHARE_DISABLE", "warn", "is set: programs do not share", "unset it")
+
+
+def managed_check(environ: Mapping[str, str]) -> Finding:
+    """Try whether managed memory survives being moved."""
+    topic = "managed memory"
+    try:
+        driver = find_driver(environ)
+    except DriverError as error:
+        return Finding(topic, "fail", str(error))
+    if driver is None:
+        return Finding(topic, "fail", "no CUDA driver was found")
+    found = _probe(plain_environment(environ), "managed", str(driver.cuda))
+    if "error" in found:
+        return Finding(topic, "fail", found["error"], "keep to GPUSHARE_BACKEND=swap or plain")
+    kind = "the simulated driver" if driver.simulated else "this GPU"
+    return Finding(
+        topic,
+        "ok",
+        f"{size(found['bytes'])} went out and in {found['rounds']} times on {kind} and kept every byte",
+    )
+
+
+def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
+    """Go on after a fault: a doctor is called when something is broken."""
+    try:
+        yield from look()
+    except Exception as error:
+        yield Finding(topic, "fail", f"could not be examined: {error!r}")
+
+
+def _driver(driver: Driver, environ: Mapping[str, str]) -> Iterator[Finding]:
+    paths = [str(driver.cuda), *([str(driver.nvml)] if driver.nvml else [])]
+    found = _probe(environ, "driver", *paths)
+    if "error" in found:
+        yield Finding(
+            "driver", "fail", f"{driver.cuda}: {found['error']}", "check the driver with nvidia-smi"
+        )
+        return
+    kind = "simulated, " if driver.simulated else ""
+    yield Finding("driver", "ok", f"{driver.cuda} ({kind}CUDA {found['cuda']})")
+    if "nvml" not in found:
+        yield Finding(
+            "NVML",
+            "warn",
+            "no libnvidia-ml.so.1 was found: programs outside gpushare cannot be seen",
+            "install it",
+        )
+    elif "error" in found["nvml"]:
+        yield Finding("NVML", "warn", found["nvml"]["error"], "check the driver with nvidia-smi")
+    else:
+        yield Finding("NVML", "ok", f"{driver.nvml} (driver {found['nvml']['driver']})")
+    if not found["gpus"]:
+        yield Finding(
+            "GPUs", "fail", "the driver has no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
+        )
+        return
+    for index, gpu in enumerate(found["gpus"]):
+        yield Finding(f"GPU {index}", "ok", f"{gpu['name']}, {size(gpu['total'])}")
+    yield _backend(driver, found["gpus"], environ)
+
+
+def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, str]) -> Finding:
+    asked = environ.get("GPUSHARE_BACKEND") or "auto"
+    forbidden = environ.get("GPUSHARE_FORBID_MANAGED", "") not in ("", "0")
+    vmm, paged = all(gpu["vmm"] for gpu in gpus), all(gpu["managed"] for gpu in gpus)
+    possible = [
+        *(["swap"] if vmm else []),
+        *(["managed"] if paged and not forbidden else []),
+        "plain",
+    ]
+    if asked not in ("auto", *possible):
+        why = (
+            "GPUSHARE_FORBID_MANAGED is set"
+            if asked == "managed" and forbidden
+            else "it is not possible here"
+        )
+        return Finding(
+            "backend",
+            "fail",
+            f"GPUSHARE_BACKEND is {asked!r}: {why}",
+            f"choose auto, {' or '.join(possible)}",
+        )
+    active = possible[0] if asked == "auto" else asked
+    said = f"{active} ({'chosen by auto' if asked == 'auto' else 'by GPUSHARE_BACKEND'}; possible: {', '.join(possible)})"
+    if active == "plain":
+        return Finding(
+            "backend", "warn", said, "memory cannot move, so notebooks must fit together"
+        )
+    if active == "managed" and not driver.simulated:
+        return Finding(
+            "backend",
+            "warn",
+            said,
+            "experimental on real GPUs: run gpushare doctor --managed-check",
+        )
+    return Finding("backend", "ok", said)
+
+
+def _scheduler(socket: Path) -> Iterator[Finding]:
+    from ..scheduler.control import ControlClient, ControlError
+    from ..scheduler.memory import host_budget
+
+    try:
+        prepare(socket)
+        with ControlClient(socket) as client:
+            status = client.request("status")["status"]
+    except AddressError as error:
+        yield Finding("scheduler", "fail", str(error))
+        return
+    except ControlError as error:
+        yield Finding("scheduler", "warn", str(error))
+        yield Finding("host memory", "ok", f"{size(host_budget(None, 0))} may hold swapped data")
+        return
+    said = f"{socket} (version {status['version']}, pid {status['scheduler']['pid']})"
+    if status["version"] == __version__:
+        yield Finding("scheduler", "ok", said)
+    else:
+        yield Finding(
+            "scheduler",
+            "warn",
+            said,
+            f"this is {__version__}: start the scheduler's Jupyter server again",
+        )
+    host = status["host"]
+    yield Finding(
+        "host memory",
+        "ok",
+        f"{size(host['budget'])} may hold swapped data; {size(host['swapped'])} do",
+    )
+
+
+def _preload(
+    driver: Driver, shims: Libraries, socket: Path, environ: Mapping[str, str]
+) -> Iterator[Finding]:
+    try:
+        environment = client_environment(
+            environ,
+            group=new_group(),
+            name="gpushare doctor",
+            driver=driver,
+            socket=socket,
+            shims=shims,
+        )
+    except LaunchError as error:
+        yield Finding("LD_PRELOAD", "fail", str(error))
+        return
+    found = _probe(environment, "preload")
+    if "error" in found:
+        yield Finding(
+            "LD_PRELOAD",
+            "fail",
+            found["error"],
+            "please report it, with what gpushare doctor --json says",
+        )
+    elif found["version"] != __version__:
+        yield Finding(
+            "LD_PRELOAD",
+            "fail",
+            f"the library is of version {found['version']}",
+            "install jupyter-gpushare again",
+        )
+    elif found["attached"] == 1:
+        yield Finding(
+            "LD_PRELOAD", "ok", "a program that uses CUDA became a client of the scheduler"
+        )
+    else:
+        why = found["why"] or "it did not need the GPU"
+        yield Finding(
+            "LD_PRELOAD", "warn", f"works, but the program did not become a client: {why}"
+        )
+
+
+def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
+    topic = "provisioner"
+    known = [
+        entry.name
+        for entry in importlib.metadata.entry_points(group="jupyter_client.kernel_provisioners")
+    ]
+    if PROVISIONER not in known:
+        yield Finding(
+            topic,
+            "fail",
+            "it is not installed in this environment",
+            "pip install jupyter-gpushare here",
+        )
+        return
+    from jupyter_server.serverapp import ServerApp
+
+    app = ServerApp()
+    app.load_config_file(suppress_errors=True)
+    chosen = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
+    where = "your Jupyter configuration"
+    if not chosen:
+        chosen, where = (
+            environ.get("JUPYTER_DEFAULT_PROVISIONER_NAME"),
+            "JUPYTER_DEFAULT_PROVISIONER_NAME",
+        )
+    if chosen and chosen != PROVISIONER:
+        yield Finding(
+            topic,
+            "warn",
+            f"{where} chooses {chosen!r}: kernels start without sharing",
+            f"choose {PROVISIONER!r} there",
+        )
+    elif chosen:
+        yield Finding(topic, "ok", f"{where} chooses it")
+    else:
+        yield Finding(topic, "ok", "the server extension makes it the default")
+
+
+def _server_extension() -> Iterator[Finding]:
+    from jupyter_core.paths import jupyter_config_path
+    from jupyter_server.extension.config import ExtensionConfigManager
+
+    stated = ExtensionConfigManager(
+        read_config_path=jupyter_config_path()
+    ).get_jpserver_extensions()
+    if stated.get(EXTENSION):
+        yield Finding("server extension", "ok", "is enabled")
+    elif EXTENSION in stated:
+        yield Finding(
+            "server extension",
+            "fail",
+            "is disabled",
+            f"run: jupyter server extension enable {EXTENSION}",
+        )
+    else:
+        yield Finding(
+            "server extension",
+            "fail",
+            "no configuration of this Jupyter knows it",
+            f"install jupyter-gpushare where Jupyter is, or run: jupyter server extension enable {EXTENSION}",
+        )
+
+
+def _labextension() -> Iterator[Finding]:
+    from jupyter_core.paths import jupyter_path
+
+    for folder in jupyter_path("labextensions"):
+        if Path(folder, LABEXTENSION, "package.json").is_file():
+            yield Finding("labextension", "ok", str(Path(folder, LABEXTENSION)))
+            return
+    yield Finding(
+        "labextension",
+        "warn",
+        "JupyterLab has no panel",
+        "install jupyter-gpushare where JupyterLab is",
+    )
+
+
+def _probe(environ: Mapping[str, str], *arguments: str) -> dict[str, Any]:
+    """Try something in a child process that may crash or hang."""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-S", str(PROBE), *arguments],
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"no answer within {PATIENCE} s"}
+    try:
+        found = json.loads(child.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (child.stderr.strip().splitlines() or ["no message"])[-1]
+        return {"error": f"a child process ended with status {child.returncode}: {last}"}
+    return found if isinstance(found, dict) else {"error": f"unexpected answer: {found!r}"}
