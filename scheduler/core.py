@@ -344,6 +344,7 @@ class Core:
         for wait in [w for w in self.queue if w.grow and w.grow.client == client.number]:
             self._dequeue(wait)
         client.wants = False
+        client.contended = 0
         if group.wait is not None and not any(c.wants for c in group.clients.values()):
             self._dequeue(group.wait)
         for holding in client.holdings.values():
@@ -923,7 +924,9 @@ class Core:
         """Whether those before it are held up no longer for its being served now."""
         group = wait.group
         for head in ahead or ():
-            if self.anti_thrash == "on" and wait.grow is None:
+            if wait.grow is None and (
+                self.anti_thrash == "on" or any(s.evicting for s in group.shares.values())
+            ):
                 return False
             for gpu in self._gpus_of(head):
                 if gpu.uuid in self.uuids(wait):

@@ -1,0 +1,585 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The hard rules of docs/design.md, in any order of events.
+
+A world of obedient processes surrounds the core. They have physical memory of their own and answer truthfully, but when
+they like: what the core decides waits in a process's inbox, what the process says waits in its outbox. They die with
+their memory still on the GPU, other programs take and free memory, and the core is replaced in mid-flight.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import Core
+
+MIB = 1 << 20
+TOTAL = 1000 * MIB
+RESERVE = 20 * MIB
+GPUS = ("GPU-0", "GPU-1")
+GROUPS = ("a", "b", "c", "d")
+SPEED = 1e9
+
+sizes = st.integers(1, 900).map(lambda n: n * MIB)
+
+
+@dataclass
+class Memory:
+    promised: int = 0
+    mapped: int = 0
+    pinned: int = 0
+    context: int = 0
+
+    def usage(self, gpu: str) -> ev.Usage:
+        swapped = self.promised - self.mapped
+        return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, swapped)
+
+    @property
+    def physical(self) -> int:
+        return self.mapped + self.pinned + self.context
+
+
+@dataclass(eq=False)
+class Process:
+    """An obedient client, with its physical memory."""
+
+    number: int
+    group: str
+    memory: dict[str, Memory] = field(default_factory=dict)
+    lease: int | None = None
+    busy: bool = False
+    waiting: bool = False
+    growing: ev.Grow | None = None
+    contended: int = 0
+    inbox: deque[ev.Decision] = field(default_factory=deque)
+    outbox: deque[ev.Event] = field(default_factory=deque)
+
+    def on(self, gpu: str) -> Memory:
+        return self.memory.setdefault(gpu, Memory())
+
+
+class World(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.processes: dict[int, Process] = {}
+        self.dead: list[tuple[str, int]] = []
+        self.foreign = dict.fromkeys(GPUS, 0)
+        self.last = 0
+        self.serial = 0
+        self.tape: list[tuple[ev.Event, float, list[ev.Decision]]] = []
+        self.in_since: dict[str, float] = {}
+        self.over_since: dict[str, float] = {}
+        self.served: Counter[int] = Counter()
+        self.steady = True
+
+    # --- The machine ------------------------------------------------------------------------------
+
+    @initialize(
+        quantum=st.sampled_from(["auto", 0.5, 5.0]),
+        anti_thrash=st.sampled_from(["auto", "auto", "on", "off"]),
+        steady=st.booleans(),
+        foreign=st.integers(0, 100),
+        footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
+    )
+    def start(
+        self, quantum: Any, anti_thrash: Any, steady: bool, foreign: int, footprints: list[int]
+    ) -> None:
+        self.settings = {"quantum": quantum, "anti_thrash": anti_thrash}
+        self.steady = steady
+        self.foreign = dict.fromkeys(GPUS, foreign * MIB)
+        self.boot()
+        for group, size in zip(GROUPS, footprints, strict=False):
+            process = self.join(group, GPUS[:1])
+            self.ask(process, GPUS[0], size * MIB, 0, 0)
+            self.settle()
+            self.submit_as(process)
+
+    def boot(self) -> None:
+        self.settings_at_boot = dict(self.settings)
+        self.core = Core(bandwidth=SPEED, **self.settings)
+        self.tape = []
+        for gpu in GPUS:
+            self.feed(self.reading(gpu))
+        self.feed(ev.HostMemory(4 * TOTAL))
+
+    def used(self, gpu: str) -> int:
+        ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
+        return ours + self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
+
+    def room(self, gpu: str) -> int:
+        return TOTAL - self.used(gpu)
+
+    def reading(self, gpu: str) -> ev.Device:
+        return ev.Device(gpu, TOTAL, self.used(gpu), gpu, GPUS.index(gpu))
+
+    def feed(self, event: ev.Event) -> None:
+        """Give an event to the core; check and deliver what it decides."""
+        before = {g.id: (g.lease, {u: s.need for u, s in g.shares.items()})
+                  for g in self.core.groups.values()}  # fmt: skip
+        decisions = self.core.handle(event, self.now)
+        self.tape.append((event, self.now, decisions))
+        readings = []
+        for decision in decisions:
+            if isinstance(decision, ev.ReadDevice):
+                readings.append(decision.gpu)
+            elif not isinstance(decision, ev.Log):
+                process = self.processes.get(decision.client)
+                assert process is not None, f"{decision} is for nobody"
+                self.check(process, decision, before)
+                process.inbox.append(decision)
+        for gpu in readings:
+            self.feed(self.reading(gpu))
+
+    # --- The rules --------------------------------------------------------------------------------
+
+    def check(self, process: Process, decision: ev.Decision, before: dict[str, Any]) -> None:
+        group = self.core.groups[process.group]
+        if isinstance(decision, ev.Grant):
+            self.served[process.number] += 1
+            lease, needs = before.get(group.id, (None, {}))
+            if lease is not None:
+                return  # joins a lease that was granted before
+            if any(n > 0 for n in needs.values()):
+                self.in_since[group.id] = self.now
+            self.over_since.pop(group.id, None)
+            if self.core.anti_thrash == "on":
+                for other in self.core.groups.values():
+                    shared = other.shares.keys() & group.shares.keys()
+                    assert other is group or other.lease is None or not shared, "two at a time"
+            if self.steady:
+                for gpu, need in needs.items():
+                    assert need <= 0 or self.charged(gpu) <= TOTAL - RESERVE, "granted without room"
+        elif isinstance(decision, ev.Evict):
+            assert process.lease is None
+            assert not any(isinstance(d, ev.Grant) for d in process.inbox)
+            over = self.over_since.get(group.id)
+            since = self.in_since.get(group.id)
+            if over is not None and not group.cells:
+                assert self.now >= over + self.core.debounce - 1e-9, "evicted within the debounce"
+            elif since is not None:
+                assert self.now >= since + self.core.residency(group) - 1e-9, "within residency"
+        elif isinstance(decision, ev.Revoke):
+            assert decision.lease == self.core.clients[process.number].lease
+
+    def charged(self, gpu: str) -> int:
+        """The left side of the inequality, from the processes' own memory."""
+        total = self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
+        for process in self.processes.values():
+            memory = process.memory.get(gpu)
+            if memory is not None:
+                leased = self.core.groups[process.group].lease is not None
+                total += memory.promised if leased else memory.mapped
+                total += memory.pinned + memory.context
+        return total
+
+    @invariant()
+    def physical_memory_is_never_exceeded(self) -> None:
+        for gpu in GPUS:
+            assert self.used(gpu) <= TOTAL
+
+    @invariant()
+    def sums_are_right(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for gpu in self.core.gpus.values():
+            holdings = [
+                c.holdings[gpu.uuid] for c in self.core.clients.values() if gpu.uuid in c.holdings
+            ]
+            assert gpu.resident == sum(h.resident for h in holdings)
+            assert gpu.pinned == sum(h.pinned for h in holdings)
+            assert gpu.context == sum(h.context for h in holdings)
+            assert gpu.arriving == sum(
+                h.promised - h.resident
+                for h in holdings
+                if h.client.group.lease is not None and not h.client.group.floating
+            )
+        assert self.core.promised == sum(
+            h.promised for c in self.core.clients.values() for h in c.holdings.values()
+        )
+        self.core.status(self.now)
+
+    @invariant()
+    def nobody_is_forgotten(self) -> None:
+        for process in self.processes.values():
+            if not process.waiting or any(isinstance(e, ev.Request) for e in process.outbox):
+                continue
+            client = self.core.clients[process.number]
+            on_its_way = any(
+                isinstance(d, ev.Grant | ev.CancelWaits) for d in process.inbox
+            ) or any(isinstance(e, ev.Restored) for e in process.outbox)
+            assert client.wants or on_its_way, "a request was lost"
+            if client.wants:
+                assert client.group.wait in self.core.queue
+
+    # --- What processes do ------------------------------------------------------------------------
+
+    def pick(self, data: Any, among: list[Process]) -> Process:
+        return data.draw(st.sampled_from(sorted(among, key=lambda p: p.number)))
+
+    @rule(group=st.sampled_from(GROUPS), gpus=st.sampled_from([GPUS[:1], GPUS[:1], GPUS[1:], GPUS]))
+    def attach(self, group: str, gpus: tuple[str, ...]) -> None:
+        if len(self.processes) < 6:
+            self.join(group, gpus)
+
+    def join(self, group: str, gpus: tuple[str, ...]) -> Process:
+        self.last += 1
+        process = Process(self.last, group)
+        self.processes[self.last] = process
+        for gpu in gpus:
+            process.on(gpu)
+        usages = tuple(m.usage(g) for g, m in process.memory.items())
+        self.feed(ev.Attach(self.last, 100 + self.last, group, group, "swap", usages=usages))
+        return process
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), size=sizes, extra=st.integers(0, 100))
+    def grow(self, data: Any, size: int, extra: int) -> None:
+        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        if free:
+            process = self.pick(data, free)
+            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            memory = process.on(gpu)
+            self.ask(process, gpu, memory.promised + size, memory.pinned, extra * MIB)
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), size=st.integers(1, 150).map(lambda n: n * MIB))
+    def pin(self, data: Any, size: int) -> None:
+        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        if free:
+            process = self.pick(data, free)
+            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            memory = process.on(gpu)
+            self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
+
+    def ask(self, process: Process, gpu: str, promised: int, pinned: int, extra: int) -> None:
+        self.serial += 1
+        memory = process.on(gpu)
+        least = ev.Usage(gpu, promised, memory.mapped, pinned, memory.context)
+        process.growing = ev.Grow(process.number, self.serial, least, promised + extra)
+        process.outbox.append(process.growing)
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), part=st.floats(0, 1))
+    def free(self, data: Any, part: float) -> None:
+        process = self.pick(data, list(self.processes.values()))
+        if process.growing is None:
+            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            memory = process.on(gpu)
+            memory.promised = int(memory.promised * part)
+            memory.mapped = min(memory.mapped, memory.promised)
+            memory.pinned = int(memory.pinned * part)
+            process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def submit(self, data: Any) -> None:
+        self.submit_as(self.pick(data, list(self.processes.values())))
+
+    def submit_as(self, process: Process) -> None:
+        if process.waiting or process.busy:
+            return
+        if process.lease is not None:
+            process.busy = True
+            process.outbox.append(ev.Burst(process.number, "begin", "none", self.now))
+        else:
+            process.waiting = True
+            self.serial += 1
+            process.outbox.append(ev.Request(process.number, self.serial))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), cause=st.sampled_from(["cell", "quiet", "idle"]))
+    def finish(self, data: Any, cause: Any) -> None:
+        busy = [p for p in self.processes.values() if p.busy]
+        if busy:
+            process = self.pick(data, busy)
+            process.busy = False
+            process.outbox.append(ev.Burst(process.number, "end", cause, self.now))
+
+    @precondition(lambda self: any(p.inbox or p.outbox for p in self.processes.values()))
+    @rule(turns=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), min_size=1))
+    def talk(self, turns: list[tuple[int, bool, bool]]) -> None:
+        """Some processes hear or say one thing each, in any order."""
+        for which, hears, well in turns:
+            able = [p for p in self.processes.values() if (p.inbox if hears else p.outbox)]
+            if able and hears:
+                self.obey_as(able[which % len(able)], well)
+            elif able:
+                self.say_as(able[which % len(able)])
+
+    def say_as(self, process: Process) -> None:
+        event = process.outbox.popleft()
+        group = process.group
+        if isinstance(event, ev.Burst) and self.core.clients[process.number].lease is not None:
+            alone = not any(
+                c.busy for n, c in self.core.groups[group].clients.items() if n != process.number
+            )
+            if event.phase == "end" and event.cause != "quiet" and alone:
+                self.over_since[group] = self.now
+            elif event.phase == "begin" or alone:
+                self.over_since.pop(group, None)
+        if isinstance(event, ev.Restored):
+            if event.status != "done":
+                self.in_since.pop(group, None)
+                self.over_since.pop(group, None)
+            elif event.bytes:
+                self.in_since[group] = self.now
+        self.feed(event)
+
+    def obey_as(self, process: Process, well: bool = True) -> None:
+        number, out = process.number, process.outbox
+        decision = process.inbox.popleft()
+        match decision:
+            case ev.Grant():
+                if process.lease == decision.lease:
+                    return
+                assert process.lease is None
+                process.lease = decision.lease
+                process.busy, wanted = process.waiting, process.waiting
+                process.waiting = False
+                for gpu, memory in process.memory.items():
+                    need = memory.promised - memory.mapped
+                    fits = need <= self.room(gpu)
+                    if self.steady and self.core.anti_thrash != "off":
+                        assert fits, "no room for what was granted"
+                    came = need if fits else 0
+                    memory.mapped += came
+                    out.append(
+                        ev.Restored(
+                            number, decision.lease, memory.usage(gpu), came, came, came / SPEED,
+                            "done" if fits else "failed",
+                        )
+                    )  # fmt: skip
+                    if not fits:
+                        process.lease, process.busy, process.waiting = None, False, True
+                        return
+                if not wanted:
+                    out.append(ev.Burst(number, "end", "quiet", self.now))
+            case ev.Revoke():
+                if process.lease == decision.lease:
+                    process.lease, process.busy = None, False
+                    out.append(ev.Released(number, decision.lease, "revoke"))
+            case ev.Evict():
+                assert process.lease is None, "evicted under a lease"
+                memory = process.on(decision.gpu)
+                whole = min(decision.bytes, memory.mapped)
+                size = whole if well else whole // 2
+                memory.mapped -= size
+                out.append(
+                    ev.Evicted(
+                        number, decision.serial, memory.usage(decision.gpu), size, size,
+                        size / SPEED, "done" if size == whole else "partial",
+                    )
+                )  # fmt: skip
+            case ev.Grown():
+                self.take_growth(process, decision)
+            case ev.CancelWaits():
+                process.waiting = False
+                if process.growing is not None and process.growing not in out:
+                    process.growing = None
+            case ev.EndBurst():
+                if process.busy:
+                    process.busy = False
+                    out.append(ev.Burst(number, "end", "idle", self.now))
+            case ev.Contended():
+                process.contended = decision.waiting
+
+    def take_growth(self, process: Process, answer: ev.Grown) -> None:
+        grow = process.growing
+        if grow is None or grow.serial != answer.serial:
+            return
+        process.growing = None
+        if answer.status not in ("resident", "swapped"):
+            return
+        gpu = grow.least.gpu
+        memory = process.on(gpu)
+        memory.promised = max(memory.promised, answer.promised)
+        assert memory.promised >= grow.least.promised
+        fixed = grow.least.pinned - memory.pinned
+        if self.steady and self.core.anti_thrash != "off":
+            assert fixed <= self.room(gpu), "no room for what was pinned"
+        if fixed <= self.room(gpu):
+            memory.pinned += fixed
+        if answer.status == "resident" and process.lease is not None:
+            more = memory.promised - memory.mapped
+            if self.steady and self.core.anti_thrash != "off":
+                assert more <= self.room(gpu), "no room for what was grown"
+            memory.mapped += min(more, max(0, self.room(gpu)))
+        process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
+        if answer.status == "swapped" and process.lease is not None:
+            lease, process.lease, process.busy = process.lease, None, False
+            process.outbox.append(ev.Released(process.number, lease, "growth"))
+            self.submit_as(process)
+
+    # --- What people and the machine do -----------------------------------------------------------
+
+    @rule(step=st.sampled_from([0.0005, 0.004, 0.012, 0.3, 2.0, 40.0]))
+    def wait(self, step: float) -> None:
+        self.advance(self.now + step)
+
+    def advance(self, until: float) -> None:
+        for _ in range(3000):
+            deadline = self.core.deadline()
+            if deadline is None or deadline > until:
+                self.now = max(self.now, until)
+                return
+            self.now = max(self.now, deadline)
+            self.feed(ev.Tick())
+        raise AssertionError("too many ticks")
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def die(self, data: Any) -> None:
+        process = self.pick(data, list(self.processes.values()))
+        del self.processes[process.number]
+        self.dead += [(gpu, m.physical) for gpu, m in process.memory.items()]
+        leased = self.core.clients[process.number].lease is not None
+        if leased:
+            self.over_since[process.group] = self.now - 1
+        self.feed(ev.Detach(process.number))
+        if process.group not in self.core.groups:
+            self.in_since.pop(process.group, None)
+            self.over_since.pop(process.group, None)
+
+    @precondition(lambda self: self.dead)
+    @rule()
+    def memory_of_the_dead_is_freed(self) -> None:
+        self.dead.pop(0)
+
+    @precondition(lambda self: not self.steady)
+    @rule(gpu=st.sampled_from(GPUS), wish=st.integers(0, 400))
+    def others_use_the_gpu(self, gpu: str, wish: int) -> None:
+        self.foreign[gpu] = min(wish * MIB, self.room(gpu) + self.foreign[gpu])
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), offload=st.booleans())
+    def release(self, data: Any, offload: bool) -> None:
+        group = self.pick(data, list(self.processes.values())).group
+        self.in_since.pop(group, None)
+        self.over_since.pop(group, None)
+        self.feed(ev.Release(group, offload))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def cancel(self, data: Any) -> None:
+        self.feed(ev.Cancel(self.pick(data, list(self.processes.values())).group))
+
+    @rule(mode=st.sampled_from(["auto", "on", "off"]))
+    def configure(self, mode: Any) -> None:
+        self.settings["anti_thrash"] = mode
+        self.feed(ev.Configure(anti_thrash=mode))
+
+    @rule()
+    def the_scheduler_is_replaced(self) -> None:
+        self.replay()
+        self.boot()
+        self.in_since.clear()
+        self.over_since.clear()
+        for process in self.processes.values():
+            process.inbox.clear()
+            process.outbox.clear()
+            process.contended = 0
+        for process in self.processes.values():
+            self.feed(
+                ev.Attach(
+                    process.number, 100 + process.number, process.group, process.group, "swap",
+                    usages=tuple(m.usage(g) for g, m in process.memory.items()),
+                    reattach=True, leased=process.lease is not None, busy=process.busy,
+                    lease=process.lease or 0,
+                )
+            )  # fmt: skip
+        for process in self.processes.values():
+            if process.waiting:
+                process.outbox.append(ev.Request(process.number, 0))
+            if process.growing is not None:
+                process.outbox.append(process.growing)
+
+    # --- Everybody is served ----------------------------------------------------------------------
+
+    def can_be_served(self, process: Process) -> bool:
+        mine = [p for p in self.processes.values() if p.group == process.group]
+        for gpu in GPUS:
+            fixed = sum(
+                p.memory[gpu].pinned + p.memory[gpu].context
+                for p in self.processes.values()
+                if gpu in p.memory
+            )
+            growth = max(
+                (p.growing.least.pinned for p in self.processes.values()
+                 if p.growing and p.growing.least.gpu == gpu), default=0,
+            )  # fmt: skip
+            footprint = sum(p.memory[gpu].promised for p in mine if gpu in p.memory)
+            if footprint + fixed + growth + self.foreign[gpu] > TOTAL - RESERVE:
+                return False
+        return True
+
+    def settle(self) -> None:
+        """Let everybody hear and say everything."""
+        for _ in range(1000):
+            busy = False
+            for process in list(self.processes.values()):
+                while process.inbox:
+                    self.obey_as(process)
+                    busy = True
+                while process.outbox:
+                    self.say_as(process)
+                    busy = True
+            if not busy:
+                return
+        raise AssertionError("no end of talking")
+
+    @precondition(lambda self: self.processes)
+    @rule()
+    def everybody_is_served(self) -> None:
+        """Holders that never stop, but yield, and come back at once: all that wait are served."""
+        self.dead.clear()
+        self.settle()
+        waiting = {p.number for p in self.processes.values() if p.waiting}
+        growing = {p.number for p in self.processes.values() if p.growing}
+        self.served.clear()
+        rounds = (len(self.processes) + 2) * 3
+        limit = self.now + rounds * 62.0
+        while self.now < limit:
+            for process in self.processes.values():
+                self.submit_as(process)
+            self.settle()
+            open_ = {n for n in waiting if not self.served[n] and self.processes[n].waiting}
+            asked = {n for n in growing if self.processes[n].growing}
+            late = [p for n in open_ | asked if self.can_be_served(p := self.processes[n])]
+            if not late:
+                return
+            deadline = self.core.deadline()
+            self.advance(self.now + 1.0 if deadline is None else deadline)
+        raise AssertionError(f"{late} are not served: {self.core.status(self.now)}")
+
+    # --- Determinism ------------------------------------------------------------------------------
+
+    def replay(self) -> None:
+        core = Core(bandwidth=SPEED, **self.settings_at_boot)
+        for event, now, decisions in self.tape:
+            assert core.handle(event, now) == decisions
+
+    def teardown(self) -> None:
+        if self.tape:
+            self.replay()
+
+
+World.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=60,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestWorld = World.TestCase
