@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
+/** Between a number and its unit: a line is not broken there. */
+const SPACE = '\u00a0';
+
 const UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
 /** The unit in which a size reads best. */
@@ -21,7 +24,7 @@ function digits(value: number): string {
 /** A size: `1.5 GiB`. */
 export function formatBytes(bytes: number): string {
   const unit = unitOf(bytes);
-  return `${digits(bytes / 1024 ** unit)} ${UNITS[unit]}`;
+  return `${digits(bytes / 1024 ** unit)}${SPACE}${UNITS[unit]}`;
 }
 
 /** The two sizes of "x of y" in one unit, named once: `['130', '139 GiB']`. */
@@ -39,19 +42,21 @@ export function formatPart(part: number, whole: number): [string, string] {
 export function formatDuration(seconds: number): string {
   const value = Math.max(0, seconds);
   if (value < 0.95) {
-    return `${value.toFixed(1)} s`;
+    return `${value.toFixed(1)}${SPACE}s`;
   }
   const whole = Math.round(value);
   if (whole < 60) {
-    return `${whole} s`;
+    return `${whole}${SPACE}s`;
   }
   const minutes = Math.floor(whole / 60);
   if (minutes < 60) {
-    return `${minutes} min`;
+    return `${minutes}${SPACE}min`;
   }
   const hours = Math.floor(minutes / 60);
   if (hours < 24) {
-    return minutes % 60 ? `${hours} h ${minutes % 60} min` : `${hours} h`;
+    return minutes % 60
+      ? `${hours}${SPACE}h${SPACE}${minutes % 60}${SPACE}min`
+      : `${hours}${SPACE}h`;
   }
-  return `${Math.floor(hours / 24)} d`;
+  return `${Math.floor(hours / 24)}${SPACE}d`;
 }

@@ -240,28 +240,28 @@ function Row({ row, open, trans }: IRowProps): JSX.Element {
       aria-current={row.current ? 'true' : undefined}
     >
       <Swatch colour={row.colour} position={row.position} trans={trans} />
-      <div className="jp-GpuShare-who">
-        <div className="jp-GpuShare-name">
-          {path === null ? (
-            <span title={row.name}>{row.name}</span>
-          ) : (
-            <button
-              type="button"
-              title={trans.__('Open %1', path)}
-              onClick={() => open(path)}
-            >
-              {row.name}
-            </button>
-          )}
-          {row.current && (
-            <span className="jp-GpuShare-current">{trans.__('this one')}</span>
-          )}
-        </div>
-        <div className="jp-GpuShare-detail">{row.detail}</div>
+      <div className="jp-GpuShare-name">
+        {path === null ? (
+          <span title={row.name}>{row.name}</span>
+        ) : (
+          <button
+            type="button"
+            title={trans.__('Open %1', path)}
+            onClick={() => open(path)}
+          >
+            {row.name}
+          </button>
+        )}
+        {row.current && (
+          <span className="jp-GpuShare-current">{trans.__('this one')}</span>
+        )}
       </div>
       <div className="jp-GpuShare-figure" title={row.figureTitle}>
         {row.figure}
-        <small>{row.hint}</small>
+      </div>
+      <div className="jp-GpuShare-detail">
+        {row.detail}
+        {row.outlook && <div>{row.outlook}</div>}
       </div>
     </li>
   );

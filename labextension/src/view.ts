@@ -69,8 +69,8 @@ export interface IRow {
   /** The number that matters: memory, or how long it has waited. */
   figure: string;
   figureTitle: string;
-  /** A second, smaller one. */
-  hint: string;
+  /** What will be, as far as one can tell. */
+  outlook: string;
 }
 
 /** What the view needs to know besides the status. */
@@ -146,10 +146,13 @@ function makeRow(group: IGroup, status: IStatus, context: IContext): IRow {
       detail: reasonText(group.reason, trans, elapsed),
       figure: formatDuration(now - group.since),
       figureTitle: trans.__('waited so far'),
-      hint:
+      outlook:
         group.estimate === null
           ? ''
-          : trans.__('about %1 more', formatDuration(group.estimate - elapsed))
+          : trans.__(
+              'its turn in about %1',
+              formatDuration(group.estimate - elapsed)
+            )
     };
   }
   const where = memoryText(
@@ -164,7 +167,7 @@ function makeRow(group: IGroup, status: IStatus, context: IContext): IRow {
     detail: isRunning(group) ? state : `${state} · ${where}`,
     figure: memory,
     figureTitle: trans.__('GPU memory of this notebook: %1', where),
-    hint: ''
+    outlook: ''
   };
 }
 

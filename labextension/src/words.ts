@@ -17,6 +17,13 @@ export function shortName(name: string): string {
   return name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name;
 }
 
+/** What a notebook is called in a sentence. */
+function wordName(name: unknown): string {
+  return typeof name === 'string'
+    ? shortName(name).replace(/\.ipynb$/, '')
+    : '';
+}
+
 function size(params: Params, key: string): string {
   return formatBytes(Number(params[key] ?? 0));
 }
@@ -29,7 +36,7 @@ function text(params: Params, key: string): string {
 }
 
 function holder(params: Params, key: string, trans: TranslationBundle): string {
-  return shortName(text(params, key)) || trans.__('another notebook');
+  return wordName(params[key]) || trans.__('another notebook');
 }
 
 /** "x yields in 3 s", or "x has the GPU" where nobody can say when. */
@@ -75,7 +82,7 @@ export function reasonText(
       );
     case 'making_room': {
       const victims = Array.isArray(params['victims'])
-        ? params['victims'].map(name => shortName(String(name)))
+        ? params['victims'].map(wordName)
         : [];
       return victims.length
         ? trans.__(

@@ -5,11 +5,16 @@ import type { IGroup, IStatus } from '../status';
 
 const GiB = 1024 ** 3;
 
+/** A text whose spaces are ordinary ones. */
+export function plain(text: string): string {
+  return text.replace(/\u00a0/g, ' ');
+}
+
 /** English, as JupyterLab's null translator gives it. */
 export const trans = {
   __: (message: string, ...values: unknown[]): string =>
     message.replace(/%(\d)/g, (_, index: string) =>
-      String(values[Number(index) - 1])
+      plain(String(values[Number(index) - 1]))
     )
 } as TranslationBundle;
 

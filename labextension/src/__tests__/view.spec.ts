@@ -51,9 +51,9 @@ describe('makeView', () => {
     );
     expect(result.waiting.map(row => row.position)).toEqual([1, 2]);
     expect(result.waiting[0]).toMatchObject({
-      detail: 'after x.ipynb',
-      figure: '7 s',
-      hint: 'about 4 s more'
+      detail: 'after x',
+      figure: '7\u00a0s',
+      outlook: 'its turn in about 4 s'
     });
   });
 
@@ -65,7 +65,7 @@ describe('makeView', () => {
     });
     expect(view(makeStatus(group), 2).running[0]).toMatchObject({
       detail: 'cell for 14 s · yields in 3 s',
-      figure: '7 GiB'
+      figure: '7\u00a0GiB'
     });
   });
 

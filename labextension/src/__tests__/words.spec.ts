@@ -2,7 +2,7 @@
 import { formatBytes, formatDuration, formatPart } from '../format';
 import { assignColours, COLOURS } from '../palette';
 import { availabilityText, memoryText, noticeText, reasonText } from '../words';
-import { trans } from './fixtures';
+import { plain, trans } from './fixtures';
 
 const GiB = 1024 ** 3;
 
@@ -16,13 +16,13 @@ describe('formatBytes', () => {
     [12.34 * GiB, '12.3 GiB'],
     [139 * GiB, '139 GiB']
   ])('words %d as %s', (bytes, expected) => {
-    expect(formatBytes(bytes)).toBe(expected);
+    expect(plain(formatBytes(bytes))).toBe(expected);
   });
 
   it('uses the unit of the whole for a part', () => {
-    expect(formatPart(512 * 1024 ** 2, 8 * GiB)).toEqual(['0.5', '8 GiB']);
-    expect(formatPart(0, 8 * GiB)).toEqual(['0', '8 GiB']);
-    expect(formatPart(1000, 8 * GiB)).toEqual(['< 0.01', '8 GiB']);
+    expect(formatPart(512 * 1024 ** 2, 8 * GiB)).toEqual(['0.5', '8\u00a0GiB']);
+    expect(formatPart(0, 8 * GiB)).toEqual(['0', '8\u00a0GiB']);
+    expect(formatPart(1000, 8 * GiB)).toEqual(['< 0.01', '8\u00a0GiB']);
   });
 });
 
@@ -38,7 +38,7 @@ describe('formatDuration', () => {
     [4800, '1 h 20 min'],
     [200000, '2 d']
   ])('words %d as %s', (seconds, expected) => {
-    expect(formatDuration(seconds)).toBe(expected);
+    expect(plain(formatDuration(seconds))).toBe(expected);
   });
 });
 
@@ -68,33 +68,33 @@ describe('reasonText', () => {
     [
       'needs_memory',
       { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: 5 },
-      'needs 60 GiB, lacks 15 GiB: train.ipynb yields in 3 s'
+      'needs 60 GiB, lacks 15 GiB: train yields in 3 s'
     ],
     [
       'needs_memory',
       { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: null },
-      'needs 60 GiB, lacks 15 GiB: train.ipynb has the GPU'
+      'needs 60 GiB, lacks 15 GiB: train has the GPU'
     ],
     [
       'serialised',
       { ...holder, yields_in: 1 },
-      'one notebook at a time: train.ipynb is about to yield'
+      'one notebook at a time: train is about to yield'
     ],
     [
       'making_room',
       { lack: GiB, victims: ['a.ipynb', 'x/b.ipynb'] },
-      'making room: moving 1 GiB of a.ipynb, b.ipynb to host memory'
+      'making room: moving 1 GiB of a, b to host memory'
     ],
     [
       'draining',
       { ...holder, for: 1 },
-      'train.ipynb is finishing its last GPU work (for 3 s)'
+      'train is finishing its last GPU work (for 3 s)'
     ],
-    ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots.ipynb'],
+    ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots'],
     [
       'residency',
       { ...holder, until_in: 4 },
-      'its memory has only just arrived: train.ipynb yields in 2 s'
+      'its memory has only just arrived: train yields in 2 s'
     ],
     [
       'foreign_use',

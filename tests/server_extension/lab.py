@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A real Jupyter server in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+TOKEN = "a-token"
+
+#: Bound of every wait: long, because it is only reached where something is wrong.
+PATIENCE = 30.0
+
+
+class Lab:
+    """A server with the extension; it ends with the ``with`` block.
+
+    Parameters
+    ----------
+    folder
+        A private folder for its configuration, data and notebooks.
+    environ
+        Its environment.
+    root
+        The repository.
+    base_url
+        Where it serves.
+    settings
+        Further configuration.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        environ: Mapping[str, str],
+        root: Path,
+        *,
+        base_url: str = "/",
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.notebooks = folder / "notebooks"
+        self.notebooks.mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}{base_url}"
+        config = {
+            "ServerApp": {
+                "allow_root": True,
+                "base_url": base_url,
+                "ip": "127.0.0.1",
+                "jpserver_extensions": {"jupyter_gpushare": True, "jupyterlab": True},
+                "open_browser": False,
+                "port": port,
+                "port_retries": 0,
+                "root_dir": str(self.notebooks),
+            },
+            "IdentityProvider": {"token": TOKEN},
+            **(settings or {}),
+        }
+        (folder / "config").mkdir()
+        (folder / "config" / "jupyter_server_config.json").write_text(json.dumps(config))
+        # The panel as it was built here, whatever is installed.
+        (folder / "path" / "labextensions").mkdir(parents=True)
+        built = root / "jupyter_gpushare" / "labextension"
+        (folder / "path" / "labextensions" / "jupyter-gpushare").symlink_to(built)
+        self._log = (folder / "log").open("wb")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "jupyter_server"],
+            env={
+                **environ,
+                "JUPYTER_CONFIG_DIR": str(folder / "config"),
+                "JUPYTER_DATA_DIR": str(folder / "data"),
+                "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+                "JUPYTER_PATH": str(folder / "path"),
+                "PYTHONPATH": str(root),
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Lab:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert self.process.poll() is None, self.log
+            assert time.monotonic() < deadline, self.log
+            try:
+                self.get("api")
+            except OSError:
+                time.sleep(0.05)
+            else:
+                return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.kill()
+        self._log.close()
+
+    @property
+    def log(self) -> str:
+        """What it has written so far."""
+        return (self.folder / "log").read_text(errors="replace")
+
+    def kill(self) -> None:
+        """End it as the kernel's OOM killer does."""
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def get(self, path: str) -> Any:
+        """GET an address of its API."""
+        return self._request(path, None)
+
+    def post(self, path: str, body: Any) -> Any:
+        """POST to an address of its API."""
+        return self._request(path, json.dumps(body).encode())
+
+    def _request(self, path: str, body: bytes | None) -> Any:
+        request = urllib.request.Request(self.url + path, body, {"Authorization": f"token {TOKEN}"})
+        with urllib.request.urlopen(request, timeout=PATIENCE) as response:
+            return json.loads(response.read())
+
+    def status(self) -> dict[str, Any]:
+        """Return the GPU's state as this server tells it."""
+        return self.get("gpushare/api/status")  # type: ignore[no-any-return]
+
+    def shared_status(self) -> dict[str, Any]:
+        """Return the GPU's state as soon as it is shared."""
+        deadline = time.monotonic() + PATIENCE
+        while (status := self.status())["availability"]["code"] != "ok":
+            assert time.monotonic() < deadline, status["availability"]
+            time.sleep(0.05)
+        return status
+
+
+def environment(runtime: Path) -> dict[str, str]:
+    """Return the environment of servers that share one simulated GPU."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSHARE_", "JUPYTER_"))}
+    return {
+        **kept,
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_NAME": runtime.name,
+        "GPUSHARE_SOCKET": str(runtime / "s.sock"),
+    }

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The server sees when cells begin and end, in real kernels."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_server.serverapp import ServerApp
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.cells import Cells
+from tests.scheduler.client import FakeClient
+
+FindCells = Callable[[str], Awaitable[list[tuple[str, str]]]]
+
+
+@pytest.fixture
+def client(runtime: Path, gpu: dict[str, Any], kernel: Any) -> Iterator[FakeClient]:
+    """Return a client of the kernel's group: the scheduler knows cells of its groups only."""
+    with FakeClient(runtime / "s.sock", kernel.id, gpu["uuid"]) as client:
+        client.attach()
+        yield client
+
+
+async def test_a_cell_begins_and_ends(
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+) -> None:
+    first = kernel.execute("1 + 1")
+    await kernel.reply(first)
+    second = kernel.execute("raise ValueError")
+    await kernel.reply(second)
+
+    async def seen() -> bool:
+        return len(await cells(kernel.id)) >= 4
+
+    await eventually(seen)
+    assert await cells(kernel.id) == [
+        ("begin", first),
+        ("end", first),
+        ("begin", second),
+        ("end", second),
+    ]
+
+
+async def test_a_subshell_that_is_idle_does_not_end_the_cell(
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+) -> None:
+    subshell = await kernel.create_subshell()
+    main = kernel.execute("import threading; go = threading.Event(); go.wait()")
+
+    async def begun() -> bool:
+        return ("begin", main) in await cells(kernel.id)
+
+    await eventually(begun)
+    side = kernel.execute("go.is_set()", subshell)
+    await kernel.reply(side)
+
+    async def side_ended() -> bool:
+        return ("end", side) in await cells(kernel.id)
+
+    await eventually(side_ended)
+    assert ("end", main) not in await cells(kernel.id)
+    await kernel.reply(kernel.execute("go.set()", subshell))
+    await kernel.reply(main)
+
+    async def main_ended() -> bool:
+        return ("end", main) in await cells(kernel.id)
+
+    await eventually(main_ended)
+
+
+async def test_the_death_of_a_kernel_ends_its_cell(
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+) -> None:
+    message = kernel.execute("import time; time.sleep(600)")
+
+    async def begun() -> bool:
+        return ("begin", message) in await cells(kernel.id)
+
+    await eventually(begun)
+    os.kill(kernel.manager.get_kernel(kernel.id).provisioner.pid, signal.SIGKILL)
+
+    async def ended() -> bool:
+        return ("end", message) in await cells(kernel.id)
+
+    await eventually(ended)
+    # The server starts it again; its cells are seen as before.
+    await kernel.client.wait_for_ready(timeout=20)
+    message = kernel.execute("1 + 1")
+    await kernel.reply(message)
+    await eventually(ended)
+
+
+async def test_cells_are_seen_after_a_restart(
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+) -> None:
+    await kernel.manager.restart_kernel(kernel.id)
+    kernel.client.stop_channels()
+    kernel.client = kernel.manager.get_kernel(kernel.id).client()
+    kernel.client.start_channels()
+    await kernel.client.wait_for_ready(timeout=20)
+    message = kernel.execute("1 + 1")
+    await kernel.reply(message)
+
+    async def ended() -> bool:
+        return ("end", message) in await cells(kernel.id)
+
+    await eventually(ended)
+
+
+async def test_a_scheduler_that_comes_later_learns_of_the_cell(
+    kernel: Any, client: FakeClient, extension: GpuShareExtension, get_status: Any, eventually: Any
+) -> None:
+    message = kernel.execute("import time; time.sleep(600)")
+
+    async def working() -> Any:
+        groups = (await get_status())["groups"]
+        return any(group["cell"] and group["cell"]["msg_id"] == message for group in groups)
+
+    await eventually(working)
+    status = await get_status()
+    os.kill(status["scheduler"]["pid"], signal.SIGKILL)
+    client.expect_closed()
+
+    async def replaced() -> bool:
+        found = (await get_status()).get("scheduler", status["scheduler"])
+        return bool(found["pid"] != status["scheduler"]["pid"])
+
+    await eventually(replaced)
+    assert extension.host is not None
+    assert client.usage is not None
+    with FakeClient(extension.host.path, kernel.id, client.usage.gpu) as again:
+        again.attach(reattach=True)
+        extension._watcher.announce()  # type: ignore[union-attr]
+        await eventually(working)
+    await kernel.manager.interrupt_kernel(kernel.id)
+
+
+class TestMessageInterrupts:
+    @pytest.fixture(autouse=True)
+    def by_message(self, jp_environ: None, jp_data_dir: Path) -> None:
+        """Make a kernelspec whose kernels are interrupted by messages, which no provisioner sees."""
+        folder = jp_data_dir / "kernels" / "by-message"
+        folder.mkdir(parents=True)
+        spec = {
+            "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+            "display_name": "By message",
+            "language": "python",
+            "interrupt_mode": "message",
+        }
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
+    async def test_an_interrupt_ends_the_waits(
+        self, runtime: Path, gpu: dict[str, Any], jp_serverapp: ServerApp, eventually: Any
+    ) -> None:
+        manager = jp_serverapp.kernel_manager
+        kernel_id = await manager.start_kernel(kernel_name="by-message")
+        half = gpu["total"] * 3 // 4
+        with (
+            FakeClient(runtime / "s.sock", "other", gpu["uuid"]) as other,
+            FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"]) as waiter,
+        ):
+            other.attach()
+            other.grow(half)
+            other.run()
+            waiter.attach()
+            waiter.grow(half)
+            waiter.request()
+            await manager.get_kernel(kernel_id).interrupt_kernel()
+
+            async def cancelled() -> bool:
+                return waiter.has(ev.CancelWaits)
+
+            await eventually(cancelled)
+        await manager.shutdown_kernel(kernel_id, now=True)
+
+
+def test_an_end_that_was_lost_is_made_up_for() -> None:
+    told: list[tuple[str, str]] = []
+    cells = Cells(lambda phase, message, at: told.append((phase, message)))
+    for state, message in (("busy", "a"), ("busy", "b"), ("idle", "a"), ("idle", "b")):
+        cells.status(state, {"msg_type": "execute_request", "msg_id": message}, 0.0)
+    assert told == [("begin", "a"), ("end", "a"), ("begin", "b"), ("end", "b")]
+
+
+def test_other_requests_are_no_cells() -> None:
+    told: list[str] = []
+    cells = Cells(lambda phase, message, at: told.append(phase))
+    cells.status("busy", {"msg_type": "kernel_info_request", "msg_id": "a"}, 0.0)
+    cells.status("busy", {}, 0.0)
+    assert told == []

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""GET gpushare/api/status, and the requests that change something."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_server.serverapp import ServerApp
+from tornado.httpclient import HTTPClientError
+
+from jupyter_gpushare.scheduler import drivers
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.control import AsyncControlClient
+from jupyter_gpushare.server_extension.app import GpuShareExtension
+from tests.scheduler.client import FakeClient
+
+Fetch = Callable[..., Awaitable[Any]]
+GetStatus = Callable[[], Awaitable[dict[str, Any]]]
+
+
+async def post(fetch: Fetch, op: str, body: str) -> tuple[int, dict[str, Any]]:
+    try:
+        response = await fetch("gpushare", "api", op, method="POST", body=body)
+    except HTTPClientError as error:
+        assert error.response is not None
+        response = error.response
+    return response.code, json.loads(response.body)
+
+
+@pytest.fixture
+def holder(runtime: Path, gpu: dict[str, Any]) -> Iterator[FakeClient]:
+    """Return a client that holds three quarters of the GPU."""
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"], name="train.ipynb") as client:
+        client.attach()
+        client.grow(gpu["total"] * 3 // 4)
+        client.run()
+        yield client
+
+
+@pytest.fixture
+def waiter(runtime: Path, gpu: dict[str, Any], holder: FakeClient) -> Iterator[FakeClient]:
+    """Return a client that waits for as much."""
+    with FakeClient(runtime / "s.sock", "second", gpu["uuid"], name="plots.ipynb") as client:
+        client.attach()
+        client.grow(gpu["total"] * 3 // 4)
+        client.request()
+        yield client
+
+
+class TestNoDriver:
+    @pytest.fixture(autouse=True)
+    def no_driver(self, environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("GPUSHARE_SIM")
+        monkeypatch.setattr(drivers, "_search", lambda *arguments: None)
+
+    async def test_the_server_is_healthy_and_says_why(
+        self, extension: GpuShareExtension, get_status: GetStatus, jp_fetch: Fetch, runtime: Path
+    ) -> None:
+        status = await get_status()
+        assert status["availability"] == {"code": "no_driver", "params": {}}
+        assert status["gpus"] == status["groups"] == []
+        assert extension.host is None
+        assert list(runtime.iterdir()) == []
+        code, answer = await post(jp_fetch, "release", '{"group": "x"}')
+        assert code == 503
+        assert "no_driver" in answer["message"]
+
+    async def test_kernels_start(self, kernel: Any) -> None:
+        assert (await kernel.reply(kernel.execute("1 + 1")))["status"] == "ok"
+
+
+class TestAnotherScheduler:
+    @pytest.fixture(autouse=True)
+    def elsewhere(self, environment: None, runtime: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (runtime / "s.sock").write_text("not a socket")
+
+    async def test_a_socket_that_is_none_is_named(
+        self, extension: GpuShareExtension, get_status: GetStatus, eventually: Any
+    ) -> None:
+        async def reason() -> Any:
+            availability = (await get_status())["availability"]
+            return availability["code"] == "scheduler_unreachable" and availability["params"]
+
+        params = await eventually(reason)
+        assert str(params["socket"]) in params["error"]
+        assert params["error"].startswith(str(params["socket"])) or params["error"]
+
+
+async def test_nobody_is_there(scheduler: AsyncControlClient, get_status: GetStatus) -> None:
+    status = await get_status()
+    assert status["availability"] == {"code": "ok", "params": {}}
+    assert status["groups"] == []
+    assert status["gpus"][0]["total"] > 0
+    assert status["driver"]["simulated"]
+
+
+async def test_who_runs_and_who_waits_and_why(
+    holder: FakeClient, waiter: FakeClient, get_status: GetStatus, eventually: Any
+) -> None:
+    async def waiting() -> Any:
+        groups = {group["id"]: group for group in (await get_status())["groups"]}
+        return groups.get("second", {}).get("state") == "waiting" and groups
+
+    groups = await eventually(waiting)
+    assert groups["first"]["state"] == "running"
+    assert groups["second"]["position"] == 1
+    assert groups["second"]["reason"]["code"] == "needs_memory"
+    assert groups["second"]["reason"]["params"]["holder_name"] == "train.ipynb"
+    assert groups["first"]["session"] is None
+
+
+async def test_release_ends_the_burst(
+    holder: FakeClient, waiter: FakeClient, jp_fetch: Fetch
+) -> None:
+    assert await post(jp_fetch, "release", '{"group": "first"}') == (200, {"group": "first"})
+    holder.expect(ev.Revoke)
+    holder.release()
+    holder.evict()
+    waiter.take()
+
+
+async def test_offload_moves_the_memory_out(holder: FakeClient, jp_fetch: Fetch) -> None:
+    # By its name, as people write it.
+    assert (await post(jp_fetch, "offload", '{"group": "train.ipynb"}'))[0] == 200
+    holder.expect(ev.Revoke)
+    holder.release()
+    held = holder.usage.resident if holder.usage else 0
+    assert holder.evict().bytes == held > 0
+
+
+@pytest.mark.parametrize("op", ["release", "offload"])
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{}", "group"),
+        ("[]", "group"),
+        ('{"group": 7}', "group"),
+        ('{"group": ""}', "group"),
+        ("{", "JSON"),
+        ('{"group": "nobody"}', "nobody"),
+        ('{"group": "100%"}', "100%"),
+    ],
+)
+async def test_a_bad_request_is_answered_in_words(
+    scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, body: str, words: str
+) -> None:
+    code, answer = await post(jp_fetch, op, body)
+    assert code == 400
+    assert words in answer["message"]
+
+
+async def test_a_scheduler_that_dies_is_replaced(
+    extension: GpuShareExtension,
+    scheduler: AsyncControlClient,
+    get_status: GetStatus,
+    eventually: Any,
+) -> None:
+    before = (await get_status())["scheduler"]["pid"]
+    os.kill(before, signal.SIGKILL)
+
+    async def replaced() -> Any:
+        status = await get_status()
+        return status.get("scheduler", {}).get("pid", before) != before and status
+
+    assert (await eventually(replaced))["availability"]["code"] == "ok"
+
+
+async def test_a_notebook_is_named_by_its_session(
+    jp_serverapp: ServerApp,
+    runtime: Path,
+    gpu: dict[str, Any],
+    get_status: GetStatus,
+    jp_fetch: Fetch,
+    eventually: Any,
+    jp_create_notebook: Callable[[str], Any],
+) -> None:
+    jp_create_notebook("deep/before.ipynb")
+    model = {
+        "path": "deep/before.ipynb",
+        "name": "before.ipynb",
+        "type": "notebook",
+        "kernel": {"name": "python3"},
+    }
+    made = await jp_fetch("api", "sessions", method="POST", body=json.dumps(model))
+    session = json.loads(made.body)
+    kernel_id = session["kernel"]["id"]
+
+    async def group() -> dict[str, Any]:
+        groups = (await get_status())["groups"]
+        return next(group for group in groups if group["id"] == kernel_id)
+
+    with FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"], name="deep/before.ipynb") as client:
+        client.attach()
+        assert (await group())["session"] == {
+            "path": "deep/before.ipynb",
+            "name": "before.ipynb",
+            "type": "notebook",
+            "kernel_id": kernel_id,
+        }
+        # JupyterLab renames the file, then tells the session.
+        await jp_fetch(
+            *("api", "contents", "deep", "before.ipynb"),
+            method="PATCH",
+            body=json.dumps({"path": "deep/after.ipynb"}),
+        )
+        await jp_fetch(
+            *("api", "sessions", session["id"]),
+            method="PATCH",
+            body=json.dumps({"path": "deep/after.ipynb", "name": "after.ipynb"}),
+        )
+
+        async def renamed() -> bool:
+            found = await group()
+            path = found["session"]["path"]
+            return bool(found["name"] == path == "deep/after.ipynb")
+
+        await eventually(renamed)
+    await jp_fetch("api", "sessions", session["id"], method="DELETE")
