@@ -82,6 +82,7 @@ class World(RuleBasedStateMachine):
         self.tape: list[tuple[ev.Event, float, list[ev.Decision]]] = []
         self.in_since: dict[str, float] = {}
         self.over_since: dict[str, float] = {}
+        self.offloaded: set[str] = set()
         self.served: Counter[int] = Counter()
         self.steady = True
 
@@ -152,6 +153,7 @@ class World(RuleBasedStateMachine):
             lease, needs = before.get(group.id, (None, {}))
             if lease is not None:
                 return  # joins a lease that was granted before
+            self.offloaded.discard(group.id)
             if any(n > 0 for n in needs.values()):
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
@@ -165,6 +167,8 @@ class World(RuleBasedStateMachine):
         elif isinstance(decision, ev.Evict):
             assert process.lease is None
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
+            if group.id in self.offloaded:
+                return
             over = self.over_since.get(group.id)
             since = self.in_since.get(group.id)
             if over is not None and not group.cells:
@@ -469,6 +473,7 @@ class World(RuleBasedStateMachine):
         group = self.pick(data, list(self.processes.values())).group
         self.in_since.pop(group, None)
         self.over_since.pop(group, None)
+        self.offloaded.add(group)
         self.feed(ev.Release(group, offload))
 
     @precondition(lambda self: self.processes)

@@ -1,0 +1,685 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Stories of the core: who runs, who waits and why, what moves."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import Core, ProtocolViolation, default_reserve
+
+GIB = 1 << 30
+GPU = "GPU-0"
+TOTAL = 100 * GIB
+SPEED = 10 * GIB
+
+
+class Process:
+    """One client: what it says goes to the core at once, with its memory as it then is."""
+
+    def __init__(self, machine: Machine, number: int, group: str, backend: Any = "swap") -> None:
+        self.machine, self.number, self.group, self.backend = machine, number, group, backend
+        self.promised = self.resident = self.pinned = self.context = 0
+        self.lease = 0
+
+    def usage(self) -> ev.Usage:
+        swapped = self.promised - self.resident
+        return ev.Usage(GPU, self.promised, self.resident, self.pinned, self.context, swapped)
+
+    def attach(self, **more: Any) -> Process:
+        number, group = self.number, self.group
+        usages = (self.usage(),) if self.promised or self.pinned or self.context else ()
+        attach = ev.Attach(
+            number, 1000 + number, group, f"{group}.ipynb", self.backend, usages=usages, **more
+        )
+        self.machine.processes[number] = self
+        self.machine.do(attach)
+        return self
+
+    def grow(self, gib: float = 0, most: float = 0, pinned: float = 0) -> ev.Grown | None:
+        """Ask for more GiB, and take what is answered."""
+        promised = self.promised + int(gib * GIB)
+        least = ev.Usage(
+            GPU, promised, self.resident, self.pinned + int(pinned * GIB), self.context
+        )
+        grow = ev.Grow(self.number, 7, least, max(promised, self.promised + int(most * GIB)))
+        answers = [
+            d for d in self.machine.do(grow) if isinstance(d, ev.Grown) and d.client == self.number
+        ]
+        return self.take(answers[0], pinned) if answers else None
+
+    def take(self, answer: ev.Grown, pinned: float = 0) -> ev.Grown:
+        if answer.status in ("resident", "swapped"):
+            self.promised = answer.promised
+            self.pinned += int(pinned * GIB)
+            if answer.status == "resident" and self.lease:
+                self.resident = self.promised
+            self.machine.do(ev.UsageChanged(self.number, self.usage()))
+        return answer
+
+    def request(self) -> list[ev.Decision]:
+        return self.machine.do(ev.Request(self.number, 1))
+
+    def end(self, cause: Any = "cell") -> list[ev.Decision]:
+        return self.machine.do(ev.Burst(self.number, "end", cause, self.machine.now))
+
+    def begin(self) -> list[ev.Decision]:
+        return self.machine.do(ev.Burst(self.number, "begin", "none", self.machine.now))
+
+    def release(self, cause: Any = "revoke") -> list[ev.Decision]:
+        lease, self.lease = self.lease, 0
+        return self.machine.do(ev.Released(self.number, lease, cause))
+
+    def restore(self, status: Any = "done") -> list[ev.Decision]:
+        size = self.promised - self.resident if status == "done" else 0
+        self.resident += size
+        lease = self.lease
+        if status != "done":
+            self.lease = 0
+        return self.machine.do(
+            ev.Restored(self.number, lease, self.usage(), size, size, size / SPEED, status)
+        )
+
+    def evict(self, order: ev.Evict, status: Any = "done") -> list[ev.Decision]:
+        size = order.bytes if status == "done" else 0
+        self.resident -= size
+        return self.machine.do(
+            ev.Evicted(self.number, order.serial, self.usage(), size, size, size / SPEED, status)
+        )
+
+    @property
+    def state(self) -> Any:
+        return self.machine.group(self.group)["state"]
+
+    @property
+    def reason(self) -> Any:
+        return self.machine.group(self.group)["reason"]
+
+
+class Machine:
+    """A GPU of 100 GiB, and a clock."""
+
+    def __init__(self, foreign: int = 0, **settings: Any) -> None:
+        self.core = Core(**{"reserve": 0, "bandwidth": SPEED, **settings})
+        self.now = 100.0
+        self.foreign = foreign
+        self.ghosts = 0
+        self.processes: dict[int, Process] = {}
+        self.history: list[ev.Log] = []
+        self.readings = 0
+        self.do(self.reading())
+        self.do(ev.HostMemory(1000 * GIB))
+
+    def reading(self) -> ev.Device:
+        held = sum(p.resident + p.pinned + p.context for p in self.processes.values())
+        return ev.Device(GPU, TOTAL, held + self.foreign + self.ghosts, "Test GPU", 0)
+
+    def do(self, event: ev.Event) -> list[ev.Decision]:
+        """Handle an event and the readings that the core asks for; return the other decisions."""
+        found: list[ev.Decision] = []
+        for decision in self.core.handle(event, self.now):
+            if isinstance(decision, ev.ReadDevice):
+                self.readings += 1
+                found += self.do(self.reading())
+            elif isinstance(decision, ev.Log):
+                self.history.append(decision)
+            else:
+                found.append(decision)
+                if isinstance(decision, ev.Grant):
+                    self.processes[decision.client].lease = decision.lease
+        return found
+
+    def sleep(self, seconds: float) -> list[ev.Decision]:
+        """Let time pass; return what the core decides by itself meanwhile."""
+        until, found = self.now + seconds, []
+        while (deadline := self.core.deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            found += self.do(ev.Tick())
+        self.now = until
+        return found
+
+    def process(self, group: str, gib: float = 0, **more: Any) -> Process:
+        process = Process(self, len(self.processes) + 1, group, more.pop("backend", "swap"))
+        process.attach(**more)
+        if gib:
+            answer = process.grow(gib)
+            assert answer is not None
+            assert answer.status == "swapped"
+        return process
+
+    def runs(self, group: str, gib: float, **more: Any) -> Process:
+        """One more process, in a burst, its memory in."""
+        process = self.process(group, gib, **more)
+        decisions = process.request()
+        assert ev.Grant(process.number, process.lease) in decisions
+        process.restore()
+        return process
+
+    def group(self, name: str) -> Any:
+        return next(g for g in self.core.status(self.now)["groups"] if g["id"] == name)
+
+    @property
+    def gpu(self) -> Any:
+        return self.core.status(self.now)["gpus"][0]
+
+    def kinds(self, group: str) -> list[str]:
+        return [log.kind for log in self.history if log.group == group]
+
+
+def of(kind: type, decisions: list[ev.Decision]) -> list[Any]:
+    return [d for d in decisions if isinstance(d, kind)]
+
+
+# --- Fit or rotate --------------------------------------------------------------------------------
+
+
+def test_two_that_fit_run_together() -> None:
+    m = Machine()
+    a, b = m.runs("a", 50), m.runs("b", 50)
+    assert (a.state, b.state) == ("running", "running")
+    assert m.gpu["free"] == 0
+    assert m.sleep(100) == []
+
+
+def test_without_memory_to_move_a_grant_needs_no_reading() -> None:
+    m = Machine()
+    a = m.runs("a", 10)
+    a.end()
+    m.do(ev.Release("a"))
+    a.release()
+    m.sleep(1)
+    before = m.readings
+    assert of(ev.Grant, a.request())
+    assert m.readings == before
+
+
+def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    assert of(ev.Grant, b.request()) == []
+    assert b.reason["code"] == "needs_memory"
+    assert b.reason["params"]["lack"] == 35 * GIB
+    assert b.reason["params"]["holder_name"] == "a.ipynb"
+    assert b.reason["params"]["yields_in"] == pytest.approx(30)
+    assert m.group("b")["position"] == 1
+    assert m.group("b")["estimate"] == pytest.approx(30 + 6)
+
+    assert of(ev.Revoke, a.end()) == [ev.Revoke(a.number, a.lease)]
+    assert b.reason["code"] == "draining"
+    assert of(ev.Evict, a.release()) == []
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    assert (order.client, order.bytes) == (a.number, 35 * GIB)
+    assert b.reason == {
+        "code": "making_room",
+        "params": {"lack": 35 * GIB, "gpu": GPU, "victims": ["a.ipynb"]},
+    }
+    assert of(ev.Grant, a.evict(order)) == [ev.Grant(b.number, b.lease)]
+    assert b.state == "moving"
+    b.restore()
+    assert b.state == "running"
+    assert m.kinds("b")[-3:] == ["wait", "grant", "restore"]
+    assert m.kinds("a")[-4:] == ["burst", "revoke", "release", "evict"]
+
+
+def test_a_running_holder_keeps_its_quantum() -> None:
+    m = Machine(quantum=5.0)
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    assert m.sleep(4.9) == []
+    assert of(ev.Revoke, m.sleep(0.2)) == [ev.Revoke(a.number, a.lease)]
+    (order,) = of(ev.Evict, a.release())
+    assert of(ev.Grant, a.evict(order))
+
+
+def test_the_quantum_follows_the_measured_cost_of_moving() -> None:
+    m = Machine(bandwidth=1e9)
+    a = m.runs("a", 50)
+    slow = m.core.quantum_of(m.core.groups["a"])
+    for _ in range(20):
+        m.do(ev.Restored(a.number, a.lease, a.usage(), 50 * GIB, 50 * GIB, 50 / 100, "done"))
+    assert slow == 30.0
+    assert m.core.quantum_of(m.core.groups["a"]) == pytest.approx(5.0, rel=0.02)
+
+
+def test_the_longest_idle_loses_its_memory_first() -> None:
+    m = Machine()
+    for name in ("a", "b", "c"):
+        p = m.runs(name, 30)
+        p.end()
+        m.do(ev.Release(name))
+        p.release()
+        m.sleep(1)
+    d = m.process("d", 50)
+    orders = of(ev.Evict, d.request())
+    assert [(o.client, o.bytes) for o in orders] == [(1, 30 * GIB), (2, 10 * GIB)]
+
+
+def test_idle_memory_goes_before_a_held_lease() -> None:
+    m = Machine()
+    idle, held = m.runs("idle", 40), m.runs("held", 40)
+    held.end()
+    m.sleep(1)
+    idle.end()
+    m.do(ev.Release("idle"))
+    idle.release()
+    m.sleep(1)
+    decisions = m.process("c", 50).request()
+    assert [o.client for o in of(ev.Evict, decisions)] == [idle.number]
+    assert of(ev.Revoke, decisions) == []
+
+
+# --- Passing, and nobody is passed forever --------------------------------------------------------
+
+
+def test_a_small_one_passes_where_it_holds_nobody_up() -> None:
+    m = Machine(quantum=5.0)
+    m.runs("a", 60)
+    b, c, d = m.process("b", 70), m.process("c", 30), m.process("d", 10)
+    b.request()
+    assert of(ev.Grant, c.request()) == [ev.Grant(c.number, c.lease)]
+    assert of(ev.Grant, d.request()) == []
+    assert d.reason == {"code": "behind", "params": {"ahead": "b", "ahead_name": "b.ipynb"}}
+    assert m.group("d")["position"] == 2
+
+
+def test_a_run_all_continues_within_its_residency() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    a.end()
+    a.release()
+    m.sleep(0.004)
+    assert of(ev.Grant, a.request()) == [ev.Grant(a.number, a.lease)]
+    # ... but its turn goes on from where it was: once the quantum is over, it is over.
+    assert of(ev.Revoke, m.sleep(31)) == [ev.Revoke(a.number, a.lease)]
+    a.release()
+    assert of(ev.Grant, a.request()) == []
+
+
+def test_quiet_ends_leave_the_memory_for_its_residency() -> None:
+    m = Machine(quantum=60.0, bandwidth=100 * GIB)
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    assert of(ev.Revoke, a.end("quiet")) == []
+    assert b.reason["code"] == "needs_memory"
+    assert b.reason["params"]["yields_in"] < 60
+    residency = m.core.residency(m.core.groups["a"])
+    assert of(ev.Revoke, m.sleep(residency + 0.02)) == [ev.Revoke(a.number, a.lease)]
+    assert of(ev.Evict, a.release())
+
+
+# --- anti_thrash ----------------------------------------------------------------------------------
+
+
+def test_anti_thrash_on_serialises_what_would_fit() -> None:
+    m = Machine(anti_thrash="on", quantum=5.0)
+    a, b = m.runs("a", 20), m.process("b", 20)
+    assert of(ev.Grant, b.request()) == []
+    assert b.reason["code"] == "serialised"
+    assert b.reason["params"]["yields_in"] == pytest.approx(5)
+    assert of(ev.Revoke, a.end()) == [ev.Revoke(a.number, a.lease)]
+    assert of(ev.Grant, a.release()) == [ev.Grant(b.number, b.lease)]
+
+
+def test_anti_thrash_off_lets_managed_memory_overlap() -> None:
+    m = Machine(anti_thrash="off")
+    m.runs("a", 75, backend="managed")
+    b = m.process("b", 75, backend="managed")
+    assert of(ev.Grant, b.request())
+    c = m.process("c", 75)
+    assert of(ev.Grant, c.request()) == []
+
+
+def test_settings_change_and_bad_ones_are_refused() -> None:
+    m = Machine()
+    m.do(ev.Configure(quantum=2.5, anti_thrash="on"))
+    assert m.core.status(m.now)["settings"] == {
+        "quantum": 2.5,
+        "anti_thrash": "on",
+        "policy": "fcfs",
+    }
+    for bad in (0, -1, 3601, float("nan"), "fast", True):
+        with pytest.raises(ValueError, match="quantum must be"):
+            m.do(ev.Configure(quantum=bad))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="anti_thrash must be"):
+        m.do(ev.Configure(quantum=3.0, anti_thrash="maybe"))  # type: ignore[arg-type]
+    assert m.core.quantum == 2.5
+    with pytest.raises(ValueError, match="policy must be"):
+        Core(policy="lottery")
+
+
+# --- Growth ---------------------------------------------------------------------------------------
+
+
+def test_growth_under_a_lease_is_resident_if_there_is_room() -> None:
+    m = Machine()
+    a = m.runs("a", 50)
+    answer = a.grow(10, most=20)
+    assert answer is not None
+    assert (answer.status, answer.promised) == ("resident", 70 * GIB)
+
+
+def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
+    m = Machine(quantum=5.0)
+    a, b = m.runs("a", 50), m.runs("b", 40)
+    b.end()
+    answer = a.grow(20)
+    assert answer is not None
+    assert answer.status == "swapped"
+    assert a.state == "yielding"
+    a.release("growth")
+    assert of(ev.Revoke, a.request()) == [ev.Revoke(b.number, b.lease)]
+    b.release()
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    assert (order.client, order.bytes) == (b.number, 10 * GIB)
+    assert of(ev.Grant, b.evict(order)) == [ev.Grant(a.number, a.lease)]
+
+
+def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
+    m = Machine(foreign=10 * GIB)
+    a = m.process("a", 50)
+    answer = a.grow(60)
+    assert answer is not None
+    assert answer.status == "device"
+    assert answer.text == (
+        "60.0 GiB more would make 110.0 GiB, but the GPU has 90.0 GiB for one kernel "
+        "(other programs hold 10.0 GiB)"
+    )
+    assert m.kinds("a")[-1] == "refuse"
+    # Before it says no for the sake of others, it looks again.
+    m.sleep(1)
+    m.foreign = 0
+    answer = a.grow(45)
+    assert answer is not None
+    assert answer.status == "swapped"
+
+
+def test_cap_and_host_memory_refuse() -> None:
+    m = Machine()
+    capped = m.process("a", 10, cap=20 * GIB)
+    answer = capped.grow(11)
+    assert answer is not None
+    assert answer.status == "cap"
+    assert answer.text == (
+        "11.0 GiB more would make 21.0 GiB, but this kernel is limited to 20.0 GiB"
+    )
+    m.do(ev.HostMemory(50 * GIB))
+    m.process("b", 90)
+    answer = m.process("c").grow(60, most=90)
+    assert answer is not None
+    assert answer.status == "host"
+    assert "160.0 GiB for all kernels" in answer.text
+    assert "150.0 GiB" in answer.text
+    answer = m.process("d").grow(40, most=90)
+    assert answer is not None
+    assert answer.status == "swapped"
+    assert 48 * GIB < answer.promised <= 50 * GIB
+
+
+def test_pinned_memory_waits_until_room_is_made() -> None:
+    m = Machine()
+    a, b = m.runs("a", 95), m.process("b")
+    assert b.grow(pinned=10) is None
+    assert b.reason["code"] == "needs_memory"
+    a.end()
+    a.release()
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    assert order.bytes == 5 * GIB
+    (answer,) = of(ev.Grown, a.evict(order))
+    assert (answer.client, answer.status) == (b.number, "resident")
+    b.take(answer, 10)
+    assert m.gpu["pinned"] == 10 * GIB
+    assert m.gpu["foreign"] == 0
+
+
+# --- Others on the GPU, and the dead --------------------------------------------------------------
+
+
+def test_foreign_use_is_named_and_waited_for() -> None:
+    m = Machine()
+    a = m.process("a", 80)
+    m.sleep(1)
+    m.foreign = 30 * GIB
+    a.request()
+    assert a.reason == {
+        "code": "foreign_use",
+        "params": {"lack": 10 * GIB, "gpu": GPU, "foreign": 30 * GIB},
+    }
+    assert m.sleep(0.2) == []
+    m.foreign = 0
+    assert of(ev.Grant, m.sleep(0.06)) == [ev.Grant(a.number, a.lease)]
+
+
+def test_one_that_cannot_be_served_now_holds_nobody_up() -> None:
+    m = Machine()
+    a, b = m.process("a", 80), m.process("b", 50)
+    m.sleep(1)
+    m.foreign = 30 * GIB
+    a.request()
+    assert of(ev.Grant, b.request()) == [ev.Grant(b.number, b.lease)]
+
+
+def test_the_dead_are_charged_until_they_are_gone() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    a_size, m.ghosts = a.resident, a.resident
+    del m.processes[a.number]
+    assert of(ev.Grant, m.do(ev.Detach(a.number))) == []
+    assert m.gpu["ghosts"] == a_size
+    assert b.reason["code"] == "dying"
+    m.sleep(0.05)
+    m.ghosts = 40 * GIB
+    assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(b.number, b.lease)]
+    assert m.gpu["ghosts"] == 40 * GIB
+
+
+def test_a_failed_restore_queues_again_at_the_front() -> None:
+    m = Machine()
+    a = m.process("a", 50)
+    a.request()
+    m.foreign = 60 * GIB
+    assert of(ev.Grant, a.restore("failed")) == []
+    assert a.state == "waiting"
+    assert a.reason["code"] == "foreign_use"
+    b = m.process("b", 30)
+    assert of(ev.Grant, b.request())
+    b.restore()
+    m.foreign = 0
+    assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(a.number, a.lease)]
+
+
+def test_an_eviction_that_fails_is_tried_again_later() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    a.end()
+    a.release()
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    assert of(ev.Evict, a.evict(order, "failed")) == []
+    (again,) = of(ev.Evict, m.sleep(0.02))
+    assert of(ev.Grant, a.evict(again))
+
+
+# --- Groups, cells, people ------------------------------------------------------------------------
+
+
+def test_a_group_is_leased_as_one() -> None:
+    m = Machine()
+    parent = m.runs("a", 40)
+    child = m.process("a")
+    assert of(ev.Grant, child.request()) == [ev.Grant(child.number, parent.lease)]
+    b = m.process("b", 90)
+    b.request()
+    parent.end()
+    assert len(of(ev.Revoke, child.end())) == 2
+    assert of(ev.Evict, parent.release()) == []
+    assert m.group("a")["state"] == "yielding"
+    child.release()
+    assert of(ev.Evict, m.sleep(0.02))
+
+
+def test_a_stale_release_is_ignored() -> None:
+    m = Machine()
+    a = m.runs("a", 40)
+    m.do(ev.Released(a.number, a.lease + 5, "revoke"))
+    assert a.state == "running"
+
+
+def test_a_late_idle_does_not_end_the_next_burst() -> None:
+    m = Machine()
+    a = m.runs("a", 40)
+    m.do(ev.Cell("a", "begin", "m1", m.now, False))
+    m.sleep(1)
+    ended = m.now
+    m.do(ev.Cell("a", "end", "m1", ended, True))
+    a.end()
+    m.sleep(0.01)
+    m.do(ev.Cell("a", "begin", "m2", m.now, True))
+    a.begin()
+    assert of(ev.EndBurst, m.do(ev.Cell("a", "end", "m1", ended, False))) == []
+    m.sleep(1)
+    assert of(ev.EndBurst, m.do(ev.Cell("a", "end", "m2", m.now, False))) == [
+        ev.EndBurst(a.number, m.now)
+    ]
+
+
+def test_a_burst_ends_with_the_last_open_cell() -> None:
+    m = Machine()
+    a = m.runs("a", 40)
+    for cell in ("m1", "m2"):
+        m.do(ev.Cell("a", "begin", cell, m.now, False))
+    m.sleep(1)
+    assert of(ev.EndBurst, m.do(ev.Cell("a", "end", "m1", m.now, False))) == []
+    assert m.group("a")["cell"]["msg_id"] == "m2"
+    assert of(ev.EndBurst, m.do(ev.Cell("a", "end", "m2", m.now, False)))
+    assert m.group("a")["cell"] is None
+    assert a.state == "running"
+
+
+def test_cancel_ends_the_waits_of_a_group() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    b = m.process("b", 60)
+    b.request()
+    assert of(ev.CancelWaits, m.do(ev.Cancel("b"))) == [ev.CancelWaits(b.number)]
+    assert b.state == "idle"
+    assert m.core.queue == []
+
+
+def test_release_and_offload_by_people() -> None:
+    m = Machine()
+    a = m.runs("a", 75)
+    assert of(ev.Revoke, m.do(ev.Release("a", offload=True))) == [ev.Revoke(a.number, a.lease)]
+    (order,) = of(ev.Evict, a.release())
+    assert order.bytes == 75 * GIB
+    a.evict(order)
+    assert a.state == "idle"
+    assert m.group("a")["gpus"][0]["swapped"] == 75 * GIB
+
+
+def test_holders_hear_who_waits() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    assert of(ev.Contended, b.request()) == [ev.Contended(a.number, 1)]
+    assert of(ev.Contended, m.process("c", 60).request()) == [ev.Contended(a.number, 2)]
+    assert of(ev.Contended, m.do(ev.Cancel("b"))) == [ev.Contended(a.number, 1)]
+
+
+def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
+    m = Machine()
+    m.foreign = 0
+    a, b = Process(m, 1, "a"), Process(m, 2, "b")
+    a.promised = a.resident = 60 * GIB
+    b.promised, b.resident = 60 * GIB, 40 * GIB
+    a.lease, b.lease = 4, 5
+    a.attach(reattach=True, leased=True, busy=True, lease=4)
+    assert a.state == "running"
+    b.attach(reattach=True, leased=True, busy=True, lease=5)
+    assert b.state == "yielding"
+    b.release()
+    assert m.gpu["foreign"] == 0
+    assert m.gpu["free"] == 0
+    c = m.process("c", 10)
+    c.request()
+    a.end("cell")
+    assert a.lease == 4
+    assert m.core.groups["c"].wait is not None or c.lease > 5
+
+
+def test_names_and_prefixes_find_a_group() -> None:
+    m = Machine()
+    for name in ("alpha", "alpine"):
+        m.process(name)
+    assert m.core.find_group("alph") == "alpha"
+    assert m.core.find_group("alpine.ipynb") == "alpine"
+    m.do(ev.Rename("alpine", "new.ipynb"))
+    assert m.core.find_group("new.ipynb") == "alpine"
+    with pytest.raises(LookupError, match="several"):
+        m.core.find_group("alp")
+    with pytest.raises(LookupError, match="no group"):
+        m.core.find_group("beta")
+
+
+def test_notices_are_kept_but_not_without_end() -> None:
+    m = Machine()
+    for n in range(60):
+        m.do(ev.Notice("a", "started_without_interposer", {"n": n}))
+    notices = m.core.status(m.now)["notices"]
+    assert len(notices) == 50
+    assert notices[-1]["params"] == {"n": 59}
+
+
+def test_the_status_is_json_and_counts() -> None:
+    m = Machine()
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    m.sleep(2)
+    a.end()
+    a.release()
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    a.evict(order)
+    b.restore()
+    json.dumps(m.core.status(m.now))
+    assert m.group("a")["totals"]["evicted"] == 35 * GIB
+    assert m.group("a")["totals"]["ran"] == pytest.approx(2)
+    assert m.group("b")["totals"]["waits"] == 1
+    assert m.group("b")["totals"]["waited"] > 2
+
+
+# --- What cannot be -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.Request(99, 1),
+        ev.Detach(99),
+        ev.UsageChanged(1, ev.Usage(GPU, promised=1, resident=2)),
+        ev.UsageChanged(1, ev.Usage(GPU, promised=-1)),
+        ev.UsageChanged(1, ev.Usage(GPU, pinned=1 << 51)),
+        ev.UsageChanged(1, ev.Usage("GPU-none")),
+        ev.Grow(1, 1, ev.Usage(GPU, promised=5), -1),
+        ev.Evicted(1, 1, ev.Usage(GPU), -5, 0, 0.1, "done"),
+        ev.Restored(1, 1, ev.Usage(GPU), 5, 0, float("nan"), "done"),
+        ev.Attach(1, 5, "a", "a", "swap"),
+        ev.Attach(5, 5, "", "a", "swap"),
+        ev.Attach(5, 5, "z", "z", "plain", usages=(ev.Usage(GPU, promised=5),)),
+        ev.Attach(5, 5, "z", "z", "swap", usages=(ev.Usage(GPU), ev.Usage(GPU))),
+    ],
+)
+def test_what_cannot_be_is_a_violation_and_changes_nothing(event: Any) -> None:
+    m = Machine()
+    m.runs("a", 20)
+    before = json.dumps(m.core.status(m.now))
+    with pytest.raises(ProtocolViolation):
+        m.do(event)
+    assert json.dumps(m.core.status(m.now)) == before
+
+
+def test_the_reserve_suits_small_and_large_gpus() -> None:
+    assert default_reserve(256 << 20) == (256 << 20) // 50
+    assert default_reserve(139 * GIB) == 139 * GIB // 100
