@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli")
+ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli", "benchmarks")
 LIBRARIES = (
     "libgpushare.so",
     "libgpushare-alias.so",
@@ -97,6 +97,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         *(f"jupyter_gpushare/lib/{library}" for library in LIBRARIES),
         "jupyter_gpushare/_protocol.abi3.so",
         "jupyter_gpushare/py.typed",
+        "jupyter_gpushare/examples/heat.ipynb",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
         f"{data}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",
