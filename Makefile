@@ -84,7 +84,7 @@ lint: setup ## style and types
 	ruff check .
 	ruff format --check .
 	mypy
-	mypy --explicit-package-bases hatch_build.py tests
+	mypy hatch_build.py
 	codespell $$(git ls-files)
 	clang-format --dry-run --Werror $(C_SOURCES)
 	cd labextension && jlpm lint:check
