@@ -184,7 +184,8 @@ bool sim_segment_attach(const struct sim_config *config)
         segment = address;
         if (segment->magic != SEGMENT_MAGIC)
             format(config);
-        close(fd); /* and with it the flock */
+        flock(fd, LOCK_UN); /* the mapping keeps the file, and with it the lock, open beyond the close */
+        close(fd);
     }
     if (self == NULL && !enroll(config))
         return false;
