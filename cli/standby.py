@@ -47,12 +47,13 @@ def attend(socket: Path, driver: Driver) -> bool:
         "GPUSHARE_SOCKET": str(socket),
         "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
     }
-    # Through a shell that ends at once: the program must not find a child that it never started.
+    # Through a shell that ends at once: the program must not find a child that it never started. What a shell runs in
+    # the background reads from /dev/null unless told otherwise.
     subprocess.run(
         [
             "/bin/sh",
             "-c",
-            '"$@" >/dev/null 2>&1 & :',
+            'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &',
             "sh",
             sys.executable,
             "-m",
