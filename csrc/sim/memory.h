@@ -18,7 +18,8 @@ enum sim_range_kind {
     SIM_RANGE_MANAGED,     /* cuMemAllocManaged */
     SIM_RANGE_RESERVATION, /* cuMemAddressReserve; physical memory comes with cuMemMap */
     SIM_RANGE_HOST,        /* cuMemHostAlloc */
-    SIM_RANGE_REGISTERED   /* cuMemHostRegister */
+    SIM_RANGE_REGISTERED,  /* cuMemHostRegister */
+    SIM_RANGE_GLOBAL       /* a variable of a module */
 };
 
 struct sim_mapping; /* vmm.c */

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* What the simulated driver and the simulated NVML must say alike about a device. */
+#ifndef SIM_IDENTITY_H
+#define SIM_IDENTITY_H
+
+#include <stdint.h>
+
+#define SIM_DEVICE_NAME "Simulated GPU"
+#define SIM_FIRST_BUS 1u
+
+/* The same for the same name and index, in every process and after every restart. */
+static inline void sim_identity_uuid(const char *name, unsigned index, unsigned char uuid[16])
+{
+    uint64_t hash[2] = {UINT64_C(0xcbf29ce484222325), UINT64_C(0x84222325cbf29ce4)};
+    for (unsigned half = 0; half < 2; half++) {
+        for (const char *c = name; *c != '\0'; c++)
+            hash[half] = (hash[half] ^ (unsigned char)*c) * UINT64_C(0x100000001b3);
+        hash[half] = (hash[half] ^ (index + 1)) * UINT64_C(0x100000001b3);
+        for (unsigned i = 0; i < 8; i++)
+            uuid[half * 8 + i] = (unsigned char)(hash[half] >> (8 * i));
+    }
+    uuid[6] = (unsigned char)((uuid[6] & 0x0f) | 0x80); /* RFC 9562, version 8: made by the vendor's own rule */
+    uuid[8] = (unsigned char)((uuid[8] & 0x3f) | 0x80);
+}
+
+#endif

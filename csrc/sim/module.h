@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Modules and libraries (one object serves as both) and their kernels (CUfunction and CUkernel are one, too). */
+#ifndef SIM_MODULE_H
+#define SIM_MODULE_H
+
+#include "driver.h"
+#include "kernel_abi.h"
+
+struct sim_module;
+
+struct sim_kernel {
+    uint64_t magic;
+    struct sim_module *module;
+    const struct gpushare_sim_kernel *code;
+    const char *name;
+    unsigned arguments_size; /* packed */
+    int dynamic_shared_limit;
+    int carveout;
+};
+
+CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);
+
+#endif

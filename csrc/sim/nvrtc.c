@@ -1,0 +1,832 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The simulated NVRTC: compiles CUDA C++ source with the host's C++ compiler into a shared object that the simulated
+ * driver loads as a module. Kernels that are not templates are found by a scan of the source; templates are
+ * instantiated by name expressions, as with the real one.
+ */
+#include <ctype.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+typedef enum {
+    NVRTC_SUCCESS = 0,
+    NVRTC_ERROR_OUT_OF_MEMORY = 1,
+    NVRTC_ERROR_PROGRAM_CREATION_FAILURE = 2,
+    NVRTC_ERROR_INVALID_INPUT = 3,
+    NVRTC_ERROR_INVALID_PROGRAM = 4,
+    NVRTC_ERROR_INVALID_OPTION = 5,
+    NVRTC_ERROR_COMPILATION = 6,
+    NVRTC_ERROR_BUILTIN_OPERATION_FAILURE = 7,
+    NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION = 8,
+    NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION = 9,
+    NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID = 10,
+    NVRTC_ERROR_INTERNAL_ERROR = 11
+} nvrtcResult;
+
+/* The texts that go before every source. */
+#define EMBED(symbol, file)                                                                                            \
+    extern const char symbol[], symbol##_end[];                                                                        \
+    __asm__(".pushsection .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n.global " #symbol "\n.global " #symbol  \
+            "_end\n" #symbol ":\n.incbin \"" file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n")
+
+EMBED(abi_text, "kernel_abi.h");
+EMBED(runtime_text, "device_runtime.h");
+
+struct text {
+    char *data;
+    size_t length, size;
+    bool failed;
+};
+
+struct expression {
+    struct expression *next;
+    char *text, *lowered;
+};
+
+struct program {
+    char *source, *name;
+    int header_count;
+    char **headers, **header_names;
+    struct expression *expressions, **last_expression;
+    bool compiled, virtual_architecture;
+    struct text log, image;
+};
+
+typedef struct program *nvrtcProgram;
+
+static void append(struct text *text, const char *data, size_t length)
+{
+    if (text->length + length + 1 > text->size) {
+        size_t size = (text->length + length + 1) * 2;
+        char *moved = realloc(text->data, size);
+        if (moved == NULL) {
+            text->failed = true;
+            return;
+        }
+        text->data = moved;
+        text->size = size;
+    }
+    memcpy(text->data + text->length, data, length);
+    text->length += length;
+    text->data[text->length] = '\0';
+}
+
+static void add(struct text *text, const char *string)
+{
+    append(text, string, strlen(string));
+}
+
+static void clear(struct text *text)
+{
+    free(text->data);
+    *text = (struct text){NULL, 0, 0, false};
+}
+
+/* The scan. It knows comments, strings, preprocessor lines, namespaces and templates; not conditional compilation. */
+
+struct names {
+    char **items;
+    size_t count;
+};
+
+static void add_name(struct names *names, const char *name)
+{
+    for (size_t i = 0; i < names->count; i++)
+        if (strcmp(names->items[i], name) == 0)
+            return;
+    char **items = realloc(names->items, (names->count + 1) * sizeof *items);
+    if (items == NULL)
+        return;
+    names->items = items;
+    items[names->count] = strdup(name);
+    names->count += items[names->count] != NULL;
+}
+
+static void free_names(struct names *names)
+{
+    for (size_t i = 0; i < names->count; i++)
+        free(names->items[i]);
+    free(names->items);
+}
+
+static bool is_identifier(char c)
+{
+    return isalnum((unsigned char)c) || c == '_';
+}
+
+/* Past white space, comments, strings and preprocessor lines. */
+static const char *skip(const char *at, const char *begin)
+{
+    for (;;) {
+        if (isspace((unsigned char)*at)) {
+            at++;
+        } else if (at[0] == '/' && at[1] == '/') {
+            at += strcspn(at, "\n");
+        } else if (at[0] == '/' && at[1] == '*') {
+            const char *end = strstr(at + 2, "*/");
+            at = end == NULL ? at + strlen(at) : end + 2;
+        } else if (*at == '"' || *at == '\'') {
+            char quote = *at++;
+            while (*at != '\0' && *at != quote)
+                at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
+            at += *at != '\0';
+        } else if (*at == '#') {
+            const char *line = at;
+            while (line > begin && line[-1] != '\n' && isspace((unsigned char)line[-1]))
+                line--;
+            if (line > begin && line[-1] != '\n')
+                return at;
+            while (*at != '\0' && *at != '\n')
+                at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
+        } else {
+            return at;
+        }
+    }
+}
+
+static const char *skip_parentheses(const char *at, const char *begin)
+{
+    unsigned depth = 0;
+    while (*(at = skip(at, begin)) != '\0') {
+        depth += *at == '(';
+        if (*at++ == ')' && --depth == 0)
+            break;
+    }
+    return at;
+}
+
+static bool is_word(const char *at, size_t length, const char *word)
+{
+    return strlen(word) == length && memcmp(at, word, length) == 0;
+}
+
+static bool has_parameters(const char *word, size_t length)
+{
+    return is_word(word, length, "__launch_bounds__") || is_word(word, length, "__cluster_dims__") ||
+           is_word(word, length, "__attribute__") || is_word(word, length, "__align__") ||
+           is_word(word, length, "alignas");
+}
+
+/* The name of the function whose declaration goes on at `at`; NULL if there is none. */
+static const char *function_name(const char *at, const char *begin, size_t *length)
+{
+    const char *word = NULL;
+    while (*(at = skip(at, begin)) != '\0' && *at != ';' && *at != '{') {
+        if (is_identifier(*at)) {
+            word = at;
+            while (is_identifier(*at))
+                at++;
+            *length = (size_t)(at - word);
+        } else if (*at == '(') {
+            if (word == NULL || !has_parameters(word, *length))
+                return word;
+            at = skip_parentheses(at, begin);
+        } else {
+            at++;
+        }
+    }
+    return NULL;
+}
+
+#define MAX_DEPTH 64
+
+static void find_kernels(const char *source, struct names *names)
+{
+    char scope[MAX_DEPTH][256]; /* the qualification inside each brace */
+    unsigned depth = 0;
+    char pending[256] = "";
+    bool in_template = false;
+    scope[0][0] = '\0';
+    for (const char *at = source; *(at = skip(at, source)) != '\0';) {
+        if (!is_identifier(*at)) {
+            if (*at == '{' && depth + 1 < MAX_DEPTH) {
+                char inner[sizeof scope[0]];
+                snprintf(inner, sizeof inner, "%.120s%.120s", scope[depth], pending);
+                strcpy(scope[++depth], inner);
+            } else if (*at == '}' && depth > 0) {
+                depth--;
+            }
+            if (*at == '{' || *at == '}' || *at == ';') {
+                pending[0] = '\0';
+                in_template = false;
+            }
+            at++;
+            continue;
+        }
+        const char *word = at;
+        while (is_identifier(*at))
+            at++;
+        size_t length = (size_t)(at - word);
+        if (is_word(word, length, "template")) {
+            in_template = true;
+        } else if (is_word(word, length, "namespace")) {
+            at = skip(at, source);
+            size_t used = 0;
+            while ((is_identifier(*at) || *at == ':') && used + 3 < sizeof pending)
+                pending[used++] = *at++;
+            strcpy(pending + used, used > 0 ? "::" : "");
+        } else if (is_word(word, length, "__global__") && !in_template) {
+            size_t name_length = 0;
+            const char *name = function_name(at, source, &name_length);
+            if (name != NULL && name_length < 256) {
+                char full[512];
+                snprintf(full, sizeof full, "%s%.*s", scope[depth], (int)name_length, name);
+                add_name(names, full);
+            }
+        }
+    }
+}
+
+/* `extern __shared__ T name[];` has no meaning on the host: the block's dynamic memory takes its place. */
+static void add_source(struct text *out, const char *source)
+{
+    const char *done = source;
+    for (const char *at = source; *(at = skip(at, source)) != '\0';) {
+        if (!is_identifier(*at)) {
+            at++;
+            continue;
+        }
+        const char *word = at;
+        while (is_identifier(*at))
+            at++;
+        if (!is_word(word, (size_t)(at - word), "extern"))
+            continue;
+        const char *next = skip(at, source);
+        if (strncmp(next, "__shared__", 10) != 0 || is_identifier(next[10]))
+            continue;
+        const char *type = next + 10;
+        const char *end = type + strcspn(type, ";");
+        const char *bracket = memchr(type, '[', (size_t)(end - type));
+        if (*end == '\0' || bracket == NULL)
+            continue;
+        const char *name_end = bracket;
+        while (name_end > type && isspace((unsigned char)name_end[-1]))
+            name_end--;
+        const char *name = name_end;
+        while (name > type && is_identifier(name[-1]))
+            name--;
+        append(out, done, (size_t)(word - done));
+        struct text plain = {NULL, 0, 0, false}; /* the type without __align__(n) */
+        for (const char *t = type; t < name;) {
+            if (strncmp(t, "__align__", 9) == 0)
+                t = skip_parentheses(t + 9, source);
+            else
+                append(&plain, t++, 1);
+        }
+        append(&plain, "", 0);
+        add(out, plain.data);
+        add(out, "*");
+        append(out, name, (size_t)(name_end - name));
+        add(out, " = (");
+        add(out, plain.data);
+        add(out, "*)gpushare_sim::dynamic_shared()");
+        clear(&plain);
+        done = at = end;
+    }
+    add(out, done);
+}
+
+static void add_trailer(struct text *out, struct program *program, const struct names *kernels)
+{
+    add(out, "\n#line 1 \"kernels\"\nstatic const struct gpushare_sim_kernel gpushare_sim_kernels[] = {\n");
+    size_t count = kernels->count;
+    for (size_t i = 0; i < kernels->count; i++) {
+        add(out, "gpushare_sim::kernel<&::");
+        add(out, kernels->items[i]);
+        add(out, ">::describe(),\n");
+    }
+    for (struct expression *e = program->expressions; e != NULL; e = e->next) {
+        bool known = e->text[0] == '&';
+        for (size_t i = 0; i < kernels->count; i++)
+            known = known || strcmp(kernels->items[i], e->text) == 0;
+        if (known)
+            continue;
+        add(out, "gpushare_sim::kernel<&");
+        add(out, e->text);
+        add(out, ">::describe(),\n");
+        count++;
+    }
+    char number[256];
+    snprintf(number, sizeof number,
+             "{}};\nextern \"C\" __attribute__((visibility(\"default\"))) const struct gpushare_sim_module "
+             "gpushare_sim_module = {GPUSHARE_SIM_KERNEL_ABI, %zu, gpushare_sim_kernels};\n",
+             count);
+    add(out, number);
+    add(out, "extern \"C\" __attribute__((visibility(\"default\"))) const void *const "
+             "gpushare_sim_expressions[] = {\n");
+    for (struct expression *e = program->expressions; e != NULL; e = e->next) {
+        if (e->text[0] == '&') {
+            add(out, "(const void *)(");
+            add(out, e->text);
+            add(out, "),\n");
+        } else {
+            add(out, "gpushare_sim::kernel<&");
+            add(out, e->text);
+            add(out, ">::describe().function,\n");
+        }
+    }
+    add(out, "nullptr};\n");
+}
+
+/* Options: what the host's compiler understands goes through, what concerns a GPU's code is left out. */
+
+struct arguments {
+    char *items[256];
+    size_t count;
+};
+
+static void argument(struct arguments *arguments, const char *prefix, const char *value)
+{
+    if (arguments->count + 1 >= sizeof arguments->items / sizeof arguments->items[0])
+        return;
+    size_t size = strlen(prefix) + strlen(value) + 1;
+    char *joined = malloc(size);
+    if (joined == NULL)
+        return;
+    snprintf(joined, size, "%s%s", prefix, value);
+    arguments->items[arguments->count++] = joined;
+}
+
+/* The value of `option` if it is called `name`, whether behind '=' or in the next option. */
+static const char *value_of(const char *option, const char *name, int count, const char *const *options, int *at)
+{
+    size_t length = strlen(name);
+    if (strncmp(option, name, length) != 0)
+        return NULL;
+    if (option[length] == '=')
+        return option + length + 1;
+    if (option[length] == '\0' && *at + 1 < count)
+        return options[++*at];
+    return NULL;
+}
+
+static void translate(struct program *program, int count, const char *const *options, struct arguments *out)
+{
+    char architecture[32] = "900";
+    bool standard = false;
+    program->virtual_architecture = false;
+    for (int i = 0; i < count; i++) {
+        const char *option = options[i], *value;
+        if ((value = value_of(option, "--gpu-architecture", count, options, &i)) != NULL ||
+            (value = value_of(option, "-arch", count, options, &i)) != NULL) {
+            program->virtual_architecture = strncmp(value, "compute_", 8) == 0;
+            snprintf(architecture, sizeof architecture, "%d0", atoi(value + strcspn(value, "0123456789")));
+        } else if ((value = value_of(option, "--std", count, options, &i)) != NULL ||
+                   (value = value_of(option, "-std", count, options, &i)) != NULL) {
+            /* The runtime header needs C++17. */
+            bool older = strcmp(value, "c++03") == 0 || strcmp(value, "c++11") == 0 || strcmp(value, "c++14") == 0;
+            argument(out, "-std=", older ? "c++17" : value);
+            standard = true;
+        } else if ((value = value_of(option, "--include-path", count, options, &i)) != NULL) {
+            argument(out, "-I", value);
+        } else if ((value = value_of(option, "--define-macro", count, options, &i)) != NULL) {
+            argument(out, "-D", value);
+        } else if ((value = value_of(option, "--undefine-macro", count, options, &i)) != NULL) {
+            argument(out, "-U", value);
+        } else if ((value = value_of(option, "--pre-include", count, options, &i)) != NULL ||
+                   (value = value_of(option, "-include", count, options, &i)) != NULL) {
+            argument(out, "-include", "");
+            argument(out, "", value);
+        } else if (option[0] == '-' && (option[1] == 'I' || option[1] == 'D' || option[1] == 'U')) {
+            if (option[2] == '\0' && i + 1 < count)
+                argument(out, (const char[]){'-', option[1], '\0'}, options[++i]);
+            else
+                argument(out, "", option);
+        } else if (strcmp(option, "-w") == 0 || strcmp(option, "--disable-warnings") == 0) {
+            argument(out, "-w", "");
+        }
+    }
+    if (!standard)
+        argument(out, "-std=", "c++17");
+    argument(out, "-DGPUSHARE_SIM_CUDA_ARCH=", architecture);
+}
+
+extern char **environ;
+
+/* Runs the compiler without our own preloads; its messages go to the log. */
+static int run(char *const *command, struct text *log)
+{
+    size_t count = 0;
+    while (environ[count] != NULL)
+        count++;
+    char **environment = calloc(count + 1, sizeof *environment);
+    int ends[2];
+    if (environment == NULL || pipe2(ends, O_CLOEXEC) != 0) {
+        free(environment);
+        return -1;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++)
+        if (strncmp(environ[i], "LD_PRELOAD=", 11) != 0)
+            environment[kept++] = environ[i];
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 1);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], 2);
+    pid_t pid;
+    int error = posix_spawnp(&pid, command[0], &actions, NULL, command, environment);
+    posix_spawn_file_actions_destroy(&actions);
+    free(environment);
+    close(ends[1]);
+    int status = -1;
+    if (error == 0) {
+        char buffer[4096];
+        ssize_t length;
+        while ((length = read(ends[0], buffer, sizeof buffer)) > 0 || (length < 0 && errno == EINTR))
+            if (length > 0)
+                append(log, buffer, (size_t)length);
+        while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+            continue;
+        /* An older C library reports a missing program by the exit status. */
+        if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+            error = ENOENT;
+    }
+    close(ends[0]);
+    if (error != 0) {
+        add(log, "gpushare-sim: cannot run the C++ compiler '");
+        add(log, command[0]);
+        add(log, "': ");
+        add(log, strerror(error));
+        add(log, ". Install g++ (Debian and Ubuntu: apt install g++) or set GPUSHARE_SIM_CXX to a compiler.\n");
+        return -1;
+    }
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static bool write_file(const char *path, const char *data, size_t length)
+{
+    FILE *file = fopen(path, "we");
+    if (file == NULL)
+        return false;
+    bool written = fwrite(data, 1, length, file) == length;
+    return fclose(file) == 0 && written;
+}
+
+static bool read_file(const char *path, struct text *text)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    char buffer[65536];
+    size_t length;
+    while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
+        append(text, buffer, length);
+    bool complete = !ferror(file) && !text->failed;
+    fclose(file);
+    return complete;
+}
+
+static bool lower_names(struct program *program, const char *path)
+{
+    if (program->expressions == NULL)
+        return true;
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    const void *const *addresses = handle == NULL ? NULL : dlsym(handle, "gpushare_sim_expressions");
+    bool complete = addresses != NULL;
+    for (struct expression *e = program->expressions; complete && e != NULL; e = e->next) {
+        const void *address = *addresses++;
+        Dl_info info;
+        complete = dladdr(address, &info) != 0 && info.dli_saddr == address && info.dli_sname != NULL;
+        if (complete) {
+            free(e->lowered);
+            e->lowered = strdup(info.dli_sname);
+        }
+    }
+    if (handle != NULL)
+        dlclose(handle);
+    return complete;
+}
+
+/* A header's name may have directories in it; one that leads outside is refused. */
+static bool write_header(const char *directory, const char *name, const char *text)
+{
+    char path[4096];
+    if (name[0] == '/' || strstr(name, "..") != NULL ||
+        snprintf(path, sizeof path, "%s/%s", directory, name) >= (int)sizeof path)
+        return false;
+    for (char *slash = path + strlen(directory) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        mkdir(path, 0700);
+        *slash = '/';
+    }
+    return write_file(path, text, strlen(text));
+}
+
+static void remove_tree(const char *directory)
+{
+    char *const command[] = {"rm", "-rf", "--", (char *)directory, NULL};
+    struct text ignored = {NULL, 0, 0, false};
+    run(command, &ignored);
+    clear(&ignored);
+}
+
+static nvrtcResult compile_in(struct program *program, const char *directory, struct arguments *options)
+{
+    char source_path[256], image_path[256], include[256];
+    snprintf(source_path, sizeof source_path, "%s/source.cpp", directory);
+    snprintf(image_path, sizeof image_path, "%s/module.so", directory);
+    snprintf(include, sizeof include, "%s/include", directory);
+    mkdir(include, 0700);
+    struct names kernels = {NULL, 0};
+    struct text source = {NULL, 0, 0, false};
+    bool fibers = strstr(program->source, "__syncthreads") != NULL || strstr(program->source, "__syncwarp") != NULL;
+    for (int i = 0; i < program->header_count; i++) {
+        if (!write_header(include, program->header_names[i], program->headers[i])) {
+            add(&program->log, "gpushare-sim: cannot write the header ");
+            add(&program->log, program->header_names[i]);
+            add(&program->log, "\n");
+        }
+        fibers = fibers || strstr(program->headers[i], "__syncthreads") != NULL;
+        find_kernels(program->headers[i], &kernels);
+    }
+    find_kernels(program->source, &kernels);
+    add(&source, fibers ? "#define GPUSHARE_SIM_FIBERS 1\n" : "#define GPUSHARE_SIM_FIBERS 0\n");
+    add(&source, abi_text);
+    add(&source, "\n");
+    /* Its #pragma once is for those who include it. */
+    add(&source, strstr(runtime_text, "#include"));
+    add(&source, "\n#line 1 \"");
+    add(&source, program->name);
+    add(&source, "\"\n");
+    add_source(&source, program->source);
+    add_trailer(&source, program, &kernels);
+    free_names(&kernels);
+    const char *compiler = getenv("GPUSHARE_SIM_CXX");
+    struct arguments command = {.count = 0};
+    argument(&command, "", compiler != NULL && compiler[0] != '\0' ? compiler : "g++");
+    static const char *const fixed[] = {"-x",          "c++",           "-O2",          "-shared",
+                                        "-fPIC",       "-fno-gnu-unique", "-fno-stack-protector", "-U_FORTIFY_SOURCE",
+                                        "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-attributes"};
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
+        argument(&command, "", fixed[i]);
+    for (size_t i = 0; i < options->count; i++)
+        argument(&command, "", options->items[i]);
+    argument(&command, "-I", include);
+    argument(&command, "-o", image_path);
+    argument(&command, "", source_path);
+    nvrtcResult result = NVRTC_SUCCESS;
+    if (source.failed || !write_file(source_path, source.data, source.length)) {
+        add(&program->log, "gpushare-sim: cannot write to the temporary directory\n");
+        result = NVRTC_ERROR_INTERNAL_ERROR;
+    } else if (run(command.items, &program->log) != 0) {
+        result = NVRTC_ERROR_COMPILATION;
+    } else if (!read_file(image_path, &program->image)) {
+        add(&program->log, "gpushare-sim: the compiler wrote no module\n");
+        result = NVRTC_ERROR_INTERNAL_ERROR;
+    } else if (!lower_names(program, image_path)) {
+        result = NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID;
+    }
+    clear(&source);
+    for (size_t i = 0; i < command.count; i++)
+        free(command.items[i]);
+    return result;
+}
+
+EXPORT nvrtcResult nvrtcVersion(int *major, int *minor)
+{
+    if (major == NULL || minor == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    *major = 13;
+    *minor = 0;
+    return NVRTC_SUCCESS;
+}
+
+static const int architectures[] = {75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121};
+
+EXPORT nvrtcResult nvrtcGetNumSupportedArchs(int *count)
+{
+    if (count == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    *count = (int)(sizeof architectures / sizeof architectures[0]);
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcGetSupportedArchs(int *out)
+{
+    if (out == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    memcpy(out, architectures, sizeof architectures);
+    return NVRTC_SUCCESS;
+}
+
+EXPORT const char *nvrtcGetErrorString(nvrtcResult result)
+{
+    static const char *const names[] = {"NVRTC_SUCCESS",
+                                        "NVRTC_ERROR_OUT_OF_MEMORY",
+                                        "NVRTC_ERROR_PROGRAM_CREATION_FAILURE",
+                                        "NVRTC_ERROR_INVALID_INPUT",
+                                        "NVRTC_ERROR_INVALID_PROGRAM",
+                                        "NVRTC_ERROR_INVALID_OPTION",
+                                        "NVRTC_ERROR_COMPILATION",
+                                        "NVRTC_ERROR_BUILTIN_OPERATION_FAILURE",
+                                        "NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION",
+                                        "NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION",
+                                        "NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID",
+                                        "NVRTC_ERROR_INTERNAL_ERROR"};
+    return (size_t)result < sizeof names / sizeof names[0] ? names[result] : "NVRTC_ERROR unknown";
+}
+
+EXPORT nvrtcResult nvrtcDestroyProgram(nvrtcProgram *handle)
+{
+    if (handle == NULL || *handle == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    struct program *program = *handle;
+    *handle = NULL;
+    for (int i = 0; i < program->header_count; i++) {
+        free(program->headers[i]);
+        free(program->header_names[i]);
+    }
+    for (struct expression *e = program->expressions, *next; e != NULL; e = next) {
+        next = e->next;
+        free(e->text);
+        free(e->lowered);
+        free(e);
+    }
+    free(program->headers);
+    free(program->header_names);
+    free(program->source);
+    free(program->name);
+    clear(&program->log);
+    clear(&program->image);
+    free(program);
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, const char *name, int header_count,
+                                      const char *const *headers, const char *const *header_names)
+{
+    if (out == NULL || source == NULL || header_count < 0 ||
+        (header_count > 0 && (headers == NULL || header_names == NULL)))
+        return NVRTC_ERROR_INVALID_INPUT;
+    struct program *program = calloc(1, sizeof *program);
+    if (program == NULL)
+        return NVRTC_ERROR_OUT_OF_MEMORY;
+    program->last_expression = &program->expressions;
+    program->source = strdup(source);
+    program->name = strdup(name == NULL || name[0] == '\0' ? "default_program" : name);
+    program->headers = calloc((size_t)header_count + 1, sizeof *program->headers);
+    program->header_names = calloc((size_t)header_count + 1, sizeof *program->header_names);
+    bool complete = program->source != NULL && program->name != NULL && program->headers != NULL &&
+                    program->header_names != NULL;
+    for (int i = 0; complete && i < header_count; i++) {
+        program->headers[i] = strdup(headers[i]);
+        program->header_names[i] = strdup(header_names[i]);
+        program->header_count++;
+        complete = program->headers[i] != NULL && program->header_names[i] != NULL;
+    }
+    if (!complete) {
+        nvrtcDestroyProgram(&program);
+        return NVRTC_ERROR_OUT_OF_MEMORY;
+    }
+    *out = program;
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcAddNameExpression(nvrtcProgram program, const char *text)
+{
+    if (program == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (text == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    if (program->compiled)
+        return NVRTC_ERROR_NO_NAME_EXPRESSIONS_AFTER_COMPILATION;
+    struct expression *expression = calloc(1, sizeof *expression);
+    if (expression == NULL || (expression->text = strdup(text)) == NULL) {
+        free(expression);
+        return NVRTC_ERROR_OUT_OF_MEMORY;
+    }
+    *program->last_expression = expression;
+    program->last_expression = &expression->next;
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char *const *options)
+{
+    if (program == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (count < 0 || (count > 0 && options == NULL))
+        return NVRTC_ERROR_INVALID_INPUT;
+    clear(&program->log);
+    clear(&program->image);
+    append(&program->log, "", 0);
+    program->compiled = true;
+    const char *temporary = getenv("TMPDIR");
+    char directory[200];
+    snprintf(directory, sizeof directory, "%.150s/gpushare-sim-XXXXXX",
+             temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
+    if (mkdtemp(directory) == NULL) {
+        add(&program->log, "gpushare-sim: cannot make a temporary directory: ");
+        add(&program->log, strerror(errno));
+        add(&program->log, "\n");
+        return NVRTC_ERROR_INTERNAL_ERROR;
+    }
+    struct arguments translated = {.count = 0};
+    translate(program, count, options, &translated);
+    nvrtcResult result = compile_in(program, directory, &translated);
+    for (size_t i = 0; i < translated.count; i++)
+        free(translated.items[i]);
+    remove_tree(directory);
+    return result;
+}
+
+EXPORT nvrtcResult nvrtcGetProgramLogSize(nvrtcProgram program, size_t *size)
+{
+    if (program == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (size == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    *size = program->log.length + 1;
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char *log)
+{
+    if (program == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (log == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    memcpy(log, program->log.data == NULL ? "" : program->log.data, program->log.length + 1);
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult image_size(nvrtcProgram program, size_t *size)
+{
+    if (program == NULL || program->image.length == 0)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (size == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    *size = program->image.length;
+    return NVRTC_SUCCESS;
+}
+
+static nvrtcResult image(nvrtcProgram program, char *out)
+{
+    if (program == NULL || program->image.length == 0)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (out == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    memcpy(out, program->image.data, program->image.length);
+    return NVRTC_SUCCESS;
+}
+
+EXPORT nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t *size)
+{
+    nvrtcResult result = image_size(program, size);
+    if (result == NVRTC_SUCCESS && program->virtual_architecture)
+        *size = 0;
+    return result;
+}
+
+EXPORT nvrtcResult nvrtcGetCUBIN(nvrtcProgram program, char *out)
+{
+    return program != NULL && program->virtual_architecture ? NVRTC_ERROR_INVALID_PROGRAM : image(program, out);
+}
+
+/* There is no intermediate language: what PTX would be compiled to is all there is. */
+EXPORT nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, size_t *size)
+{
+    return image_size(program, size);
+}
+
+EXPORT nvrtcResult nvrtcGetPTX(nvrtcProgram program, char *out)
+{
+    return image(program, out);
+}
+
+EXPORT nvrtcResult nvrtcGetLTOIRSize(nvrtcProgram program, size_t *size);
+EXPORT nvrtcResult nvrtcGetLTOIRSize(nvrtcProgram program, size_t *size)
+{
+    (void)size;
+    return program == NULL ? NVRTC_ERROR_INVALID_PROGRAM : NVRTC_ERROR_BUILTIN_OPERATION_FAILURE;
+}
+
+EXPORT nvrtcResult nvrtcGetLoweredName(nvrtcProgram program, const char *text, const char **lowered)
+{
+    if (program == NULL)
+        return NVRTC_ERROR_INVALID_PROGRAM;
+    if (text == NULL || lowered == NULL)
+        return NVRTC_ERROR_INVALID_INPUT;
+    if (!program->compiled)
+        return NVRTC_ERROR_NO_LOWERED_NAMES_BEFORE_COMPILATION;
+    for (struct expression *e = program->expressions; e != NULL; e = e->next) {
+        if (strcmp(e->text, text) == 0 && e->lowered != NULL) {
+            *lowered = e->lowered;
+            return NVRTC_SUCCESS;
+        }
+    }
+    return NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID;
+}

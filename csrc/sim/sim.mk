@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The simulated driver, NVML and NVRTC: included by csrc/Makefile.
+
+SIM_CFLAGS := $(GS_CFLAGS) -U_FORTIFY_SOURCE -Isim -isystem $(CUDA_INCLUDE) -isystem $(NVML_INCLUDE)
+SIM_CUDA_SOURCES := $(filter-out sim/nvml.c sim/nvrtc.c,$(wildcard sim/*.c))
+SIM_CUDA_OBJECTS := $(SIM_CUDA_SOURCES:%.c=$(BUILD)/%.o)
+SIM_NVML_OBJECTS := $(addprefix $(BUILD)/sim/,nvml.o segment.o config.o)
+SIM_NVRTC_OBJECTS := $(BUILD)/sim/nvrtc.o
+
+$(BUILD)/sim/%.o: sim/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
+
+# The simulated compiler carries the header that it puts before every source.
+$(BUILD)/sim/nvrtc.o: sim/device_runtime.h sim/kernel_abi.h
+
+$(OUT)/sim/libcuda.so.1: $(SIM_CUDA_OBJECTS) $(STUBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(GS_LDFLAGS) $(LDFLAGS) -Wl,-soname,libcuda.so.1 $(SIM_CUDA_OBJECTS) $(LIBRARIES) -o $@
+
+$(OUT)/sim/libnvidia-ml.so.1: $(SIM_NVML_OBJECTS) $(STUBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(GS_LDFLAGS) $(LDFLAGS) -Wl,-soname,libnvidia-ml.so.1 $(SIM_NVML_OBJECTS) $(LIBRARIES) -o $@
+
+$(OUT)/sim/libnvrtc.so.13: $(SIM_NVRTC_OBJECTS) $(STUBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(GS_LDFLAGS) $(LDFLAGS) -Wl,-soname,libnvrtc.so.13 $(SIM_NVRTC_OBJECTS) $(LIBRARIES) -o $@
+
+sim: $(addprefix $(OUT)/sim/,libcuda.so.1 libnvidia-ml.so.1 libnvrtc.so.13)
+
+-include $(SIM_CUDA_OBJECTS:.o=.d) $(SIM_NVML_OBJECTS:.o=.d) $(SIM_NVRTC_OBJECTS:.o=.d)
