@@ -486,7 +486,7 @@ class Core:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
         del self._evictions[event.serial]
         holding.evicting -= asked
-        self._state(holding, usage, moved=True)
+        self._state(holding, usage, moved=True, expected=asked)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         client.group.totals.evicted += event.bytes
         if event.status == "done":
@@ -638,10 +638,16 @@ class Core:
             share.holdings[client.number] = holding
         return holding
 
-    def _state(self, holding: Holding, usage: Usage, moved: bool = False) -> None:
-        """Take over what a client states that it holds."""
+    def _state(
+        self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
+    ) -> None:
+        """Take over what a client states that it holds; ``expected`` bytes were to leave."""
         # A move's report may have crossed a promise on its way.
         promised = max(usage.promised, holding.promised) if moved else usage.promised
+        before = holding.resident + holding.pinned + holding.context
+        if before - usage.resident - usage.pinned - usage.context > expected:
+            # It was freed some time ago: the last reading may have been without it already.
+            holding.share.gpu.stale = True
         holding.host = usage.host
         holding.unsettled = 0
         self._account(holding, promised, usage.resident, usage.pinned, usage.context)
@@ -774,6 +780,7 @@ class Core:
             gpu.total = event.total
             gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
+        gpu.stale = False
         if event.name:
             gpu.name, gpu.index = event.name, event.index
 
@@ -793,7 +800,7 @@ class Core:
 
     def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading may be decided on; if not, one is asked for."""
-        if self._now - gpu.read_at <= (self.fresh if age is None else age):
+        if self._now - gpu.read_at <= (self.fresh if age is None else age) and not gpu.stale:
             return True
         if self._is_overdue(gpu):
             return True

@@ -38,6 +38,8 @@ class Gpu:
     foreign: int = 0
     ghosts: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
+    #: What is stated has shrunk since the last reading.
+    stale: bool = False
     #: When a reading was asked for that has not come yet.
     asked_at: float | None = None
     #: When to read again by itself, and after which pause then.

@@ -231,7 +231,8 @@ class World(RuleBasedStateMachine):
     # --- What processes do ------------------------------------------------------------------------
 
     def pick(self, data: Any, among: list[Process]) -> Process:
-        return data.draw(st.sampled_from(sorted(among, key=lambda p: p.number)))
+        process: Process = data.draw(st.sampled_from(sorted(among, key=lambda p: p.number)))
+        return process
 
     @rule(group=st.sampled_from(GROUPS), gpus=st.sampled_from([GPUS[:1], GPUS[:1], GPUS[1:], GPUS]))
     def attach(self, group: str, gpus: tuple[str, ...]) -> None:
