@@ -209,7 +209,8 @@ def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, s
             f"choose auto, {' or '.join(possible)}",
         )
     active = possible[0] if asked == "auto" else asked
-    said = f"{active} ({'chosen by auto' if asked == 'auto' else 'by GPUSHARE_BACKEND'}; possible: {', '.join(possible)})"
+    chooser = "chosen by auto" if asked == "auto" else "by GPUSHARE_BACKEND"
+    said = f"{active} ({chooser}; possible: {', '.join(possible)})"
     if active == "plain":
         return Finding(
             "backend", "warn", said, "memory cannot move, so notebooks must fit together"
@@ -340,9 +341,8 @@ def _server_extension() -> Iterator[Finding]:
     from jupyter_core.paths import jupyter_config_path
     from jupyter_server.extension.config import ExtensionConfigManager
 
-    stated = ExtensionConfigManager(
-        read_config_path=jupyter_config_path()
-    ).get_jpserver_extensions()
+    manager = ExtensionConfigManager(read_config_path=jupyter_config_path())
+    stated = manager.get_jpserver_extensions()  # type: ignore[no-untyped-call]
     if stated.get(EXTENSION):
         yield Finding("server extension", "ok", "is enabled")
     elif EXTENSION in stated:
