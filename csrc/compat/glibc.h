@@ -29,6 +29,7 @@ GS_GLIBC("dlclose");
 GS_GLIBC("dlerror");
 GS_GLIBC("dladdr");
 GS_GLIBC_AT("dlinfo", "2.3.3");
+GS_GLIBC_AT("dladdr1", "2.3.3");
 
 GS_GLIBC("pthread_create");
 GS_GLIBC("pthread_join");
@@ -51,7 +52,9 @@ GS_GLIBC("pthread_rwlock_destroy");
 GS_GLIBC("pthread_rwlock_rdlock");
 GS_GLIBC("pthread_rwlock_wrlock");
 GS_GLIBC("pthread_rwlock_unlock");
+GS_GLIBC("pthread_mutexattr_setpshared");
 GS_GLIBC_AT("pthread_mutexattr_setrobust", "2.12");
+GS_GLIBC_AT("pthread_mutex_consistent", "2.12");
 GS_GLIBC_AT("pthread_condattr_setclock", "2.3.3");
 GS_GLIBC_AT("pthread_setname_np", "2.12");
 GS_GLIBC_AT("pthread_getname_np", "2.12");

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -122,19 +121,19 @@ static CUresult load_file(const char *path, struct sim_module **out)
 {
     SIM_REQUIRE(path != NULL);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat status;
     if (fd < 0)
         return CUDA_ERROR_FILE_NOT_FOUND;
     CUresult result = CUDA_ERROR_INVALID_IMAGE;
-    if (fstat(fd, &status) == 0 && status.st_size >= (off_t)sizeof(ElfW(Ehdr))) {
-        char *image = malloc((size_t)status.st_size);
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (size >= (off_t)sizeof(ElfW(Ehdr))) {
+        char *image = malloc((size_t)size);
         size_t filled = 0;
         ssize_t part = 1;
-        while (image != NULL && filled < (size_t)status.st_size && part > 0) {
-            part = read(fd, image + filled, (size_t)status.st_size - filled);
+        while (image != NULL && filled < (size_t)size && part > 0) {
+            part = pread(fd, image + filled, (size_t)size - filled, (off_t)filled);
             filled += part > 0 ? (size_t)part : 0;
         }
-        if (image != NULL && filled == (size_t)status.st_size && image_size(image) <= filled)
+        if (image != NULL && filled == (size_t)size && image_size(image) <= filled)
             result = load(image, out);
         free(image);
     }

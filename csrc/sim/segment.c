@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -166,9 +165,9 @@ bool sim_segment_attach(const struct sim_config *config)
         char path[128];
         snprintf(path, sizeof path, "/dev/shm/gpushare-sim-%s", config->name);
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-        struct stat status;
-        if (fd < 0 || flock(fd, LOCK_EX) != 0 || fstat(fd, &status) != 0 ||
-            (status.st_size < (off_t)sizeof *segment && ftruncate(fd, sizeof *segment) != 0)) {
+        off_t size = 0;
+        if (fd < 0 || flock(fd, LOCK_EX) != 0 || (size = lseek(fd, 0, SEEK_END)) < 0 ||
+            (size < (off_t)sizeof *segment && ftruncate(fd, sizeof *segment) != 0)) {
             fprintf(stderr, "gpushare-sim: cannot open %s: %s: remove it or set GPUSHARE_SIM_NAME\n", path,
                     strerror(errno));
             if (fd >= 0)

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -370,15 +369,15 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
     int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
-    struct stat status;
     if (fd < 0)
         return CUDA_ERROR_INVALID_VALUE;
     CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                       .requestedHandleTypes = type,
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)context->device}};
     struct allocation *allocation = NULL;
-    if (fstat(fd, &status) == 0 && status.st_size > 0 && aligned((uint64_t)status.st_size))
-        allocation = allocation_new(fd, (uint64_t)status.st_size, &properties, false);
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (size > 0 && aligned((uint64_t)size))
+        allocation = allocation_new(fd, (uint64_t)size, &properties, false);
     if (allocation == NULL) {
         close(fd);
         return CUDA_ERROR_INVALID_VALUE;
