@@ -54,7 +54,7 @@ $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h scheduler/pro
 
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
-	@$(MAKE) -j2 -C csrc PYTHON=$(VENV)/bin/python
+	@$(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
 labextension: $(LABEXTENSION) ## build the JupyterLab extension
 setup: libraries ## install everything into .venv
 

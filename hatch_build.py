@@ -158,7 +158,14 @@ def build_libraries(root: Path, command: list[str], machine: str, **settings: ob
     if make is None:
         raise BuildError("no make; install it (Debian, Ubuntu: apt-get install make)")
     settings |= {"PYTHON": sys.executable, "CC": shlex.join(command), "ARCH": machine}
-    words = [make, "-j2", "-C", str(root / "csrc"), *(f"{k}={v}" for k, v in settings.items())]
+    words = [
+        make,
+        "--silent",
+        "-j2",
+        "-C",
+        str(root / "csrc"),
+        *(f"{k}={v}" for k, v in settings.items()),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise BuildError(f"{shlex.join(words)} failed:\n{done.stdout}{done.stderr}")
