@@ -30,6 +30,7 @@ def runtime() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
     yield folder
     shutil.rmtree(folder)
+    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def kernel_of(lab: Lab, notebook: str) -> str:
 
 def test_it_says_that_nobody_is_there(panel: Locator) -> None:
     expect(panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
-    expect(panel).to_contain_text("of 8")
+    expect(panel).to_contain_text("of 8\u00a0GiB in use")
     expect(panel.get_by_role("list")).to_have_count(0)
 
 
@@ -122,7 +123,7 @@ def test_it_shows_by_push_who_runs_and_who_waits_and_why(
         holder.run()
         running = section(panel, "Running").get_by_role("listitem")
         expect(running).to_contain_text("train.ipynb", timeout=PUSH)
-        expect(running).to_contain_text("6 GiB".replace(" ", "\u00a0"))
+        expect(running).to_contain_text("6\u00a0GiB")
 
         waiter.attach()
         waiter.grow(most)

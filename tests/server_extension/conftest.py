@@ -11,7 +11,6 @@ import os
 import shutil
 import tempfile
 import time
-import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -61,6 +60,7 @@ def runtime() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
     yield folder
     shutil.rmtree(folder)
+    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +70,7 @@ def environment(runtime: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.delenv(name)
     monkeypatch.delenv("JUPYTER_DEFAULT_PROVISIONER_NAME", raising=False)
     monkeypatch.setenv("GPUSHARE_SIM", "1")
-    monkeypatch.setenv("GPUSHARE_SIM_NAME", f"test-{uuid.uuid4().hex[:12]}")
+    monkeypatch.setenv("GPUSHARE_SIM_NAME", runtime.name)
     monkeypatch.setenv("GPUSHARE_SOCKET", str(runtime / "s.sock"))
     KernelProvisionerFactory.clear_instance()
     yield
@@ -168,7 +168,7 @@ class Kernel:
     """A kernel of the server's, and a client that runs cells in it."""
 
     def __init__(self, app: ServerApp) -> None:
-        self.manager = app.kernel_manager
+        self.manager: Any = app.kernel_manager
         self.id = ""
         self.client: Any = None
         #: Those that nobody has asked for yet: subshells answer in any order.

@@ -161,6 +161,7 @@ def environment(runtime: Path) -> dict[str, str]:
     return {
         **kept,
         "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_MEMORY": "8GiB",
         "GPUSHARE_SIM_NAME": runtime.name,
         "GPUSHARE_SOCKET": str(runtime / "s.sock"),
     }

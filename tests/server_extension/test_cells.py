@@ -141,7 +141,7 @@ async def test_a_scheduler_that_comes_later_learns_of_the_cell(
         again.attach(reattach=True)
         extension._watcher.announce()  # type: ignore[union-attr]
         await eventually(working)
-    await kernel.manager.interrupt_kernel(kernel.id)
+    await kernel.manager.get_kernel(kernel.id).interrupt_kernel()
 
 
 class TestMessageInterrupts:
@@ -161,7 +161,7 @@ class TestMessageInterrupts:
     async def test_an_interrupt_ends_the_waits(
         self, runtime: Path, gpu: dict[str, Any], jp_serverapp: ServerApp, eventually: Any
     ) -> None:
-        manager = jp_serverapp.kernel_manager
+        manager: Any = jp_serverapp.kernel_manager
         kernel_id = await manager.start_kernel(kernel_name="by-message")
         half = gpu["total"] * 3 // 4
         with (
