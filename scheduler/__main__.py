@@ -140,8 +140,13 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
             ended.set_result(status)
 
     def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        fault = context.get("exception")
+        if fault is None or isinstance(fault, OSError):
+            # Trouble with one connection, or too many of them.
+            log.error("%s: %s", context.get("message"), fault)
+            return
         # The core's state may be half changed. The next scheduler learns all from the clients.
-        log.critical("%s", context.get("message"), exc_info=context.get("exception"))
+        log.critical("%s", context.get("message"), exc_info=fault)
         end(BROKEN)
 
     loop.set_exception_handler(broken)

@@ -25,6 +25,8 @@ State = Literal["stopped", "connecting", "hosting", "attached"]
 #: Seconds between attempts to get a scheduler: doubled from the first to the last.
 FIRST_PAUSE = 0.02
 LAST_PAUSE = 1.0
+#: The last where the scheduler says that the settings cannot be: only people can mend that.
+HOPELESS_PAUSE = 30.0
 #: Seconds in which a scheduler that was started must answer.
 START_TIMEOUT = 20.0
 #: Seconds that a request waits for a scheduler that is just being replaced.
@@ -72,6 +74,7 @@ class SchedulerHost:
         self._client: AsyncControlClient | None = None
         self._connected = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+        self._hopeless = False
         #: Why there is no connection: one sentence, or empty.
         self.trouble = ""
 
@@ -149,10 +152,10 @@ class SchedulerHost:
             try:
                 self._client = await AsyncControlClient(self.path).connect()
             except SchedulerUnreachable as error:
-                self.trouble = str(error)
+                self.trouble = self.trouble or str(error)
                 if not (self._start and await self._start_child()):
                     await asyncio.sleep(pause)
-                    pause = min(2 * pause, LAST_PAUSE)
+                    pause = min(2 * pause, HOPELESS_PAUSE if self._hopeless else LAST_PAUSE)
                 continue
             except OSError as error:
                 self.trouble = f"cannot reach the scheduler at {self.path}: {error}"
@@ -229,6 +232,7 @@ class SchedulerHost:
             with contextlib.suppress(ProcessLookupError):
                 child.send_signal(signal.SIGKILL)
             status = await child.wait()
+        self._hopeless = status == 2
         if status not in (0, TAKEN, -signal.SIGTERM):
             self.trouble = f"the scheduler ended with status {status}; the server's log says why"
             log.warning("%s", self.trouble)

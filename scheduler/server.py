@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import json
 import logging
 import os
 import socket
@@ -18,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from .. import __version__
 from . import events as ev
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 #: A connection that leaves so many bytes unread is dropped.
 MAX_UNREAD = 4 << 20
 HISTORY = 10_000
+#: Longest parameters of a notice: the history keeps them.
+MAX_NOTICE = 4096
 #: While others wait, a burst is over after so many seconds without work.
 QUIET = 0.02
 #: Bytes that a client asks for beyond its need.
@@ -87,9 +90,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Number the connection, or refuse another user's."""
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=MAX_UNREAD)
+        self.transport = cast("asyncio.Transport", transport)
         self.number = self._server.add(self)
         uid = peer_uid(transport.get_extra_info("socket"))
         if uid not in (0, os.getuid()):
@@ -127,12 +128,6 @@ class Connection(asyncio.Protocol):
             log.warning("%s: %s; connection closed", self, error)
             self.hang_up()
 
-    def pause_writing(self) -> None:
-        """Drop a peer that does not read."""
-        if not self._hung_up:
-            log.warning("%s: does not read; connection closed", self)
-            self.hang_up()
-
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the core that a client is gone."""
         if self._reader.pending and not self._hung_up:
@@ -140,9 +135,15 @@ class Connection(asyncio.Protocol):
         self._server.remove(self)
 
     def write(self, data: bytes) -> None:
-        """Send, unless the connection is ending."""
-        if not self._hung_up:
-            self.transport.write(data)
+        """Send, unless the connection is ending; drop a peer that does not read."""
+        if self._hung_up:
+            return
+        # Asked before, not after: one long reply is no fault of the peer's.
+        if self.transport.get_write_buffer_size() > MAX_UNREAD:
+            log.warning("%s: does not read; connection closed", self)
+            self.hang_up()
+            return
+        self.transport.write(data)
 
     def refuse(self, code: int, text: str) -> None:
         """Send REFUSED and end the connection."""
@@ -465,6 +466,7 @@ class Server:
         connection.write(protocol.encode_json(protocol.REPLY, reply))
 
     def _op_status(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._publish()
         now = time.monotonic()
         status = self._core.status(now)
         for gpu in status["gpus"]:
@@ -492,6 +494,7 @@ class Server:
         since = request.get("since", 0)
         if isinstance(since, bool) or not isinstance(since, int):
             raise RequestError(f"'since' must be a sequence number, not {since!r}")
+        self._publish()
         events = [event for event in self._history if event["sequence"] > since]
         return {"events": events, "sequence": self._sequence}
 
@@ -542,6 +545,8 @@ class Server:
         params = request.get("params", {})
         if not isinstance(params, dict):
             raise RequestError(f"'params' must be an object, not {params!r}")
+        if len(json.dumps(params)) > MAX_NOTICE:
+            raise RequestError(f"'params' may have {MAX_NOTICE} bytes as JSON")
         self.handle(ev.Notice(_string(request, "group"), _string(request, "code"), params))
         return {}
 

@@ -72,15 +72,17 @@ class Scheduler:
 
 
 @pytest.fixture
-def environ(tmp_path: Path) -> dict[str, str]:
-    """The environment of a scheduler with a simulated GPU of 8 GiB, its own socket."""
-    return {
+def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of a scheduler with a simulated GPU of 8 GiB, and a socket, of its own."""
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    yield {
         **{name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")},
         "GPUSHARE_SIM": "1",
-        "GPUSHARE_SIM_NAME": f"test-{uuid.uuid4().hex[:12]}",
+        "GPUSHARE_SIM_NAME": name,
         "GPUSHARE_SIM_MEMORY": "8GiB",
         "GPUSHARE_SOCKET": str(tmp_path / "gpushare" / "s.sock"),
     }
+    Path(f"/dev/shm/gpushare-sim-{name}").unlink(missing_ok=True)
 
 
 Start = Callable[..., Scheduler]

@@ -142,6 +142,14 @@ def test_history_is_numbered(scheduler: Scheduler) -> None:
         assert kinds(control, since) == ["settings"]
 
 
+def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        for _ in range(1500):
+            control.request("notice", group="x", code="y", params={"text": "z" * 4000})
+        # More than a peer may leave unread, in one reply.
+        assert len(control.request("history")["events"]) == 1500
+
+
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
@@ -166,6 +174,7 @@ def test_history_is_numbered(scheduler: Scheduler) -> None:
         ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),
         ({"op": "name", "group": "a"}, "name"),
         ({"op": "notice", "group": "a", "code": "x", "params": 3}, "params"),
+        ({"op": "notice", "group": "a", "code": "x", "params": {"x": "y" * 5000}}, "4096"),
     ],
 )
 def test_what_is_wrong_is_answered_with_a_sentence(
