@@ -1,0 +1,508 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare demo --run``: a real Jupyter server, two real notebooks, and a verdict.
+
+The notebooks are run as a front end runs them: through sessions and the kernels' websocket channels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from ..scheduler.control import AsyncControlClient, ControlError
+from .demo import DemoError, Plan
+from .demo_report import Report, Timeline
+from .main import complain
+
+#: Seconds in which the server must answer, a kernel be ready, and a cell be done.
+SERVER_START = 60.0
+KERNEL_START = 60.0
+LONGEST_CELL = 300.0
+#: Seconds that the server is given to end its kernels and itself.
+SERVER_STOP = 20.0
+#: What the server is asked for that it knows, though not for certain at once.
+PATIENCE = 20.0
+#: Lines of the server's log that are shown when the demo fails.
+LOG_LINES = 15
+
+
+class Failure(Exception):
+    """The demo did not come to its end; the message is one sentence."""
+
+
+def run_demo(
+    plan: Plan, examples: Path, names: Sequence[str], *, port: int, report: Path | None
+) -> int:
+    """Run the notebooks, first one after the other, then at once.
+
+    Parameters
+    ----------
+    plan
+        What to run on.
+    examples
+        Where the notebooks are.
+    names
+        The notebooks.
+    port
+        Of the server; 0: any.
+    report
+        File for what happened, as JSON.
+
+    Returns
+    -------
+    int
+        0 if all was right, else 1; 2 if it could not begin.
+    """
+    try:
+        found = asyncio.run(_interruptible(_run(plan, examples, names, port)))
+    except DemoError as error:
+        return complain(str(error))
+    except asyncio.CancelledError:
+        # SIGTERM; the shell shows the same for a program that does not handle it.
+        return 128 + signal.SIGTERM
+    print(found.text(), flush=True)
+    if report is not None:
+        try:
+            report.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+        except OSError as error:
+            return complain(f"cannot write {report}: {error.strerror}")
+    return 1 if found.problems else 0
+
+
+async def _interruptible(work: Any) -> Report:
+    """Let SIGTERM end the work as Ctrl-C does, so that all that was started ends too."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await task  # type: ignore[no-any-return]
+
+
+async def _run(plan: Plan, examples: Path, names: Sequence[str], port: int) -> Report:
+    report = Report(plan, [Path(name).stem for name in names])
+    with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
+        root = Path(folder, "notebooks")
+        root.mkdir()
+        for name in names:
+            shutil.copyfile(examples / name, root / name)
+        try:
+            async with _server(plan, Path(folder), port) as server:
+                await _both_ways(server, report, root, names)
+        except Failure as failure:
+            report.problems.append(str(failure))
+            report.log = _tail(Path(folder, "server.log"))
+    return report
+
+
+async def _both_ways(server: Server, report: Report, root: Path, names: Sequence[str]) -> None:
+    report.gpu = await server.gpu()
+    print(report.head(), flush=True)
+    for name in names:
+        notebook = Notebook(server, root / name)
+        async with notebook:
+            report.alone[notebook.name] = await notebook.run(None)
+        report.check(notebook.name, notebook.cells, "alone")
+        print(report.ran_alone(notebook.name), flush=True)
+    notebooks = [Notebook(server, root / name) for name in names]
+    async with AsyncControlClient(server.socket) as control, contextlib.AsyncExitStack() as stack:
+        for notebook in notebooks:
+            await stack.enter_async_context(notebook)
+        timeline = Timeline({n.kernel: n.name for n in notebooks})
+        following = asyncio.create_task(timeline.follow(control))
+        try:
+            began = time.monotonic()
+            timeline.begin(began)
+            seconds = await _all(notebook.run(timeline) for notebook in notebooks)
+            report.together = time.monotonic() - began
+            report.seconds = {n.name: s for n, s in zip(notebooks, seconds, strict=True)}
+            groups = (await control.request("status"))["status"]["groups"]
+        except ControlError as error:
+            raise Failure(str(error)) from None
+        finally:
+            following.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await following
+            timeline.end()
+        report.timeline = timeline
+        for notebook in notebooks:
+            group = next((g for g in groups if g["id"] == notebook.kernel), None)
+            report.totals[notebook.name] = group["totals"] if group else {}
+            report.backends[notebook.name] = group["clients"][0]["backend"] if group else ""
+            report.check(notebook.name, notebook.cells, "together")
+    report.judge()
+
+
+async def _all(work: Any) -> list[float]:
+    """Gather; but when one fails, the others end before that is said."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+# --- The server ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running Jupyter server."""
+
+    url: str
+    token: str
+    #: The scheduler's.
+    socket: Path
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What authorises a request."""
+        return {"Authorization": f"token {self.token}"}
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Send a request to the REST API and return the answer."""
+        request = HTTPRequest(
+            self.url + path,
+            method,
+            headers=self.headers,
+            body=None if body is None else json.dumps(body),
+            request_timeout=KERNEL_START,
+            allow_nonstandard_methods=True,
+        )
+        try:
+            response = await AsyncHTTPClient().fetch(request)
+        except (HTTPClientError, OSError) as error:
+            raise Failure(f"{method} {path}: {error}") from None
+        return json.loads(response.body) if response.body else None
+
+    async def gpu(self) -> dict[str, Any]:
+        """The GPU that is shared, as the extension says; it may just be starting."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            status = await self.request("GET", "gpushare/api/status")
+            if status["availability"]["code"] == "ok" and status["gpus"]:
+                gpu: dict[str, Any] = status["gpus"][0]
+                return gpu
+            if time.monotonic() > deadline:
+                raise Failure(f"the server does not share a GPU: {json.dumps(status['availability'])}")
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def _server(plan: Plan, folder: Path, port: int) -> AsyncIterator[Server]:
+    """Run a Jupyter server that has nothing to do with the user's own."""
+    chosen = _free_port(port)
+    token = secrets.token_hex(24)
+    scheduler = folder / "scheduler.sock"
+    environ = {k: v for k, v in plan.environ.items() if not k.startswith("JUPYTER_")}
+    environ |= {
+        "GPUSHARE_SOCKET": str(scheduler),
+        "JUPYTER_NO_CONFIG": "1",
+        "JUPYTER_DATA_DIR": str(folder / "data"),
+        "JUPYTER_RUNTIME_DIR": str(folder / "runtime"),
+        "JUPYTER_TOKEN": token,
+        "IPYTHONDIR": str(folder / "ipython"),
+        # What the server, its kernels and compilers leave behind goes with the folder.
+        "TMPDIR": str(folder),
+    }
+    command = [
+        *(sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"),
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={chosen}",
+        "--ServerApp.port_retries=0",
+        f"--ServerApp.root_dir={folder / 'notebooks'}",
+        "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
+    ]
+    with Path(folder, "server.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            cwd=folder,
+            env=environ,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # Ctrl-C is ours to pass on: the server would ask whether it is meant.
+            start_new_session=True,
+        )
+    try:
+        server = Server(f"http://127.0.0.1:{chosen}/", token, scheduler)
+        await _until_it_answers(server, process)
+        yield server
+    finally:
+        await _end(process)
+
+
+def _free_port(port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise DemoError(f"port {port} cannot be used: {error.strerror}; choose another") from None
+        return int(probe.getsockname()[1])
+
+
+async def _until_it_answers(server: Server, process: asyncio.subprocess.Process) -> None:
+    deadline = time.monotonic() + SERVER_START
+    while True:
+        try:
+            await server.request("GET", "api/status")
+            return
+        except Failure:
+            if process.returncode is not None:
+                raise Failure(f"the Jupyter server ended with status {process.returncode}") from None
+            if time.monotonic() > deadline:
+                raise Failure(f"the Jupyter server has not answered for {SERVER_START:g} s") from None
+        await asyncio.sleep(0.05)
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End the server, which ends its kernels and its scheduler."""
+    if process.returncode is not None:
+        return
+    process.terminate()
+    try:
+        await asyncio.wait_for(process.wait(), SERVER_STOP)
+    except asyncio.TimeoutError:
+        process.kill()
+        await process.wait()
+
+
+def _tail(log: Path) -> list[str]:
+    try:
+        return log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+    except OSError:
+        return []
+
+
+# --- Notebooks ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Cell:
+    """A code cell, and what became of it."""
+
+    source: str
+    title: str
+    #: Seconds for which a person thinks before running it.
+    pause: float
+    #: Whether it must find something right.
+    checks: bool
+    done: asyncio.Future[None]
+    printed: str = ""
+    error: str = ""
+    state: set[str] = field(default_factory=set)
+
+    @property
+    def found(self) -> list[str]:
+        """What it found to be right."""
+        return [line[2:] for line in self.printed.splitlines() if line.startswith("✓ ")]
+
+
+class Notebook:
+    """One notebook with its kernel; an async context manager.
+
+    Parameters
+    ----------
+    server
+        Where it runs.
+    path
+        The file.
+    """
+
+    def __init__(self, server: Server, path: Path) -> None:
+        self.name = path.stem
+        self.kernel = ""
+        self.cells: list[Cell] = []
+        self._server = server
+        self._file = path.name
+        self._content = json.loads(path.read_text(encoding="utf-8"))
+        self._run_all = self._content["metadata"]["gpushare_demo"]["run"] == "all"
+        self._session = ""
+        self._user_session = uuid.uuid4().hex
+        self._channels: WebSocketClientConnection | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._cells: dict[str, Cell] = {}
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._timeline: Timeline | None = None
+
+    async def __aenter__(self) -> Notebook:
+        body = {
+            "path": self._file,
+            "name": self._file,
+            "type": "notebook",
+            "kernel": {"name": "python3"},
+        }
+        session = await self._server.request("POST", "api/sessions", body)
+        self._session, self.kernel = session["id"], session["kernel"]["id"]
+        url = self._server.url.replace("http", "ws", 1) + f"api/kernels/{self.kernel}/channels"
+        try:
+            self._channels = await websocket_connect(
+                HTTPRequest(f"{url}?session_id={self._user_session}", headers=self._server.headers)
+            )
+        except (HTTPClientError, OSError) as error:
+            raise Failure(f"{self._file}: no channel to its kernel: {error}") from None
+        self._reader = asyncio.create_task(self._read(self._channels))
+        await self._until_ready()
+        return self
+
+    async def __aexit__(self, *reason: object) -> None:
+        if self._reader is not None:
+            self._reader.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._reader
+        if self._channels is not None:
+            self._channels.close()
+        # If the server is what failed, it ends with its kernels anyway.
+        with contextlib.suppress(Failure):
+            await self._server.request("DELETE", f"api/sessions/{self._session}")
+
+    async def run(self, timeline: Timeline | None) -> float:
+        """Run the cells, by Run All or one by one with pauses; return the seconds it took.
+
+        Raises
+        ------
+        Failure
+            If a cell fails or does not end, or the kernel dies.
+        """
+        self._timeline = timeline
+        loop = asyncio.get_running_loop()
+        began = time.monotonic()
+        for content in self._content["cells"]:
+            if content["cell_type"] != "code":
+                continue
+            stated = content["metadata"]["gpushare_demo"]
+            cell = Cell(
+                "".join(content["source"]),
+                stated["title"],
+                stated.get("pause", 0.0),
+                stated.get("checks", False),
+                loop.create_future(),
+            )
+            self.cells.append(cell)
+            if not self._run_all:
+                await asyncio.sleep(cell.pause)
+                await self._execute(cell)
+                await self._until_done(cell)
+            else:
+                await self._execute(cell)
+        if self._run_all:
+            for cell in self.cells:
+                await self._until_done(cell)
+        return time.monotonic() - began
+
+    async def _until_ready(self) -> None:
+        deadline = time.monotonic() + KERNEL_START
+        while not self._ready.done():
+            await self._send("kernel_info_request", {})
+            await asyncio.wait([self._ready], timeout=0.5)
+            if time.monotonic() > deadline:
+                raise Failure(f"{self._file}: its kernel has not answered for {KERNEL_START:g} s")
+        self._ready.result()
+
+    async def _execute(self, cell: Cell) -> None:
+        content = {
+            "code": cell.source,
+            "silent": False,
+            "store_history": True,
+            "user_expressions": {},
+            "allow_stdin": False,
+            "stop_on_error": True,
+        }
+        self._cells[await self._send("execute_request", content)] = cell
+
+    async def _until_done(self, cell: Cell) -> None:
+        try:
+            await asyncio.wait_for(asyncio.shield(cell.done), LONGEST_CELL)
+        except asyncio.TimeoutError:
+            raise Failure(
+                f"{self._file}: {cell.title!r} has not ended for {LONGEST_CELL:g} s"
+            ) from None
+        if cell.error:
+            raise Failure(f"{self._file}: {cell.title!r} failed: {cell.error}")
+
+    async def _send(self, kind: str, content: dict[str, Any]) -> str:
+        identity = uuid.uuid4().hex
+        header = {
+            "msg_id": identity,
+            "msg_type": kind,
+            "session": self._user_session,
+            "username": "demo",
+            "version": "5.4",
+            "date": datetime.now(timezone.utc).isoformat(),
+        }
+        message = {
+            "channel": "shell",
+            "header": header,
+            "parent_header": {},
+            "metadata": {},
+            "content": content,
+            "buffers": [],
+        }
+        assert self._channels is not None
+        await self._channels.write_message(json.dumps(message))
+        return identity
+
+    async def _read(self, channels: WebSocketClientConnection) -> None:
+        try:
+            while (data := await channels.read_message()) is not None:
+                self._handle(json.loads(data))
+            raise Failure(f"{self._file}: the channel to its kernel was closed")
+        except Failure as failure:
+            self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
+        for future in (self._ready, *(cell.done for cell in self.cells)):
+            if not future.done():
+                future.set_exception(failure)
+                # Not all of them are waited for.
+                future.exception()
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        kind, content = message["msg_type"], message["content"]
+        if kind == "status" and content["execution_state"] in ("restarting", "dead"):
+            raise Failure(f"{self._file}: its kernel died")
+        if kind == "kernel_info_reply" and not self._ready.done():
+            self._ready.set_result(None)
+        cell = self._cells.get(message["parent_header"].get("msg_id", ""))
+        if cell is None:
+            return
+        if kind == "execute_input" and self._timeline is not None:
+            number, of = self.cells.index(cell) + 1, self._code_cells()
+            self._timeline.cell(self.kernel, f"cell {number}/{of}: {cell.title}")
+        elif kind == "stream" and content["name"] == "stdout":
+            cell.printed += content["text"]
+            if self._timeline is not None:
+                for line in content["text"].splitlines():
+                    if line.startswith("✓ "):
+                        self._timeline.right(self.kernel, line)
+        elif kind == "error":
+            cell.error = f"{content['ename']}: {content['evalue']}"
+        elif kind == "execute_reply":
+            cell.state.add("replied")
+            if content["status"] != "ok" and not cell.error:
+                cell.error = content.get("ename") or "it was not run, for one before it failed"
+        elif kind == "status" and content["execution_state"] == "idle":
+            cell.state.add("idle")
+        if cell.state == {"replied", "idle"} and not cell.done.done():
+            cell.done.set_result(None)
+
+    def _code_cells(self) -> int:
+        return sum(cell["cell_type"] == "code" for cell in self._content["cells"])
