@@ -323,14 +323,15 @@ class Core:
         if group.lease is None:
             self._begin_lease(group, lease)
             group.turn, group.turn_at = lease, self._now
-        client.lease = lease
+        # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
+        client.lease = event.lease
         group.granted[client.number] = client
         client.restoring = {u for u, h in client.holdings.items() if h.promised > h.resident}
         if event.busy:
             client.burst_at = self._now
             self._set_busy(client, True)
         if group.yielding:
-            self._out.append(Revoke(client.number, lease))
+            self._out.append(Revoke(client.number, event.lease))
         elif group.wait is not None:
             self._dequeue(group.wait)
             self._grant_waiting(group)
@@ -489,7 +490,7 @@ class Core:
         self._state(holding, usage, moved=True, expected=asked)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         client.group.totals.evicted += event.bytes
-        if event.status == "done":
+        if event.status == "done" and (event.bytes >= asked or not usage.resident):
             holding.stuck_pause = 0.0
         else:
             pause = min(max(2 * holding.stuck_pause, self.shortest_retry), self.longest_retry)
@@ -545,8 +546,9 @@ class Core:
             self._promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
             return
         # Resident bytes of others are in the way. Waiting for them under a lease would be hold-and-wait.
-        self._revoke(group, gives_up=client)
+        # The client gives the lease up by itself, unless it was granted but is not in yet: hence Revoke.
         self._promise(holding, event, more + extra, 0, "swapped")
+        self._revoke(group)
 
     def _refusal(self, share: Share, more: int, fixed: int) -> tuple[Growth, bool, str] | None:
         """Why this could never be had: status, whether it is for foreign use alone, and the sentence."""
@@ -1217,14 +1219,13 @@ class Core:
         self._set_busy(client, True)
         self._out.append(Grant(client.number, client.lease))
 
-    def _revoke(self, group: Group, gives_up: Client | None = None) -> None:
-        """Take a lease back; ``gives_up`` does so by itself."""
+    def _revoke(self, group: Group) -> None:
         if group.yielding or group.lease is None:
             return
         group.yielding = True
         group.revoked_at = self._now
         for client in group.granted.values():
-            if client is not gives_up and client.lease is not None:
+            if client.lease is not None:
                 self._out.append(Revoke(client.number, client.lease))
         self._log("revoke", group)
         self._touch(group)

@@ -366,9 +366,13 @@ def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
     m = Machine(quantum=5.0)
     a, b = m.runs("a", 50), m.runs("b", 40)
     b.end()
-    answer = a.grow(20)
-    assert answer is not None
+    least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
+    answer, revoke = m.do(ev.Grow(a.number, 1, least, least.promised))
+    assert isinstance(answer, ev.Grown)
     assert answer.status == "swapped"
+    # It gives up by itself, but its grant may not have come in yet.
+    assert revoke == ev.Revoke(a.number, a.lease)
+    a.take(answer)
     assert a.state == "yielding"
     a.release("growth")
     assert of(ev.Revoke, a.request()) == [ev.Revoke(b.number, b.lease)]
@@ -608,6 +612,17 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
     a.end("cell")
     assert a.lease == 4
     assert m.core.groups["c"].wait is not None or c.lease > 5
+
+
+def test_a_lease_that_a_client_took_by_itself_can_be_taken_back() -> None:
+    m = Machine()
+    a = Process(m, 1, "a")
+    a.promised = a.resident = 60 * GIB
+    a.attach(reattach=True, leased=True, lease=0)
+    m.process("b", 60).request()
+    assert of(ev.Revoke, m.sleep(31)) == [ev.Revoke(a.number, 0)]
+    a.release()
+    assert a.state == "idle"
 
 
 def test_names_and_prefixes_find_a_group() -> None:

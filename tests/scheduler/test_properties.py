@@ -339,7 +339,7 @@ class World(RuleBasedStateMachine):
             if event.status != "done":
                 self.in_since.pop(group, None)
                 self.over_since.pop(group, None)
-            elif event.bytes:
+            elif event.bytes and not self.core.groups[group].yielding:
                 self.in_since[group] = self.now
         self.feed(event)
 
@@ -404,6 +404,9 @@ class World(RuleBasedStateMachine):
     def take_growth(self, process: Process, answer: ev.Grown) -> None:
         grow = process.growing
         if grow is None or grow.serial != answer.serial:
+            # The wait was cancelled: it gives the promise back.
+            for gpu, memory in process.memory.items():
+                process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
             return
         process.growing = None
         if answer.status not in ("resident", "swapped"):
@@ -583,7 +586,7 @@ class World(RuleBasedStateMachine):
 
 
 World.TestCase.settings = settings(
-    max_examples=60,
+    max_examples=200,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
