@@ -133,8 +133,9 @@ def _remark(group: dict[str, Any]) -> str:
 
 
 def _notices(status: dict[str, Any]) -> str:
+    names = {group["id"]: group["name"] for group in status["groups"]}
     return "\n".join(
-        f"note: {notice['group']}: {notice['code'].replace('_', ' ')}"
+        f"note: {wording.notice(notice, names.get(notice['group'], notice['group']))}"
         for notice in status["notices"]
     )
 

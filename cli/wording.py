@@ -104,6 +104,15 @@ REASONS: dict[str, Callable[[Params], str]] = {
 }
 
 
+def notice(found: dict[str, Any], name: str) -> str:
+    """Word a notice about ``name``; a code of a newer scheduler stays a code."""
+    if found.get("code") == "started_without_interposer":
+        status = found.get("params", {}).get("status")
+        ended = "" if status is None else f" (status {status})"
+        return f"{name} runs without gpushare: its first start under it failed{ended}"
+    return f"{name}: {str(found.get('code')).replace('_', ' ')}"
+
+
 def reason(found: dict[str, Any] | None) -> str:
     """Word why a group waits; a code of a newer scheduler stays a code."""
     if not found:

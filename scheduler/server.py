@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import logging
 import os
 import socket
@@ -21,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .. import __version__
 from . import events as ev
 from . import protocol
 from .address import AddressError
@@ -29,14 +27,13 @@ from .control import peer_uid
 from .core import Core, ProtocolViolation
 from .devices import Devices
 from .memory import host_budget
+from .requests import Requests
 
 log = logging.getLogger(__name__)
 
 #: A connection that leaves so many bytes unread is dropped.
 MAX_UNREAD = 4 << 20
 HISTORY = 10_000
-#: Longest parameters of a notice: the history keeps them.
-MAX_NOTICE = 4096
 #: While others wait, a burst is over after so many seconds without work.
 QUIET = 0.02
 #: Bytes that a client asks for beyond its need.
@@ -57,10 +54,6 @@ class Options:
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
-
-
-class RequestError(Exception):
-    """A control request cannot be done; the message is the sentence for its sender."""
 
 
 class Connection(asyncio.Protocol):
@@ -110,7 +103,7 @@ class Connection(asyncio.Protocol):
                     event = protocol.decode(self.number, self.group, frame)
                     self._server.handle(event)
                 elif frame.type == protocol.CONTROL:
-                    self._server.control(self, frame.body)
+                    self._server.answer(self, frame.body)
                 elif frame.type == protocol.HELLO:
                     self._hello(frame.body)
                 else:
@@ -182,41 +175,30 @@ class Server:
     """
 
     def __init__(self, core: Core, devices: Devices, options: Options) -> None:
-        self._core = core
-        self._devices = devices
-        self._options = options
+        self.core = core
+        self.devices = devices
+        self.options = options
         self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._started = time.monotonic()
+        self.started = time.monotonic()
         self._listener: asyncio.Server | None = None
         self._connections: dict[int, Connection] = {}
         self._last_number = 0
         self._clients: dict[int, Connection] = {}
-        self._subscribers: set[Connection] = set()
+        #: Connections that get every event.
+        self.subscribers: set[Connection] = set()
         self._gpus: set[str] = set()
         self._names: dict[str, str] = {}
         #: Host memory that swapped data takes, by client and GPU.
         self._held: dict[tuple[int, str], int] = {}
         self._budget = -1
-        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
-        self._sequence = 0
+        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self.sequence = 0
         self._fresh: list[tuple[float, ev.Log]] = []
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
         self._readings: set[asyncio.Task[None]] = set()
-        self.failed: asyncio.Future[None] = self._loop.create_future()
-        self._requests: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any]]] = {
-            "status": self._op_status,
-            "history": self._op_history,
-            "subscribe": self._op_subscribe,
-            "set": self._op_set,
-            "release": self._op_release,
-            "offload": self._op_offload,
-            "cancel": self._op_cancel,
-            "cell": self._op_cell,
-            "name": self._op_name,
-            "notice": self._op_notice,
-        }
+        self._requests = Requests(self)
 
     # --- Life ---------------------------------------------------------------------------------
 
@@ -228,10 +210,10 @@ class Server:
         AddressError
             If the socket cannot be made.
         """
-        for device in self._devices.start():
+        for device in self.devices.start():
             self._learn(device)
         self._poll()
-        path = self._options.path
+        path = self.options.path
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -252,7 +234,7 @@ class Server:
         if self._listener is not None:
             self._listener.close()
             with contextlib.suppress(FileNotFoundError):
-                self._options.path.unlink()
+                self.options.path.unlink()
         for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()
@@ -262,7 +244,7 @@ class Server:
             connection.transport.close()
         # One round of the loop, in which the transports send what they have and close.
         await asyncio.sleep(0)
-        self._devices.stop()
+        self.devices.stop()
 
     # --- Connections --------------------------------------------------------------------------
 
@@ -275,7 +257,7 @@ class Server:
     def remove(self, connection: Connection) -> None:
         """Forget a connection that has ended."""
         self._connections.pop(connection.number, None)
-        self._subscribers.discard(connection)
+        self.subscribers.discard(connection)
         if self._clients.pop(connection.number, None) is not None:
             for key in [key for key in self._held if key[0] == connection.number]:
                 del self._held[key]
@@ -289,7 +271,7 @@ class Server:
                 return
         self._names[attach.group] = attach.name
         now = time.monotonic()
-        decisions = self._core.handle(attach, now)
+        decisions = self.core.handle(attach, now)
         connection.attached = True
         self._clients[connection.number] = connection
         for usage in attach.usages:
@@ -300,6 +282,10 @@ class Server:
                 waiting = decision.waiting
         connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
         self._execute(decisions, now)
+
+    def answer(self, connection: Connection, body: bytes) -> None:
+        """Answer a control request."""
+        connection.write(self._requests.answer(connection, body))
 
     # --- Events and decisions -----------------------------------------------------------------
 
@@ -320,7 +306,7 @@ class Server:
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
         now = time.monotonic()
-        self._execute(self._core.handle(event, now), now)
+        self._execute(self.core.handle(event, now), now)
 
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
         frames: dict[int, bytes] = {}
@@ -330,13 +316,13 @@ class Server:
             match decision:
                 case ev.Log():
                     if not self._fresh:
-                        self._loop.call_soon(self._publish)
+                        self._loop.call_soon(self.publish)
                     self._fresh.append((now, decision))
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
                 case ev.ReadDevice():
                     self._loop.call_later(
-                        decision.after, self._read, self._devices.read, decision.gpu
+                        decision.after, self._read, self.devices.read, decision.gpu
                     )
                 case _:
                     frame = protocol.encode(decision, now)
@@ -352,7 +338,7 @@ class Server:
             self._send(client, data)
         # A grant may wait for the reading: no round of the loop in between.
         for gpu in at_once:
-            self._read(self._devices.read, gpu)
+            self._read(self.devices.read, gpu)
         self._arm()
 
     def _send(self, client: int, data: bytes) -> None:
@@ -361,7 +347,7 @@ class Server:
             connection.write(data)
 
     def _arm(self) -> None:
-        deadline = self._core.deadline()
+        deadline = self.core.deadline()
         if deadline == self._deadline:
             return
         if self._timer is not None:
@@ -381,14 +367,14 @@ class Server:
 
     def _knows(self, gpu: str) -> bool:
         if gpu not in self._gpus:
-            for device in self._devices.discover():
+            for device in self.devices.discover():
                 self._learn(device)
         return gpu in self._gpus
 
     def _unknown(self, gpu: str) -> str:
         if not self._gpus:
             return (
-                f"the scheduler sees no GPU (NVML: {self._devices.state}), so it cannot share {gpu}"
+                f"the scheduler sees no GPU (NVML: {self.devices.state}), so it cannot share {gpu}"
             )
         return f"the scheduler sees {', '.join(sorted(self._gpus))} and cannot share {gpu}"
 
@@ -397,7 +383,7 @@ class Server:
         self.handle(device)
 
     def _read(self, how: Reading, gpu: str) -> None:
-        if self._devices.slow:
+        if self.devices.slow:
             task = self._loop.create_task(self._read_in_thread(how, gpu))
             self._readings.add(task)
             task.add_done_callback(self._readings.discard)
@@ -410,23 +396,24 @@ class Server:
             self._learn(device)
 
     def _poll(self) -> None:
-        budget = host_budget(self._options.host_memory, sum(self._held.values()))
+        budget = host_budget(self.options.host_memory, sum(self._held.values()))
         if budget != self._budget:
             self._budget = budget
             self.handle(ev.HostMemory(budget))
         for gpu in self._gpus:
-            self._read(self._devices.poll, gpu)
+            self._read(self.devices.poll, gpu)
         self._poller = self._loop.call_later(POLL, self._poll)
 
     # --- History ------------------------------------------------------------------------------
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """Number what has happened, and send it to the subscribers."""
         fresh, self._fresh = self._fresh, []
         frames = []
         for at, entry in fresh:
-            self._sequence += 1
+            self.sequence += 1
             event = {
-                "sequence": self._sequence,
+                "sequence": self.sequence,
                 "time": at,
                 "kind": entry.kind,
                 "group": entry.group,
@@ -435,131 +422,11 @@ class Server:
             }
             if entry.kind == "leave":
                 self._names.pop(entry.group, None)
-            self._history.append(event)
+            self.history.append(event)
             log.debug("%s %s %s", entry.kind, entry.group, entry.fields)
-            if self._subscribers:
+            if self.subscribers:
                 frames.append(protocol.encode_json(protocol.EVENT, event))
         if frames:
             data = b"".join(frames)
-            for subscriber in list(self._subscribers):
+            for subscriber in list(self.subscribers):
                 subscriber.write(data)
-
-    # --- Control requests ---------------------------------------------------------------------
-
-    def control(self, connection: Connection, body: bytes) -> None:
-        """Answer one control request."""
-        try:
-            request = protocol.decode_json(body)
-            version = request.get("protocol")
-            if version != protocol.VERSION:
-                raise RequestError(
-                    f"the request is of protocol {version!r} and the scheduler of protocol "
-                    f"{protocol.VERSION}: install one release of jupyter-gpushare for both"
-                )
-            name = request.get("op")
-            operation = self._requests.get(name) if isinstance(name, str) else None
-            if operation is None:
-                raise RequestError(f"there is no request {name!r}; see docs/control.md")
-            reply = {"ok": True, **operation(connection, request)}
-        except (RequestError, protocol.ProtocolError) as error:
-            reply = {"ok": False, "error": str(error)}
-        connection.write(protocol.encode_json(protocol.REPLY, reply))
-
-    def _op_status(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self._publish()
-        now = time.monotonic()
-        status = self._core.status(now)
-        for gpu in status["gpus"]:
-            gpu["utilization"] = self._devices.utilization.get(gpu["uuid"])
-        return {
-            "status": {
-                "version": __version__,
-                "protocol": protocol.VERSION,
-                "sequence": self._sequence,
-                "time": now,
-                "scheduler": {
-                    "pid": os.getpid(),
-                    "uptime": now - self._started,
-                    "socket": str(self._options.path),
-                },
-                "driver": {
-                    "simulated": self._options.simulated,
-                    "version": self._devices.driver_version,
-                },
-                **status,
-            }
-        }
-
-    def _op_history(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        since = request.get("since", 0)
-        if isinstance(since, bool) or not isinstance(since, int):
-            raise RequestError(f"'since' must be a sequence number, not {since!r}")
-        self._publish()
-        events = [event for event in self._history if event["sequence"] > since]
-        return {"events": events, "sequence": self._sequence}
-
-    def _op_subscribe(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        # What has happened but is not published yet belongs before the subscription.
-        self._publish()
-        self._subscribers.add(connection)
-        return {"sequence": self._sequence}
-
-    def _op_set(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        quantum, anti_thrash = request.get("quantum"), request.get("anti_thrash")
-        try:
-            self.handle(ev.Configure(quantum, anti_thrash))
-        except ValueError as error:
-            raise RequestError(str(error)) from None
-        return {"settings": self._core.status(time.monotonic())["settings"]}
-
-    def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        group = self._find(request)
-        self.handle(ev.Release(group))
-        return {"group": group}
-
-    def _op_offload(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        group = self._find(request)
-        self.handle(ev.Release(group, offload=True))
-        return {"group": group}
-
-    def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self.handle(ev.Cancel(_string(request, "group")))
-        return {}
-
-    def _op_cell(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        phase = request.get("phase")
-        if phase not in ("begin", "end"):
-            raise RequestError(f"'phase' must be 'begin' or 'end', not {phase!r}")
-        at = request.get("at")
-        if isinstance(at, bool) or not isinstance(at, (int, float)):
-            raise RequestError(f"'at' must be seconds on CLOCK_MONOTONIC, not {at!r}")
-        group, msg_id = _string(request, "group"), _string(request, "msg_id")
-        self.handle(ev.Cell(group, phase, msg_id, float(at), from_kernel=False))
-        return {}
-
-    def _op_name(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self.handle(ev.Rename(_string(request, "group"), _string(request, "name")))
-        return {}
-
-    def _op_notice(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        params = request.get("params", {})
-        if not isinstance(params, dict):
-            raise RequestError(f"'params' must be an object, not {params!r}")
-        if len(json.dumps(params)) > MAX_NOTICE:
-            raise RequestError(f"'params' may have {MAX_NOTICE} bytes as JSON")
-        self.handle(ev.Notice(_string(request, "group"), _string(request, "code"), params))
-        return {}
-
-    def _find(self, request: dict[str, Any]) -> str:
-        """The group that a request means: by its id, a unique beginning of it, or its name."""
-        try:
-            return self._core.find_group(_string(request, "group"))
-        except LookupError as error:
-            raise RequestError(str(error)) from None
-
-
-def _string(request: dict[str, Any], key: str) -> str:
-    value = request.get(key)
-    if not isinstance(value, str) or not value:
-        raise RequestError(f"{key!r} must be a string that is not empty, not {value!r}")
-    return value

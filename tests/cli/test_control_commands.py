@@ -45,6 +45,12 @@ def test_the_status_names_who_runs_and_who_waits_and_why(
         assert "simulated driver" in lines[-1]
 
 
+def test_the_status_shows_notices(scheduler: Scheduler, gpushare: Command) -> None:
+    with scheduler.control() as control:
+        control.request("notice", group="k1", code="started_without_interposer", params={})
+    assert "note: k1 runs without gpushare" in gpushare("status").stdout
+
+
 def test_the_status_as_json_is_the_schedulers(scheduler: Scheduler, gpushare: Command) -> None:
     done = gpushare("status", "--json")
     assert done.returncode == 0

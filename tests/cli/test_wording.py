@@ -75,3 +75,11 @@ def test_sizes(count: int, text: str) -> None:
 )
 def test_durations(seconds: float, text: str) -> None:
     assert wording.duration(seconds) == text
+
+
+def test_notices() -> None:
+    notice = {"group": "k", "code": "started_without_interposer", "params": {"status": -11}}
+    text = wording.notice(notice, "a.ipynb")
+    assert text.startswith("a.ipynb runs without gpushare")
+    assert "-11" in text
+    assert wording.notice({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
