@@ -530,8 +530,7 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
 {
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(flags == 0);
-    return peer == NULL || peer == (CUcontext)context ? CUDA_ERROR_INVALID_CONTEXT
-                                                      : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
+    return peer == NULL || peer == (CUcontext)context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer)

@@ -22,8 +22,8 @@ struct sim_context {
     struct sim_stream *legacy;
     struct sim_stream *internal; /* carries what cuCtxRecordEvent and cuCtxWaitEvent order */
     struct sim_stream *streams;
-    uint64_t waits;           /* sequence number in `internal` that new streams begin after; 0: none */
-    unsigned captures;        /* streams being captured */
+    uint64_t waits;             /* sequence number in `internal` that new streams begin after; 0: none */
+    unsigned captures;          /* streams being captured */
     unsigned blocking_captures; /* of them, those that synchronise with the legacy stream */
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Copies and fills. */
+#include "copy.h"
 #include "fault.h"
 #include "graph.h"
 #include "managed.h"
 #include "memory.h"
 #include "segment.h"
-#include "copy.h"
 
 #include <string.h>
 
@@ -139,8 +139,8 @@ SIM_PAIR(cuMemcpyDtoH_v2, _ptds, (void *to, CUdeviceptr from, size_t size),
          copy_linear(AT(to), HOST, from, DEVICE, size, NULL, meant, SYNCHRONOUS))
 SIM_PAIR(cuMemcpyDtoD_v2, _ptds, (CUdeviceptr to, CUdeviceptr from, size_t size),
          copy_linear(to, DEVICE, from, DEVICE, size, NULL, meant, SYNCHRONOUS))
-SIM_PAIR(cuMemcpyPeer, _ptds, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                               size_t size),
+SIM_PAIR(cuMemcpyPeer, _ptds,
+         (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size),
          ((void)to_context, (void)from_context, copy_linear(to, DEVICE, from, DEVICE, size, NULL, meant, SYNCHRONOUS)))
 SIM_PAIR(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream),
          copy_linear(to, EITHER, from, EITHER, size, stream, meant, ASYNCHRONOUS))
@@ -150,8 +150,8 @@ SIM_PAIR(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t size, 
          copy_linear(AT(to), HOST, from, DEVICE, size, stream, meant, ASYNCHRONOUS))
 SIM_PAIR(cuMemcpyDtoDAsync_v2, _ptsz, (CUdeviceptr to, CUdeviceptr from, size_t size, CUstream stream),
          copy_linear(to, DEVICE, from, DEVICE, size, stream, meant, ASYNCHRONOUS))
-SIM_PAIR(cuMemcpyPeerAsync, _ptsz, (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context,
-                                    size_t size, CUstream stream),
+SIM_PAIR(cuMemcpyPeerAsync, _ptsz,
+         (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t size, CUstream stream),
          ((void)to_context, (void)from_context,
           copy_linear(to, DEVICE, from, DEVICE, size, stream, meant, ASYNCHRONOUS)))
 
@@ -186,10 +186,10 @@ static CUresult copy_2d(const CUDA_MEMCPY2D *c, CUstream stream, enum sim_stream
                             .from_pitch = c->srcPitch != 0 ? c->srcPitch : c->WidthInBytes};
     SIM_REQUIRE(copy.to_pitch >= c->WidthInBytes && copy.from_pitch >= c->WidthInBytes);
     enum side to, from;
-    SIM_TRY(find_end(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * copy.to_pitch + c->dstXInBytes, &copy.to,
-                     &to));
-    SIM_TRY(find_end(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * copy.from_pitch + c->srcXInBytes,
-                     &copy.from, &from));
+    SIM_TRY(
+        find_end(c->dstMemoryType, c->dstHost, c->dstDevice, c->dstY * copy.to_pitch + c->dstXInBytes, &copy.to, &to));
+    SIM_TRY(find_end(c->srcMemoryType, c->srcHost, c->srcDevice, c->srcY * copy.from_pitch + c->srcXInBytes, &copy.from,
+                     &from));
     return copy_checked(&copy, to, from, stream, meant, mode);
 }
 
@@ -245,8 +245,7 @@ static CUresult set_checked(uint64_t to, size_t pitch, uint32_t value, unsigned 
              set_checked(to, 0, value, bits / 8, number, 1, NULL, meant, SYNCHRONOUS))                                 \
     SIM_PAIR(cuMemsetD##bits##Async, _ptsz, (CUdeviceptr to, type value, size_t number, CUstream stream),              \
              set_checked(to, 0, value, bits / 8, number, 1, stream, meant, ASYNCHRONOUS))                              \
-    SIM_PAIR(cuMemsetD2D##bits##_v2, _ptds,                                                                            \
-             (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),                                  \
+    SIM_PAIR(cuMemsetD2D##bits##_v2, _ptds, (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height),   \
              set_checked(to, pitch, value, bits / 8, width, height, NULL, meant, SYNCHRONOUS))                         \
     SIM_PAIR(cuMemsetD2D##bits##Async, _ptsz,                                                                          \
              (CUdeviceptr to, size_t pitch, type value, size_t width, size_t height, CUstream stream),                 \

@@ -189,10 +189,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-#define ERROR(name, text)                                                                                              \
-    {                                                                                                                  \
-        name, #name, text                                                                                              \
-    }
+#define ERROR(name, text) {name, #name, text}
 
 static const struct {
     CUresult code;
@@ -229,8 +226,7 @@ static const struct {
     ERROR(CUDA_ERROR_STREAM_CAPTURE_MERGE, "operation would result in a merge of separate capture sequences"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNMATCHED, "capture was not ended in the same stream as it began"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_UNJOINED, "capturing stream has unjoined work"),
-    ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION,
-          "dependency created on uncaptured work in another stream"),
+    ERROR(CUDA_ERROR_STREAM_CAPTURE_ISOLATION, "dependency created on uncaptured work in another stream"),
     ERROR(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
           "operation would make the legacy stream depend on a capturing blocking stream"),
     ERROR(CUDA_ERROR_CAPTURED_EVENT, "operation not permitted on an event last recorded in a capturing stream"),

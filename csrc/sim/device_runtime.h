@@ -33,22 +33,38 @@
 #define __cluster_dims__(...)
 
 #define GPUSHARE_SIM_VECTOR(type, name)                                                                                \
-    struct name##1 {                                                                                                   \
+    struct name##1                                                                                                     \
+    {                                                                                                                  \
         type x;                                                                                                        \
     };                                                                                                                 \
-    struct alignas(2 * sizeof(type)) name##2 {                                                                         \
+    struct alignas(2 * sizeof(type)) name##2                                                                           \
+    {                                                                                                                  \
         type x, y;                                                                                                     \
     };                                                                                                                 \
-    struct name##3 {                                                                                                   \
+    struct name##3                                                                                                     \
+    {                                                                                                                  \
         type x, y, z;                                                                                                  \
     };                                                                                                                 \
-    struct alignas(4 * sizeof(type) < 16 ? 4 * sizeof(type) : 16) name##4 {                                            \
+    struct alignas(4 * sizeof(type) < 16 ? 4 * sizeof(type) : 16) name##4                                              \
+    {                                                                                                                  \
         type x, y, z, w;                                                                                               \
     };                                                                                                                 \
-    static inline name##1 make_##name##1(type x) { return {x}; }                                                       \
-    static inline name##2 make_##name##2(type x, type y) { return {x, y}; }                                            \
-    static inline name##3 make_##name##3(type x, type y, type z) { return {x, y, z}; }                                 \
-    static inline name##4 make_##name##4(type x, type y, type z, type w) { return {x, y, z, w}; }
+    static inline name##1 make_##name##1(type x)                                                                       \
+    {                                                                                                                  \
+        return {x};                                                                                                    \
+    }                                                                                                                  \
+    static inline name##2 make_##name##2(type x, type y)                                                               \
+    {                                                                                                                  \
+        return {x, y};                                                                                                 \
+    }                                                                                                                  \
+    static inline name##3 make_##name##3(type x, type y, type z)                                                       \
+    {                                                                                                                  \
+        return {x, y, z};                                                                                              \
+    }                                                                                                                  \
+    static inline name##4 make_##name##4(type x, type y, type z, type w)                                               \
+    {                                                                                                                  \
+        return {x, y, z, w};                                                                                           \
+    }
 
 GPUSHARE_SIM_VECTOR(signed char, char)
 GPUSHARE_SIM_VECTOR(unsigned char, uchar)
@@ -65,7 +81,9 @@ GPUSHARE_SIM_VECTOR(double, double)
 
 struct dim3 {
     unsigned int x, y, z;
-    constexpr dim3(unsigned int x_ = 1, unsigned int y_ = 1, unsigned int z_ = 1) : x(x_), y(y_), z(z_) {}
+    constexpr dim3(unsigned int x_ = 1, unsigned int y_ = 1, unsigned int z_ = 1) : x(x_), y(y_), z(z_)
+    {
+    }
 };
 
 static thread_local uint3 threadIdx, blockIdx;
@@ -82,32 +100,79 @@ template <typename A, typename B> static inline std::common_type_t<A, B> max(A a
     std::common_type_t<A, B> c = a, d = b;
     return c < d ? d : c;
 }
-template <typename T> static inline T __ldg(const T *pointer) { return *pointer; }
-static inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-static inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+template <typename T> static inline T __ldg(const T *pointer)
+{
+    return *pointer;
+}
+static inline float rsqrtf(float x)
+{
+    return 1.0f / sqrtf(x);
+}
+static inline double rsqrt(double x)
+{
+    return 1.0 / sqrt(x);
+}
 // The C library has functions of these names.
 #define __expf(x) expf(x)
 #define __logf(x) logf(x)
 #define __sinf(x) sinf(x)
 #define __cosf(x) cosf(x)
 #define __powf(x, y) powf(x, y)
-static inline float __fdividef(float x, float y) { return x / y; }
-static inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-static inline float __int_as_float(int x) { float y; memcpy(&y, &x, sizeof y); return y; }
-static inline int __float_as_int(float x) { int y; memcpy(&y, &x, sizeof y); return y; }
-static inline float __saturatef(float x) { return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x; }
-static inline int __popc(unsigned int x) { return __builtin_popcount(x); }
-static inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz((unsigned)x); }
-static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline float __fdividef(float x, float y)
+{
+    return x / y;
+}
+static inline float __fmaf_rn(float x, float y, float z)
+{
+    return fmaf(x, y, z);
+}
+static inline float __int_as_float(int x)
+{
+    float y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static inline int __float_as_int(float x)
+{
+    int y;
+    memcpy(&y, &x, sizeof y);
+    return y;
+}
+static inline float __saturatef(float x)
+{
+    return x < 0.0f ? 0.0f : x > 1.0f ? 1.0f : x;
+}
+static inline int __popc(unsigned int x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __clz(int x)
+{
+    return x == 0 ? 32 : __builtin_clz((unsigned)x);
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
 static inline unsigned int __umulhi(unsigned int a, unsigned int b)
 {
     return (unsigned int)(((unsigned long long)a * b) >> 32);
 }
-static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void __threadfence()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __threadfence_block()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+static inline void __threadfence_system()
+{
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
 
-namespace gpushare_sim {
+namespace gpushare_sim
+{
 
 /* Applies an operation atomically, for types that have no instruction of their own. */
 template <typename T, typename Operation> static inline T update(T *address, Operation operation)
@@ -169,7 +234,8 @@ static inline T atomicCAS(T *address, gpushare_sim::exactly<T> compare, gpushare
     return gpushare_sim::update(address, [=](T old) { return old == compare ? value : old; });
 }
 
-namespace gpushare_sim {
+namespace gpushare_sim
+{
 
 constexpr size_t shared_limit = 232448, fiber_stack = 128 * 1024;
 constexpr unsigned fiber_limit = 1024;
@@ -179,7 +245,8 @@ static inline void *dynamic_shared()
 {
     static thread_local void *memory = nullptr;
     if (memory == nullptr)
-        memory = mmap(nullptr, shared_limit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        memory =
+            mmap(nullptr, shared_limit, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     return memory;
 }
 
@@ -346,8 +413,16 @@ template <typename... Arguments, void (*function)(Arguments...)> struct kernel<f
 } // namespace gpushare_sim
 
 #if GPUSHARE_SIM_FIBERS
-static inline void __syncthreads() { gpushare_sim::yield(false); }
-static inline void __syncwarp(unsigned = 0xffffffffu) { gpushare_sim::yield(false); }
+static inline void __syncthreads()
+{
+    gpushare_sim::yield(false);
+}
+static inline void __syncwarp(unsigned = 0xffffffffu)
+{
+    gpushare_sim::yield(false);
+}
 #else
-static inline void __syncwarp(unsigned = 0xffffffffu) {}
+static inline void __syncwarp(unsigned = 0xffffffffu)
+{
+}
 #endif

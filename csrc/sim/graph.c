@@ -49,7 +49,7 @@ struct sim_capture {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards captures and graphs */
 static struct sim_capture *captures;
-static unsigned global_captures; /* of mode global */
+static unsigned global_captures;   /* of mode global */
 static unsigned own_mode_captures; /* of mode global or thread-local */
 static unsigned long long next_id = 1;
 static __thread CUstreamCaptureMode thread_mode __attribute__((tls_model("initial-exec")));
@@ -81,8 +81,7 @@ CUresult sim_capture_check_unsafe(void)
     pthread_mutex_lock(&lock);
     for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
         bool own = pthread_equal(capture->thread, pthread_self()) && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-        bool anybodys =
-            capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+        bool anybodys = capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
         if (own || anybodys) {
             capture->invalid = true;
             forbidden = true;
@@ -227,11 +226,8 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, CUstreamCaptureMode
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     graph->magic = GRAPH_MAGIC;
-    *capture = (struct sim_capture){.graph = graph,
-                                    .origin = stream,
-                                    .context = stream->context,
-                                    .mode = mode,
-                                    .thread = pthread_self()};
+    *capture = (struct sim_capture){
+        .graph = graph, .origin = stream, .context = stream->context, .mode = mode, .thread = pthread_self()};
     pthread_mutex_lock(&lock);
     capture->id = next_id++;
     capture->next = captures;
@@ -246,8 +242,7 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, CUstreamCaptureMode
 }
 
 SIM_PAIR(cuStreamBeginCapture, _ptsz, (CUstream stream), begin(stream, NULL, CU_STREAM_CAPTURE_MODE_GLOBAL, meant))
-SIM_PAIR(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, CUstreamCaptureMode mode),
-         begin(stream, NULL, mode, meant))
+SIM_PAIR(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, CUstreamCaptureMode mode), begin(stream, NULL, mode, meant))
 SIM_PAIR(cuStreamBeginCaptureToGraph, _ptsz,
          (CUstream stream, CUgraph graph, const CUgraphNode *dependencies, const CUgraphEdgeData *edges, size_t count,
           CUstreamCaptureMode mode),
@@ -313,9 +308,9 @@ SIM_PAIR(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph *graph), end(strea
 
 static CUstreamCaptureStatus status_of(const struct sim_stream *stream)
 {
-    return stream->capture == NULL          ? CU_STREAM_CAPTURE_STATUS_NONE
-           : stream->capture->invalid       ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
-                                            : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    return stream->capture == NULL    ? CU_STREAM_CAPTURE_STATUS_NONE
+           : stream->capture->invalid ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                      : CU_STREAM_CAPTURE_STATUS_ACTIVE;
 }
 
 static CUresult is_capturing(CUstream handle, CUstreamCaptureStatus *status, enum sim_stream_default meant)
@@ -346,7 +341,8 @@ static CUresult capture_info(CUstream handle, CUstreamCaptureStatus *status, cuu
     if (graph != NULL)
         *graph = (CUgraph)stream->capture->graph;
     if (dependencies != NULL)
-        *dependencies = stream->capture->graph->last == NULL ? NULL : (const CUgraphNode *)&stream->capture->graph->last;
+        *dependencies =
+            stream->capture->graph->last == NULL ? NULL : (const CUgraphNode *)&stream->capture->graph->last;
     if (edges != NULL)
         *edges = NULL;
     if (count != NULL)
@@ -413,6 +409,8 @@ static CUresult list(struct graph *graph, CUgraphNode *nodes, size_t *count, boo
             nodes[found] = (CUgraphNode)node;
         found++;
     }
+    for (size_t i = found; nodes != NULL && i < *count; i++)
+        nodes[i] = NULL;
     if (nodes == NULL || found < *count)
         *count = found;
     return CUDA_SUCCESS;
@@ -495,8 +493,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     SIM_ENTER();
     (void)context;
     SIM_REQUIRE(p != NULL && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
-    struct sim_op *op =
-        sim_op_set(&(struct sim_set){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize});
+    struct sim_op *op = sim_op_set(&(struct sim_set){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize});
     return op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : add_checked(node, graph, dependencies, count, op);
 }
 

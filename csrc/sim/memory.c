@@ -182,8 +182,7 @@ CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind ki
     if (charged && !sim_segment_charge(context->device, SIM_CHARGE_MEMORY, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     pthread_rwlock_wrlock(&sim_ranges_lock);
-    struct sim_range *range =
-        sim_range_reserve(kind, 0, size, bytes >= SIM_GRANULARITY ? SIM_GRANULARITY : PAGE);
+    struct sim_range *range = sim_range_reserve(kind, 0, size, bytes >= SIM_GRANULARITY ? SIM_GRANULARITY : PAGE);
     if (range != NULL) {
         range->context = context;
         range->device = context->device;
@@ -274,10 +273,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     SIM_TRY(sim_capture_check_unsafe());
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    struct sim_context *owner = range == NULL || range->base != pointer || !sim_range_is_device(range) ||
-                                        range->kind == SIM_RANGE_RESERVATION
-                                    ? NULL
-                                    : range->context;
+    struct sim_context *owner =
+        range == NULL || range->base != pointer || !sim_range_is_device(range) || range->kind == SIM_RANGE_RESERVATION
+            ? NULL
+            : range->context;
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;

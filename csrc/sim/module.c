@@ -89,8 +89,7 @@ static CUresult load(const void *image, struct sim_module **out)
         return CUDA_ERROR_INVALID_IMAGE;
     const struct gpushare_sim_module *description = dlsym(handle, "gpushare_sim_module");
     struct sim_module *module = calloc(1, sizeof *module);
-    struct sim_kernel *kernels =
-        description == NULL ? NULL : calloc(description->kernel_count + 1, sizeof *kernels);
+    struct sim_kernel *kernels = description == NULL ? NULL : calloc(description->kernel_count + 1, sizeof *kernels);
     if (kernels == NULL || module == NULL || description->abi != GPUSHARE_SIM_KERNEL_ABI) {
         free(kernels);
         free(module);
@@ -567,8 +566,8 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction hand
     return CUDA_SUCCESS;
 }
 
-CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function,
-                                                   CUoccupancyB2DSize sizes, size_t shared, int limit, unsigned flags)
+CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunction function, CUoccupancyB2DSize sizes,
+                                                   size_t shared, int limit, unsigned flags)
 {
     (void)flags;
     return cuOccupancyMaxPotentialBlockSize(grid, block, function, sizes, shared, limit);

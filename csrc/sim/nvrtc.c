@@ -40,8 +40,8 @@ typedef enum {
 /* The texts that go before every source. */
 #define EMBED(symbol, file)                                                                                            \
     extern const char symbol[], symbol##_end[];                                                                        \
-    __asm__(".pushsection .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n.global " #symbol "\n.global " #symbol  \
-            "_end\n" #symbol ":\n.incbin \"" file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n")
+    __asm__(".pushsection .rodata\n.hidden " #symbol "\n.hidden " #symbol "_end\n.global " #symbol                     \
+            "\n.global " #symbol "_end\n" #symbol ":\n.incbin \"" file "\"\n" #symbol "_end:\n.byte 0\n.popsection\n")
 
 EMBED(abi_text, "kernel_abi.h");
 EMBED(runtime_text, "device_runtime.h");
@@ -568,9 +568,17 @@ static nvrtcResult compile_in(struct program *program, const char *directory, st
     const char *compiler = getenv("GPUSHARE_SIM_CXX");
     struct arguments command = {.count = 0};
     argument(&command, "", compiler != NULL && compiler[0] != '\0' ? compiler : "g++");
-    static const char *const fixed[] = {"-x",          "c++",           "-O2",          "-shared",
-                                        "-fPIC",       "-fno-gnu-unique", "-fno-stack-protector", "-U_FORTIFY_SOURCE",
-                                        "-ffp-contract=off", "-fno-strict-aliasing", "-Wno-attributes"};
+    static const char *const fixed[] = {"-x",
+                                        "c++",
+                                        "-O2",
+                                        "-shared",
+                                        "-fPIC",
+                                        "-fno-gnu-unique",
+                                        "-fno-stack-protector",
+                                        "-U_FORTIFY_SOURCE",
+                                        "-ffp-contract=off",
+                                        "-fno-strict-aliasing",
+                                        "-Wno-attributes"};
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++)
         argument(&command, "", fixed[i]);
     for (size_t i = 0; i < options->count; i++)
@@ -680,8 +688,8 @@ EXPORT nvrtcResult nvrtcCreateProgram(nvrtcProgram *out, const char *source, con
     program->name = strdup(name == NULL || name[0] == '\0' ? "default_program" : name);
     program->headers = calloc((size_t)header_count + 1, sizeof *program->headers);
     program->header_names = calloc((size_t)header_count + 1, sizeof *program->header_names);
-    bool complete = program->source != NULL && program->name != NULL && program->headers != NULL &&
-                    program->header_names != NULL;
+    bool complete =
+        program->source != NULL && program->name != NULL && program->headers != NULL && program->header_names != NULL;
     for (int i = 0; complete && i < header_count; i++) {
         program->headers[i] = strdup(headers[i]);
         program->header_names[i] = strdup(header_names[i]);

@@ -266,8 +266,8 @@ static CUresult free_async(CUdeviceptr pointer, CUstream handle, enum sim_stream
     }
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    bool valid = range != NULL && range->base == pointer &&
-                 (range->kind == SIM_RANGE_POOL || range->kind == SIM_RANGE_DEVICE);
+    bool valid =
+        range != NULL && range->base == pointer && (range->kind == SIM_RANGE_POOL || range->kind == SIM_RANGE_DEVICE);
     pthread_rwlock_unlock(&sim_ranges_lock);
     SIM_REQUIRE(valid);
     struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(uint64_t), run_free);

@@ -83,9 +83,9 @@ static uint64_t process_started(pid_t pid)
     char state;
     unsigned threads;
     unsigned long long started;
-    if (field == NULL || sscanf(field + 1,
-                                " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %u %*d %llu",
-                                &state, &threads, &started) != 3)
+    if (field == NULL ||
+        sscanf(field + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %u %*d %llu", &state,
+               &threads, &started) != 3)
         return 0;
     if (state == 'X' || (state == 'Z' && threads <= 1))
         return 0;

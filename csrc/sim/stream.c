@@ -396,8 +396,7 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(out != NULL && (flags & ~(unsigned)CU_STREAM_NON_BLOCKING) == 0);
     priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-    struct sim_stream *stream =
-        sim_stream_open(context, flags, priority, (flags & CU_STREAM_NON_BLOCKING) == 0, false);
+    struct sim_stream *stream = sim_stream_open(context, flags, priority, (flags & CU_STREAM_NON_BLOCKING) == 0, false);
     if (stream == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     *out = (CUstream)stream;
@@ -418,8 +417,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 {
     SIM_ENTER();
     struct sim_stream *stream = (struct sim_stream *)handle;
-    if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD ||
-        stream->magic != STREAM_MAGIC)
+    if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD || stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
     if (stream->capture != NULL)
         sim_capture_invalidate(stream->capture);
@@ -521,8 +519,7 @@ static CUresult add_callback(CUstream handle, CUstreamCallback callback, void *a
     return sim_stream_submit(stream, op, NULL);
 }
 
-SIM_PAIR(cuStreamAddCallback, _ptsz,
-         (CUstream stream, CUstreamCallback callback, void *argument, unsigned flags),
+SIM_PAIR(cuStreamAddCallback, _ptsz, (CUstream stream, CUstreamCallback callback, void *argument, unsigned flags),
          add_callback(stream, callback, argument, flags, meant))
 
 static CUresult look(CUstream handle, enum sim_stream_default meant, const void *out, struct sim_stream **stream)

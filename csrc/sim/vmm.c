@@ -77,8 +77,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CU
     SIM_ENTER();
     SIM_REQUIRE(out != NULL && size > 0 && aligned(size) && flags == 0 && (alignment & (alignment - 1)) == 0);
     pthread_rwlock_wrlock(&sim_ranges_lock);
-    struct sim_range *range = sim_range_reserve(SIM_RANGE_RESERVATION, wish, size,
-                                                alignment < SIM_GRANULARITY ? SIM_GRANULARITY : alignment);
+    struct sim_range *range =
+        sim_range_reserve(SIM_RANGE_RESERVATION, wish, size, alignment < SIM_GRANULARITY ? SIM_GRANULARITY : alignment);
     if (range != NULL)
         *out = range->base;
     pthread_rwlock_unlock(&sim_ranges_lock);

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Programs on a simulated machine of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = ROOT / "jupyter_gpushare" / "lib" / "sim"
+MIB = 1 << 20
+
+PRELUDE = """
+import ctypes, os, signal, sys, time
+import numpy as np
+from cuda.bindings import driver
+from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+
+def ok(result):
+    error, *values = result
+    assert error == driver.CUresult.CUDA_SUCCESS, error
+    return values[0] if len(values) == 1 else values
+
+def error(result):
+    return int(result[0])
+
+def use():
+    ok(driver.cuInit(0))
+    device = Device()
+    device.set_current()
+    return device
+
+def read(pointer, count, kind=np.float32):
+    out = np.empty(count, kind)
+    ok(driver.cuMemcpyDtoH(out.ctypes.data, pointer, out.nbytes))
+    return out
+
+def write(pointer, data):
+    ok(driver.cuMemcpyHtoD(pointer, data.ctypes.data, data.nbytes))
+
+def compile(source, *names):
+    options = ProgramOptions(std="c++17", arch=f"sm_{Device().arch}")
+    return Program(source, "c++", options).compile("cubin", name_expressions=names)
+
+class Counters(ctypes.Structure):
+    names = "faulted prefetched stolen copied_in copied_out kernels".split()
+    _fields_ = [(name, ctypes.c_uint64) for name in names]
+
+def counters():
+    out = Counters()
+    ctypes.CDLL("libcuda.so.1").gpushare_sim_counters(ctypes.byref(out), ctypes.sizeof(out))
+    return out
+
+ADD = '''
+extern "C" __global__ void add(float *x, float value, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) x[i] += value;
+}
+'''
+
+def run_add(stream, kernel, pointer, count, value=1):
+    config = LaunchConfig(grid=(count + 255) // 256, block=256)
+    launch(stream, config, kernel, np.uint64(int(pointer)), np.float32(value), np.int32(count))
+
+def say(text="ready"):
+    print(text, flush=True)
+
+def hear():
+    assert sys.stdin.readline(), "the test is gone"
+"""
+
+
+@contextmanager
+def sim_env(name: str | None = None, **parameters: object) -> Iterator[dict[str, str]]:
+    """
+    Give the environment of programs on one simulated machine, and remove the machine afterwards.
+
+    Parameters
+    ----------
+    name
+        The machine's name; a unique one by default.
+    **parameters
+        Its parameters: ``memory="64MiB"`` is ``GPUSHARE_SIM_MEMORY``.
+    """
+    name = name or f"test-{uuid.uuid4().hex[:12]}"
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith("GPUSHARE_")
+    }
+    for library in ("libcuda.so.1", "libnvidia-ml.so.1", "libnvrtc.so.13"):
+        assert (LIBRARIES / library).exists(), "build the simulated driver first: make -C csrc sim"
+    environment["LD_PRELOAD"] = ":".join(
+        str(LIBRARIES / library)
+        for library in ("libcuda.so.1", "libnvidia-ml.so.1", "libnvrtc.so.13")
+    )
+    environment["GPUSHARE_SIM_NAME"] = name
+    environment.update(
+        {f"GPUSHARE_SIM_{key.upper()}": str(value) for key, value in parameters.items()}
+    )
+    try:
+        yield environment
+    finally:
+        Path(f"/dev/shm/gpushare-sim-{name}").unlink(missing_ok=True)
+
+
+def command(code: str) -> list[str]:
+    """Return the command that runs the prelude and the code."""
+    return [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+
+
+def run(
+    environment: dict[str, str], code: str, *, check: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run code on the machine to its end."""
+    done = subprocess.run(
+        command(code), env=environment, capture_output=True, text=True, timeout=60
+    )
+    if check:
+        assert done.returncode == 0, done.stderr + done.stdout
+    return done
+
+
+class Talker:
+    """A program on the machine that says and hears lines."""
+
+    def __init__(self, environment: dict[str, str], code: str) -> None:
+        self.process = subprocess.Popen(
+            command(code), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def heard(self) -> str:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line, f"it ended with status {self.process.wait(10)}"
+        return line.strip()
+
+    def tell(self, text: str = "go") -> None:
+        """Send it a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        """End it as ``kill -9`` does; its zombie stays until it is waited for."""
+        self.process.kill()
+
+    def close(self) -> int:
+        """Let it end, and return its status."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()

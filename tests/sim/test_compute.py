@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Kernels, streams, graphs and the simulated compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.sim.machine import run
+
+Machine = Callable[..., dict[str, str]]
+
+
+def test_vector_add(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        device = use()
+        stream = device.create_stream()
+        kernel = compile('''extern "C" __global__ void add(const float *a, const float *b, float *c, int n) {
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            if (i < n) c[i] = a[i] + b[i];
+        }''').get_kernel("add")
+        assert list(kernel.arguments_info)[0].size == 8 and kernel.num_arguments == 4
+        n = 100_003
+        a = np.random.default_rng(1).standard_normal(n, np.float32)
+        x, y, z = (ok(driver.cuMemAlloc(a.nbytes)) for _ in range(3))
+        write(x, a)
+        write(y, a[::-1].copy())
+        config = LaunchConfig(grid=(n + 127) // 128, block=128)
+        launch(stream, config, kernel, np.uint64(int(x)), np.uint64(int(y)), np.uint64(int(z)), np.int32(n))
+        stream.sync()
+        assert (read(z, n) == a + a[::-1]).all()
+        """,
+    )
+
+
+def test_barriers_shared_memory_atomics_and_templates(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        device = use()
+        stream = device.create_stream()
+        module = compile('''
+        namespace deep { namespace er {
+        __constant__ float factor[2];
+        /* __global__ void commented(int); */
+        template <typename T> __global__ void __launch_bounds__(256) sum(const T *x, T *out, int n) {
+            __shared__ T tile[256];
+            extern __shared__ __align__(16) T extra[];
+            int i = blockIdx.x * blockDim.x + threadIdx.x;
+            tile[threadIdx.x] = i < n ? x[i] : T(0);
+            extra[threadIdx.x] = T(factor[1]);
+            __syncthreads();
+            for (int k = 128; k > 0; k >>= 1) {
+                if (threadIdx.x < k) tile[threadIdx.x] += tile[threadIdx.x + k];
+                __syncthreads();
+            }
+            if (threadIdx.x == 0) atomicAdd(out, tile[0] * extra[255]);
+        }
+        } }
+        ''', "deep::er::sum<double>", "deep::er::sum<int>", "&deep::er::factor")
+        n = 10_000
+        factor = np.array([0, 3], np.float32)
+        for kind, name in ((np.float64, "deep::er::sum<double>"), (np.int32, "deep::er::sum<int>")):
+            data = np.arange(n, dtype=kind)
+            x, out = ok(driver.cuMemAlloc(data.nbytes)), ok(driver.cuMemAlloc(8))
+            write(x, data)
+            ok(driver.cuMemsetD32(out, 0, 2))
+            lowered = module.symbol_mapping["&deep::er::factor"]
+            library = driver.CUlibrary(int(module.handle))
+            address, size = ok(driver.cuLibraryGetGlobal(library, lowered))
+            assert size == 8
+            write(address, factor)
+            config = LaunchConfig(grid=(n + 255) // 256, block=256, shmem_size=256 * data.itemsize)
+            launch(stream, config, module.get_kernel(name), np.uint64(int(x)), np.uint64(int(out)), np.int32(n))
+            stream.sync()
+            assert read(out, 1, kind)[0] == 3 * data.sum(), name
+        """,
+    )
+
+
+def test_compile_error_names_the_line(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        use()
+        try:
+            compile('__global__ void broken(int *x) {\\n    *x = undeclared;\\n}\\n')
+        except Exception as problem:
+            text = str(problem)
+            assert "NVRTC_ERROR_COMPILATION" in text and "undeclared" in text and ":2:" in text, text
+        else:
+            raise AssertionError("it compiled")
+        """,
+    )
+
+
+def test_missing_compiler_is_named(machine: Machine) -> None:
+    environment = machine(cxx="no-such-compiler")
+    done = run(environment, "use()\ncompile(ADD)", check=False)
+    assert done.returncode != 0
+    assert "no-such-compiler" in done.stderr
+    assert "apt install g++" in done.stderr
+
+
+def test_foreign_images_are_refused(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        use()
+        assert error(driver.cuModuleLoadData(b".version 8.0\\n.target sm_90\\n" + bytes(64))) == 200
+        cubin = bytearray(128)
+        cubin[:5] = b"\\x7fELF\\x02"
+        cubin[18] = 190
+        assert error(driver.cuModuleLoadData(bytes(cubin))) == 209
+        """,
+    )
+
+
+def test_streams_keep_their_order(machine: Machine) -> None:
+    """Work in other streams runs beside, events and the legacy stream order it."""
+    run(
+        machine(kernel_ns=20_000_000),
+        """
+        use()
+        kernel = compile(ADD).get_kernel("add")
+        function = driver.CUfunction(int(driver.cuKernelGetFunction(driver.CUkernel(int(kernel.handle)))[1]))
+        x = ok(driver.cuMemAlloc(4))
+        def add(stream):
+            values = (ctypes.c_uint64(int(x)), ctypes.c_float(1), ctypes.c_int(1))
+            pointers = (ctypes.c_void_p * 3)(*[ctypes.addressof(v) for v in values])
+            ok(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, ctypes.addressof(pointers), 0))
+        NONE = driver.CUstream(0)
+        blocking = ok(driver.cuStreamCreate(0))
+        apart = ok(driver.cuStreamCreate(driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        ok(driver.cuMemsetD32(x, 0, 1))
+        host = np.full(3, -1, np.float32)
+        # The legacy stream waits for the blocking one, not the blocking one for the other.
+        add(blocking)
+        ok(driver.cuMemcpyDtoHAsync(host.ctypes.data, x, 4, NONE))
+        ok(driver.cuStreamSynchronize(NONE))
+        assert host[0] == 1
+        # An event carries the order to a stream that has none of its own.
+        event = ok(driver.cuEventCreate(0))
+        add(blocking)
+        ok(driver.cuEventRecord(event, blocking))
+        assert error(driver.cuEventQuery(event)) == 600
+        assert error(driver.cuStreamQuery(blocking)) == 600
+        ok(driver.cuStreamWaitEvent(apart, event, 0))
+        ok(driver.cuMemcpyDtoHAsync(host.ctypes.data + 4, x, 4, apart))
+        ok(driver.cuStreamSynchronize(apart))
+        assert host[1] == 2 and error(driver.cuEventQuery(event)) == 0
+        # An event of the whole context is over when all streams are.
+        whole = ok(driver.cuEventCreate(0))
+        add(apart)
+        ok(driver.cuCtxRecordEvent(ok(driver.cuCtxGetCurrent()), whole))
+        assert error(driver.cuEventQuery(whole)) == 600
+        ok(driver.cuEventSynchronize(whole))
+        assert read(x, 1)[0] == 3
+        assert ok(driver.cuEventElapsedTime(event, whole)) > 0
+        """,
+    )
+
+
+def test_graph_replays(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        device = use()
+        stream = device.create_stream()
+        kernel = compile(ADD).get_kernel("add")
+        x = ok(driver.cuMemAlloc(1024))
+        host = np.full(256, -1, np.float32)
+        raw = driver.CUstream(int(stream.handle))
+        ok(driver.cuStreamBeginCapture(raw, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        ok(driver.cuMemsetD32Async(x, 0, 256, raw))
+        for _ in range(5):
+            run_add(stream, kernel, x, 256, 2)
+        ok(driver.cuMemcpyDtoHAsync(host.ctypes.data, x, 1024, raw))
+        graph = ok(driver.cuStreamEndCapture(raw))
+        assert (host == -1).all(), "a capture only records"
+        assert ok(driver.cuGraphGetNodes(graph, 16))[1] == 7
+        replay = ok(driver.cuGraphInstantiate(graph, 0))
+        ok(driver.cuGraphDestroy(graph))
+        for _ in range(3):
+            host[:] = -1
+            ok(driver.cuGraphLaunch(replay, raw))
+            stream.sync()
+            assert (host == 10).all()
+        """,
+    )
+
+
+def test_synchronising_a_capture_invalidates_it(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        use()
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        for synchronise in (
+            lambda stream, event: driver.cuCtxSynchronize(),
+            lambda stream, event: driver.cuStreamSynchronize(stream),
+            lambda stream, event: driver.cuCtxRecordEvent(ok(driver.cuCtxGetCurrent()), event),
+        ):
+            stream, event = ok(driver.cuStreamCreate(1)), ok(driver.cuEventCreate(0))
+            ok(driver.cuStreamBeginCapture(stream, relaxed))
+            assert error(synchronise(stream, event)) == 900
+            assert error(driver.cuStreamEndCapture(stream)) == 901
+            ok(driver.cuStreamSynchronize(stream))
+        stream = ok(driver.cuStreamCreate(1))
+        ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        assert error(driver.cuMemAlloc(64)) == 900
+        assert error(driver.cuStreamEndCapture(stream)) == 901
+        """,
+    )
+
+
+def test_child_of_a_fork_is_told(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        device = use()
+        device.create_stream().sync()
+        before = ok(driver.cuMemGetInfo())
+        pid = os.fork()
+        if pid == 0:
+            os._exit(error(driver.cuCtxSynchronize()))
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert ok(driver.cuMemGetInfo()) == before
+        """,
+    )
+
+
+def test_entry_points_are_found_by_version(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        use()
+        def find(name, version, flags=0):
+            address, status = ok(driver.cuGetProcAddress(name, version, flags))
+            return int(address), int(status)
+        library = ctypes.CDLL("libcuda.so.1")
+        def exported(name):
+            return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+        assert find(b"cuMemAlloc", 13000) == (exported("cuMemAlloc_v2"), 0)
+        assert find(b"cuLaunchKernel", 13000) == (exported("cuLaunchKernel"), 0)
+        assert find(b"cuLaunchKernel", 13000, 2) == (exported("cuLaunchKernel_ptsz"), 0)
+        assert find(b"cuLaunchKernel", 4000, 2) == (0, 2)
+        assert find(b"cuStreamGetCaptureInfo", 12000) == (exported("cuStreamGetCaptureInfo_v2"), 0)
+        assert find(b"cuNoSuchThing", 13000) == (0, 1)
+        """,
+    )
