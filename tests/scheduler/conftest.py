@@ -74,7 +74,7 @@ class Scheduler:
 @pytest.fixture
 def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a scheduler with a simulated GPU of 8 GiB, and a socket, of its own."""
-    name = f"test-{uuid.uuid4().hex[:12]}"
+    name = f"scheduler-test-{uuid.uuid4().hex[:12]}"
     yield {
         **{name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")},
         "GPUSHARE_SIM": "1",
