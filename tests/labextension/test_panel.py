@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
 
 from tests.scheduler.client import FakeClient
-from tests.server_extension.lab import TOKEN, Lab, environment
+from tests.server_extension.lab import PATIENCE, TOKEN, Lab, environment
 
 pytestmark = pytest.mark.browser
 
@@ -99,8 +100,11 @@ def section(panel: Locator, name: str) -> Locator:
 
 
 def kernel_of(lab: Lab, notebook: str) -> str:
-    (session,) = (s for s in lab.get("api/sessions") if s["path"] == notebook)
-    return str(session["kernel"]["id"])
+    deadline = time.monotonic() + PATIENCE
+    while not (found := [s for s in lab.get("api/sessions") if s["path"] == notebook]):
+        assert time.monotonic() < deadline, lab.log
+        time.sleep(0.1)
+    return str(found[0]["kernel"]["id"])
 
 
 def test_it_says_that_nobody_is_there(panel: Locator) -> None:
