@@ -26,9 +26,9 @@
 
 enum gpushare_type {
     /* client to scheduler */
-    GPUSHARE_HELLO = 1,   /* struct gpushare_hello + gpu_count * struct gpushare_usage */
-    GPUSHARE_REQUEST = 2, /* struct gpushare_lease: the first submission of a burst waits for a lease */
-    GPUSHARE_BURST = 3,   /* struct gpushare_burst: a burst began or ended under a lease that is kept */
+    GPUSHARE_HELLO = 1,    /* struct gpushare_hello + gpu_count * struct gpushare_usage */
+    GPUSHARE_REQUEST = 2,  /* struct gpushare_lease: the first submission of a burst waits for a lease */
+    GPUSHARE_BURST = 3,    /* struct gpushare_burst: a burst began or ended under a lease that is kept */
     GPUSHARE_RELEASED = 4, /* struct gpushare_lease: gate shut, streams drained, lease given back */
     GPUSHARE_GROW = 5,     /* struct gpushare_grow: more memory is to be promised; one GROWN answers */
     GPUSHARE_USAGE = 6,    /* struct gpushare_usage: what is held changed without need of an answer */
@@ -60,11 +60,7 @@ enum gpushare_hello_flag {
     GPUSHARE_HELLO_BUSY = 4      /* and is in a burst */
 };
 
-enum gpushare_backend {
-    GPUSHARE_BACKEND_PLAIN = 0,
-    GPUSHARE_BACKEND_SWAP = 1,
-    GPUSHARE_BACKEND_MANAGED = 2
-};
+enum gpushare_backend { GPUSHARE_BACKEND_PLAIN = 0, GPUSHARE_BACKEND_SWAP = 1, GPUSHARE_BACKEND_MANAGED = 2 };
 
 /* Why a burst ended (struct gpushare_burst) or a lease was given back (struct gpushare_lease). */
 enum gpushare_cause {
@@ -119,18 +115,18 @@ struct gpushare_hello {
     uint32_t backend;
     uint32_t gpu_count; /* usages that follow */
     uint32_t pad;
-    uint64_t lease;    /* with HELLO_LEASED: the lease it goes on under */
-    uint64_t cap;      /* bytes of device memory that the group may have, 0: no cap */
-    char group[64];    /* lease group: the kernel's id, or an id made by `gpushare run` */
-    char name[192];    /* what people call it: a notebook's path, a program's name */
+    uint64_t lease; /* with HELLO_LEASED: the lease it goes on under */
+    uint64_t cap;   /* bytes of device memory that the group may have, 0: no cap */
+    char group[64]; /* lease group: the kernel's id, or an id made by `gpushare run` */
+    char name[192]; /* what people call it: a notebook's path, a program's name */
 };
 
 struct gpushare_welcome {
     uint32_t version;
-    uint32_t contended;  /* as in struct gpushare_contended */
-    uint64_t client;     /* number of this connection, for logs */
-    uint64_t quiet_ns;   /* while contended, a burst is over after a gap of this length */
-    uint64_t headroom;   /* bytes to ask for beyond need, so that most allocations ask nobody */
+    uint32_t contended; /* as in struct gpushare_contended */
+    uint64_t client;    /* number of this connection, for logs */
+    uint64_t quiet_ns;  /* while contended, a burst is over after a gap of this length */
+    uint64_t headroom;  /* bytes to ask for beyond need, so that most allocations ask nobody */
 };
 
 struct gpushare_refused {
@@ -163,7 +159,7 @@ struct gpushare_grown {
     uint64_t promised; /* what was promised: between least.promised and most */
     uint32_t status;   /* enum gpushare_growth */
     uint32_t pad;
-    char text[232];    /* if refused: the sentence for the user, with the numbers */
+    char text[232]; /* if refused: the sentence for the user, with the numbers */
 };
 
 struct gpushare_evict {

@@ -12,8 +12,8 @@ from typing import Any
 from traitlets import Bool, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.__main__ import quantum, size
 from ..scheduler.address import MAX_PATH, socket_path
+from ..scheduler.arguments import quantum, size
 
 
 class GpuShare(LoggingConfigurable):
