@@ -10,10 +10,12 @@
  *     alloc BYTES          "ok"
  *     touch                writes to the memory: "<start> <end>"
  *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 100 us, a line
- *                          "<end of the launch before> <end>", and at last "done <launches>"
+ *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
  *     pause                answers "<time>" once all work is done
- *     kernel               answers "<time>" after one launch and its end
+ *     kernel               one launch and its end: "<start> <end of the launch>"
+ *     check                compares the memory with what touch wrote: "equal" or "different"
+ *     fork                 leaves a child behind that sleeps: "<pid>"
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -137,7 +139,34 @@ static void loop(double seconds, unsigned gap_us)
     }
     for (unsigned i = 0; i < waited; i++)
         printf("%llu %llu\n", (unsigned long long)waits[i][0], (unsigned long long)waits[i][1]);
-    printf("done %lu\n", launches);
+    printf("done %lu %llu\n", launches, (unsigned long long)last);
+}
+
+static int intact(void)
+{
+    int (*copy)(void *, address, size_t) = (int (*)(void *, address, size_t))symbol("cuMemcpyDtoH_v2");
+    unsigned char *host = malloc(memory_bytes);
+    if (host == NULL)
+        return 0;
+    require(copy(host, memory, memory_bytes), "cuMemcpyDtoH");
+    size_t i = 0;
+    while (i < memory_bytes && host[i] == 1)
+        i++;
+    free(host);
+    return i == memory_bytes;
+}
+
+/* With no descriptor of ours but what CUDA and the interposer left open. */
+static pid_t leave_child(void)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        for (int fd = 0; fd < 3; fd++)
+            close(fd);
+        sleep(20);
+        _exit(0);
+    }
+    return child;
 }
 
 static void serve(void)
@@ -172,10 +201,15 @@ static void serve(void)
             synchronize();
             printf("%llu\n", (unsigned long long)now());
         } else if (strcmp(word, "kernel") == 0) {
+            uint64_t before = now();
             launch_once();
-            uint64_t time = now();
+            uint64_t after = now();
             synchronize();
-            printf("%llu\n", (unsigned long long)time);
+            printf("%llu %llu\n", (unsigned long long)before, (unsigned long long)after);
+        } else if (strcmp(word, "check") == 0) {
+            printf("%s\n", intact() ? "equal" : "different");
+        } else if (strcmp(word, "fork") == 0) {
+            printf("%d\n", (int)leave_child());
         } else {
             fprintf(stderr, "probe: unknown command: %s", line);
             exit(2);

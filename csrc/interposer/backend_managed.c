@@ -28,7 +28,6 @@ static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
 {
     CUresult result = prefetch(block, i, block->ordinal, stream);
     if (result == CUDA_SUCCESS) {
-        block->pieces[i].passes = gs_gate_passes();
         block->pieces[i].state = GS_PIECE_RESIDENT;
     }
     return result;

@@ -58,7 +58,6 @@ static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
     (void)stream;
     CUresult result = map(block, i);
     if (result == CUDA_SUCCESS) {
-        block->pieces[i].passes = gs_gate_passes();
         block->pieces[i].state = GS_PIECE_RESIDENT;
     }
     return result;

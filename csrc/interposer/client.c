@@ -36,6 +36,8 @@ static const uint64_t shortest_retry = 20 * MILLISECOND;
 static const uint64_t longest_retry = 1 * SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
 static const uint64_t alone_after = 5 * SECOND;
+/* A holder has its lease and need not wait so long to allocate. */
+static const uint64_t holder_alone_after = SECOND / 2;
 /* An end that the server saw is believed if nothing is submitted for this long after it. */
 static const uint64_t end_check_delay = 2 * MILLISECOND;
 /* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
@@ -139,6 +141,10 @@ static void send_request(void)
     client.requested = true;
     struct gpushare_lease request = {.lease = ++client.serial, .at_ns = gs_now_ns()};
     send_frame(GPUSHARE_REQUEST, &request, sizeof(request));
+    if (client.socket < 0) {
+        client.retry_at = 0; /* somebody waits: look for the scheduler at once */
+        wake_helper();
+    }
 }
 
 static void send_burst(enum gpushare_phase phase, enum gpushare_cause cause)
@@ -843,7 +849,9 @@ static struct duties look_around(uint64_t now)
         shorten(&duties.patience, until(client.retry_at, now));
     }
     if (away && (client.waiters != 0 || client.growths != NULL)) {
-        uint64_t alone_at = client.never_again ? now : client.away_since + alone_after;
+        uint64_t alone_at = client.away_since + (client.leased ? holder_alone_after : alone_after);
+        if (client.never_again)
+            alone_at = now;
         duties.go_alone = now >= alone_at;
         /* Once alone, nothing more can be done until something changes; look again now and then. */
         shorten(&duties.patience, duties.go_alone ? 100 * MILLISECOND : until(alone_at, now));
@@ -890,7 +898,7 @@ static void *help(void *unused)
             step_end_check();
         if (duties.reconnect)
             reconnect();
-        if (duties.go_alone)
+        if (duties.go_alone && client.socket < 0)
             go_alone();
     }
     return NULL;

@@ -127,6 +127,13 @@ bool gs_gate_enter_leased(struct gs_slot **entered)
     return true;
 }
 
+void gs_gate_leave_leased(struct gs_slot *entered)
+{
+    /* Back to where it was: nothing was submitted. */
+    if (entered != NULL)
+        __atomic_store_n(&entered->passes, entered->passes - 1, __ATOMIC_RELEASE);
+}
+
 void gs_gate_prepare(void)
 {
     gate.has_membarrier = syscall(SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0) == 0;

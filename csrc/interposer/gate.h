@@ -60,6 +60,7 @@ static inline void gs_gate_leave(struct gs_slot *entered)
 
 /* Enters only if a lease is held (word up to GS_GATE_HELD), never waits: while inside, the lease cannot be given up. */
 bool gs_gate_enter_leased(struct gs_slot **entered);
+void gs_gate_leave_leased(struct gs_slot *entered);
 
 /* --- The side that opens and shuts; only client.c calls these, under its lock. --- */
 
@@ -71,7 +72,7 @@ void gs_gate_shut(void);
 /* No thread is inside. After gs_gate_shut this stays true once it is. */
 bool gs_gate_empty(void);
 
-/* Grows with every call that entered: unchanged means that nothing was submitted in between. */
+/* Grows with every call that entered to submit: unchanged means that nothing was submitted in between. */
 uint64_t gs_gate_passes(void);
 
 /* In the child of a fork: only the calling thread is left, and everything passes. */

@@ -63,7 +63,7 @@ static struct {
     struct deferred_free *deferred;
     uint64_t next_id;
     uint64_t last_refusal_ns;
-} memory = {.growth = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .headroom = 32 * MIB};
+} memory = {.growth = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Devices and their figures --- */
 
@@ -168,6 +168,13 @@ static CUresult current_device(struct device **device, CUcontext *context)
     return *device != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
+/* On a small GPU, what the scheduler suggests would be somebody's room. */
+static uint64_t headroom(const struct device *device)
+{
+    uint64_t suggested = __atomic_load_n(&memory.headroom, __ATOMIC_RELAXED);
+    return suggested < device->total / 128 ? suggested : device->total / 128;
+}
+
 static struct gpushare_usage usage_locked(const struct device *device)
 {
     struct gpushare_usage usage = device->usage;
@@ -190,8 +197,9 @@ static void flush_reports(void)
             pthread_mutex_lock(&memory.lock);
             bool changed = device->known && device->usage_changed;
             device->usage_changed = false;
-            if (changed && device->usage.promised > device->footprint + 2 * memory.headroom)
-                device->usage.promised = device->footprint + (device->footprint != 0 ? memory.headroom : 0);
+            uint64_t spare = device->footprint != 0 ? headroom(device) : 0;
+            if (changed && device->usage.promised > device->footprint + 2 * spare)
+                device->usage.promised = device->footprint + spare;
             struct gpushare_usage usage = usage_locked(device);
             pthread_mutex_unlock(&memory.lock);
             if (changed)
@@ -247,7 +255,7 @@ static CUresult book(struct device *device, uint64_t evictable, uint64_t pinned,
             least.promised = footprint;
         least.pinned += pinned;
         least.context += context;
-        uint64_t most = footprint > device->usage.promised ? least.promised + memory.headroom : least.promised;
+        uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
         pthread_mutex_unlock(&memory.lock);
         result = gs_client_grow(&least, most, &answer);
@@ -409,8 +417,11 @@ static bool populate_block(struct device *device, struct gs_block *block)
 {
     uint64_t bytes = 0;
     bool complete = true;
+    /* The caller is inside the gate and will leave without having submitted: less its own count. */
+    uint64_t passes = gs_gate_passes() - 1;
     for (unsigned i = 0; i < block->piece_count && complete; i++) {
         complete = memory.backend->populate(block, i, NULL) == CUDA_SUCCESS;
+        block->pieces[i].passes = passes;
         if (complete)
             bytes += gs_piece_bytes(block, i);
     }
@@ -515,7 +526,7 @@ static CUresult allocate_block(struct device *device, struct allocation *allocat
         bool complete = populate_block(device, block);
         if (!complete)
             gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
-        gs_gate_leave(entered);
+        gs_gate_leave_leased(entered);
         flush_reports();
     }
     return CUDA_SUCCESS;
@@ -915,6 +926,7 @@ static CUresult move_block_in(struct device *device, struct gs_block *block, str
         struct gs_piece *piece = &block->pieces[end];
         size_t bytes = gs_piece_bytes(block, end);
         if (piece->state == GS_PIECE_EMPTY) {
+            piece->passes = gs_gate_passes();
             result = memory.backend->populate(block, end, stream);
             arrived += result == CUDA_SUCCESS ? (int64_t)bytes : 0;
         } else if (piece->state == GS_PIECE_SWAPPED) {

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a benchmark yields, and how it is printed."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured figure.
+
+    Attributes
+    ----------
+    bench, metric
+        What was run, what was measured.
+    value, unit
+        The figure: a median unless the metric says otherwise.
+    bare
+        The same without us, in the same run, alternating; None where there is nothing to compare.
+    n
+        Number of measurements.
+    spread
+        Distance between the quartiles, in the same unit.
+    target
+        What the figure has to stay under (or equal, for counts and truths).
+    """
+
+    bench: str
+    metric: str
+    value: float
+    unit: str
+    bare: float | None
+    n: int
+    spread: float
+    target: float | None = None
+
+    def as_json(self) -> str:
+        """Return the figure as one line of JSON."""
+        return json.dumps(
+            {
+                key: round(value, 6) if isinstance(value, float) else value
+                for key, value in asdict(self).items()
+            }
+        )
+
+    def as_text(self) -> str:
+        """Return the figure as one line of a table."""
+        bare = "" if self.bare is None else f"bare {self.bare:10.3f}"
+        target = "" if self.target is None else f"target {self.target:g}"
+        return (
+            f"{self.bench:14} {self.metric:44} {self.value:10.3f} {self.unit:3} "
+            f"±{self.spread:8.3f}  n={self.n:<5} {bare:16} {target}"
+        ).rstrip()
+
+
+def quartile_distance(values: Sequence[float]) -> float:
+    """Return the distance between the first and the third quartile."""
+    if len(values) < 2:
+        return 0.0
+    first, _, third = statistics.quantiles(values, n=4)
+    return third - first
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Return a percentile; the greatest value where there are too few for it."""
+    if len(values) < 2:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def median_and_p99(
+    bench: str,
+    metric: str,
+    unit: str,
+    values: Sequence[float],
+    median_target: float,
+    p99_target: float | None = None,
+) -> list[Figure]:
+    """Summarise waits, of which the slowest matter too."""
+    spread = quartile_distance(values)
+    return [
+        Figure(
+            bench,
+            f"{metric}, median",
+            statistics.median(values),
+            unit,
+            None,
+            len(values),
+            spread,
+            median_target,
+        ),
+        Figure(
+            bench,
+            f"{metric}, p99",
+            percentile(values, 99),
+            unit,
+            None,
+            len(values),
+            spread,
+            p99_target,
+        ),
+    ]

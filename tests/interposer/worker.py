@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A CUDA program that does what it is told: one JSON object a line in, one a line out.
+
+It uses the driver's API through ctypes, as a library would find it: ``dlopen("libcuda.so.1")``. Commands run on the main
+thread, or with ``"thread": name`` on a thread of that name.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from typing import Any
+
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda_with_gil = ctypes.PyDLL("libcuda.so.1")
+for library in (cuda, cuda_with_gil):
+    library.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+    library.cuMemsetD32_v2.argtypes = [ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t]
+    library.cuMemsetD32Async.argtypes = [
+        ctypes.c_uint64,
+        ctypes.c_uint,
+        ctypes.c_size_t,
+        ctypes.c_void_p,
+    ]
+    library.cuMemcpyDtoH_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
+    library.cuPointerGetAttribute.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64]
+    library.cuMemGetAddressRange_v2.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64]
+    library.cuMemAllocAsync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+    library.cuMemFreeAsync.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+    library.cuLaunchHostFunc.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Worker:
+    """The commands, by name."""
+
+    def __init__(self) -> None:
+        self.context = ctypes.c_void_p()
+        self.keep: list[Any] = []
+
+    def init(self) -> dict[str, Any]:
+        device = ctypes.c_int()
+        result = cuda.cuInit(0)
+        if result == 0:
+            result = cuda.cuDeviceGet(ctypes.byref(device), 0)
+        if result == 0:
+            result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device)
+        if result == 0:
+            result = cuda.cuCtxSetCurrent(self.context)
+        return {"result": result}
+
+    def end_context(self, how: str) -> dict[str, Any]:
+        calls = {
+            "release": "cuDevicePrimaryCtxRelease_v2",
+            "reset": "cuDevicePrimaryCtxReset_v2",
+        }
+        return {"result": getattr(cuda, calls[how])(0)}
+
+    def alloc(self, bytes: int) -> dict[str, Any]:
+        pointer = ctypes.c_uint64()
+        result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), bytes)
+        return {"result": result, "pointer": pointer.value}
+
+    def alloc_async(self, bytes: int) -> dict[str, Any]:
+        pointer = ctypes.c_uint64()
+        result = cuda.cuMemAllocAsync(ctypes.byref(pointer), bytes, None)
+        return {"result": result, "pointer": pointer.value}
+
+    def free(self, pointer: int) -> dict[str, Any]:
+        return {"result": cuda.cuMemFree_v2(pointer)}
+
+    def free_async(self, pointer: int) -> dict[str, Any]:
+        return {"result": cuda.cuMemFreeAsync(pointer, None)}
+
+    def fill(self, pointer: int, bytes: int, value: int, gil: bool = False) -> dict[str, Any]:
+        library = cuda_with_gil if gil else cuda
+        start = time.monotonic()
+        result = library.cuMemsetD32_v2(pointer, value, bytes // 4)
+        return {"result": result, "start": start, "end": time.monotonic()}
+
+    def check(self, pointer: int, bytes: int, value: int) -> dict[str, Any]:
+        """Copy back and count the words that differ."""
+        host = (ctypes.c_uint32 * (bytes // 4))()
+        result = cuda.cuMemcpyDtoH_v2(host, pointer, bytes)
+        expected = value.to_bytes(4, "little") * (bytes // 4)
+        return {"result": result, "equal": result == 0 and memoryview(host).cast("B") == expected}
+
+    def busy(self, seconds: float) -> dict[str, Any]:
+        """Queue work that takes the stream so long; returns at once."""
+        function = HOST_FUNCTION(lambda _: time.sleep(seconds))
+        self.keep.append(function)
+        return {"result": cuda.cuLaunchHostFunc(None, function, None)}
+
+    def synchronize(self) -> dict[str, Any]:
+        return {"result": cuda.cuCtxSynchronize()}
+
+    def repeat(self, pointer: int, bytes: int, seconds: float, gap: float) -> dict[str, Any]:
+        """Fill again and again; returns the longest time that one took."""
+        longest, count, result = 0.0, 0, 0
+        end = time.monotonic() + seconds
+        while result == 0 and (now := time.monotonic()) < end:
+            result = cuda.cuMemsetD32_v2(pointer, count, bytes // 4)
+            longest = max(longest, time.monotonic() - now)
+            count += 1
+            time.sleep(gap)
+        return {"result": result, "longest": longest, "count": count}
+
+    def info(self) -> dict[str, Any]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        result = cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total))
+        return {"result": result, "free": free.value, "total": total.value}
+
+    def attribute(self, pointer: int, attribute: int) -> dict[str, Any]:
+        value = ctypes.c_uint64()
+        result = cuda.cuPointerGetAttribute(ctypes.byref(value), attribute, pointer)
+        return {"result": result, "value": value.value}
+
+    def address_range(self, pointer: int) -> dict[str, Any]:
+        base, size = ctypes.c_uint64(), ctypes.c_size_t()
+        result = cuda.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), pointer)
+        return {"result": result, "base": base.value, "size": size.value}
+
+    def cell(self, phase: str) -> dict[str, Any]:
+        getattr(cuda, f"gpushare_cell_{phase}")(b"cell-1")
+        return {}
+
+    def attached(self) -> dict[str, Any]:
+        why = ctypes.c_char_p()
+        return {
+            "attached": cuda.gpushare_attached(ctypes.byref(why)),
+            "why": why.value.decode() if why.value else None,
+            "contended": cuda.gpushare_contended(),
+            "interrupted": cuda.gpushare_take_interrupt(),
+        }
+
+    def fork(self) -> dict[str, Any]:
+        """Leave a child behind that outlives this process, and tell what CUDA says in it."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            pointer = ctypes.c_uint64()
+            result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), 1 << 20)
+            os.write(write, str(result).encode())
+            for fd in range(3):
+                os.close(fd)
+            time.sleep(20)
+            os._exit(0)
+        os.close(write)
+        return {"child": child, "result": int(os.read(read, 16))}
+
+    def threads(self) -> dict[str, Any]:
+        return {
+            "threads": len(os.listdir("/proc/self/task")),
+            "sockets": sum(
+                os.readlink(f"/proc/self/fd/{fd}").startswith("socket:")
+                for fd in os.listdir("/proc/self/fd")
+                if os.path.islink(f"/proc/self/fd/{fd}")
+            ),
+        }
+
+
+def answer(reply: dict[str, Any]) -> None:
+    """Write one line; several threads may."""
+    sys.stdout.write(json.dumps(reply) + "\n")
+    sys.stdout.flush()
+
+
+def serve(worker: Worker, commands: queue.SimpleQueue[dict[str, Any]]) -> None:
+    """Carry out the commands of one thread."""
+    cuda.cuCtxSetCurrent(worker.context)
+    while True:
+        carry_out(worker, commands.get())
+
+
+def carry_out(worker: Worker, command: dict[str, Any]) -> None:
+    serial = command.pop("serial")
+    try:
+        reply = getattr(worker, command.pop("op"))(**command)
+    except KeyboardInterrupt:
+        reply = {"interrupted": True}
+    answer({"serial": serial, "time": time.monotonic(), **reply})
+
+
+def main() -> None:
+    """Read commands until the end of standard input."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    worker = Worker()
+    threads: dict[str, queue.SimpleQueue[dict[str, Any]]] = {}
+    answer({"ready": os.getpid()})
+    while True:
+        try:
+            line = sys.stdin.readline()
+        except KeyboardInterrupt:
+            continue
+        if not line:
+            break
+        command = json.loads(line)
+        name = command.pop("thread", None)
+        if name is None:
+            carry_out(worker, command)
+            continue
+        if name not in threads:
+            threads[name] = queue.SimpleQueue()
+            threading.Thread(target=serve, args=(worker, threads[name]), daemon=True).start()
+        threads[name].put(command)
+
+
+main()
