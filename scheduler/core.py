@@ -471,7 +471,7 @@ class Core:
             self._retry(client)
             return
         group.failures = 0
-        if event.bytes and not group.yielding:
+        if event.bytes and not group.yielding and group.turn == group.lease:
             group.turn_at = self._now
 
     def _on_evicted(self, event: Evicted) -> None:
@@ -712,6 +712,10 @@ class Core:
         group.cells.pop(event.msg_id, None)
         group.ended_cells.append(event.msg_id)
         self._log("cell", group, phase="end", msg_id=event.msg_id)
+        if not group.cells and not group.busy and group.ended_at is None:
+            # It went quiet first: now it is over.
+            group.ended_at = self._now
+            self._touch(group)
         # The kernel says Burst(end) itself. For the server, a burst ends with the last cell that is open.
         if not event.from_kernel and not group.cells:
             for client in group.granted.values():
@@ -922,11 +926,12 @@ class Core:
     def _continues(self, wait: Wait) -> bool:
         """Whether it comes back within its residency, its memory still in."""
         group = wait.group
+        # Headroom that was promised and never used is not in: what counts is that nothing was taken.
         return (
             wait.grow is None
             and group.turn > 0
+            and group.intact
             and self._now < group.turn_at + self.residency(group)
-            and all(s.promised <= s.resident and not s.evicting for s in group.shares.values())
         )
 
     def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
@@ -1195,6 +1200,7 @@ class Core:
     def _begin_lease(self, group: Group, lease: int) -> None:
         group.lease = lease
         group.floating = self._floats(group)
+        group.intact = True
         group.ran_before = 0.0
         self.leased[group.id] = group
         self._charge(group)
@@ -1231,6 +1237,7 @@ class Core:
         self._touch(group)
 
     def _evict(self, share: Share, size: int) -> None:
+        share.group.intact = False
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
             if part > 0 and holding.stuck_until <= self._now:

@@ -163,6 +163,8 @@ class Group:
     #: that continues one (next cell of a Run All) has a new number but the old turn.
     turn: int = 0
     turn_at: float = 0.0
+    #: Nothing was taken from it since its last grant.
+    intact: bool = False
     #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
     ended_at: float | None = None
     busy: int = 0

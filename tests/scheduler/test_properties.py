@@ -154,7 +154,7 @@ class World(RuleBasedStateMachine):
             if lease is not None:
                 return  # joins a lease that was granted before
             self.offloaded.discard(group.id)
-            if any(n > 0 for n in needs.values()):
+            if any(n > 0 for n in needs.values()) and group.turn == group.lease:
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
             if self.core.anti_thrash == "on":
@@ -339,8 +339,11 @@ class World(RuleBasedStateMachine):
             if event.status != "done":
                 self.in_since.pop(group, None)
                 self.over_since.pop(group, None)
-            elif event.bytes and not self.core.groups[group].yielding:
-                self.in_since[group] = self.now
+            elif event.bytes and self.core.clients[process.number].lease == event.lease:
+                # A turn that goes on (Run All) is not longer for what came in late.
+                lease = self.core.groups[group]
+                if not lease.yielding and lease.turn == lease.lease:
+                    self.in_since[group] = self.now
         self.feed(event)
 
     def obey_as(self, process: Process, well: bool = True) -> None:
