@@ -16,7 +16,7 @@
    lock that a worker needs). */
 #define QUEUE_LIMIT 4096
 /* A waiting thread looks so many times before it sleeps: a wake-up costs more than the spinning. */
-#define SPINS 2000
+#define SPINS 100
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_stream *pool;
@@ -140,6 +140,9 @@ static void *work(void *argument)
     struct sim_stream *stream = argument;
     prctl(PR_SET_NAME, "sim-stream");
     prctl(PR_SET_TIMERSLACK, 1UL);
+    /* A woken worker is not to push the thread that launched off its processor. */
+    const struct sched_param none = {.sched_priority = 0};
+    sched_setscheduler(0, SCHED_BATCH, &none);
     for (struct sim_op *op; (op = take(stream)) != NULL;) {
         while (op != NULL) {
             struct sim_op *next = op->next;
