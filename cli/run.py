@@ -11,7 +11,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NoReturn
 
 from ..kernel_provisioner.launch import (
     BACKENDS,
@@ -89,7 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
         environ = _shared(environ, arguments, command)
     except (DriverError, LaunchError, AddressError) as error:
         _say(f"{error}; {command[0]} runs without sharing")
-    _become(program, with_in_kernel_part(command), environ)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execve(program, with_in_kernel_part(command), environ)
+    except OSError as error:
+        return _refuse(f"{command[0]} cannot be run: {error.strerror}", 126)
 
 
 def _shared(
@@ -132,12 +136,6 @@ def program_name(command: Sequence[str], environ: Mapping[str, str]) -> str:
         if not word.startswith("-") and "." in Path(word).name:
             return Path(word).name
     return program
-
-
-def _become(program: str, command: list[str], environ: Mapping[str, str]) -> NoReturn:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execve(program, command, environ)
 
 
 def _memory(text: str) -> int:

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare import __version__
+
+GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
+
+
+@pytest.fixture(autouse=True)
+def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        monkeypatch.setenv("GPUSHARE_SIM", "1")
+        monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
+        monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")
+        yield
+
+
+def doctor(
+    *arguments: str, under: tuple[str, ...] = (), **environment: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*GPUSHARE, *under, *(GPUSHARE if under else ()), "doctor", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {finding["topic"]: finding for finding in json.loads(done.stdout)}
+
+
+def test_all_is_well_where_a_scheduler_runs() -> None:
+    done = doctor("--json", under=("run", "--"))
+    found = findings(done)
+    for topic in (
+        "interposer",
+        "driver",
+        "NVML",
+        "GPU 0",
+        "backend",
+        "scheduler",
+        "host memory",
+        "LD_PRELOAD",
+    ):
+        assert found[topic]["state"] == "ok", found[topic]
+    assert "simulated" in found["driver"]["found"]
+    assert found["backend"]["found"].startswith("swap (chosen by auto")
+    assert f"version {__version__}" in found["scheduler"]["found"]
+    assert "became a client" in found["LD_PRELOAD"]["found"]
+    assert done.returncode == (1 if any(f["state"] == "fail" for f in found.values()) else 0)
+
+
+def test_without_scheduler_it_says_how_to_get_one() -> None:
+    found = findings(doctor("--json"))
+    assert found["scheduler"]["state"] == "warn"
+    assert "gpushare scheduler" in found["scheduler"]["found"]
+    assert found["LD_PRELOAD"]["state"] == "warn"
+
+
+def test_what_is_wrong_comes_with_a_remedy(tmp_path: Path) -> None:
+    done = doctor("--json", GPUSHARE_SIM="", GPUSHARE_DRIVER=str(tmp_path / "none"))
+    assert done.returncode == 1
+    assert findings(done)["driver"]["state"] == "fail"
+    assert "which is not a file" in findings(done)["driver"]["found"]
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    done = doctor("--json", GPUSHARE_SIM="", GPUSHARE_DRIVER=str(tmp_path / "libcuda.so.1"))
+    assert done.returncode == 1
+    assert "cannot be loaded" in findings(done)["driver"]["found"]
+    assert findings(done)["driver"]["remedy"]
+
+
+def test_another_provisioner_is_named() -> None:
+    found = findings(doctor("--json", JUPYTER_DEFAULT_PROVISIONER_NAME="local-provisioner"))
+    assert found["provisioner"]["state"] == "warn"
+    assert "'local-provisioner'" in found["provisioner"]["found"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "state", "said"),
+    [
+        ({"GPUSHARE_BACKEND": "plain"}, "warn", "plain (by GPUSHARE_BACKEND"),
+        ({"GPUSHARE_BACKEND": "fast"}, "fail", "'fast'"),
+        (
+            {"GPUSHARE_BACKEND": "managed", "GPUSHARE_FORBID_MANAGED": "1"},
+            "fail",
+            "GPUSHARE_FORBID_MANAGED is set",
+        ),
+        ({"GPUSHARE_BACKEND": "managed"}, "ok", "managed (by GPUSHARE_BACKEND"),
+    ],
+)
+def test_backends(environment: dict[str, str], state: str, said: str) -> None:
+    finding = findings(doctor("--json", **environment))["backend"]
+    assert finding["state"] == state
+    assert said in finding["found"]
+
+
+def test_the_text_has_a_line_for_each_finding() -> None:
+    lines = [line for line in doctor().stdout.splitlines() if "-> " not in line]
+    assert all(line.startswith(("ok  ", "warn", "FAIL")) for line in lines)
+    assert len(lines) == len(findings(doctor("--json")))
+
+
+def test_the_managed_check() -> None:
+    done = doctor("--managed-check")
+    assert done.returncode == 0, done.stdout
+    assert "kept every byte" in done.stdout
+    refused = doctor("--managed-check", GPUSHARE_FORBID_MANAGED="1")
+    assert refused.returncode == 2
+    assert refused.stderr.count("\n") == 1
+    assert "GPUSHARE_FORBID_MANAGED" in refused.stderr
