@@ -18,7 +18,7 @@ from .cells import CellWatcher
 from .config import GpuShare
 from .handlers import handlers
 from .hints import SCHEMA, Hints
-from .provisioning import PROVISIONER, choose_provisioner, chosen_provisioner
+from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .sessions import Notebooks
 
 CONTENTS = "https://events.jupyter.org/jupyter_server/contents_service/v1"
@@ -172,7 +172,7 @@ class GpuShareExtension(ExtensionApp):
             return "starting", {}
         if self.host.client is None:
             return self._unreachable(self.host.trouble) if self.host.trouble else ("starting", {})
-        provisioner = chosen_provisioner(self.serverapp)
+        provisioner = default_provisioner(self.serverapp)
         if provisioner != PROVISIONER:
             return "provisioner_not_default", {"provisioner": provisioner}
         return "ok", {}

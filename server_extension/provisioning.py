@@ -13,20 +13,28 @@ PROVISIONER = "gpushare"
 VARIABLE = "JUPYTER_DEFAULT_PROVISIONER_NAME"
 
 
-def chosen_provisioner(app: ServerApp) -> str | None:
-    """Return the default provisioner that a user or an administrator chose, or that we chose before."""
-    if KernelProvisionerFactory.initialized():
-        return str(KernelProvisionerFactory.instance().default_provisioner_name)
-    stated = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
-    return stated or os.environ.get(VARIABLE) or None
-
-
 def choose_provisioner(app: ServerApp) -> None:
-    """Make kernels start under our provisioner unless somebody chose another.
+    """Make kernels start under our provisioner unless a user or an administrator chose another.
 
     A file in ``jupyter_server_config.d`` cannot do this: the server reads nothing but the list of extensions there.
     """
-    if chosen_provisioner(app) is None:
-        app.update_config(
-            Config({"KernelProvisionerFactory": {"default_provisioner_name": PROVISIONER}})
-        )
+    if _stated(app) is not None:
+        return
+    app.update_config(
+        Config({"KernelProvisionerFactory": {"default_provisioner_name": PROVISIONER}})
+    )
+    if KernelProvisionerFactory.initialized():
+        # Another extension made it before; it reads the configuration no more.
+        KernelProvisionerFactory.instance().default_provisioner_name = PROVISIONER
+
+
+def default_provisioner(app: ServerApp) -> str | None:
+    """Return the provisioner of kernels whose kernelspec names none."""
+    if KernelProvisionerFactory.initialized():
+        return str(KernelProvisionerFactory.instance().default_provisioner_name)
+    return _stated(app)
+
+
+def _stated(app: ServerApp) -> str | None:
+    stated = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
+    return stated or os.environ.get(VARIABLE) or None

@@ -22,6 +22,14 @@ def test_it_is_ours_where_nobody_chose(jp_serverapp: ServerApp) -> None:
     assert default_provisioner(jp_serverapp) == "gpushare"
 
 
+def test_it_is_ours_though_another_extension_asked_before(
+    jp_server_config: Config, jp_configurable_serverapp: Start
+) -> None:
+    KernelProvisionerFactory.instance()
+    app = jp_configurable_serverapp(config=jp_server_config)
+    assert default_provisioner(app) == "gpushare"
+
+
 def test_a_choice_in_the_configuration_wins(
     jp_server_config: Config, jp_configurable_serverapp: Start
 ) -> None:
