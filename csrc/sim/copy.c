@@ -31,6 +31,15 @@ static bool is_device(uint64_t address)
     return device;
 }
 
+/* Device memory, or host memory that is pinned. */
+static bool is_known(uint64_t address)
+{
+    pthread_rwlock_rdlock(&sim_ranges_lock);
+    bool known = sim_range_find(address) != NULL;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return known;
+}
+
 static CUresult run_copy(struct sim_context *context, struct sim_op *op)
 {
     struct sim_copy *copy = (struct sim_copy *)op->payload;
@@ -119,6 +128,10 @@ static CUresult copy_checked(const struct sim_copy *copy, enum side to, enum sid
     SIM_REQUIRE(copy->to != 0 && copy->from != 0);
     SIM_REQUIRE(to != DEVICE || is_device(copy->to));
     SIM_REQUIRE(from != DEVICE || is_device(copy->from));
+    /* The driver reads pageable memory before it returns, and has written it when it returns. */
+    if (mode == ASYNCHRONOUS && stream->capture == NULL &&
+        ((to != DEVICE && !is_known(copy->to)) || (from != DEVICE && !is_known(copy->from))))
+        return sim_stream_run(stream, sim_op_copy(copy));
     return submit(stream, sim_op_copy(copy), mode);
 }
 

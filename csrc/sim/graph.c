@@ -11,6 +11,7 @@
 
 #define GRAPH_MAGIC UINT64_C(0x53494d4752504831)
 #define NODE_MAGIC UINT64_C(0x53494d4e4f444531)
+#define OBJECT_MAGIC UINT64_C(0x53494d4f424a5431)
 #define EXEC_MAGIC UINT64_C(0x53494d4558454331)
 
 struct node {
@@ -23,14 +24,30 @@ struct node {
     unsigned mark;
 };
 
+/* A reference to something of the application's, counted: by itself and by graphs. */
+struct user_object {
+    uint64_t magic;
+    void *pointer;
+    CUhostFn destroy;
+    unsigned references;
+};
+
+struct retained {
+    struct retained *next;
+    struct user_object *object;
+    unsigned count;
+};
+
 struct graph {
     uint64_t magic;
+    struct retained *retained;
     struct node *first, *last;
     size_t count;
 };
 
 struct exec {
     uint64_t magic;
+    struct retained *retained;
     size_t count;
     struct sim_op **ops; /* in an order that the dependencies allow */
 };
@@ -43,7 +60,7 @@ struct sim_capture {
     CUstreamCaptureMode mode;
     unsigned long long id;
     pthread_t thread;
-    bool invalid, over;
+    bool invalid, over, borrowed; /* borrowed: the graph is the application's */
     unsigned streams;
 };
 
@@ -249,8 +266,22 @@ SIM_PAIR(cuStreamBeginCaptureToGraph, _ptsz,
          ((void)dependencies, (void)edges, (void)count,
           graph == NULL ? CUDA_ERROR_INVALID_VALUE : begin(stream, graph, mode, meant)))
 
+static void release_object(struct user_object *object, unsigned count)
+{
+    if (__atomic_sub_fetch(&object->references, count, __ATOMIC_ACQ_REL) != 0)
+        return;
+    object->magic = 0;
+    object->destroy(object->pointer);
+    free(object);
+}
+
 static void graph_free(struct graph *graph)
 {
+    for (struct retained *retained = graph->retained, *next; retained != NULL; retained = next) {
+        next = retained->next;
+        release_object(retained->object, retained->count);
+        free(retained);
+    }
     for (struct node *node = graph->first, *next; node != NULL; node = next) {
         next = node->next;
         if (node->op != NULL)
@@ -297,7 +328,8 @@ static CUresult end(CUstream handle, CUgraph *out, enum sim_stream_default meant
     pthread_mutex_unlock(&lock);
     *out = NULL;
     if (invalid) {
-        graph_free(capture->graph);
+        if (!capture->borrowed)
+            graph_free(capture->graph);
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     }
     *out = (CUgraph)capture->graph;
@@ -547,11 +579,95 @@ static bool place(struct node *node, struct exec *exec)
 
 static void exec_free(struct exec *exec)
 {
+    for (struct retained *retained = exec->retained, *next; retained != NULL; retained = next) {
+        next = retained->next;
+        release_object(retained->object, retained->count);
+        free(retained);
+    }
     for (size_t i = 0; i < exec->count; i++)
         sim_op_release(exec->ops[i]);
     free(exec->ops);
     exec->magic = 0;
     free(exec);
+}
+
+static bool retain(struct retained **list, struct user_object *object, unsigned count, bool more)
+{
+    struct retained *retained = malloc(sizeof *retained);
+    if (retained == NULL)
+        return false;
+    if (more)
+        __atomic_add_fetch(&object->references, count, __ATOMIC_RELAXED);
+    *retained = (struct retained){*list, object, count};
+    *list = retained;
+    return true;
+}
+
+CUresult cuUserObjectCreate(CUuserObject *out, void *pointer, CUhostFn destroy, unsigned count, unsigned flags)
+{
+    SIM_ENTER();
+    SIM_REQUIRE(out != NULL && destroy != NULL && count > 0 && flags == CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
+    struct user_object *object = malloc(sizeof *object);
+    if (object == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *object = (struct user_object){OBJECT_MAGIC, pointer, destroy, count};
+    *out = (CUuserObject)object;
+    return CUDA_SUCCESS;
+}
+
+static CUresult find_object(CUuserObject handle, unsigned count, struct user_object **object)
+{
+    SIM_ENTER();
+    *object = (struct user_object *)handle;
+    return handle != NULL && (*object)->magic == OBJECT_MAGIC && count > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuUserObjectRetain(CUuserObject handle, unsigned count)
+{
+    struct user_object *object;
+    SIM_TRY(find_object(handle, count, &object));
+    __atomic_add_fetch(&object->references, count, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuUserObjectRelease(CUuserObject handle, unsigned count)
+{
+    struct user_object *object;
+    SIM_TRY(find_object(handle, count, &object));
+    release_object(object, count);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphRetainUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count, unsigned flags)
+{
+    struct graph *graph;
+    struct user_object *object;
+    SIM_TRY(find_graph(graph_handle, &graph));
+    SIM_TRY(find_object(handle, count, &object));
+    pthread_mutex_lock(&lock);
+    bool retained = retain(&graph->retained, object, count, (flags & CU_GRAPH_USER_OBJECT_MOVE) == 0);
+    pthread_mutex_unlock(&lock);
+    return retained ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, unsigned count)
+{
+    struct graph *graph;
+    struct user_object *object;
+    SIM_TRY(find_graph(graph_handle, &graph));
+    SIM_TRY(find_object(handle, count, &object));
+    pthread_mutex_lock(&lock);
+    struct retained **place = &graph->retained;
+    while (*place != NULL && ((*place)->object != object || (*place)->count != count))
+        place = &(*place)->next;
+    struct retained *found = *place;
+    if (found != NULL)
+        *place = found->next;
+    pthread_mutex_unlock(&lock);
+    SIM_REQUIRE(found != NULL);
+    free(found);
+    release_object(object, count);
+    return CUDA_SUCCESS;
 }
 
 static CUresult instantiate(CUgraphExec *out, CUgraph handle)
@@ -574,6 +690,8 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle)
         node->mark = 0;
     for (struct node *node = graph->first; node != NULL && valid; node = node->next)
         valid = place(node, exec);
+    for (struct retained *retained = graph->retained; retained != NULL && valid; retained = retained->next)
+        valid = retain(&exec->retained, retained->object, 1, true);
     pthread_mutex_unlock(&lock);
     if (!valid) {
         exec_free(exec);

@@ -14,7 +14,8 @@
 
 struct allocation {
     uint64_t magic;
-    unsigned references; /* handles and mappings; under the table's lock */
+    struct allocation *next; /* in the pool of recycled ones */
+    unsigned references;     /* handles and mappings; under the table's lock */
     unsigned handles;
     int fd;
     uint64_t size;
@@ -32,6 +33,8 @@ struct sim_mapping {
 };
 
 static unsigned long long next_id = 1;
+/* Objects are recycled and never freed, so that a handle which was released is seen to be stale. */
+static struct allocation *pool; /* under the table's lock */
 
 struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t address)
 {
@@ -102,7 +105,13 @@ CUresult cuMemAddressFree(CUdeviceptr base, size_t size)
 
 static struct allocation *allocation_new(int fd, uint64_t size, const CUmemAllocationProp *properties, bool charged)
 {
-    struct allocation *allocation = malloc(sizeof *allocation);
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct allocation *allocation = pool;
+    if (allocation != NULL)
+        pool = allocation->next;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    if (allocation == NULL)
+        allocation = malloc(sizeof *allocation);
     if (allocation == NULL)
         return NULL;
     *allocation = (struct allocation){.magic = ALLOCATION_MAGIC,
@@ -164,7 +173,8 @@ static void unreference(struct allocation *allocation)
         sim_segment_refund(allocation->device, SIM_CHARGE_MEMORY, allocation->size);
     close(allocation->fd);
     allocation->magic = 0;
-    free(allocation);
+    allocation->next = pool;
+    pool = allocation;
 }
 
 static struct allocation *find(CUmemGenericAllocationHandle handle)

@@ -191,6 +191,48 @@ def test_graph_replays(machine: Machine) -> None:
     )
 
 
+def test_graph_builder_and_allocation_of_cuda_core(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        device = use()
+        stream = device.create_stream()
+        kernel = compile(ADD).get_kernel("add")
+        block = device.allocate(1024, stream=stream)
+        block.fill(0, stream=stream)
+        builder = stream.create_graph_builder()
+        builder.begin_building()
+        for _ in range(3):
+            launch(builder, LaunchConfig(grid=1, block=256), kernel, block, np.float32(1), np.int32(256))
+        graph = builder.end_building().complete()
+        for _ in range(2):
+            graph.launch(stream)
+        stream.sync()
+        assert (read(int(block.handle), 256) == 6).all()
+        """,
+    )
+
+
+def test_pageable_memory_is_read_before_the_call_returns(machine: Machine) -> None:
+    run(
+        machine(kernel_ns=50_000_000),
+        """
+        device = use()
+        stream = device.create_stream()
+        kernel = compile(ADD).get_kernel("add")
+        raw = driver.CUstream(int(stream.handle))
+        x = ok(driver.cuMemAlloc(4096))
+        data = np.arange(1024, dtype=np.float32)
+        run_add(stream, kernel, x, 1024)
+        ok(driver.cuMemcpyHtoDAsync(x, data.ctypes.data, data.nbytes, raw))
+        data[:] = -1
+        run_add(stream, kernel, x, 1024)
+        stream.sync()
+        assert (read(x, 1024) == np.arange(1, 1025)).all()
+        """,
+    )
+
+
 def test_synchronising_a_capture_invalidates_it(machine: Machine) -> None:
     run(
         machine(),
