@@ -33,8 +33,8 @@ FOLDER = "gpushare-demo"
 FRACTION = 0.75
 INSTALL = 'pip install "jupyter-gpushare[demo]"'
 
-#: The simulated GPU: small enough for a laptop, and slow enough in moving that one sees it move.
-SIMULATED = {"GPUSHARE_SIM_MEMORY": "512MiB", "GPUSHARE_SIM_BANDWIDTH": "2000000000"}
+#: Of the simulated GPU: two cores of a laptop are to compute on all of it within a second.
+SIMULATED_MEMORY = "384MiB"
 #: What a context takes of a small simulated GPU, as a share.
 SIMULATED_CONTEXT = 64
 #: What a context takes of a real one, at most: the driver, the kernels, local memory.
@@ -63,11 +63,16 @@ class Plan:
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add ``gpushare demo``."""
     parser = subparsers.add_parser(
-        "demo", help="two notebooks share a GPU, in JupyterLab or by themselves", description=DESCRIPTION
+        "demo",
+        help="two notebooks share a GPU, in JupyterLab or by themselves",
+        description=DESCRIPTION,
     )
     parser.add_argument("--run", action="store_true", help="run them here and check all they find")
     parser.add_argument(
-        "--backend", type=_backend, metavar="B", help="memory backend: auto, swap or managed (default: auto)"
+        "--backend",
+        type=_backend,
+        metavar="B",
+        help="memory backend: auto, swap or managed (default: auto)",
     )
     parser.add_argument(
         "--fraction",
@@ -77,7 +82,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "memory)",
     )
     parser.add_argument(
-        "--port", type=_port, default=0, metavar="N", help="of the Jupyter server (default: any that is free)"
+        "--port",
+        type=_port,
+        default=0,
+        metavar="N",
+        help="of the Jupyter server (default: any that is free)",
     )
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="with --run: write what happened into FILE"
@@ -93,7 +102,9 @@ def run(arguments: argparse.Namespace) -> int:
             return complain(f"there is no folder {arguments.json.absolute().parent} for --json")
     try:
         _require("cuda.core", "cuda.bindings", "numpy", *(() if arguments.run else ("jupyterlab",)))
-        plan = make_plan(os.environ, arguments.backend, arguments.fraction)
+        # One that runs by itself has its own simulated GPU; those that are opened share the user's scheduler.
+        machine = f"demo-{os.getpid() if arguments.run else f'of-{os.getuid()}'}"
+        plan = make_plan(os.environ, arguments.backend, arguments.fraction, machine)
         if not arguments.run:
             _open(plan, arguments.port)
     except DemoError as error:
@@ -101,13 +112,19 @@ def run(arguments: argparse.Namespace) -> int:
     # Here and not above: it needs the protocol's compiled part, which a checkout that was never built lacks.
     from .demo_run import run_demo
 
-    return run_demo(plan, EXAMPLES, NOTEBOOKS, port=arguments.port, report=arguments.json)
+    try:
+        return run_demo(plan, EXAMPLES, NOTEBOOKS, port=arguments.port, report=arguments.json)
+    finally:
+        # What the simulated machine leaves of itself, which nobody will use again.
+        Path(f"/dev/shm/gpushare-sim-{machine}").unlink(missing_ok=True)
 
 
 # --- What it runs on ----------------------------------------------------------------------------------------------
 
 
-def make_plan(environ: Mapping[str, str], backend: Backend | None, fraction: float | None) -> Plan:
+def make_plan(
+    environ: Mapping[str, str], backend: Backend | None, fraction: float | None, machine: str
+) -> Plan:
     """Choose the driver, and how much memory each notebook takes.
 
     Parameters
@@ -118,6 +135,8 @@ def make_plan(environ: Mapping[str, str], backend: Backend | None, fraction: flo
         Memory backend; None: the driver's best.
     fraction
         Of the GPU's memory for each notebook; None: what is worth seeing and possible.
+    machine
+        Name of the simulated machine, where there is no GPU.
 
     Raises
     ------
@@ -132,7 +151,7 @@ def make_plan(environ: Mapping[str, str], backend: Backend | None, fraction: flo
         variables["GPUSHARE_SIM"] = "1"
         driver = find_driver(variables)
         fraction = FRACTION if fraction is None else fraction
-        _simulate(variables)
+        _simulate(variables, machine)
     else:
         if backend == "managed":
             raise DemoError("backend managed is for the simulated driver only so far; choose swap")
@@ -160,7 +179,7 @@ def _real_gpu(driver: Driver) -> tuple[int, int]:
     return (found[0].total, found[0].used) if found else (0, 0)
 
 
-def _simulate(variables: dict[str, str]) -> None:
+def _simulate(variables: dict[str, str], machine: str) -> None:
     """Describe the simulated GPU, where the user has not."""
     compiler = variables.get("GPUSHARE_SIM_CXX") or "g++"
     if shutil.which(compiler, path=variables.get("PATH")) is None:
@@ -168,12 +187,10 @@ def _simulate(variables: dict[str, str]) -> None:
             f"the simulated driver compiles kernels with {compiler}, which is not here; install it (Debian: apt-get "
             "install g++)"
         )
-    for name, value in SIMULATED.items():
-        variables.setdefault(name, value)
+    variables.setdefault("GPUSHARE_SIM_MEMORY", SIMULATED_MEMORY)
     memory = parse_size(variables["GPUSHARE_SIM_MEMORY"])
     variables.setdefault("GPUSHARE_SIM_CONTEXT", str(memory // SIMULATED_CONTEXT))
-    # Nobody else's simulated GPU.
-    variables.setdefault("GPUSHARE_SIM_NAME", f"demo-{os.getpid()}")
+    variables.setdefault("GPUSHARE_SIM_NAME", machine)
 
 
 def _possible_fraction(total: int, used: int, budget: int) -> tuple[float, str]:
@@ -184,12 +201,16 @@ def _possible_fraction(total: int, used: int, budget: int) -> tuple[float, str]:
     fraction = min(FRACTION, 0.95 * room / total, by_host)
     if 2 * fraction * total < 1.1 * room:
         raise DemoError(
-            f"two notebooks that do not fit together on the GPU ({size(max(0, room))} free of {size(total)}) would need "
-            f"more host memory than there is to spare ({size(budget)}); choose with --fraction what to try"
+            f"two notebooks that do not fit together on the GPU ({size(max(0, room))} free of {size(total)}) need more "
+            f"host memory than there is to spare ({size(budget)}); choose with --fraction what to try"
         )
     if fraction == FRACTION:
         return fraction, ""
-    why = "are free on the GPU" if by_host > fraction else f"are free and the host can spare {size(budget)}"
+    why = (
+        "are free on the GPU"
+        if by_host > fraction
+        else f"are free and the host can spare {size(budget)}"
+    )
     return fraction, f"less than {FRACTION:.0%} because {size(room)} {why}"
 
 
@@ -257,7 +278,12 @@ def _write_workspace(folder: Path) -> None:
     """Lay both notebooks side by side: JupyterLab restores this as if it had been left so."""
     names = [f"notebook:{notebook}" for notebook in NOTEBOOKS]
     areas = [{"type": "tab-area", "currentIndex": 0, "widgets": [name]} for name in names]
-    dock = {"type": "split-area", "orientation": "horizontal", "sizes": [0.5, 0.5], "children": areas}
+    dock = {
+        "type": "split-area",
+        "orientation": "horizontal",
+        "sizes": [0.5, 0.5],
+        "children": areas,
+    }
     layout = {"main": {"dock": dock, "current": names[0]}}
     opened = {
         name: {"data": {"path": notebook, "factory": "Notebook"}}
@@ -290,7 +316,9 @@ def _fraction(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.05 <= value <= 0.95:
-        raise argparse.ArgumentTypeError(f"{text!r} is no such share; write a number from 0.05 to 0.95")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no such share; write a number from 0.05 to 0.95"
+        )
     return value
 
 

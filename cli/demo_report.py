@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from .demo_run import Cell
 
 #: Seconds by which lines are held back: what the server and the scheduler say is put in the order in which it happened.
-HOLD = 0.05
+HOLD = 0.1
 #: Columns of the picture of who ran when.
 WIDTH = 76
-#: Bursts of each notebook that must have ended with their cell.
-CELL_ENDS = 3
+#: Bursts that must have ended with their cell. Not all do: some go quiet before, while the other waits.
+CELL_ENDS = 4
 #: Causes of a burst's end that mean the end of a cell: as the kernel saw it, or the server.
 CELL_END = ("cell", "idle")
 
@@ -35,7 +35,16 @@ ENDS = {
     "quiet": "gives the GPU up: its cell goes on without it",
     "release": "gives the GPU up, as it was told to",
 }
-GLYPHS = {"run": "▶", "end": "■", "wait": "…", "out": "↓", "in": "↑", "yield": "◁", "right": "✓"}
+GLYPHS = {
+    "run": "▶",
+    "end": "■",
+    "quiet": "■",
+    "wait": "…",
+    "out": "↓",
+    "in": "↑",
+    "yield": "◁",
+    "right": "✓",
+}
 COLOURS = {"run": "32", "wait": "33", "out": "35", "in": "35", "right": "1;32", "refuse": "31"}
 NAME_COLOURS = ("36", "34")
 LANES = {"running": "█", "moving": "▒", "waiting": "░", "idle": "·"}
@@ -62,7 +71,8 @@ class Timeline:
         self._colours = dict(zip(self._names, itertools.cycle(NAME_COLOURS), strict=False))
         self._began = time.monotonic()
         self._ended = self._began
-        self._held: list[tuple[float, int, str]] = []
+        #: Lines that are not printed yet: when, in which order, of whom, of what kind.
+        self._held: list[tuple[float, int, str, str, str]] = []
         self._count = itertools.count()
         self._flusher: asyncio.Task[None] | None = None
         #: Whose burst has begun with a grant, so that its own word of it is no news.
@@ -87,9 +97,9 @@ class Timeline:
         async for event in control.subscribe():
             self._take(event)
 
-    def cell(self, group: str, title: str) -> None:
-        """Note that a cell begins."""
-        self._print(time.monotonic(), group, "", title)
+    def cell(self, group: str, at: float, title: str) -> None:
+        """Note that a cell began."""
+        self._print(at, group, "", title)
 
     def right(self, group: str, line: str) -> None:
         """Note that a notebook found something right."""
@@ -142,12 +152,13 @@ class Timeline:
                 waited = event["waited"]
                 return "run", f"runs, having waited {waited:.2f} s" if waited >= 0.005 else "runs"
             case "burst" if event["phase"] == "begin":
-                news = group not in self._running
+                news = group not in self._running and not self._resumes(group)
                 self._running.add(group)
                 return "run", "runs: nobody took its place" if news else ""
             case "burst":
                 self._running.discard(group)
-                return "end", ENDS.get(event["cause"], "")
+                kind = "quiet" if event["cause"] == "quiet" else "end"
+                return kind, ENDS.get(event["cause"], "")
             case "revoke":
                 return "yield", "is asked to yield"
             case "release":
@@ -161,14 +172,22 @@ class Timeline:
                 return "end", "waits no longer: interrupted"
         return "", ""
 
+    def _resumes(self, group: str) -> bool:
+        """Whether a burst only seemed to be over a moment ago; that is then not worth a line."""
+        for entry in self._held:
+            if entry[2:4] == (group, "quiet"):
+                self._held.remove(entry)
+                return True
+        return False
+
     def _move(self, event: dict[str, Any]) -> tuple[str, str]:
         out = event["kind"] == "evict"
         text = f"{wording.size(event['bytes'])} {'moved out to host memory' if out else 'moved in'}"
         copied, seconds = event["copied"], event["duration"]
-        if copied and seconds > 0:
-            text += f" in {seconds:.2f} s ({copied / seconds / 1e9:.1f} GB/s)"
-        elif not copied:
-            text += ", nothing to copy"
+        text += f" in {seconds:.2f} s"
+        if copied < event["bytes"]:
+            # Nothing was ever written to the rest.
+            text += f", {wording.size(copied)} of it copied"
         return "out" if out else "in", text
 
     # -- printing --------------------------------------------------------------------------------------------------
@@ -178,7 +197,7 @@ class Timeline:
         glyph = _paint(GLYPHS.get(kind, " "), COLOURS.get(kind))
         shown = _paint(text, COLOURS.get(kind) if kind else "2")
         line = f"{at - self._began:8.3f} s  {name}  {glyph} {shown}"
-        self._held.append((at, next(self._count), line))
+        self._held.append((at, next(self._count), group, kind, line))
 
     async def _flush_on(self) -> None:
         while True:
@@ -188,7 +207,7 @@ class Timeline:
     def _flush(self, until: float) -> None:
         ripe = sorted(entry for entry in self._held if entry[0] <= until)
         self._held = [entry for entry in self._held if entry[0] > until]
-        for _, _, line in ripe:
+        for *_, line in ripe:
             print(line)
         if ripe:
             sys.stdout.flush()
@@ -293,16 +312,20 @@ class Report:
         for name in self._names:
             totals = self.totals[name]
             if not totals:
-                self.problems.append(f"{name} did not share the GPU: the scheduler does not know it")
+                self.problems.append(
+                    f"{name} did not share the GPU: the scheduler does not know it"
+                )
                 continue
             moved = totals["evicted"] > 0 and totals["restored"] > 0
             if not totals["waits"] and not moved:
-                self.problems.append(f"{name} never waited and nothing of it moved: they did not compete")
-            ends = self.timeline.ends(name, CELL_END)
-            if ends < CELL_ENDS:
                 self.problems.append(
-                    f"{name} gave the GPU up at a cell's end {ends} times; at least {CELL_ENDS} were due"
+                    f"{name} never waited and nothing of it moved: they did not compete"
                 )
+        ends = sum(self.timeline.ends(name, CELL_END) for name in self._names)
+        if ends < CELL_ENDS:
+            self.problems.append(
+                f"the GPU was given up at a cell's end {ends} times; at least {CELL_ENDS} were due"
+            )
 
     def text(self) -> str:
         """The summary and the verdict."""
@@ -310,7 +333,9 @@ class Report:
         if self.timeline is not None and self.together:
             parts += [self._lanes(), self._table(), self._times()]
         if self.problems:
-            parts.append("\n".join(_paint(f"FAILED: {problem}", "1;31") for problem in self.problems))
+            parts.append(
+                "\n".join(_paint(f"FAILED: {problem}", "1;31") for problem in self.problems)
+            )
             if self.log:
                 parts.append("\n".join(["The server's log ends with:", *self.log]))
         else:
@@ -331,7 +356,10 @@ class Report:
         rows: list[tuple[str, list[str]]] = [
             ("waits for the GPU", [str(self.totals[n]["waits"]) for n in self._names]),
             ("waited in all", [f"{self.totals[n]['waited']:.1f} s" for n in self._names]),
-            ("GPU given up at a cell's end", [str(timeline.ends(n, CELL_END)) for n in self._names]),
+            (
+                "GPU given up at a cell's end",
+                [str(timeline.ends(n, CELL_END)) for n in self._names],
+            ),
             ("... and taken by the other", [str(timeline.handed_over(n)) for n in self._names]),
             ("... given up inside a cell", [str(timeline.ends(n, ["quiet"])) for n in self._names]),
             ("moved out", [wording.size(self.totals[n]["evicted"]) for n in self._names]),
@@ -367,7 +395,9 @@ class Report:
             "one_after_the_other": sum(self.alone.values()),
             "together": self.together,
             "checks_alone": self.found["alone"],
-            "notebooks": {name: self._notebook(name) for name in self._names if name in self.totals},
+            "notebooks": {
+                name: self._notebook(name) for name in self._names if name in self.totals
+            },
             "events": [] if self.timeline is None else self.timeline.events,
         }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import secrets
 import shutil
 import signal
@@ -97,10 +96,7 @@ async def _interruptible(work: Any) -> Report:
 async def _run(plan: Plan, examples: Path, names: Sequence[str], port: int) -> Report:
     report = Report(plan, [Path(name).stem for name in names])
     with tempfile.TemporaryDirectory(prefix="gpushare-demo-") as folder:
-        root = Path(folder, "notebooks")
-        root.mkdir()
-        for name in names:
-            shutil.copyfile(examples / name, root / name)
+        root = _copy(examples, names, Path(folder, "notebooks"))
         try:
             async with _server(plan, Path(folder), port) as server:
                 await _both_ways(server, report, root, names)
@@ -108,6 +104,13 @@ async def _run(plan: Plan, examples: Path, names: Sequence[str], port: int) -> R
             report.problems.append(str(failure))
             report.log = _tail(Path(folder, "server.log"))
     return report
+
+
+def _copy(examples: Path, names: Sequence[str], folder: Path) -> Path:
+    folder.mkdir()
+    for name in names:
+        shutil.copyfile(examples / name, folder / name)
+    return folder
 
 
 async def _both_ways(server: Server, report: Report, root: Path, names: Sequence[str]) -> None:
@@ -201,7 +204,9 @@ class Server:
                 gpu: dict[str, Any] = status["gpus"][0]
                 return gpu
             if time.monotonic() > deadline:
-                raise Failure(f"the server does not share a GPU: {json.dumps(status['availability'])}")
+                raise Failure(
+                    f"the server does not share a GPU: {json.dumps(status['availability'])}"
+                )
             await asyncio.sleep(0.05)
 
 
@@ -230,17 +235,14 @@ async def _server(plan: Plan, folder: Path, port: int) -> AsyncIterator[Server]:
         f"--ServerApp.root_dir={folder / 'notebooks'}",
         "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
     ]
-    with Path(folder, "server.log").open("wb") as log:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            cwd=folder,
-            env=environ,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            # Ctrl-C is ours to pass on: the server would ask whether it is meant.
-            start_new_session=True,
-        )
+    # Ctrl-C is ours to pass on: the server would ask whether it is meant.
+    process = await asyncio.create_subprocess_exec(
+        *("/bin/sh", "-c", 'exec "$@" >server.log 2>&1', "sh", *command),
+        cwd=folder,
+        env=environ,
+        stdin=asyncio.subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         server = Server(f"http://127.0.0.1:{chosen}/", token, scheduler)
         await _until_it_answers(server, process)
@@ -255,7 +257,9 @@ def _free_port(port: int) -> int:
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:
-            raise DemoError(f"port {port} cannot be used: {error.strerror}; choose another") from None
+            raise DemoError(
+                f"port {port} cannot be used: {error.strerror}; choose another"
+            ) from None
         return int(probe.getsockname()[1])
 
 
@@ -267,9 +271,13 @@ async def _until_it_answers(server: Server, process: asyncio.subprocess.Process)
             return
         except Failure:
             if process.returncode is not None:
-                raise Failure(f"the Jupyter server ended with status {process.returncode}") from None
+                raise Failure(
+                    f"the Jupyter server ended with status {process.returncode}"
+                ) from None
             if time.monotonic() > deadline:
-                raise Failure(f"the Jupyter server has not answered for {SERVER_START:g} s") from None
+                raise Failure(
+                    f"the Jupyter server has not answered for {SERVER_START:g} s"
+                ) from None
         await asyncio.sleep(0.05)
 
 
@@ -486,7 +494,8 @@ class Notebook:
             return
         if kind == "execute_input" and self._timeline is not None:
             number, of = self.cells.index(cell) + 1, self._code_cells()
-            self._timeline.cell(self.kernel, f"cell {number}/{of}: {cell.title}")
+            at = _monotonic(message["header"]["date"])
+            self._timeline.cell(self.kernel, at, f"cell {number}/{of}: {cell.title}")
         elif kind == "stream" and content["name"] == "stdout":
             cell.printed += content["text"]
             if self._timeline is not None:
@@ -506,3 +515,9 @@ class Notebook:
 
     def _code_cells(self) -> int:
         return sum(cell["cell_type"] == "code" for cell in self._content["cells"])
+
+
+def _monotonic(date: str) -> float:
+    """When a message was made, on the clock that the scheduler uses; it may have been under way for a while."""
+    made = datetime.fromisoformat(date.replace("Z", "+00:00"))
+    return time.monotonic() - max(0.0, time.time() - made.timestamp())
