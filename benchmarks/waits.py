@@ -77,7 +77,7 @@ def fits(rounds: int = 50) -> Iterator[Figure]:
         busy, newcomer = _two(here, 64 * MIB)
         busy.send(f"loop {rounds * 0.03 + 1} 0")
         for _ in range(rounds):
-            here.control("release", group="b")
+            here.control("release", group="bench-b")
             here.until_state("b", "idle")
             started, launched = newcomer.times("kernel")
             waits.append((launched - started) * _MS)

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MAX_UNREAD = 4 << 20
 HISTORY = 10_000
 #: While others wait, a burst is over after so many seconds without work.
-QUIET = 0.02
+QUIET = 0.008
 #: Bytes that a client asks for beyond its need.
 HEADROOM = 64 << 20
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.

@@ -9,7 +9,7 @@
  *   probe MODULE serve                 carries out commands from standard input, one a line, and answers each:
  *     alloc BYTES          "ok"
  *     touch                writes to the memory: "<start> <end>"
- *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 100 us, a line
+ *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 5 ms, a line
  *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
  *     pause                answers "<time>" once all work is done
@@ -34,9 +34,9 @@ typedef int (*launch_function)(void *, unsigned, unsigned, unsigned, unsigned, u
                                void **, void **);
 
 /* An empty kernel for a real driver; the simulated one loads MODULE instead. */
-static const char ptx[] = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry empty() { ret; }\n";
+static const char ptx[] = ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry empty() { ret; }\n";
 
-enum { WAITED_NS = 100000, MOST_WAITS = 4096 };
+enum { WAITED_NS = 5000000, MOST_WAITS = 4096 };
 
 static void *driver;
 static void *kernel;
