@@ -197,6 +197,9 @@ class GpuShareExtension(ExtensionApp):
         try:
             async for event in client.subscribe():
                 self._hints.add(str(event.get("kind", "")))
+                if event.get("kind") == "join" and self._watcher is not None:
+                    # A kernel joins in the middle of the cell that uses CUDA first, or after a new scheduler.
+                    self._watcher.announce(event.get("group"))
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
 

@@ -177,10 +177,11 @@ class CellWatcher:
         for kernel_id in list(self._taps):
             self._detach(kernel_id)
 
-    def announce(self) -> None:
-        """Tell a scheduler that has just come about the cells that are running."""
-        for tap in self._taps.values():
-            tap.cells.announce()
+    def announce(self, kernel_id: str | None = None) -> None:
+        """Tell about the cells that are running, of all kernels or of one: the scheduler may not have known it yet."""
+        for watched, tap in self._taps.items():
+            if kernel_id in (None, watched):
+                tap.cells.announce()
 
     async def _on_action(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
         # Anybody who may post events can send these: they make us look at the kernels. Only an interrupt cannot be

@@ -99,6 +99,29 @@ async def test_the_death_of_a_kernel_ends_its_cell(
     await eventually(ended)
 
 
+async def test_a_kernel_that_joins_in_the_middle_of_its_cell_is_known_to_work(
+    kernel: Any, runtime: Path, gpu: dict[str, Any], cells: FindCells, eventually: Any
+) -> None:
+    message = kernel.execute("import threading; go = threading.Event(); go.wait()")
+    subshell = await kernel.create_subshell()
+    # The subshell answers when the cell has begun.
+    await kernel.reply(kernel.execute("while 'go' not in globals(): pass", subshell))
+    with FakeClient(runtime / "s.sock", kernel.id, gpu["uuid"]) as client:
+        client.attach()
+
+        async def begun() -> bool:
+            return ("begin", message) in await cells(kernel.id)
+
+        await eventually(begun)
+        await kernel.reply(kernel.execute("go.set()", subshell))
+        await kernel.reply(message)
+
+        async def ended() -> bool:
+            return ("end", message) in await cells(kernel.id)
+
+        await eventually(ended)
+
+
 async def test_cells_are_seen_after_a_restart(
     kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
 ) -> None:
@@ -139,7 +162,6 @@ async def test_a_scheduler_that_comes_later_learns_of_the_cell(
     assert client.usage is not None
     with FakeClient(extension.host.path, kernel.id, client.usage.gpu) as again:
         again.attach(reattach=True)
-        extension._watcher.announce()  # type: ignore[union-attr]
         await eventually(working)
     await kernel.manager.get_kernel(kernel.id).interrupt_kernel()
 
