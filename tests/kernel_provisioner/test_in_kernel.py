@@ -154,9 +154,7 @@ async def test_a_subshells_cell_does_not_end_the_main_ones(scheduler: Ask) -> No
         main = await begin(
             kernel, "done = threading.Event()\nprint(1, flush=True)\nwork(); done.wait(60); work()"
         )
-        message = client.session.msg(
-            "execute_request", {"code": "beside = 1", "silent": False}
-        )
+        message = client.session.msg("execute_request", {"code": "beside = 1", "silent": False})
         message["header"]["subshell_id"] = subshell
         client.shell_channel.send(message)
         await eventually(lambda: cells(scheduler, kernel)[before:], "the main cell's begin")
@@ -277,3 +275,35 @@ def test_names_are_escaped() -> None:
     assert "<script>" not in status._repr_html_()
     assert "&lt;script&gt;.ipynb" in status._repr_html_()
     assert "* " in repr(status)
+
+
+#: A torch whose cache counts how often it was emptied; the real one does not run on the simulated driver.
+CACHE = """
+import sys, types
+emptied = []
+torch = types.ModuleType("torch")
+torch.cuda = types.SimpleNamespace(
+    is_initialized=lambda: True,
+    is_current_stream_capturing=lambda: False,
+    empty_cache=lambda: emptied.append(1),
+)
+sys.modules["torch"] = torch
+"""
+
+
+async def test_caches_are_emptied_only_where_others_wait(scheduler: Ask) -> None:
+    scheduler("set", anti_thrash="on", quantum=600)
+    async with started() as holder, started() as waiter:
+        for kernel in (holder, waiter):
+            assert (await kernel.execute(SETUP)).reply["status"] == "ok"
+        await holder.execute(CACHE)
+        await holder.execute("work()")
+        assert (await holder.execute("print(emptied)")).stream("stdout") == "[]\n"
+        busy = "contended = ctypes.CDLL(None).gpushare_contended\nprint(1, flush=True)\nwhile not contended(): work()"
+        holding = await begin(holder, busy)
+        await eventually(
+            lambda: group_of(scheduler, holder)["state"] == "running", "the holder runs"
+        )
+        assert (await asyncio.wait_for(waiter.execute("work()"), 30)).reply["status"] == "ok"
+        assert (await asyncio.wait_for(holding, 30)).reply["status"] == "ok"
+        assert (await holder.execute("print(emptied)")).stream("stdout") == "[1]\n"
