@@ -37,6 +37,9 @@ CUresult cuInit(unsigned flags)
 {
     SIM_REQUIRE(flags == 0);
     CUresult result = CUDA_SUCCESS;
+    /* The child of a fork may have inherited a lock that nobody will open. */
+    if (__atomic_load_n(&sim_state, __ATOMIC_ACQUIRE) != SIM_UNINITIALIZED)
+        return sim_entry();
     pthread_mutex_lock(&lifecycle);
     if (sim_state == SIM_UNINITIALIZED) {
         struct sim_config config;
@@ -135,6 +138,10 @@ CUresult sim_context_barrier(struct sim_context *context, struct sim_point point
     context->waits = point.sequence;
     struct sim_stream *stream = context->legacy;
     while (stream != NULL && result == CUDA_SUCCESS) {
+        if (!sim_stream_is_open(stream)) {
+            stream = stream->next;
+            continue;
+        }
         struct sim_op *op = sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing);
         if (op == NULL) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -142,18 +149,30 @@ CUresult sim_context_barrier(struct sim_context *context, struct sim_point point
         }
         sim_op_wait_for(op, point);
         result = sim_stream_push(stream, op, NULL);
+        if (result == CUDA_ERROR_INVALID_HANDLE)
+            result = CUDA_SUCCESS;
         stream = stream == context->legacy ? context->streams : stream->next;
     }
     pthread_mutex_unlock(&context->order);
     return result;
 }
 
+static struct sim_stream *first_open(struct sim_context *context)
+{
+    pthread_mutex_lock(&context->order);
+    struct sim_stream *stream = context->streams;
+    while (stream != NULL && !sim_stream_is_open(stream))
+        stream = stream->next;
+    pthread_mutex_unlock(&context->order);
+    return stream;
+}
+
 static void context_free(struct sim_context *context)
 {
     sim_context_drain(context);
     context->magic = 0;
-    while (context->streams != NULL)
-        sim_stream_close(context->streams);
+    for (struct sim_stream *stream; (stream = first_open(context)) != NULL;)
+        sim_stream_close(stream);
     sim_stream_close(context->legacy);
     sim_stream_close(context->internal);
     sim_memory_release_context(context);

@@ -127,12 +127,29 @@ static struct sim_op *take(struct sim_stream *stream)
     return ops;
 }
 
-static void recycle(struct sim_stream *stream)
+/* What a closed stream still has to do counts as the context's work, so it stays in the list until then. */
+static void retire(struct sim_stream *stream)
 {
+    struct sim_context *context = stream->context;
+    if (!stream->hidden) {
+        pthread_mutex_lock(&context->order);
+        if (stream->previous != NULL)
+            stream->previous->next = stream->next;
+        else
+            context->streams = stream->next;
+        if (stream->next != NULL)
+            stream->next->previous = stream->previous;
+        pthread_mutex_unlock(&context->order);
+    }
     pthread_mutex_lock(&pool_lock);
     stream->next = pool;
     pool = stream;
     pthread_mutex_unlock(&pool_lock);
+}
+
+bool sim_stream_is_open(const struct sim_stream *stream)
+{
+    return __atomic_load_n(&stream->magic, __ATOMIC_RELAXED) == STREAM_MAGIC;
 }
 
 static void *work(void *argument)
@@ -158,7 +175,7 @@ static void *work(void *argument)
             op = next;
         }
     }
-    recycle(stream);
+    retire(stream);
     return NULL;
 }
 
@@ -189,6 +206,11 @@ static CUresult start_worker(struct sim_stream *stream)
 CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct sim_point *point)
 {
     pthread_mutex_lock(&stream->lock);
+    if (stream->ending && !stream->has_worker) { /* closed by another thread meanwhile */
+        pthread_mutex_unlock(&stream->lock);
+        sim_op_release(op);
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
     if (!stream->has_worker) {
         CUresult started = start_worker(stream);
         if (started != CUDA_SUCCESS) {
@@ -301,17 +323,6 @@ struct sim_stream *sim_stream_open(struct sim_context *context, unsigned flags, 
 
 void sim_stream_close(struct sim_stream *stream)
 {
-    struct sim_context *context = stream->context;
-    if (!stream->hidden) {
-        pthread_mutex_lock(&context->order);
-        if (stream->previous != NULL)
-            stream->previous->next = stream->next;
-        else
-            context->streams = stream->next;
-        if (stream->next != NULL)
-            stream->next->previous = stream->previous;
-        pthread_mutex_unlock(&context->order);
-    }
     pthread_mutex_lock(&stream->lock);
     stream->magic = 0;
     stream->ending = true;
@@ -319,7 +330,7 @@ void sim_stream_close(struct sim_stream *stream)
     pthread_cond_signal(&stream->more);
     pthread_mutex_unlock(&stream->lock);
     if (!has_worker)
-        recycle(stream);
+        retire(stream);
 }
 
 struct per_thread {

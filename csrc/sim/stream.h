@@ -69,6 +69,7 @@ struct sim_stream *sim_stream_open(struct sim_context *context, unsigned flags, 
 
 /* The worker ends when the queue is empty. Not to be used afterwards. */
 void sim_stream_close(struct sim_stream *stream);
+bool sim_stream_is_open(const struct sim_stream *stream);
 
 struct sim_op *sim_op_new(enum sim_op_kind kind, size_t payload, sim_op_run run);
 void sim_op_wait_for(struct sim_op *op, struct sim_point point);

@@ -162,6 +162,36 @@ def test_streams_keep_their_order(machine: Machine) -> None:
     )
 
 
+def test_each_thread_has_its_default_stream(machine: Machine) -> None:
+    """Threads' default streams run beside each other; the legacy one waits for all of them."""
+    run(
+        machine(kernel_ns=5_000_000),
+        """
+        import threading
+        from cuda.core import PER_THREAD_DEFAULT_STREAM
+        device = use()
+        kernel = compile(ADD).get_kernel("add")
+        blocks = [ok(driver.cuMemAlloc(4)) for _ in range(4)]
+        for block in blocks:
+            ok(driver.cuMemsetD32(block, 0, 1))
+        done = []
+        def work(block):
+            device.set_current()
+            for _ in range(10):
+                run_add(PER_THREAD_DEFAULT_STREAM, kernel, block, 1)
+            assert error(driver.cuStreamQuery(driver.CUstream(2))) == 600
+            done.append(block)
+        threads = [threading.Thread(target=work, args=(block,)) for block in blocks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(done) == 4
+        assert [read(block, 1)[0] for block in blocks] == [10] * 4
+        """,
+    )
+
+
 def test_graph_replays(machine: Machine) -> None:
     run(
         machine(),

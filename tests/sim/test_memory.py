@@ -103,6 +103,30 @@ def test_dying_process_holds_its_bytes_until_its_teardown(machine: Machine, talk
         assert time.monotonic() < deadline
 
 
+def test_killed_process_gives_the_compute_engine_back(machine: Machine, talk: Talk) -> None:
+    environment = machine(memory="64MiB", context="4MiB")
+    code = """
+    device = use()
+    stream = device.create_stream()
+    kernel = compile(ADD).get_kernel("add")
+    block = ok(driver.cuMemAlloc(64))
+    ok(driver.cuMemsetD32(block, 0, 16))
+    for _ in range(3):
+        run_add(stream, kernel, block, 16)
+    say()
+    hear()
+    """
+    holder = talk(environment | {"GPUSHARE_SIM_KERNEL_NS": "600000000000"}, code)
+    assert holder.heard() == "ready"
+    waiter = talk(
+        environment, code + "stream.sync()\n    say(str(read(block, 1)[0]))\n    hear()\n"
+    )
+    assert waiter.heard() == "ready"
+    holder.kill()
+    waiter.tell()
+    assert waiter.heard() == "3.0"
+
+
 def test_evict_and_restore_at_the_same_address(machine: Machine) -> None:
     run(
         machine(),
