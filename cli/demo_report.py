@@ -128,6 +128,11 @@ class Timeline:
                 count, over = count + 1, False
         return count
 
+    def moved(self, name: str, *kinds: str) -> tuple[int, float]:
+        """The bytes of a notebook that were copied, and the seconds that its moves took."""
+        moves = [e for e in self._of(name) if e["kind"] in (kinds or ("evict", "restore"))]
+        return sum(e["copied"] for e in moves), sum(e["duration"] for e in moves)
+
     def _of(self, name: str) -> Iterable[dict[str, Any]]:
         return (event for event in self.events if self._names[event["group"]] == name)
 
@@ -362,8 +367,12 @@ class Report:
             ),
             ("... and taken by the other", [str(timeline.handed_over(n)) for n in self._names]),
             ("... given up inside a cell", [str(timeline.ends(n, ["quiet"])) for n in self._names]),
-            ("moved out", [wording.size(self.totals[n]["evicted"]) for n in self._names]),
-            ("moved in", [wording.size(self.totals[n]["restored"]) for n in self._names]),
+            (
+                "copied to host memory",
+                [wording.size(timeline.moved(n, "evict")[0]) for n in self._names],
+            ),
+            ("copied back", [wording.size(timeline.moved(n, "restore")[0]) for n in self._names]),
+            ("spent moving", [f"{timeline.moved(n)[1]:.1f} s" for n in self._names]),
             ("memory backend", [self.backends[n] for n in self._names]),
             ("checks that hold", [str(len(self.found["together"][n])) for n in self._names]),
             ("seconds alone", [f"{self.alone[n]:.1f} s" for n in self._names]),
@@ -379,8 +388,7 @@ class Report:
         ratio = self.together / alone
         change = f"{1 - ratio:.0%} less" if ratio < 1 else f"{ratio - 1:.0%} more"
         return (
-            f"Both at once took {self.together:.1f} s, one after the other {alone:.1f} s: {change}. One that comes "
-            "second no longer waits for the first to be closed."
+            f"Both at once took {self.together:.1f} s, one after the other {alone:.1f} s: {change}."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -410,6 +418,9 @@ class Report:
             "given_up_at_cell_end": self.timeline.ends(name, CELL_END),
             "taken_over_at_cell_end": self.timeline.handed_over(name),
             "given_up_inside_a_cell": self.timeline.ends(name, ["quiet"]),
+            "copied_out": self.timeline.moved(name, "evict")[0],
+            "copied_in": self.timeline.moved(name, "restore")[0],
+            "spent_moving": self.timeline.moved(name)[1],
             **self.totals[name],
         }
 

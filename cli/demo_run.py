@@ -342,7 +342,10 @@ class Notebook:
         self._server = server
         self._file = path.name
         self._content = json.loads(path.read_text(encoding="utf-8"))
-        self._run_all = self._content["metadata"]["gpushare_demo"]["run"] == "all"
+        stated = self._content["metadata"]["gpushare_demo"]
+        self._run_all = stated["run"] == "all"
+        #: Seconds after which somebody opens it while the others run.
+        self._later = stated.get("pause", 0.0)
         self._session = ""
         self._user_session = uuid.uuid4().hex
         self._channels: WebSocketClientConnection | None = None
@@ -392,6 +395,8 @@ class Notebook:
         """
         self._timeline = timeline
         loop = asyncio.get_running_loop()
+        if timeline is not None:
+            await asyncio.sleep(self._later)
         began = time.monotonic()
         for content in self._content["cells"]:
             if content["cell_type"] != "code":

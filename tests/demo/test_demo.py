@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare demo``: the notebooks as they are shipped, and the run that checks itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+from jupyter_gpushare.cli import demo
+from jupyter_gpushare.scheduler.drivers import Driver
+
+NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
+COMMAND = [sys.executable, "-m", "jupyter_gpushare.cli.main", "demo"]
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "GPUSHARE_SIM": "1", **variables}
+
+
+def processes(folder: str) -> list[str]:
+    """The processes whose command names the folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+        except OSError:
+            continue
+        if folder in words:
+            found.append(words)
+    return found
+
+
+# --- The notebooks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_is_clean(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+    assert all(cell.metadata.gpushare_demo["title"] for cell in cells)
+    assert sum(cell.metadata.gpushare_demo.get("checks", False) for cell in cells) >= 2
+    assert any(cell.cell_type == "markdown" for cell in notebook.cells)
+
+
+def test_one_is_run_all_and_one_is_thought_about() -> None:
+    runs = {}
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, as_version=4)
+        stated = [cell.metadata.get("gpushare_demo", {}) for cell in notebook.cells]
+        runs[notebook.metadata.gpushare_demo["run"]] = sum(cell.get("pause", 0) for cell in stated)
+    assert runs["cells"] > 3
+    assert runs["all"] == 0
+
+
+# --- The run ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """What the demo writes and prints on a small simulated GPU."""
+    report = tmp_path_factory.mktemp("demo") / "report.json"
+    done = subprocess.run(
+        [*COMMAND, "--run", "--json", str(report)],
+        env=environment(GPUSHARE_SIM_MEMORY="128MiB"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(report.read_text()), done.stdout
+
+
+def test_run_passes_on_the_simulated_gpu(outcome: tuple[dict[str, Any], str]) -> None:
+    report, printed = outcome
+    assert report["passed"]
+    assert report["problems"] == []
+    assert report["simulated"]
+    assert report["gpu"]["total"] == 128 * MIB
+    assert report["fraction"] == 0.75
+    assert "a simulated GPU, 128.0 MiB" in printed
+    assert "\033" not in printed
+
+
+def test_both_competed_for_the_gpu(outcome: tuple[dict[str, Any], str]) -> None:
+    report, _ = outcome
+    assert set(report["notebooks"]) == {"heat", "cat"}
+    moved = 0
+    for notebook in report["notebooks"].values():
+        assert notebook["waits"] > 0 or (notebook["evicted"] > 0 and notebook["restored"] > 0)
+        assert notebook["backend"] == "swap"
+        moved += notebook["copied_out"]
+    # They have 96 MiB each, and there are 128.
+    assert moved > 32 * MIB
+    assert sum(n["given_up_at_cell_end"] for n in report["notebooks"].values()) >= 4
+
+
+def test_all_that_should_be_checked_was(outcome: tuple[dict[str, Any], str]) -> None:
+    report, printed = outcome
+    for path in NOTEBOOKS:
+        cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+        due = sum(cell.metadata.gpushare_demo.get("checks", False) for cell in cells)
+        for found in (report["checks_alone"][path.stem], report["notebooks"][path.stem]["checks"]):
+            assert len(found) >= due
+    for notebook in report["notebooks"].values():
+        for found in notebook["checks"]:
+            assert found in printed
+
+
+def test_timeline_says_who_waits_and_why(outcome: tuple[dict[str, Any], str]) -> None:
+    report, printed = outcome
+    waits = [event for event in report["events"] if event["kind"] == "wait"]
+    assert waits
+    assert printed.count("… waits: ") == len(waits)
+    assert all(event["reason"]["code"] for event in waits)
+    moves = [event for event in report["events"] if event["kind"] == "evict" and event["bytes"]]
+    assert printed.count("moved out to host memory") == len(moves)
+
+
+def test_a_wrong_result_fails_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in NOTEBOOKS:
+        text = path.read_text(encoding="utf-8")
+        # A kernel that is a little wrong, in one place of billions.
+        text = text.replace("0.5f * here[column]", "0.5f * here[column] + (row + column == 0)")
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
+    monkeypatch.setattr(demo, "EXAMPLES", tmp_path)
+    for name, value in environment(GPUSHARE_SIM_MEMORY="64MiB").items():
+        monkeypatch.setenv(name, value)
+    from jupyter_gpushare.cli.main import main
+
+    assert main(["demo", "--run"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED: heat.ipynb: 'check every point' failed: AssertionError" in printed
+    assert "All right" not in printed
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--run"],
+        env=environment(GPUSHARE_SIM_MEMORY="64MiB", TMPDIR=str(tmp_path)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not any("ipykernel_launcher" in words for words in processes(str(tmp_path))):
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        status = process.wait(30)
+    assert status == 128 + number
+    deadline = time.monotonic() + 20
+    while processes(str(tmp_path)):
+        assert time.monotonic() < deadline, processes(str(tmp_path))
+        time.sleep(0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- Bad input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--run", "--backend", "magic"], "'magic' is no memory backend"),
+        (["--run", "--backend", "plain"], "could not share"),
+        (["--run", "--fraction", "1.5"], "'1.5' is no such share"),
+        (["--run", "--fraction", "half"], "'half' is no such share"),
+        (["--run", "--port", "http"], "'http' is no port"),
+        (["--run", "--json", "/nowhere/at/all.json"], "there is no folder /nowhere/at"),
+        (["--json", "report.json"], "--json goes with --run"),
+        (["--walk"], "unrecognized arguments: --walk"),
+    ],
+)
+def test_bad_input_is_one_line(arguments: list[str], complaint: str) -> None:
+    done = subprocess.run(
+        [*COMMAND, *arguments], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpushare: ")
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_compiler_is_named() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--run"],
+        env=environment(GPUSHARE_SIM_CXX="no-such-compiler"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "no-such-compiler, which is not here" in done.stderr
+
+
+# --- What it runs on ----------------------------------------------------------------------------------------------
+
+
+def test_a_real_gpu_gives_each_what_the_host_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on an NVIDIA H200 whose host has less memory than the two notebooks would have."""
+    total = 140 * GIB
+    monkeypatch.setattr(demo, "find_driver", lambda _: Driver(Path("/d"), Path("/n"), False))
+    monkeypatch.setattr(demo, "_real_gpu", lambda _: (total, 0))
+    monkeypatch.setattr(demo, "_require_compiler", lambda: None)
+    monkeypatch.setattr(demo, "host_budget", lambda *_: 100 * GIB)
+    plan = demo.make_plan({}, None, None, "machine")
+    assert plan.environ["GPUSHARE_BACKEND"] == "swap"
+    assert plan.environ["GPUSHARE_FORBID_MANAGED"] == "1"
+    assert "GPUSHARE_SIM" not in plan.environ
+    each = plan.fraction * total
+    assert 2 * each > total
+    # In a switch, what does not fit of both is in the host's memory.
+    assert 2 * (2 * each - total) < 100 * GIB
+    assert "the host can spare 100.0 GiB" in plan.remark
+    monkeypatch.setattr(demo, "host_budget", lambda *_: 2 * total)
+    assert demo.make_plan({}, None, None, "machine").fraction == 0.75
+    monkeypatch.setattr(demo, "host_budget", lambda *_: 4 * GIB)
+    with pytest.raises(demo.DemoError, match="more host memory than there is to spare"):
+        demo.make_plan({}, None, None, "machine")
+    with pytest.raises(demo.DemoError, match="simulated driver only"):
+        demo.make_plan({}, "managed", None, "machine")
+
+
+# --- For JupyterLab -----------------------------------------------------------------------------------------------
+
+
+def test_copies_never_overwrite(tmp_path: Path) -> None:
+    folder = demo._copy(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(demo.NOTEBOOKS)
+    mine = folder / demo.NOTEBOOKS[0]
+    mine.write_text("mine", encoding="utf-8")
+    (folder / demo.NOTEBOOKS[1]).unlink()
+    assert demo._copy(tmp_path) == folder
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert (folder / demo.NOTEBOOKS[1]).read_bytes() == NOTEBOOKS[1].read_bytes()
+
+
+def test_copies_go_elsewhere_where_they_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
+    (tmp_path / demo.FOLDER).write_text("a file of the user's", encoding="utf-8")
+    folder = demo._copy(tmp_path)
+    assert folder.parent == elsewhere
+    assert (folder / demo.NOTEBOOKS[0]).is_file()
+    assert (tmp_path / demo.FOLDER).read_text(encoding="utf-8") == "a file of the user's"
