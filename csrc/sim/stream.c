@@ -324,7 +324,7 @@ struct sim_stream *sim_stream_open(struct sim_context *context, unsigned flags, 
 void sim_stream_close(struct sim_stream *stream)
 {
     pthread_mutex_lock(&stream->lock);
-    stream->magic = 0;
+    __atomic_store_n(&stream->magic, 0, __ATOMIC_RELAXED);
     stream->ending = true;
     bool has_worker = stream->has_worker;
     pthread_cond_signal(&stream->more);
