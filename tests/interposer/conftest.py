@@ -22,7 +22,7 @@ import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
 from jupyter_gpushare.scheduler.control import ControlClient
-from jupyter_gpushare.scheduler.drivers import find_driver
+from jupyter_gpushare.scheduler.drivers import Driver, Libraries, find_driver
 
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18
@@ -138,6 +138,9 @@ class Machine:
         }
         self.scheduler: subprocess.Popen[str] | None = None
         self.programs: list[Program] = []
+        #: Other builds of our libraries, and what has to be preloaded before them.
+        self.libraries: Path | None = None
+        self.preload_first: tuple[str, ...] = ()
 
     def start_scheduler(self, *flags: str) -> None:
         self.scheduler = subprocess.Popen(
@@ -169,18 +172,23 @@ class Machine:
     ) -> Program:
         """Start a program; with ``init``, it has a context when this returns."""
         base = {**self.environ, **environ}
-        driver = find_driver(base)
+        driver, shims = find_driver(base), None
+        if (folder := self.libraries) is not None:
+            driver = Driver(folder / "sim/libcuda.so.1", folder / "sim/libnvidia-ml.so.1", True)
+            names = ("libgpushare.so", "libgpushare-alias.so", "libgpushare-nvml.so")
+            shims = Libraries(*(folder / library for library in names))
         assert driver is not None
-        program = Program(
-            client_environment(
-                base,
-                group=group or f"group-{name}",
-                name=name,
-                driver=driver,
-                socket=self.socket,
-                settings=Settings(),
-            )
+        environment = client_environment(
+            base,
+            group=group or f"group-{name}",
+            name=name,
+            driver=driver,
+            socket=self.socket,
+            settings=Settings(),
+            shims=shims,
         )
+        environment["LD_PRELOAD"] = ":".join((*self.preload_first, environment["LD_PRELOAD"]))
+        program = Program(environment)
         self.programs.append(program)
         if init:
             assert program.call("init")["result"] == 0, program.errors

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The interposer and the simulated driver under the sanitizers, through everything that moves memory between threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.interposer.conftest import UNIT, Machine, Program
+
+#: What each sanitizer says when it has found something, its runtime, and its settings.
+SANITIZERS = {
+    # Python leaves much behind at its end; NVIDIA's own conventions leak by design.
+    "address": ("ERROR: AddressSanitizer", "libasan.so", {"ASAN_OPTIONS": "detect_leaks=0"}),
+    "undefined": ("runtime error:", "libubsan.so", {"UBSAN_OPTIONS": "print_stacktrace=1"}),
+    "thread": (
+        "WARNING: ThreadSanitizer",
+        "libtsan.so",
+        {"TSAN_OPTIONS": "report_signal_unsafe=0"},
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def sanitized(
+    tmp_path_factory: pytest.TempPathFactory, root: Path
+) -> Callable[[str], tuple[Path, str]]:
+    """Return a function that builds our libraries with a sanitizer: their folder and its runtime."""
+
+    def build(name: str) -> tuple[Path, str]:
+        folder = tmp_path_factory.mktemp(name)
+        command = ["make", "-s", "-C", str(root / "csrc"), "interposer", "sim", f"SANITIZE={name}"]
+        command += [
+            f"PYTHON={sys.executable}",
+            f"BUILD={folder / 'build'}",
+            f"OUT={folder / 'lib'}",
+        ]
+        subprocess.run(command, check=True)
+        runtime = subprocess.run(
+            ["cc", f"-print-file-name={SANITIZERS[name][1]}"],
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return folder / "lib", runtime.stdout.strip()
+
+    return build
+
+
+def compete(machine: Machine, a: Program, b: Program) -> None:
+    """Two programs, one with several threads, that do not fit together."""
+    machine.control("set", quantum=0.2)
+    at_a, at_b = a.filled(144 * UNIT, 1), b.filled(144 * UNIT, 2)
+    started = [
+        (
+            program,
+            program.start(
+                "repeat", pointer=pointer, bytes=4, seconds=1.0, gap=0.0005, thread=f"t{i}"
+            ),
+        )
+        for i in range(2)
+        for program, pointer in ((a, at_a), (b, at_b))
+    ]
+    for _ in range(5):
+        small = a.call("alloc", bytes=5000)["pointer"]
+        ordered = b.call("alloc_async", bytes=2 * UNIT)["pointer"]
+        assert a.call("free", pointer=small)["result"] == 0
+        assert b.call("free_async", pointer=ordered)["result"] == 0
+        machine.control("cancel", group="group-a")
+    for program, serial in started:
+        # A cancelled wait ends the loop with its error; nothing else may.
+        assert program.result(serial, timeout=60)["result"] in (0, 304)
+    assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
+    assert b.holds(at_b + 4 * UNIT, 100 * UNIT, 2)
+    for program, pointer in ((a, at_a), (b, at_b)):
+        assert program.call("free", pointer=pointer)["result"] == 0
+
+
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_nothing_is_found(
+    machine: Machine, sanitized: Callable[[str], tuple[Path, str]], name: str
+) -> None:
+    found, _, settings = SANITIZERS[name]
+    machine.libraries, runtime = sanitized(name)
+    machine.preload_first = (runtime,)
+    a, b = machine.program("a", **settings), machine.program("b", **settings)
+    compete(machine, a, b)
+    child = a.call("fork")["child"]
+    os.kill(child, 9)
+    machine.kill_scheduler()
+    machine.start_scheduler()
+    compete(machine, a, b)
+    assert a.call("end_context", how="release")["result"] == 0
+    for program in (a, b):
+        said = "".join(program.errors)
+        assert found not in said, said
