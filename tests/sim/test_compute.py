@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-from tests.sim.machine import run
+from elftools.elf.elffile import ELFFile
+
+from tests.sim.machine import LIBRARIES, ROOT, run
 
 Machine = Callable[..., dict[str, str]]
 
@@ -322,3 +325,17 @@ def test_entry_points_are_found_by_version(machine: Machine) -> None:
         assert find(b"cuNoSuchThing", 13000) == (0, 1)
         """,
     )
+
+
+def test_every_exported_function_is_found_by_name() -> None:
+    """``symbols.def`` lists what the library exports, no more and no less."""
+    text = (ROOT / "csrc" / "sim" / "symbols.def").read_text()
+    listed = {match[1] for match in re.finditer(r"^SYMBOL\(.*, (\w+)\)$", text, re.MULTILINE)}
+    with (LIBRARIES / "libcuda.so.1").open("rb") as file:
+        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        exported = {
+            symbol.name
+            for symbol in symbols
+            if symbol["st_shndx"] != "SHN_UNDEF" and re.match(r"cu[A-Z]", symbol.name)
+        }
+    assert listed == exported
