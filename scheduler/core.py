@@ -471,6 +471,7 @@ class Core:
             self._retry(client)
             return
         group.failures = 0
+        holding.spare = holding.promised - holding.resident
         if event.bytes and not group.yielding and group.turn == group.lease:
             group.turn_at = self._now
 
@@ -919,7 +920,9 @@ class Core:
         """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
         fresh = True
         for gpu in self._gpus_of(wait):
-            if self.need(wait, gpu) > 0:
+            # If the spare part is used after all and has no room, the restore fails and is tried again.
+            spare = wait.group.shares[gpu.uuid].spare if wait.grow is None else 0
+            if self.need(wait, gpu) > spare:
                 fresh = self._is_fresh(gpu) and fresh
         return fresh
 
@@ -1142,6 +1145,9 @@ class Core:
     def movable_at(self, group: Group) -> float:
         """When the memory of a group that does not run may be taken."""
         if group.turn == 0:
+            return 0.0
+        if group.lease is None and not group.intact:
+            # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
             return 0.0
         if group.ended_at is not None and not group.cells:
             return group.ended_at + self.debounce

@@ -315,6 +315,33 @@ def test_quiet_ends_leave_the_memory_for_its_residency() -> None:
     assert of(ev.Evict, a.release())
 
 
+def test_a_cell_that_ends_after_its_burst_went_quiet_leaves_no_residency() -> None:
+    m = Machine(quantum=60.0)
+    a, b = m.runs("a", 75), m.process("b", 60)
+    m.do(ev.Cell("a", "begin", "1", m.now, from_kernel=True))
+    b.request()
+    a.end("quiet")
+    assert of(ev.Revoke, m.sleep(1)) == []
+    end = ev.Cell("a", "end", "1", m.now, from_kernel=True)
+    assert of(ev.Revoke, m.do(end)) == [ev.Revoke(a.number, a.lease)]
+
+
+def test_what_is_left_of_a_residency_that_was_broken_is_taken_at_once() -> None:
+    m = Machine(quantum=60.0)
+    a, b = m.runs("a", 75), m.process("b", 60)
+    b.request()
+    a.end()
+    a.release()
+    (order,) = of(ev.Evict, m.sleep(0.02))
+    # Its next cell waits behind b already, and meanwhile somebody else took a part of the room.
+    m.do(ev.Cell("a", "begin", "2", m.now, from_kernel=True))
+    assert of(ev.Grant, a.request()) == []
+    m.foreign = 1 * GIB
+    (more,) = of(ev.Evict, a.evict(order))
+    assert more.bytes == 1 * GIB
+    assert of(ev.Grant, a.evict(more)) == [ev.Grant(b.number, b.lease)]
+
+
 # --- anti_thrash ----------------------------------------------------------------------------------
 
 
