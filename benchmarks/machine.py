@@ -17,9 +17,13 @@ from typing import IO
 from .. import LIBRARIES
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
 from ..scheduler.control import ControlClient
+from ..scheduler.devices import Devices
 from ..scheduler.drivers import Driver, find_driver
 
 MIB = 1 << 20
+#: On a real GPU: what each of two programs takes that do not fit together, and the room beside their contexts.
+REAL_SHARE, REAL_ROOM = 2048 * MIB, 3072 * MIB
+REAL_CONTEXTS = 2 * 600 * MIB
 PROBE = LIBRARIES / "bench" / "probe.so"
 EMPTY = LIBRARIES / "bench" / "empty.so"
 #: Runs the probe, a library, as a program.
@@ -119,6 +123,20 @@ class Machine:
         self.scheduler: subprocess.Popen[str] | None = None
         self.probes: list[Probe] = []
 
+    @property
+    def share(self) -> int:
+        """Bytes of which one program's worth fits, but not two."""
+        return 192 * MIB if self.driver.simulated else REAL_SHARE
+
+    def _reserve(self) -> list[str]:
+        """Leave as little of a real GPU as the simulated one has, so that what is measured is the same."""
+        if self.driver.simulated:
+            return []
+        devices = Devices(self.driver.nvml)
+        gpu = devices.start()[0]
+        devices.stop()
+        return ["--reserve", str(gpu.total - gpu.used - REAL_CONTEXTS - REAL_ROOM)]
+
     def start_scheduler(self, *flags: str) -> None:
         """Start a scheduler of its own."""
         self.scheduler = subprocess.Popen(
@@ -128,6 +146,7 @@ class Machine:
                 "jupyter_gpushare.scheduler",
                 "--socket",
                 str(self.socket),
+                *self._reserve(),
                 *flags,
             ],
             env=self.environ,

@@ -22,7 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
 from .figures import Figure, quartile_distance
-from .machine import MIB, Machine, machine
+from .machine import Machine, machine
 from .waits import quantum_gaps
 
 _TIMEOUT = 60.0
@@ -145,7 +145,7 @@ def interrupt(rounds: int = 5) -> Iterator[Figure]:
 
     async def measure(here: Machine, function: str, gil: bool) -> list[float]:
         kernel = await Kernel(here, "gpushare").start()
-        assert (await kernel.run(_SET_UP.format(bytes=192 * MIB)))["status"] == "ok"
+        assert (await kernel.run(_SET_UP.format(bytes=here.share)))["status"] == "ok"
         waits = []
         for _ in range(rounds):
             running = asyncio.ensure_future(kernel.run(f"{function}({gil})"))
@@ -166,7 +166,7 @@ def interrupt(rounds: int = 5) -> Iterator[Figure]:
         for gil in (False, True):
             with machine("--quantum", "3600") as here, _environment(here):
                 holder = here.probe("holder")
-                holder.call(f"alloc {192 * MIB}")
+                holder.call(f"alloc {here.share}")
                 holder.call("touch")
                 holder.send("loop 120 100")
                 waits = asyncio.run(measure(here, function, gil))
@@ -191,8 +191,8 @@ def _save(url: str, body: bytes, stop: threading.Event) -> None:
 
 
 def busy_server(seconds: float = 8.0) -> Iterator[Figure]:
-    """Hand-off at the end of a quantum while the Jupyter server that hosts the scheduler saves 50 MB again and again."""
-    with machine(scheduler=False) as here:
+    """Hand-off at a quantum's end while the Jupyter server that hosts the scheduler saves 50 MB again and again."""
+    with machine(scheduler=False, GPUSHARE_SIM_INSTANT="1") as here:
         port, folder = _free_port(), here.folder / "notebooks"
         folder.mkdir()
         command = [sys.executable, "-m", "jupyter_server", "--no-browser", "--allow-root"]

@@ -54,8 +54,8 @@ def hand_offs(first: list[tuple[float, float]], second: list[tuple[float, float]
 
 
 def quantum_end(seconds: float = 6.0) -> Iterator[Figure]:
-    """Two programs that launch all the time: the gap at each end of a quantum."""
-    with machine("--anti-thrash", "on", "--quantum", "0.05") as here:
+    """Two programs that launch instant kernels all the time: the gap at each end of a quantum."""
+    with machine("--anti-thrash", "on", "--quantum", "0.05", GPUSHARE_SIM_INSTANT="1") as here:
         yield from quantum_gaps(here, "quantum-end", "hand-off at quantum end", seconds, 0.2)
 
 
@@ -91,10 +91,10 @@ def holder_killed(rounds: int = 10) -> Iterator[Figure]:
     for _ in range(rounds):
         with machine("--quantum", "600") as here:
             holder, waiter = here.probe("a"), here.probe("b")
-            holder.call(f"alloc {192 * MIB}")
+            holder.call(f"alloc {here.share}")
             holder.call("touch")
             child = int(holder.call("fork"))
-            waiter.call(f"alloc {192 * MIB}")
+            waiter.call(f"alloc {here.share}")
             holder.send("loop 10 0")
             waiter.send("kernel")
             here.until_state("b", "waiting")
@@ -135,7 +135,7 @@ def scheduler_restart(rounds: int = 5) -> Iterator[Figure]:
         with machine() as here:
             pair = here.probe("a"), here.probe("b")
             for probe in pair:
-                probe.call(f"alloc {192 * MIB}")
+                probe.call(f"alloc {here.share}")
                 probe.call("touch")
                 probe.send("loop 2 100")
             time.sleep(0.5)

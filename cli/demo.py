@@ -58,6 +58,8 @@ class Plan:
     #: Why the fraction is what it is, if it is not what one expects.
     remark: str
     environ: dict[str, str]
+    #: What the notebooks check their results against.
+    against: str = "the CPU"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

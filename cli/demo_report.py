@@ -345,7 +345,9 @@ class Report:
                 parts.append("\n".join(["The server's log ends with:", *self.log]))
         else:
             checks = sum(len(found) for runs in self.found.values() for found in runs.values())
-            parts.append(_paint(f"All right: {checks} checks against the CPU hold.", "1;32"))
+            parts.append(
+                _paint(f"All right: {checks} checks against {self._plan.against} hold.", "1;32")
+            )
         return "\n" + "\n\n".join(parts)
 
     def _lanes(self) -> str:
