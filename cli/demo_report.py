@@ -118,14 +118,17 @@ class Timeline:
 
     def handed_over(self, name: str) -> int:
         """How often a notebook's lease went to another once its cell had ended."""
-        count, over = 0, False
-        for event in self._of(name):
-            if event["kind"] == "burst":
+        count, over, released = 0, False, False
+        for event in self.events:
+            kind, own = event["kind"], self._names[event["group"]] == name
+            if own and kind == "burst":
                 over = event["phase"] == "end" and event["cause"] in CELL_END
-            elif event["kind"] == "grant":
-                over = False
-            elif event["kind"] == "release" and over:
-                count, over = count + 1, False
+            elif own and kind == "release":
+                released = over
+            elif kind == "grant":
+                # It may come back at once, when nothing of it was taken yet.
+                count += released and not own
+                released = False
         return count
 
     def moved(self, name: str, *kinds: str) -> tuple[int, float]:
