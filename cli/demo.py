@@ -236,7 +236,7 @@ def _require_compiler() -> None:
         pathfinder.load_nvidia_dynamic_lib("nvrtc")
     except pathfinder.DynamicLibNotFoundError:
         raise DemoError(
-            "cuda.core needs NVIDIA's compiler library, NVRTC; install: pip install nvidia-cuda-nvrtc"
+            f"cuda.core needs NVIDIA's compiler library, NVRTC; install: {INSTALL}"
         ) from None
 
 
