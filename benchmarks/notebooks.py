@@ -23,7 +23,7 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 
 from .figures import Figure, quartile_distance
 from .machine import Machine, machine
-from .waits import quantum_gaps
+from .waits import QUANTUM, quantum_gaps
 
 _TIMEOUT = 60.0
 
@@ -216,7 +216,7 @@ def busy_server(seconds: float = 8.0) -> Iterator[Figure]:
                     raise RuntimeError((here.folder / "server.log").read_text())
                 time.sleep(0.05)
             time.sleep(0.5)
-            here.control("set", quantum=0.05, anti_thrash="on")
+            here.control("set", quantum=QUANTUM, anti_thrash="on")
             output = {"output_type": "stream", "name": "stdout", "text": "x" * (50 * 1000 * 1000)}
             cell = {
                 "cell_type": "code",

@@ -38,6 +38,9 @@ HISTORY = 10_000
 QUIET = 0.008
 #: Bytes that a client asks for beyond its need.
 HEADROOM = 64 << 20
+#: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
+#: since waking it up again would take as long as all the rest of a hand-off.
+ALERT = 0.0005
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
 POLL = 1.0
 
@@ -197,6 +200,7 @@ class Server:
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
+        self._alert_until = 0.0
         self._readings: set[asyncio.Task[None]] = set()
         self._requests = Requests(self)
 
@@ -331,6 +335,8 @@ class Server:
                         frames[decision.client] = frames.get(decision.client, b"") + frame
                         if isinstance(decision, ev.Grant):
                             granted.append(decision.client)
+                        elif isinstance(decision, ev.Revoke):
+                            self._be_alert(now + ALERT)
         for client in granted:
             if client in frames:
                 self._send(client, frames.pop(client))
@@ -345,6 +351,17 @@ class Server:
         connection = self._clients.get(client)
         if connection is not None:
             connection.write(data)
+
+    def _be_alert(self, until: float) -> None:
+        if self._alert_until == 0.0:
+            self._loop.call_soon(self._stay_alert)
+        self._alert_until = until
+
+    def _stay_alert(self) -> None:
+        if time.monotonic() < self._alert_until:
+            self._loop.call_soon(self._stay_alert)
+        else:
+            self._alert_until = 0.0
 
     def _arm(self) -> None:
         deadline = self.core.deadline()

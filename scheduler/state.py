@@ -78,6 +78,8 @@ class Holding:
     evicting: int = 0
     #: Pinned bytes and contexts that were admitted and perhaps are not allocated yet.
     unsettled: int = 0
+    #: Of the promise, what was not allocated when all was last in: it needs no memory yet.
+    spare: int = 0
     #: A move out failed: not to be tried again before, and the pause after the next failure.
     stuck_until: float = 0.0
     stuck_pause: float = 0.0
@@ -106,6 +108,11 @@ class Share:
     def evicting(self) -> int:
         """Bytes that are on their way out."""
         return sum(h.evicting for h in self.holdings.values())
+
+    @property
+    def spare(self) -> int:
+        """Bytes of the promise that nothing was allocated from."""
+        return sum(h.spare for h in self.holdings.values())
 
 
 @dataclass(slots=True, eq=False)

@@ -208,6 +208,18 @@ static CUresult check_captures(struct sim_context *context)
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
+/* Nothing is queued or running in any stream of the context. */
+static bool idle(struct sim_context *context)
+{
+    pthread_mutex_lock(&context->order);
+    bool passed =
+        sim_point_passed(sim_stream_end(context->legacy)) && sim_point_passed(sim_stream_end(context->internal));
+    for (struct sim_stream *stream = context->streams; stream != NULL && passed; stream = stream->next)
+        passed = sim_point_passed(sim_stream_end(stream));
+    pthread_mutex_unlock(&context->order);
+    return passed;
+}
+
 CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
 {
     struct sim_context *context;
@@ -219,6 +231,16 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     SIM_TRY(check_captures(context));
     pthread_mutex_lock(&event->lock);
+    if (idle(context)) {
+        /* A GPU without work records at once; a worker would first have to be woken. */
+        event->generation++;
+        event->timed_generation = event->generation;
+        event->time = sim_now();
+        event->point = (struct sim_point){NULL, 0};
+        event->capture = NULL;
+        pthread_mutex_unlock(&event->lock);
+        return CUDA_SUCCESS;
+    }
     struct sim_op *op = new_record(event);
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (op != NULL) {
