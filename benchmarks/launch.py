@@ -25,7 +25,8 @@ def run(rounds: int = 9) -> Iterator[Figure]:
         environs = (here.bare_environ(), here.client_environ("launch"))
         for gap, count, target in CADENCES:
             command = probe_command("launch", str(count), str(gap))
-            bare, ours = [], []
+            bare: list[float] = []
+            ours: list[float] = []
             for _ in range(rounds):
                 for environ, times in zip(environs, (bare, ours), strict=True):
                     done = subprocess.run(

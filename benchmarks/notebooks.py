@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
-from jupyter_client.provisioning import KernelProvisionerFactory
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from .figures import Figure, quartile_distance
 from .machine import Machine, machine
@@ -206,8 +206,8 @@ def busy_server(seconds: float = 8.0) -> Iterator[Figure]:
             "JUPYTER_RUNTIME_DIR": str(here.folder / "runtime"),
             "JUPYTER_CONFIG_DIR": str(here.folder / "config"),
         }
-        log = Path(here.folder / "server.log").open("wb")
-        server = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        with Path(here.folder / "server.log").open("wb") as log:
+            server = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
         stop, saver = threading.Event(), None
         try:
             deadline = time.monotonic() + _TIMEOUT
@@ -240,4 +240,3 @@ def busy_server(seconds: float = 8.0) -> Iterator[Figure]:
                 saver.join()
             server.terminate()
             server.wait()
-            log.close()

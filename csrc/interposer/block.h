@@ -56,15 +56,15 @@ struct gs_backend {
     uint32_t id; /* enum gpushare_backend */
     const char *name;
     CUresult (*reserve)(struct gs_block *block);
-    void (*unreserve)(struct gs_block *block); /* no piece has memory any more */
+    void (*unreserve)(struct gs_block *block);                                 /* no piece has memory any more */
     CUresult (*populate)(struct gs_block *block, unsigned i, CUstream stream); /* EMPTY to RESIDENT */
     CUresult (*start_out)(struct gs_block *block, unsigned i, CUstream stream);
     CUresult (*finish_out)(struct gs_block *block, unsigned i); /* RESIDENT to SWAPPED */
     CUresult (*discard)(struct gs_block *block, unsigned i);    /* RESIDENT, never written, to EMPTY */
     CUresult (*start_in)(struct gs_block *block, unsigned i, CUstream stream);
-    void (*finish_in)(struct gs_block *block, unsigned i);      /* SWAPPED to RESIDENT */
-    void (*abort_in)(struct gs_block *block, unsigned i);       /* the copy of start_in failed */
-    void (*drop)(struct gs_block *block, unsigned i);           /* any state to EMPTY; the contents go */
+    void (*finish_in)(struct gs_block *block, unsigned i); /* SWAPPED to RESIDENT */
+    void (*abort_in)(struct gs_block *block, unsigned i);  /* the copy of start_in failed */
+    void (*drop)(struct gs_block *block, unsigned i);      /* any state to EMPTY; the contents go */
 };
 
 extern const struct gs_backend gs_backend_swap;

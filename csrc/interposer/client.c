@@ -99,10 +99,7 @@ static struct {
     struct gs_inbox inbox;
     struct deferred_frame deferred[MOST_DEFERRED];
     unsigned deferred_count;
-} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER,
-            .lock = PTHREAD_MUTEX_INITIALIZER,
-            .socket = -1,
-            .wake = -1};
+} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .wake = -1};
 
 uint64_t gs_now_ns(void)
 {
@@ -968,7 +965,8 @@ static bool read_environment(void)
         snprintf(client.hello.group, sizeof(client.hello.group), "%s", group);
     else
         snprintf(client.hello.group, sizeof(client.hello.group), "pid-%d", (int)getpid());
-    snprintf(client.hello.name, sizeof(client.hello.name), "%s", name != NULL && *name != '\0' ? name : client.hello.group);
+    snprintf(client.hello.name, sizeof(client.hello.name), "%s",
+             name != NULL && *name != '\0' ? name : client.hello.group);
     client.hello.version = GPUSHARE_PROTOCOL_VERSION;
     client.hello.pid = getpid();
     client.hello.cap = bytes_from_environment("GPUSHARE_MEMORY");

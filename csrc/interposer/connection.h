@@ -9,7 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Connects; returns a non-blocking, close-on-exec descriptor, or a negative errno (-EACCES: not our user's or root's). */
+/* Connects; returns a non-blocking, close-on-exec descriptor, or a negative errno (-EACCES: not our user's or root's).
+ */
 int gs_connect(const char *path);
 
 /* Sends one frame whole, waiting for at most 2 s. False: the connection is of no use any more. */

@@ -36,8 +36,8 @@ static CUresult ended(CUresult result)
     if (result != CUDA_ERROR_STREAM_CAPTURE_UNMATCHED && result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD &&
         result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_ILLEGAL_STATE) {
         int open = __atomic_load_n(&open_captures, __ATOMIC_ACQUIRE);
-        while (open > 0 && !__atomic_compare_exchange_n(&open_captures, &open, open - 1, false, __ATOMIC_ACQ_REL,
-                                                        __ATOMIC_ACQUIRE))
+        while (open > 0 &&
+               !__atomic_compare_exchange_n(&open_captures, &open, open - 1, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
             ;
     }
     return result;

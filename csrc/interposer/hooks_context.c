@@ -12,10 +12,10 @@
 struct context {
     CUcontext handle;
     CUdevice device;
-    CUevent event;      /* made at the first drain */
-    unsigned retained;  /* of a primary context */
+    CUevent event;     /* made at the first drain */
+    unsigned retained; /* of a primary context */
     bool primary;
-    bool pending;       /* recorded in this drain and not seen done */
+    bool pending; /* recorded in this drain and not seen done */
     struct context *next;
 };
 
@@ -107,8 +107,8 @@ void gs_context_begin_drain(void)
         }
         if (context->event == NULL && GS_REAL(cuEventCreate)(&context->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             context->event = NULL;
-        context->pending = context->event != NULL &&
-                           GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
+        context->pending =
+            context->event != NULL && GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&contexts.lock);
 }

@@ -99,8 +99,7 @@ CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-    CUresult result =
-        ours(stream, GS_STREAM_PTSZ) ? gs_memory_free_async(pointer, stream, true) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = ours(stream, GS_STREAM_PTSZ) ? gs_memory_free_async(pointer, stream, true) : CUDA_ERROR_NOT_FOUND;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemFreeAsync_ptsz)(pointer, stream);
 }
 

@@ -84,7 +84,8 @@ static void unpin_current(size_t bytes)
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                              unsigned long long flags)
 {
-    bool counted = gs_client_attached() && properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+    bool counted =
+        gs_client_attached() && properties != NULL && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     CUresult result = counted ? gs_memory_pin(size) : CUDA_SUCCESS;
     /* Without a current context there is no device to count on: the driver's figures show it as foreign use. */
     if (result == CUDA_ERROR_INVALID_CONTEXT)

@@ -679,8 +679,7 @@ CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thr
     CUevent event;
     if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
         return gs_memory_free(pointer);
-    CUresult result =
-        per_thread ? GS_REAL(cuEventRecord_ptsz)(event, stream) : GS_REAL(cuEventRecord)(event, stream);
+    CUresult result = per_thread ? GS_REAL(cuEventRecord_ptsz)(event, stream) : GS_REAL(cuEventRecord)(event, stream);
     if (result != CUDA_SUCCESS || !defer_free(pointer, event)) {
         GS_REAL(cuEventDestroy_v2)(event);
         return result != CUDA_SUCCESS ? result : gs_memory_free(pointer);
@@ -867,7 +866,8 @@ static void unclaim(struct device *device, struct gs_block *block, int64_t resid
         destroy_block(device, block);
 }
 
-/* Moves pieces of one block out until `wanted` bytes have left. While one is copied, host memory for the next is got. */
+/* Moves pieces of one block out until `wanted` bytes have left. While one is copied, host memory for the next is got.
+ */
 static CUresult move_block_out(struct device *device, struct gs_block *block, uint64_t wanted,
                                struct gpushare_moved *moved)
 {

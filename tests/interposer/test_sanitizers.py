@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The interposer and the simulated driver under the sanitizers, through everything that moves memory between threads."""
+"""The interposer and the simulated driver under the sanitizers, while memory moves and threads compete."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A CUDA program that does what it is told: one JSON object a line in, one a line out.
 
-It uses the driver's API through ctypes, as a library would find it: ``dlopen("libcuda.so.1")``. Commands run on the main
-thread, or with ``"thread": name`` on a thread of that name.
+It uses the driver's API through ctypes, as a library would find it: ``dlopen("libcuda.so.1")``. Commands run on the
+main thread, or with ``"thread": name`` on a thread of that name.
 """
 
 from __future__ import annotations
