@@ -246,7 +246,8 @@ def _require_compiler() -> None:
 def _open(plan: Plan, port: int) -> NoReturn:
     """Become JupyterLab, with both notebooks side by side."""
     folder = _copy(Path.cwd())
-    workspaces = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
+    # The user's own workspaces stay as they are.
+    workspaces = folder / ".workspaces"
     _write_workspace(workspaces)
     gpu = "the simulated GPU" if plan.driver.simulated else "your GPU"
     print(f"The notebooks are in {folder}; each takes {plan.fraction:.0%} of {gpu}.", flush=True)
@@ -278,6 +279,10 @@ def _copy(where: Path) -> Path:
 
 def _write_workspace(folder: Path) -> None:
     """Lay both notebooks side by side: JupyterLab restores this as if it had been left so."""
+    # JupyterLab's own name for the workspace "default".
+    path = folder / "default-37a8.jupyterlab-workspace"
+    if path.exists():
+        return
     names = [f"notebook:{notebook}" for notebook in NOTEBOOKS]
     areas = [{"type": "tab-area", "currentIndex": 0, "widgets": [name]} for name in names]
     dock = {
@@ -292,8 +297,7 @@ def _write_workspace(folder: Path) -> None:
         for name, notebook in zip(names, NOTEBOOKS, strict=True)
     }
     workspace = {"data": {"layout-restorer:data": layout, **opened}, "metadata": {"id": "default"}}
-    # JupyterLab's own name for the workspace "default".
-    path = folder / "default-37a8.jupyterlab-workspace"
+    folder.mkdir(exist_ok=True)
     path.write_text(json.dumps(workspace), encoding="utf-8")
 
 

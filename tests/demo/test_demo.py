@@ -253,6 +253,18 @@ def test_copies_never_overwrite(tmp_path: Path) -> None:
     assert (folder / demo.NOTEBOOKS[1]).read_bytes() == NOTEBOOKS[1].read_bytes()
 
 
+def test_jupyterlab_opens_both(tmp_path: Path) -> None:
+    """By its own API: what it restores when it starts."""
+    pytest.importorskip("jupyterlab_server")
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
+    demo._write_workspace(tmp_path / "workspaces")
+    workspace = WorkspacesManager(str(tmp_path / "workspaces")).load("default")
+    dock = workspace["data"]["layout-restorer:data"]["main"]["dock"]
+    opened = [area["widgets"][0] for area in dock["children"]]
+    assert [workspace["data"][name]["data"]["path"] for name in opened] == list(demo.NOTEBOOKS)
+
+
 def test_copies_go_elsewhere_where_they_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
