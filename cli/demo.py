@@ -30,6 +30,8 @@ says whether all was right. Without a GPU, the simulated driver is used.
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 NOTEBOOKS = ("heat.ipynb", "cat.ipynb")
 FOLDER = "gpushare-demo"
+#: In that folder; the user's own workspaces stay as they are.
+WORKSPACES = ".workspaces"
 FRACTION = 0.75
 INSTALL = 'pip install "jupyter-gpushare[demo]"'
 
@@ -246,15 +248,12 @@ def _require_compiler() -> None:
 def _open(plan: Plan, port: int) -> NoReturn:
     """Become JupyterLab, with both notebooks side by side."""
     folder = _copy(Path.cwd())
-    # The user's own workspaces stay as they are.
-    workspaces = folder / ".workspaces"
-    _write_workspace(workspaces)
     gpu = "the simulated GPU" if plan.driver.simulated else "your GPU"
     print(f"The notebooks are in {folder}; each takes {plan.fraction:.0%} of {gpu}.", flush=True)
     command = [
         *(sys.executable, "-m", "jupyterlab", str(folder)),
         "--ServerApp.jpserver_extensions={'jupyter_gpushare': True}",
-        f"--LabApp.workspaces_dir={workspaces}",
+        f"--LabApp.workspaces_dir={folder / WORKSPACES}",
         *([f"--ServerApp.port={port}", "--ServerApp.port_retries=0"] if port else []),
         # Jupyter does not run for root unless it is told to.
         *(["--allow-root"] if os.getuid() == 0 else []),
@@ -266,15 +265,19 @@ def _copy(where: Path) -> Path:
     """Put the notebooks into a folder of the user's; what is there already stays."""
     folder = where / FOLDER
     try:
-        folder.mkdir(exist_ok=True)
-        for name in NOTEBOOKS:
-            if not (folder / name).exists():
-                shutil.copyfile(EXAMPLES / name, folder / name)
+        _fill(folder)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix=f"{FOLDER}-"))
-        for name in NOTEBOOKS:
-            shutil.copyfile(EXAMPLES / name, folder / name)
+        _fill(folder)
     return folder
+
+
+def _fill(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in NOTEBOOKS:
+        if not (folder / name).exists():
+            shutil.copyfile(EXAMPLES / name, folder / name)
+    _write_workspace(folder / WORKSPACES)
 
 
 def _write_workspace(folder: Path) -> None:

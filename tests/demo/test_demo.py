@@ -244,7 +244,7 @@ def test_a_real_gpu_gives_each_what_the_host_can_hold(monkeypatch: pytest.Monkey
 
 def test_copies_never_overwrite(tmp_path: Path) -> None:
     folder = demo._copy(tmp_path)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(demo.NOTEBOOKS)
+    assert sorted(path.name for path in folder.glob("*.ipynb")) == sorted(demo.NOTEBOOKS)
     mine = folder / demo.NOTEBOOKS[0]
     mine.write_text("mine", encoding="utf-8")
     (folder / demo.NOTEBOOKS[1]).unlink()
@@ -258,8 +258,8 @@ def test_jupyterlab_opens_both(tmp_path: Path) -> None:
     pytest.importorskip("jupyterlab_server")
     from jupyterlab_server.workspaces_handler import WorkspacesManager
 
-    demo._write_workspace(tmp_path / "workspaces")
-    workspace = WorkspacesManager(str(tmp_path / "workspaces")).load("default")
+    folder = demo._copy(tmp_path) / demo.WORKSPACES
+    workspace = WorkspacesManager(str(folder)).load("default")
     dock = workspace["data"]["layout-restorer:data"]["main"]["dock"]
     opened = [area["widgets"][0] for area in dock["children"]]
     assert [workspace["data"][name]["data"]["path"] for name in opened] == list(demo.NOTEBOOKS)
