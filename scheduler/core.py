@@ -613,6 +613,7 @@ class Core:
         pinned = max(holding.pinned, least.pinned)
         context = max(holding.context, least.context)
         holding.unsettled += max(0, fixed)
+        holding.spare = max(0, promised - least.promised)
         self._account(holding, promised, holding.resident, pinned, context)
         self._out.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
@@ -654,6 +655,7 @@ class Core:
         holding.host = usage.host
         holding.unsettled = 0
         self._account(holding, promised, usage.resident, usage.pinned, usage.context)
+        holding.spare = min(holding.spare, holding.promised - holding.resident)
 
     def _account(
         self, holding: Holding, promised: int, resident: int, pinned: int, context: int

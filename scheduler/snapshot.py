@@ -10,7 +10,7 @@ from . import reasons
 
 if TYPE_CHECKING:
     from .core import Core
-    from .state import Gpu, Group
+    from .state import Gpu, Group, Share
 
 
 def status(core: Core, now: float) -> dict[str, Any]:
@@ -74,17 +74,20 @@ def _group(core: Core, group: Group, place: int | None, now: float) -> dict[str,
         "yields_in": max(0.0, core.quantum_end(group) - now) if running and contended else None,
         "estimate": None if wait is None else reasons.estimate(core, wait, now),
         "cell": None if cell is None else {"msg_id": cell, "since": group.cells[cell]},
-        "gpus": [
-            {
-                "uuid": uuid,
-                "footprint": share.promised,
-                "resident": share.resident,
-                "swapped": share.promised - share.resident,
-                "pinned": share.pinned,
-                "context": share.context,
-            }
-            for uuid, share in group.shares.items()
-        ],
+        "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "totals": totals,
+    }
+
+
+def _share(share: Share) -> dict[str, Any]:
+    # What was promised and never allocated is nobody's memory yet.
+    footprint = max(share.resident, share.promised - share.spare)
+    return {
+        "uuid": share.gpu.uuid,
+        "footprint": footprint,
+        "resident": share.resident,
+        "swapped": footprint - share.resident,
+        "pinned": share.pinned,
+        "context": share.context,
     }

@@ -18,7 +18,7 @@
  * host's memory is promised to all groups together.
  */
 static const uint64_t kept_limit = UINT64_C(2) << 30;
-enum { HUGE_PAGE = 2 << 20, TOUCH_THREADS = 4, TOUCH_ALONE = 32 << 20 };
+enum { HUGE_PAGE = 2 << 20, TOUCH_THREADS = 16, TOUCH_ALONE = 32 << 20 };
 
 struct gs_host_piece {
     void *address;
@@ -50,7 +50,10 @@ static void touch_all(char *start, size_t bytes)
 {
     struct touched_range ranges[TOUCH_THREADS];
     pthread_t threads[TOUCH_THREADS];
-    unsigned parts = bytes > TOUCH_ALONE && sysconf(_SC_NPROCESSORS_ONLN) >= 2 * TOUCH_THREADS ? TOUCH_THREADS : 1;
+    long processors = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned parts = bytes <= TOUCH_ALONE || processors < 4 ? 1
+                     : processors < TOUCH_THREADS           ? (unsigned)processors
+                                                            : TOUCH_THREADS;
     size_t part = (bytes / parts + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
     unsigned started = 0;
     for (size_t offset = 0; offset < bytes; offset += part) {

@@ -572,8 +572,7 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
         return result;
     if (size > device->total)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (memory.deferred != NULL)
-        reap(false);
+    reap(false);
     struct allocation *allocation = calloc(1, sizeof(*allocation));
     if (allocation == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -588,7 +587,7 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
             result = CUDA_SUCCESS;
         else
             result = allocate_block(device, allocation, small);
-        if (result != CUDA_ERROR_OUT_OF_MEMORY || !again || memory.deferred == NULL)
+        if (result != CUDA_ERROR_OUT_OF_MEMORY || !again)
             break;
         reap(true);
     }

@@ -660,7 +660,7 @@ def test_names_and_prefixes_find_a_group() -> None:
     m = Machine()
     for name in ("alpha", "alpine"):
         m.process(name)
-    assert m.core.find_group("alph") == "alpha"
+    assert m.core.find_group("alpi") == "alpine"
     assert m.core.find_group("alpine.ipynb") == "alpine"
     m.do(ev.Rename("alpine", "new.ipynb"))
     assert m.core.find_group("new.ipynb") == "alpine"

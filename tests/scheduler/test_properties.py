@@ -85,6 +85,10 @@ class World(RuleBasedStateMachine):
         self.offloaded: set[str] = set()
         self.served: Counter[int] = Counter()
         self.steady = True
+        #: Groups that lost memory since they were last granted: what is left serves nobody.
+        self.broken: set[str] = set()
+        #: ``off`` was on: groups were over-committed with leave, and remain so for a while.
+        self.floated = False
 
     # --- The machine ------------------------------------------------------------------------------
 
@@ -100,6 +104,7 @@ class World(RuleBasedStateMachine):
     ) -> None:
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash}
         self.steady = steady
+        self.floated = anti_thrash == "off"
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)
         self.boot()
         for group, size in zip(GROUPS, footprints, strict=False):
@@ -154,6 +159,7 @@ class World(RuleBasedStateMachine):
             if lease is not None:
                 return  # joins a lease that was granted before
             self.offloaded.discard(group.id)
+            self.broken.discard(group.id)
             if any(n > 0 for n in needs.values()) and group.turn == group.lease:
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
@@ -167,8 +173,9 @@ class World(RuleBasedStateMachine):
         elif isinstance(decision, ev.Evict):
             assert process.lease is None
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
-            if group.id in self.offloaded:
+            if group.id in self.offloaded or group.id in self.broken:
                 return
+            self.broken.add(group.id)
             over = self.over_since.get(group.id)
             since = self.in_since.get(group.id)
             if over is not None and not group.cells:
@@ -360,7 +367,7 @@ class World(RuleBasedStateMachine):
                 for gpu, memory in process.memory.items():
                     need = memory.promised - memory.mapped
                     fits = need <= self.room(gpu)
-                    if self.steady and self.core.anti_thrash != "off":
+                    if self.steady and not self.floated:
                         assert fits, "no room for what was granted"
                     came = need if fits else 0
                     memory.mapped += came
@@ -419,13 +426,13 @@ class World(RuleBasedStateMachine):
         memory.promised = max(memory.promised, answer.promised)
         assert memory.promised >= grow.least.promised
         fixed = grow.least.pinned - memory.pinned
-        if self.steady and self.core.anti_thrash != "off":
+        if self.steady and not self.floated:
             assert fixed <= self.room(gpu), "no room for what was pinned"
         if fixed <= self.room(gpu):
             memory.pinned += fixed
         if answer.status == "resident" and process.lease is not None:
             more = memory.promised - memory.mapped
-            if self.steady and self.core.anti_thrash != "off":
+            if self.steady and not self.floated:
                 assert more <= self.room(gpu), "no room for what was grown"
             memory.mapped += min(more, max(0, self.room(gpu)))
         process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
@@ -491,6 +498,7 @@ class World(RuleBasedStateMachine):
     @rule(mode=st.sampled_from(["auto", "on", "off"]))
     def configure(self, mode: Any) -> None:
         self.settings["anti_thrash"] = mode
+        self.floated = self.floated or mode == "off"
         self.feed(ev.Configure(anti_thrash=mode))
 
     @rule()
