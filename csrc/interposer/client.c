@@ -663,11 +663,10 @@ static enum greeting greet(int *problem)
     }
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
-    enum greeting greeting = UNREACHABLE;
     client.inbox.used = client.inbox.taken = 0;
-    if (gs_send(fd, GPUSHARE_HELLO, &message,
-                sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0])))
-        greeting = await_welcome(fd, &client.inbox, &welcome);
+    /* If the send fails, the scheduler may have said why before it closed. */
+    gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
+    enum greeting greeting = await_welcome(fd, &client.inbox, &welcome);
     if (greeting != GREETED) {
         close(fd);
         *problem = EPIPE;
@@ -697,6 +696,7 @@ static void reconnect(void)
     switch (greet(&problem)) {
     case GREETED:
         gs_debug("attached to the scheduler again");
+        take_frames(false); /* that came along with the welcome */
         break;
     case REFUSED:
         client.never_again = true;
@@ -883,6 +883,7 @@ static void *help(void *unused)
     pthread_setname_np(pthread_self(), "gpushare");
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
     GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
+    take_frames(false); /* that came along with the welcome */
     for (;;) {
         wait_for_events(look_around(gs_now_ns()).patience);
         uint64_t now = gs_now_ns();
