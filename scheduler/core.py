@@ -34,7 +34,8 @@ Room is made in the order in which it can be had, then by kind:
 - *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
 - *Residency*: after any other end, min(10 x cost of moving the footprint, quantum) since the memory was in.
 - A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
-  turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway.
+  turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
+  than before (it gave its lease up to grow), room is made for it too, from those that do not run.
 
 Nothing is taken before all that the head needs can be had (give or take the debounce): it would idle meanwhile.
 
@@ -872,11 +873,22 @@ class Core:
                     short.append(plan.short[0])
                     continue
                 self._carry_out(plan)
+            elif self._continues(wait):
+                self._let_grow(wait)
             if not ahead and wait.barrier is None:
                 wait.barrier = self._leases
             for uuid in self.uuids(wait):
                 heads.setdefault(uuid, wait)
         return False
+
+    def _let_grow(self, wait: Wait) -> None:
+        """Make room for one that gave its lease up to grow within its turn: from those that do not run either.
+
+        Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
+        """
+        plan = self.plan(wait, waiters=True)
+        if plan.short is None and not plan.later and not any(g.busy for g in plan.revoke):
+            self._carry_out(plan)
 
     def uuids(self, wait: Wait) -> Iterator[str] | tuple[str]:
         """Return the GPUs that one waits for."""
@@ -969,8 +981,11 @@ class Core:
                 room += share.resident + share.arriving
         return room
 
-    def plan(self, wait: Wait) -> Plan:
-        """Choose whom the head of the queue takes its room from, and find out when."""
+    def plan(self, wait: Wait, waiters: bool = False) -> Plan:
+        """Choose whom one that waits takes its room from, and find out when.
+
+        With ``waiters``, others that wait are not protected.
+        """
         plan = Plan()
         now, soon = self._now, self._now + self.debounce
         group = wait.group
@@ -1004,6 +1019,8 @@ class Core:
                     size = share.resident - leaving
                     when = self._evictable_at(share)
                     kind = _WAITING if other.wait is not None else _IDLE
+                    if waiters and kind == _WAITING:
+                        when = max(h.stuck_until for h in share.holdings.values())
                 elif other.yielding or other in plan.revoke:
                     lack -= share.resident + share.arriving
                     if other.yielding and other not in plan.draining:

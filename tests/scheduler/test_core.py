@@ -413,6 +413,27 @@ def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
     assert of(ev.Grant, b.evict(order)) == [ev.Grant(a.number, a.lease)]
 
 
+def test_one_that_grows_within_its_turn_takes_room_from_another_that_waits() -> None:
+    m = Machine()
+    a, b, c = m.runs("a", 40), m.runs("b", 40), m.process("c", 60)
+    c.request()
+    for process in (a, b):
+        answer = process.grow(25)
+        assert answer is not None
+        assert answer.status == "swapped"
+        process.release("growth")
+        decisions = process.request()
+    # All wait now, c first. The memory of a and b is protected for as long as their turns are.
+    (order,) = of(ev.Evict, decisions)
+    assert (order.client, order.bytes) == (b.number, 5 * GIB)
+    decisions = b.evict(order)
+    assert ev.Grant(a.number, a.lease) in decisions
+    a.restore()
+    # Its turn is not wound again.
+    m.sleep(30)
+    assert a.state == "yielding"
+
+
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:
     m = Machine(foreign=10 * GIB)
     a = m.process("a", 50)
