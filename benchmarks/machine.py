@@ -126,7 +126,11 @@ class Machine:
     @property
     def share(self) -> int:
         """Bytes of which one program's worth fits, but not two."""
-        return 192 * MIB if self.driver.simulated else REAL_SHARE
+        if not self.driver.simulated:
+            return REAL_SHARE
+        status = self.control("status")["status"]
+        assert isinstance(status, dict)
+        return int(status["gpus"][0]["total"]) * 3 // 4
 
     def _reserve(self) -> list[str]:
         """Leave as little of a real GPU as the simulated one has, so that what is measured is the same."""

@@ -109,7 +109,7 @@ def _environment(here: Machine) -> Iterator[None]:
         os.environ.update(before)
 
 
-def kernel_start(rounds: int = 12) -> Iterator[Figure]:
+def kernel_start(rounds: int = 25) -> Iterator[Figure]:
     """From the request to the first answer of a kernel, with the default provisioner and with ours."""
 
     async def measure(here: Machine) -> tuple[list[float], list[float]]:
