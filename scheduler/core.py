@@ -45,7 +45,8 @@ NVML's used bytes are one number, read while moves are under way. What we hold i
 
     stated - (being evicted, or admitted and not yet allocated)  <=  ours  <=  stated + arriving
 
-Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
+Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible;
+where an earlier reading may have been misread, the greatest that is possible.
 Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
 move.
 """
@@ -790,7 +791,6 @@ class Core:
             gpu.total = event.total
             gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
-        gpu.stale = False
         if event.name:
             gpu.name, gpu.index = event.name, event.index
 
@@ -803,7 +803,10 @@ class Core:
                 least -= holding.evicting + holding.unsettled
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         rest = event.used - gpu.ghosts
-        gpu.foreign = max(0, rest - most, min(gpu.foreign, rest - least))
+        # An earlier reading may have missed what was freed and stated only since: then the last value is too low.
+        last = rest if gpu.stale else gpu.foreign
+        gpu.stale = False
+        gpu.foreign = max(0, rest - most, min(last, rest - least))
         if gpu.ghosts:
             longest = self.longest_pause if self.queue else self.idle_pause
             gpu.read_pause = min(max(2 * gpu.read_pause, self.shortest_pause), longest)
@@ -934,8 +937,10 @@ class Core:
         """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
         fresh = True
         for gpu in self._gpus_of(wait):
-            # If the spare part is used after all and has no room, the restore fails and is tried again.
-            spare = wait.group.shares[gpu.uuid].spare if wait.grow is None else 0
+            # If the spare part is used after all and has no room, the restore fails and is tried again. Not where
+            # something died: it may have held more than it had stated.
+            known = wait.grow is None and not gpu.ghosts and not gpu.stale
+            spare = wait.group.shares[gpu.uuid].spare if known else 0
             if self.need(wait, gpu) > spare:
                 fresh = self._is_fresh(gpu) and fresh
         return fresh

@@ -176,6 +176,8 @@ class World(RuleBasedStateMachine):
             if group.id in self.offloaded or group.id in self.broken:
                 return
             self.broken.add(group.id)
+            if group.wait is not None:
+                return  # it waits itself: one that grows within its turn may take its memory
             over = self.over_since.get(group.id)
             since = self.in_since.get(group.id)
             if over is not None and not group.cells:
