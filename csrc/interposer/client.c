@@ -38,6 +38,8 @@ static const uint64_t longest_retry = 1 * SECOND;
 static const uint64_t alone_after = 5 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
+/* One that comes and goes within this time has not come back: it may fall over at what we ask of it. */
+static const uint64_t stable_after = 2 * SECOND;
 /* An end that the server saw is believed if nothing is submitted for this long after it. */
 static const uint64_t end_check_delay = 2 * MILLISECOND;
 /* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
@@ -94,7 +96,7 @@ static struct {
     uint64_t end_check_at, end_check_passes;
 
     /* The helper's own. */
-    uint64_t away_since, retry_at, retry_gap;
+    uint64_t attached_at, away_since, retry_at, retry_gap;
     bool never_again; /* the scheduler refused us after a reconnect */
     struct gs_inbox inbox;
     struct deferred_frame deferred[MOST_DEFERRED];
@@ -538,9 +540,11 @@ static void lose_connection(void)
     if (client.socket >= 0) {
         close(client.socket);
         client.socket = -1;
-        client.away_since = gs_now_ns();
+        uint64_t now = gs_now_ns();
+        if (now - client.attached_at >= stable_after)
+            client.away_since = now;
         client.retry_gap = shortest_retry;
-        client.retry_at = client.away_since + client.retry_gap;
+        client.retry_at = now + client.retry_gap;
         client.contended = 0;
         client.requested = false;
         client.deferred_count = 0;
@@ -674,6 +678,9 @@ static enum greeting greet(int *problem)
     }
     pthread_mutex_lock(&client.lock);
     client.socket = fd;
+    client.attached_at = gs_now_ns();
+    if (!(client.hello.flags & GPUSHARE_HELLO_REATTACH))
+        client.away_since = client.attached_at;
     client.hello.flags |= GPUSHARE_HELLO_REATTACH;
     client.shortest_quiet_gap = welcome.quiet_ns;
     client.quiet_gap = welcome.quiet_ns;

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable
 
 import pytest
 
+from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
@@ -158,3 +161,27 @@ def test_a_scheduler_that_talks_nonsense_is_left(machine: Machine) -> None:
         connection.close()
         assert a.result(started)["result"] == 0
     assert a.call("attached")["attached"] == -1
+
+
+def test_a_scheduler_that_falls_over_at_every_request_is_not_waited_for(machine: Machine) -> None:
+    """It is started again each time, so it is never away for long."""
+    machine.kill_scheduler()
+    machine.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(machine.socket))
+        server.listen()
+
+        def fall_over() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        connection.recv(65536)
+                        connection.sendall(protocol.welcome(1, 0, 0.02, 0))
+                        connection.recv(65536)
+
+        threading.Thread(target=fall_over, daemon=True).start()
+        a = machine.program("a")
+        at_a = a.filled(64 * UNIT, 1)
+        assert a.holds(at_a, 64 * UNIT, 1)
+        server.shutdown(socket.SHUT_RDWR)
