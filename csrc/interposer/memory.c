@@ -63,6 +63,7 @@ static struct {
     struct deferred_free *deferred;
     uint64_t next_id;
     uint64_t last_refusal_ns;
+    bool stuck; /* the last eviction failed; the helper's own */
 } memory = {.growth = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* --- Devices and their figures --- */
@@ -980,8 +981,10 @@ void gs_memory_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_mov
     struct gs_block *block;
     while (status == CUDA_SUCCESS && result->bytes < bytes && (block = claim(device, true)) != NULL)
         status = move_block_out(device, block, bytes - result->bytes, result);
-    if (status != CUDA_SUCCESS)
+    /* The scheduler tries again; the user needs one line. */
+    if (status != CUDA_SUCCESS && !memory.stuck)
         gs_say("memory could not be moved out of the GPU (CUDA error %d); it stays there", (int)status);
+    memory.stuck = status != CUDA_SUCCESS;
     conclude(device, result, start, status != CUDA_SUCCESS);
 }
 
