@@ -12,7 +12,6 @@
  *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 5 ms, a line
  *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
- *     pause                answers "<time>" once all work is done
  *     kernel               one launch and its end: "<start> <end of the launch>"
  *     check                compares the memory with what touch wrote: "equal" or "different"
  *     fork                 leaves a child behind that sleeps: "<pid>"
@@ -197,9 +196,6 @@ static void serve(void)
             if (cell_end != NULL)
                 cell_end("bench");
             printf("%llu\n", (unsigned long long)time);
-        } else if (strcmp(word, "pause") == 0) {
-            synchronize();
-            printf("%llu\n", (unsigned long long)now());
         } else if (strcmp(word, "kernel") == 0) {
             uint64_t before = now();
             launch_once();

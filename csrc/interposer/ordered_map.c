@@ -82,8 +82,3 @@ struct gs_node *gs_map_floor(const struct gs_map *map, uint64_t key)
     }
     return best;
 }
-
-struct gs_node *gs_map_any(const struct gs_map *map)
-{
-    return map->root;
-}

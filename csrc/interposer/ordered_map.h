@@ -26,7 +26,4 @@ struct gs_node *gs_map_remove(struct gs_map *map, uint64_t key);
 /* The node with the greatest key that is not above `key`, or NULL. */
 struct gs_node *gs_map_floor(const struct gs_map *map, uint64_t key);
 
-/* Any node (the root), or NULL where the map is empty. */
-struct gs_node *gs_map_any(const struct gs_map *map);
-
 #endif
