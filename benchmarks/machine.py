@@ -101,7 +101,8 @@ class Probe:
 class Machine:
     """A GPU and its scheduler. The simulated one is the benchmark's own; a real one is as it is."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], *, whole: bool = False) -> None:
+        self.whole = whole
         self.folder = Path(tempfile.mkdtemp(prefix="gs-"))
         self.socket = self.folder / "s" / "scheduler.sock"
         self.environ = {
@@ -134,7 +135,7 @@ class Machine:
 
     def _reserve(self) -> list[str]:
         """Leave as little of a real GPU as the simulated one has, so that what is measured is the same."""
-        if self.driver.simulated:
+        if self.driver.simulated or self.whole:
             return []
         devices = Devices(self.driver.nvml)
         gpu = devices.start()[0]
@@ -224,9 +225,14 @@ class Machine:
 
 
 @contextlib.contextmanager
-def machine(*flags: str, scheduler: bool = True, **environ: str) -> Iterator[Machine]:
-    """Set a machine up for a benchmark, with the scheduler's flags, and take it down."""
-    made = Machine({**os.environ, **environ})
+def machine(
+    *flags: str, scheduler: bool = True, whole: bool = False, **environ: str
+) -> Iterator[Machine]:
+    """Set a machine up for a benchmark, with the scheduler's flags, and take it down.
+
+    With ``whole``, all of a real GPU is shared, not only as much as the simulated one has.
+    """
+    made = Machine({**os.environ, **environ}, whole=whole)
     try:
         if scheduler:
             made.start_scheduler(*flags)

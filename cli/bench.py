@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 #: Name → module in ``benchmarks`` and function.
 BENCHES = {
     "launch": ("launch", "run"),
+    "slab": ("slab", "run"),
     "cell-end": ("waits", "cell_end"),
     "quantum-end": ("waits", "quantum_end"),
     "busy-server": ("notebooks", "busy_server"),
@@ -23,7 +24,14 @@ BENCHES = {
     "interrupt": ("notebooks", "interrupt"),
     "turned-to-cpu": ("waits", "turned_to_cpu"),
     "kernel-start": ("notebooks", "kernel_start"),
+    "swap": ("swap", "run"),
+    "switch": ("swap", "switch"),
+    "conformance": ("conformance", "run"),
+    "training": ("training", "run"),
+    "oversubscribe": ("oversubscribe", "run"),
 }
+#: Not on a real GPU: run where they are named.
+NAMED_ONLY = frozenset({"oversubscribe"})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -34,7 +42,11 @@ def add_parser(subparsers: Any) -> None:
         description="Measures on the GPU that is here, else on the simulated driver, with a scheduler of its own.",
     )
     parser.add_argument(
-        "bench", nargs="*", metavar="BENCH", help=f"which: {', '.join(BENCHES)} (default: all)"
+        "bench",
+        nargs="*",
+        metavar="BENCH",
+        help=f"which: {', '.join(BENCHES)} (default: all but "
+        f"{', '.join(sorted(NAMED_ONLY))}, which is for the simulated driver)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -47,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if unknown:
         return complain(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
     failed = False
-    for name in args.bench or BENCHES:
+    for name in args.bench or [name for name in BENCHES if name not in NAMED_ONLY]:
         try:
             for figure in _figures(name):
                 print(figure.as_json() if args.json else figure.as_text(), flush=True)

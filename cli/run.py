@@ -39,7 +39,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "run",
         help="run any program so that it shares the GPU",
         description=DESCRIPTION,
-        usage="gpushare run [--memory B] [--gpu N] [--name T] [--backend B] -- CMD [ARG ...]",
+        usage="gpushare run [--memory B] [--gpu N] [--name T] [--backend B] [--oversubscribe] -- CMD [ARG ...]",
     )
     parser.add_argument(
         "--memory",
@@ -61,6 +61,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=_backend,
         metavar="B",
         help=f"memory backend: {', '.join(BACKENDS)} (default: GPUSHARE_BACKEND, else auto)",
+    )
+    parser.add_argument(
+        "--oversubscribe",
+        action="store_true",
+        default=None,
+        help="let one process hold more than the GPU has, as managed memory "
+        "(default: GPUSHARE_OVERSUBSCRIBE, else no)",
     )
     parser.add_argument(
         "program", nargs=argparse.REMAINDER, metavar="CMD", help="the program and its arguments"
@@ -110,7 +117,7 @@ def _shared(
         name=arguments.name or program_name(command, environ),
         driver=driver,
         socket=socket,
-        settings=Settings(arguments.backend, arguments.memory),
+        settings=Settings(arguments.backend, arguments.memory, arguments.oversubscribe),
     )
     prepare(socket)
     # Here and not above: it needs the protocol's compiled part.

@@ -125,7 +125,7 @@ def _groups(status: dict[str, Any]) -> str:
 
 
 def _remark(group: dict[str, Any]) -> str:
-    if group["state"] == "waiting":
+    if group["reason"] is not None:
         return wording.reason(group["reason"])
     if group["yields_in"] is not None:
         return f"yields within {wording.duration(group['yields_in'])}"
@@ -148,6 +148,12 @@ def _footer(status: dict[str, Any]) -> str:
         f"anti-thrash {settings['anti_thrash']}",
         f"host memory {wording.size(host['swapped'])} of {wording.size(host['budget'])}",
     ]
+    pool = host.get("pool")
+    if pool is not None and pool["prepared"]:
+        words.append(
+            f"pool {wording.size(pool['in_use'])} used, {wording.size(pool['prepared'])} ready, "
+            f"{wording.size(pool['pinned'])} pinned"
+        )
     if status["driver"]["simulated"]:
         words.append("simulated driver")
     return ", ".join(words)

@@ -63,6 +63,14 @@ def making_room(params: Params) -> str:
     return f"moving {size(params['lack'])} of {victims} out to make room"
 
 
+def filling(params: Params) -> str:
+    """Word that memory arrives while another's leaves."""
+    arrived, footprint = size(params["arrived"]), size(params["footprint"])
+    victims = ", ".join(map(str, params["victims"]))
+    place = f" while that of {victims} leaves" if victims else ""
+    return f"its memory is arriving{place}: {arrived} of {footprint}"
+
+
 def draining(params: Params) -> str:
     """Word that a holder's last kernel is still running."""
     return f"{_holder(params)}'s last GPU work has been ending for {duration(params['for'])}"
@@ -84,6 +92,15 @@ def foreign_use(params: Params) -> str:
     return f"lacks {lack}; programs outside gpushare hold {foreign}"
 
 
+def crowded(params: Params) -> str:
+    """Word that others hold the room with what cannot move, and what to do."""
+    fixed, lack = size(params["fixed"]), size(params["lack"])
+    return (
+        f"lacks {lack}; others hold {fixed} that cannot move (CUDA contexts, shared memory): "
+        "shut a notebook down, or restart one that holds such memory"
+    )
+
+
 def dying(params: Params) -> str:
     """Word that a dead process's memory is not free yet."""
     return f"{size(params['ghosts'])} of a process that has ended are not free yet"
@@ -95,10 +112,12 @@ REASONS: dict[str, Callable[[Params], str]] = {
         needs_memory,
         serialised,
         making_room,
+        filling,
         draining,
         behind,
         residency,
         foreign_use,
+        crowded,
         dying,
     )
 }

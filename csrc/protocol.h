@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* Raised when an old peer could misread a new one; the sides compare it in HELLO and CONTROL. */
-#define GPUSHARE_PROTOCOL_VERSION 1
+#define GPUSHARE_PROTOCOL_VERSION 2
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
@@ -35,6 +35,7 @@ enum gpushare_type {
     GPUSHARE_EVICTED = 7,  /* struct gpushare_moved: answer to EVICT */
     GPUSHARE_RESTORED = 8, /* struct gpushare_moved: after GRANT, the footprint is resident (or not) */
     GPUSHARE_CELL = 9,     /* struct gpushare_cell: a cell began or ended in the kernel */
+    GPUSHARE_MOVING = 10,  /* struct gpushare_moved: of an EVICT that is under way, what has left so far */
 
     /* scheduler to client */
     GPUSHARE_WELCOME = 32,   /* struct gpushare_welcome */
@@ -46,6 +47,8 @@ enum gpushare_type {
     GPUSHARE_CANCEL = 38,    /* no body: every wait that is under way ends with an error */
     GPUSHARE_CONTENDED = 39, /* struct gpushare_contended */
     GPUSHARE_END_BURST = 40, /* struct gpushare_burst: end the burst unless submissions go on */
+    GPUSHARE_ROOM = 41,      /* struct gpushare_room: more of the room that a filling grant waits for is there */
+    GPUSHARE_PREPARE = 42,   /* struct gpushare_prepare: contention is in sight (or over) */
 
     /* control programs: JSON text as the body, described in docs/control.md */
     GPUSHARE_CONTROL = 64, /* request */
@@ -57,7 +60,9 @@ enum gpushare_type {
 enum gpushare_hello_flag {
     GPUSHARE_HELLO_REATTACH = 1, /* was attached to an earlier scheduler; the usages say what is held */
     GPUSHARE_HELLO_LEASED = 2,   /* had a lease then and goes on under it */
-    GPUSHARE_HELLO_BUSY = 4      /* and is in a burst */
+    GPUSHARE_HELLO_BUSY = 4,     /* and is in a burst */
+    /* Its memory may be more than a GPU has: what has no room there is used where it is. Once so, always so. */
+    GPUSHARE_HELLO_OVERSUBSCRIBE = 8
 };
 
 enum gpushare_backend { GPUSHARE_BACKEND_PLAIN = 0, GPUSHARE_BACKEND_SWAP = 1, GPUSHARE_BACKEND_MANAGED = 2 };
@@ -127,6 +132,13 @@ struct gpushare_welcome {
     uint64_t client;    /* number of this connection, for logs */
     uint64_t quiet_ns;  /* while contended, a burst is over after a gap of this length */
     uint64_t headroom;  /* bytes to ask for beyond need, so that most allocations ask nobody */
+    /*
+     * Host memory for swapped data. If pool is 1, the message carries the descriptor of the user's pool (SCM_RIGHTS;
+     * its layout is in pool.h), and slot is the client's mark in it. A client that already has that pool (the same
+     * inode) keeps its slot: WELCOME tells it the same one.
+     */
+    uint32_t pool;
+    uint32_t slot;
 };
 
 struct gpushare_refused {
@@ -139,7 +151,12 @@ struct gpushare_lease {
     uint64_t lease; /* REQUEST: the client's own serial; GRANT: given by the scheduler */
     uint64_t at_ns;
     uint32_t cause; /* enum gpushare_cause, of RELEASED */
-    uint32_t pad;
+    /*
+     * Of GRANT. 0: the room for the whole footprint is there. 1: it is still being made, by evictions that are under
+     * way; on each GPU, no more may be resident than the last ROOM said (until the first one: than is). A REVOKE ends
+     * the wait for room: what has arrived stays, and RELEASED answers.
+     */
+    uint32_t filling;
 };
 
 struct gpushare_burst {
@@ -152,6 +169,8 @@ struct gpushare_grow {
     uint64_t serial;
     struct gpushare_usage least; /* promised, pinned and context as they must become */
     uint64_t most;               /* promised as it would best become: headroom included */
+    uint32_t oversubscribe;      /* 1: it may become more than the GPU has; the client is as with HELLO_OVERSUBSCRIBE */
+    uint32_t capturing;          /* 1: a stream capture is open, so the lease cannot be given up now */
 };
 
 struct gpushare_grown {
@@ -176,6 +195,23 @@ struct gpushare_moved {
     uint64_t duration_ns;
     uint32_t status;
     uint32_t pad;
+};
+
+struct gpushare_room {
+    uint64_t lease;
+    uint64_t resident; /* bytes of the footprint that may be on the GPU now; UINT64_MAX: all that is promised */
+    uint8_t gpu[16];
+    /*
+     * 1: under this lease, there will be no more unless the promise grows. What has no room is used where it is. Said
+     * to a client that oversubscribes, for each GPU, after each GRANT (which fills), and before a GROWN that changes
+     * it.
+     */
+    uint32_t last;
+    uint32_t pad;
+};
+
+struct gpushare_prepare {
+    uint64_t bytes; /* of the pool that the client should have pinned, in use or free; 0: unpin what is free */
 };
 
 struct gpushare_cell {

@@ -24,7 +24,17 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 log = logging.getLogger("gpushare")
 
-USAGE = "%gpushare [status] [--json] | %gpushare release [GROUP] | %gpushare offload [GROUP]"
+USAGE = (
+    "%gpushare [status] [--json] | %gpushare release [GROUP] | %gpushare offload [GROUP] | "
+    "%gpushare oversubscribe [on|off]"
+)
+
+#: What ``%gpushare oversubscribe`` answers.
+OVERSUBSCRIPTION = {
+    True: "What this kernel allocates from now on may be more than the GPU has: what has no room there is used from "
+    "the host's memory, at the speed of the bus.",
+    False: "What this kernel allocates from now on may be as much as the GPU has; what it holds already stays.",
+}
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
@@ -51,6 +61,8 @@ class Interposer:
             ("gpushare_take_interrupt", ctypes.c_int, []),
             ("gpushare_control", ctypes.c_int64, [text, ctypes.c_char_p, ctypes.c_size_t]),
             ("gpushare_group", text, []),
+            ("gpushare_oversubscribe", ctypes.c_int, [ctypes.c_int, ctypes.POINTER(text)]),
+            ("gpushare_oversubscribes", ctypes.c_int, []),
         ):  # type: Tuple[str, Any, List[Any]]
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
@@ -76,6 +88,17 @@ class Interposer:
         """The lease group of this process."""
         return bytes(self._library.gpushare_group() or b"").decode("utf-8", "replace")
 
+    def oversubscribe(self, on: bool) -> None:
+        """Let what is allocated from now on be more than the GPU has, or no longer."""
+        why = ctypes.c_char_p()
+        if self._library.gpushare_oversubscribe(int(on), ctypes.byref(why)) != 0:
+            reason = (why.value or b"the interposer does not say why").decode("utf-8", "replace")
+            raise Failure(f"this kernel cannot hold more than the GPU has: {reason}")
+
+    def oversubscribes(self) -> bool:
+        """Whether it may be more."""
+        return bool(self._library.gpushare_oversubscribes() == 1)
+
     def out_of_the_way(self) -> Optional[str]:
         """Why the interposer lets everything pass, or None."""
         why = ctypes.c_char_p()
@@ -85,7 +108,7 @@ class Interposer:
 
     def control(self, op: str, **params: Any) -> Dict[str, Any]:
         """Ask the scheduler (docs/control.md)."""
-        request = json.dumps(dict(params, op=op, protocol=1)).encode()
+        request = json.dumps(dict(params, op=op, protocol=2)).encode()
         for size in REPLY_BYTES:
             reply = ctypes.create_string_buffer(size)
             length = self._library.gpushare_control(request, reply, size)
@@ -336,6 +359,7 @@ class Magic:
         ``%gpushare [status] [--json]``: who uses the GPU, who waits and why.
         ``%gpushare release [GROUP]``: give the GPU up now, though the cell goes on.
         ``%gpushare offload [GROUP]``: the same, and move the memory to the host.
+        ``%gpushare oversubscribe [on|off]``: let new allocations be more than the GPU has (slower; docs/managed.md).
         """
         from IPython.core.error import UsageError
 
@@ -372,6 +396,12 @@ class Magic:
                 else "gives the GPU up and moves its memory out"
             )
             print("{} {}.".format(rest[0] if rest else "This kernel", done))
+            return None
+        if verb == "oversubscribe" and rest in ([], ["on"], ["off"]):
+            interposer = self._present()
+            if rest:
+                interposer.oversubscribe(rest == ["on"])
+            print(OVERSUBSCRIPTION[interposer.oversubscribes()])
             return None
         raise Failure("this is not understood: {}; use {}".format(" ".join(words), USAGE))
 
@@ -517,6 +547,11 @@ REASONS = {
     "making_room": lambda given: (
         f"moving {size(given['lack'])} of {', '.join(map(str, given['victims'])) or 'others'} out to make room"
     ),
+    "filling": lambda given: (
+        f"its memory is arriving{' while that of ' * bool(given['victims'])}"
+        f"{', '.join(map(str, given['victims']))}{' leaves' * bool(given['victims'])}: "
+        f"{size(given['arrived'])} of {size(given['footprint'])}"
+    ),
     "draining": lambda given: (
         f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
     ),
@@ -526,6 +561,10 @@ REASONS = {
     ),
     "foreign_use": lambda given: (
         f"lacks {size(given['lack'])}; programs outside gpushare hold {size(given['foreign'])}"
+    ),
+    "crowded": lambda given: (
+        f"lacks {size(given['lack'])}; others hold {size(given['fixed'])} that cannot move "
+        "(CUDA contexts, shared memory): shut a notebook down, or restart one that holds such memory"
     ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]

@@ -26,7 +26,7 @@ NAME_BYTES = 191
 #: What launch writes for one client and what the client's own children must not take for theirs.
 _OF_ONE_CLIENT = ("GPUSHARE_GROUP", "GPUSHARE_NAME", "GPUSHARE_DRIVER", "GPUSHARE_NVML")
 #: The user's to set, unless they were written for a client that we now run in.
-_SETTINGS = ("GPUSHARE_BACKEND", "GPUSHARE_MEMORY")
+_SETTINGS = ("GPUSHARE_BACKEND", "GPUSHARE_MEMORY", "GPUSHARE_OVERSUBSCRIBE")
 
 #: Libraries that otherwise take most of "their" GPU at once, so that empty notebooks would have to take turns.
 _GROW_AS_NEEDED = {
@@ -51,10 +51,13 @@ class Settings:
         Memory backend; None leaves the choice to the environment, else to the interposer.
     memory
         Most device memory of the group in bytes; None: no cap of ours.
+    oversubscribe
+        Whether one process may hold more than the GPU has (managed memory); None leaves it to the environment, else no.
     """
 
     backend: Backend | None = None
     memory: int | None = None
+    oversubscribe: bool | None = None
 
 
 def new_group() -> str:
@@ -162,6 +165,8 @@ def client_environment(
         environment["GPUSHARE_BACKEND"] = settings.backend
     if settings.memory is not None:
         environment["GPUSHARE_MEMORY"] = str(settings.memory)
+    if settings.oversubscribe is not None:
+        environment["GPUSHARE_OVERSUBSCRIBE"] = str(int(settings.oversubscribe))
     for variable, value in _GROW_AS_NEEDED.items():
         environment.setdefault(variable, value)
     return environment

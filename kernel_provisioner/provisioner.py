@@ -36,8 +36,9 @@ CONTROL_TIMEOUT = 0.2
 class GpuShareProvisioner(LocalProvisioner):
     """Starts a kernel as the local provisioner does, and as a client of the GPU's scheduler.
 
-    A kernelspec has the last word on its kernels, in ``metadata.gpushare``: ``enabled`` (true or false), ``backend``
-    and ``memory``. Whatever goes wrong on our side, the kernel starts all the same, without sharing.
+    A kernelspec has the last word on its kernels, in ``metadata.gpushare``: ``enabled`` (true or false), ``backend``,
+    ``memory`` and ``oversubscribe`` (true or false). Whatever goes wrong on our side, the kernel starts all the same,
+    without sharing.
     """
 
     enabled = Bool(
@@ -56,6 +57,13 @@ class GpuShareProvisioner(LocalProvisioner):
     memory = Unicode(
         "",
         help="Most device memory of one kernel, such as 20GiB (default: what GPUSHARE_MEMORY says, else no cap).",
+    ).tag(config=True)
+
+    oversubscribe = Bool(
+        None,
+        allow_none=True,
+        help="Whether one kernel may hold more than the GPU has, as managed memory, which is slower where it does not "
+        "fit (default: what GPUSHARE_OVERSUBSCRIBE says, else no).",
     ).tag(config=True)
 
     in_kernel_part = Bool(
@@ -209,6 +217,7 @@ class GpuShareProvisioner(LocalProvisioner):
         enabled = self.enabled
         backend = cast("Backend | None", self.backend)
         memory = parse_size(self.memory) if self.memory else None
+        oversubscribe = self.oversubscribe
         stated = (self.kernel_spec.metadata or {}).get("gpushare", {})
         if not isinstance(stated, dict):
             self._bad("gpushare", stated, 'must be an object such as {"enabled": false}')
@@ -226,11 +235,17 @@ class GpuShareProvisioner(LocalProvisioner):
                     if isinstance(value, bool) or not isinstance(value, str | int):
                         raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
                     memory = parse_size(str(value))
+                elif key == "oversubscribe":
+                    if not isinstance(value, bool):
+                        raise ValueError("must be true or false")
+                    oversubscribe = value
                 else:
-                    raise ValueError("is not known; there are enabled, backend and memory")
+                    raise ValueError(
+                        "is not known; there are enabled, backend, memory and oversubscribe"
+                    )
             except ValueError as error:
                 self._bad(f"gpushare.{key}", value, str(error))
-        return enabled, Settings(backend, memory)
+        return enabled, Settings(backend, memory, oversubscribe)
 
     def _bad(self, key: str, value: object, why: str) -> None:
         self.log.warning(

@@ -30,6 +30,13 @@ class SchedulerUnreachable(ControlError):
     """No scheduler answers; the message says what to do."""
 
 
+def peer_pid(connection: socket.socket) -> int:
+    """The process at the other end of a Unix socket; 0 where it cannot be seen from here."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[0])
+
+
 def peer_uid(connection: socket.socket) -> int:
     """The user of the process at the other end of a unix socket."""
     size = struct.calcsize("3i")

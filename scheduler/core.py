@@ -38,29 +38,39 @@ Room is made in the order in which it can be had, then by kind:
   than before (it gave its lease up to grow), room is made for it too, from those that do not run.
 
 Nothing is taken before all that the head needs can be had (give or take the debounce): it would idle meanwhile.
+Of what is taken, a little more than lacks leaves, where there is more: figures vary while they are read, and a second
+round would cost as much waiting as the first.
 
-Foreign use
------------
-NVML's used bytes are one number, read while moves are under way. What we hold is then an interval::
+Filling
+-------
+A head whose lack is on its way out, all of it, is granted at once (``Grant.filling``): what it has in host memory then
+arrives while the others' leaves. Its share is charged only for the room that it was *allotted*; every byte that comes
+free on that GPU is allotted to it (``Room``) before anybody else can have it, so the inequality holds at each step and
+``free`` is 0 for all others. What it was not allotted yet is *owed*: whoever waits next needs that much more. One share
+at a time fills on a GPU, so what leaves is never counted on twice.
 
-    stated - (being evicted, or admitted and not yet allocated)  <=  ours  <=  stated + arriving
+It holds a lease while it waits for room, and yet no cycle can come of that: what it waits for are evictions under way,
+which need no lease and nobody else's room on a GPU. They do need host memory, which its own pieces give back as they
+arrive, and of which a part is never promised (``_backed``), so that one piece can always leave. Where evictions fail or
+fall short, other victims are ordered for the rest; where there are none it gives the lease back after a bounded time,
+keeps what has arrived, and comes back to its old place.
 
-Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible;
-where an earlier reading may have been misread, the greatest that is possible.
-Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
-move.
+The peak of host memory during a switch is therefore what the GPUs cannot hold and what is in flight, and not, as it
+would be if all left before anything arrived, the newcomer's swapped data besides.
+
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any, cast
 
 from . import reasons, snapshot
+from .accounts import LARGEST, MIB, ProtocolViolation, growth
 from .events import (
+    ALL,
     AntiThrash,
     Attach,
     Burst,
@@ -83,69 +93,30 @@ from .events import (
     Growth,
     HostMemory,
     Log,
+    Moving,
     Notice,
     Quantum,
-    ReadDevice,
     Release,
     Released,
     Rename,
     Request,
     Restored,
     Revoke,
+    Room,
     Tick,
-    Usage,
     UsageChanged,
 )
+from .plan import Plan, Planner
 from .policies import POLICIES, Policy
 from .state import Client, Gpu, Group, Holding, Share, Wait
+from .stock import Keeper
 
-MIB = 1 << 20
-GIB = 1 << 30
-#: Larger figures are a fault of the client, not memory.
-LARGEST = 1 << 50
 LONGEST_QUANTUM = 3600.0
 #: Bursts that end for these causes are over; others may go on any moment.
 _OVER: frozenset[Cause] = frozenset({"cell", "idle", "release", "exit"})
-#: Kinds of victims, in the order in which they lose memory.
-_IDLE, _HELD, _WAITING, _RUNNING = range(4)
 
 
-class ProtocolViolation(Exception):
-    """A client said what cannot be; the server disconnects it. The core's state is as before the event."""
-
-    def __init__(self, client: int, text: str) -> None:
-        super().__init__(text)
-        self.client = client
-        self.text = text
-
-
-@dataclass(slots=True)
-class Plan:
-    """What stands between the head of the queue and its grant."""
-
-    #: GPUs with too little room, and by how much.
-    lacks: list[tuple[Gpu, int]] = field(default_factory=list)
-    #: The GPU that lacks room even if everybody yields, and by how much.
-    short: tuple[Gpu, int] | None = None
-    serialised: list[Group] = field(default_factory=list)
-    evict: list[tuple[Share, int]] = field(default_factory=list)
-    revoke: list[Group] = field(default_factory=list)
-    #: Revoked already; evicted already and not answered.
-    draining: list[Group] = field(default_factory=list)
-    leaving: list[Group] = field(default_factory=list)
-    #: Chosen, but protected until then.
-    later: list[tuple[float, Group]] = field(default_factory=list)
-
-
-def default_reserve(total: int) -> int:
-    """Bytes of a GPU that are never promised: for allocations that nobody states, and for rounding.
-
-    1 % of the GPU; at least 64 MiB, but no more than 2 % where that is less (small simulated GPUs).
-    """
-    return max(total // 100, min(64 * MIB, total // 50))
-
-
-class Core:
+class Core(Planner):
     """Decides who holds a lease. Feed every event to ``handle`` and carry out what it returns, in order.
 
     Parameters
@@ -164,6 +135,8 @@ class Core:
         Bytes per second of moves, until they are measured.
     fresh
         Seconds for which a reading of a GPU's memory is good for a decision.
+    margin
+        Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
     """
 
     def __init__(
@@ -179,39 +152,31 @@ class Core:
         longest_quantum: float = 30.0,
         bandwidth: float = 10e9,
         fresh: float = 0.001,
+        margin: int = 64 * MIB,
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(sorted(POLICIES))}, not {policy!r}")
+        super().__init__(reserve, bandwidth, fresh)
         self.policy: Policy = POLICIES[policy]()
         self.quantum: Quantum = _valid_quantum(quantum)
         self.anti_thrash: AntiThrash = _valid_anti_thrash(anti_thrash)
-        self.reserve = reserve
         self.debounce = debounce
         self.residency_factor = residency_factor
         self.shortest_quantum = shortest_quantum
         self.longest_quantum = longest_quantum
-        self.bandwidth = bandwidth
-        self.fresh = fresh
-        #: Growth under a lease asks for no reading younger than this: it comes often and can be handed back.
+        self.margin = margin
+        #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
+        #: often, and can be handed back.
         self.fresh_for_growth = 0.050
-        #: A reading that was asked for and has not come after this long is not waited for.
-        self.reading_timeout = 0.1
-        self.shortest_pause, self.longest_pause, self.idle_pause = 0.005, 0.1, 1.0
-        self.foreign_pause = 0.050
+        #: A lease that was granted before its room was there is taken back if no room appears for so long: while memory
+        #: is on its way out, and while none is.
+        self.filling_patience, self.starving_patience = 30.0, 1.0
         self.shortest_retry, self.longest_retry = 0.010, 1.0
 
-        self.gpus: dict[str, Gpu] = {}
-        self.groups: dict[str, Group] = {}
-        self.clients: dict[int, Client] = {}
         self.leased: dict[str, Group] = {}
-        self.queue: list[Wait] = []
-        self.host_budget = 0
-        self.promised = 0
         self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
-        self._now = 0.0
-        self._out: list[Decision] = []
-        self._deadline: float | None = None
+        self._keeper = Keeper(self)
         self._touched: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
         self._evictions: dict[int, tuple[Holding, int]] = {}
@@ -227,6 +192,7 @@ class Core:
             Grow: self._on_grow,
             UsageChanged: self._on_usage,
             Evicted: self._on_evicted,
+            Moving: self._on_moving,
             Restored: self._on_restored,
             Cell: self._on_cell,
             Cancel: self._on_cancel,
@@ -305,7 +271,9 @@ class Core:
             group.idle_since = self._now
             self.groups[group.id] = group
             self._log("join", group, pid=event.pid)
-        client = Client(event.client, event.pid, event.backend, group, event.cap)
+        client = Client(
+            event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
+        )
         self.clients[client.number] = group.clients[client.number] = client
         for usage in event.usages:
             holding = self._holding(client, usage.gpu)
@@ -328,7 +296,13 @@ class Core:
         # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
         client.lease = event.lease
         group.granted[client.number] = client
-        client.restoring = {u for u, h in client.holdings.items() if h.promised > h.resident}
+        # It knows of no limit: what it lacks may come in any moment.
+        self._end_filling(group)
+        for share in group.shares.values():
+            if share.ceiling is not None:
+                self._distribute(share, share.unallotted)
+        self._tell_room(client, anew=True)
+        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident}
         if event.busy:
             client.burst_at = self._now
             self._set_busy(client, True)
@@ -352,7 +326,9 @@ class Core:
             self._dequeue(group.wait)
         for holding in client.holdings.values():
             gpu = holding.share.gpu
-            mapped = holding.promised if client.lease is not None else holding.resident
+            mapped = holding.resident
+            if client.lease is not None:
+                mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context
             gpu.read_pause = 0.0
             self._account(holding, 0, 0, 0, 0)
@@ -369,6 +345,8 @@ class Core:
             self._log("leave", group)
             return
         for uuid in [u for u, s in group.shares.items() if not s.holdings]:
+            if self.gpus[uuid].filling is group.shares[uuid]:
+                self.gpus[uuid].filling = None
             del group.shares[uuid], self.gpus[uuid].shares[group.id]
         self._touch(group)
 
@@ -382,7 +360,8 @@ class Core:
             if client.lease is None:
                 self._grant(client)
             else:
-                self._out.append(Grant(client.number, client.lease))
+                self._out.append(self._grant_of(client, client.lease))
+                self._tell_room(client, anew=True)
             return
         client.wants = True
         if group.wait is None:
@@ -411,7 +390,7 @@ class Core:
         client = self._client(event.client)
         if client.lease is None or client.lease != event.lease:
             return
-        if event.cause == "failed":
+        if event.cause == "failed" and not client.group.yielding:
             self._retry(client)
         else:
             if event.cause == "release":
@@ -430,8 +409,17 @@ class Core:
             if cause in ("growth", "failed"):
                 self._revoke(group)
             return
+        if group.stalled and group.filling is not None:
+            # No fault of its own: it comes back to where it was, and others may go before it meanwhile.
+            group.place = group.filling
+            group.place.not_before = self._now + self._pause_after_failure(group)
+        self._end_filling(group)
         group.lease = None
-        group.yielding = group.floating = False
+        for share in group.shares.values():
+            share.ceiling = None
+            for holding in share.holdings.values():
+                holding.room = holding.promised
+        group.yielding = group.floating = group.stalled = False
         group.idle_since = self._now
         del self.leased[group.id]
         self._charge(group)
@@ -449,11 +437,14 @@ class Core:
         self._give_back(client, "failed")
         if group.wait is None:
             group.wait = self._enqueue(group, front=True)
-        pause = min(self.shortest_retry * 2.0**group.failures, self.longest_retry)
-        group.failures = min(group.failures + 1, 20)
-        group.wait.not_before = self._now + pause
+        group.wait.not_before = self._now + self._pause_after_failure(group)
         for uuid in group.shares:
             self._ask(self.gpus[uuid])
+
+    def _pause_after_failure(self, group: Group) -> float:
+        pause = min(self.shortest_retry * 2.0**group.failures, self.longest_retry)
+        group.failures = min(group.failures + 1, 20)
+        return pause
 
     def _on_restored(self, event: Restored) -> None:
         client = self._client(event.client)
@@ -469,11 +460,14 @@ class Core:
             return
         self._touch(group)
         client.restoring.discard(usage.gpu)
-        if event.status != "done":
+        if event.status == "failed":
             self._retry(client)
+        if event.status != "done":
             return
         group.failures = 0
-        holding.spare = holding.promised - holding.resident
+        # Of what is used from the host, nothing is spare.
+        if holding.share.ceiling is None or holding.room >= holding.promised:
+            holding.spare = holding.promised - holding.resident
         if event.bytes and not group.yielding and group.turn == group.lease:
             group.turn_at = self._now
 
@@ -500,6 +494,22 @@ class Core:
             holding.stuck_pause, holding.stuck_until = pause, self._now + pause
         self._log_move("evict", event)
 
+    def _on_moving(self, event: Moving) -> None:
+        client = self._client(event.client)
+        usage = event.usage
+        self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        holding, asked = self._evictions.get(event.serial, (None, 0))
+        if holding is None:
+            self._state(self._holding(client, usage.gpu), usage, moved=True)
+            return
+        if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
+            raise ProtocolViolation(client.number, "answers an eviction that was not its own")
+        # An order never shrinks to nothing before its answer: the client is still busy with it.
+        left = max(0, asked - max(0, holding.resident - usage.resident))
+        holding.evicting -= asked - left
+        self._evictions[event.serial] = (holding, left)
+        self._state(holding, usage, moved=True, expected=asked - left)
+
     # --- Memory -----------------------------------------------------------------------------------
 
     def _on_usage(self, event: UsageChanged) -> None:
@@ -519,8 +529,10 @@ class Core:
         group = client.group
         holding = self._holding(client, event.least.gpu)
         share, gpu = holding.share, holding.share.gpu
-        more, fixed = _growth(holding, event)
-        refusal = self._refusal(share, more, fixed)
+        more, fixed = growth(holding, event)
+        if event.oversubscribe and not client.oversubscribes:
+            self._oversubscribe(client)
+        refusal = self._refusal(share, more, fixed, event.oversubscribe)
         if refusal is not None and refusal[1] and not self._is_fresh(gpu):
             gpu.parked.append(event)  # only foreign use is in the way: look again before saying no
             return
@@ -531,8 +543,22 @@ class Core:
             return
         if fixed:
             self._enqueue(group, event)
+            if share.ceiling is not None and fixed > gpu.free:
+                self._revoke(group)  # its own memory is in the way
             return
-        extra = self._headroom(share, more, event.most - holding.promised - more)
+        charged = self._charged(holding, more)
+        if event.capturing and more and client.lease is not None and group.filling is None:
+            if not self._is_fresh(gpu, self.fresh_for_growth):
+                gpu.parked.append(event)
+                return
+            if charged <= gpu.free:
+                self._promise(holding, event, more, fixed, "resident")
+                return
+            if self._make_room_now(gpu, charged - gpu.free):
+                gpu.parked.append(event)
+                return
+        wish = event.most - holding.promised - more
+        extra = self._headroom(share, more, wish, event.oversubscribe)
         if group.lease is None or group.yielding:
             self._promise(
                 holding, event, more + extra, fixed, "resident" if not more else "swapped"
@@ -541,8 +567,8 @@ class Core:
         if more and not self._is_fresh(gpu, self.fresh_for_growth):
             gpu.parked.append(event)
             return
-        if more <= 0 or group.floating or self._may_take(group, gpu, more):
-            extra = min(extra, max(0, gpu.free - more))
+        if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
+            extra = min(extra, max(0, gpu.free - charged))
             if any(w.group is not group for w in self.queue if gpu in self._gpus_of(w)):
                 extra = 0
             leased = client.lease is not None or not more
@@ -553,60 +579,6 @@ class Core:
         self._promise(holding, event, more + extra, 0, "swapped")
         self._revoke(group)
 
-    def _refusal(self, share: Share, more: int, fixed: int) -> tuple[Growth, bool, str] | None:
-        """Why this could never be had: status, whether it is for foreign use alone, and the sentence."""
-        gpu, group = share.gpu, share.group
-        asked = more + fixed
-        if asked <= 0:
-            return None
-        held = share.promised + share.pinned + share.context
-        others = gpu.pinned - share.pinned + gpu.context - share.context
-        limit = gpu.total - gpu.reserve - others - gpu.foreign
-        if held + asked > limit:
-            text = (
-                f"{_gib(asked)} more would make {_gib(held + asked)}, "
-                f"but the GPU has {_gib(max(0, limit))} for one kernel"
-            )
-            if gpu.foreign:
-                text += f" (other programs hold {_gib(gpu.foreign)})"
-            return "device", held + asked <= limit + gpu.foreign, text
-        cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
-        total = sum(s.promised + s.pinned for s in group.shares.values())
-        if cap and total + asked > cap:
-            text = (
-                f"{_gib(asked)} more would make {_gib(total + asked)}, "
-                f"but this kernel is limited to {_gib(cap)}"
-            )
-            return "cap", False, text
-        backed = self._backed()
-        if more and self.promised + more > backed:
-            text = (
-                f"{_gib(more)} more would make {_gib(self.promised + more)} for all kernels, "
-                f"but the GPUs and the host's memory can back {_gib(backed)}"
-            )
-            return "host", False, text
-        return None
-
-    def _backed(self) -> int:
-        """Bytes of footprints that the GPUs and the host's memory can hold together."""
-        capacity = sum(g.total - g.reserve - g.pinned - g.context for g in self.gpus.values())
-        return max(0, capacity) + self.host_budget
-
-    def _headroom(self, share: Share, more: int, wish: int) -> int:
-        """How many of the bytes that a client would like beyond its need can be promised."""
-        low, high = 0, max(0, wish)
-        if more <= 0 or high == 0:
-            return 0
-        if self._refusal(share, more + high, 0) is None:
-            return high
-        while high - low > 2 * MIB:
-            middle = (low + high) // 2
-            if self._refusal(share, more + middle, 0) is None:
-                low = middle
-            else:
-                high = middle
-        return low
-
     def _promise(
         self, holding: Holding, event: Grow, more: int, fixed: int, status: Growth
     ) -> None:
@@ -616,10 +588,34 @@ class Core:
         context = max(holding.context, least.context)
         holding.unsettled += max(0, fixed)
         holding.spare = max(0, promised - least.promised)
+        share = holding.share
+        if share.ceiling is not None:
+            give = self._charged(holding, promised - holding.promised)
+            share.ceiling = share.goal + give
+            holding.room += give
         self._account(holding, promised, holding.resident, pinned, context)
+        self._tell_room(holding.client)
         self._out.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
             self._log("grow", holding.client.group, promised=holding.share.promised)
+
+    def _charged(self, holding: Holding, more: int) -> int:
+        """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""
+        share = holding.share
+        if share.ceiling is None or not holding.client.oversubscribes:
+            return more
+        return min(more, max(0, share.gpu.capacity - share.gpu.ghosts - share.goal))
+
+    def _oversubscribe(self, client: Client) -> None:
+        """From now on, what it holds may be more than a GPU has."""
+        client.oversubscribes = True
+        group = client.group
+        if group.lease is None or group.floating:
+            return
+        for share in group.shares.values():
+            if share.ceiling is None:
+                share.ceiling = share.promised
+                self._charge_share(share)
 
     def _may_take(self, group: Group, gpu: Gpu, more: int) -> bool:
         """Whether a holder may have more room now without holding up the head of the queue any longer."""
@@ -632,72 +628,6 @@ class Core:
                 reach = self._reach(wait, gpu, group)
                 return group.turn <= barrier or need <= 0 or need <= reach - more
         return True
-
-    def _holding(self, client: Client, uuid: str) -> Holding:
-        holding = client.holdings.get(uuid)
-        if holding is None:
-            group, gpu = client.group, self.gpus[uuid]
-            share = group.shares.get(uuid)
-            if share is None:
-                share = group.shares[uuid] = gpu.shares[group.id] = Share(group, gpu)
-            holding = client.holdings[uuid] = Holding(client, share)
-            share.holdings[client.number] = holding
-        return holding
-
-    def _state(
-        self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
-    ) -> None:
-        """Take over what a client states that it holds; ``expected`` bytes were to leave."""
-        # A move's report may have crossed a promise on its way.
-        promised = max(usage.promised, holding.promised) if moved else usage.promised
-        before = holding.resident + holding.pinned + holding.context
-        if before - usage.resident - usage.pinned - usage.context > expected:
-            # It was freed some time ago: the last reading may have been without it already.
-            holding.share.gpu.stale = True
-        holding.host = usage.host
-        holding.unsettled = 0
-        self._account(holding, promised, usage.resident, usage.pinned, usage.context)
-        holding.spare = min(holding.spare, holding.promised - holding.resident)
-
-    def _account(
-        self, holding: Holding, promised: int, resident: int, pinned: int, context: int
-    ) -> None:
-        """Set what a client holds: the only place where these sums change."""
-        share = holding.share
-        gpu = share.gpu
-        more = promised - holding.promised
-        share.promised += more
-        self.promised += more
-        holding.promised = promised
-        more = resident - holding.resident
-        share.resident += more
-        gpu.resident += more
-        holding.resident = resident
-        more = pinned - holding.pinned
-        share.pinned += more
-        gpu.pinned += more
-        holding.pinned = pinned
-        more = context - holding.context
-        share.context += more
-        gpu.context += more
-        holding.context = context
-        self._charge_share(share)
-
-    def _charge_share(self, share: Share) -> None:
-        """Set the room that is kept for what a lease brings in: the only place where it changes."""
-        group = share.group
-        leased = group.lease is not None and not group.floating
-        arriving = share.promised - share.resident if leased else 0
-        share.gpu.arriving += arriving - share.arriving
-        share.arriving = arriving
-
-    def _charge(self, group: Group) -> None:
-        for share in group.shares.values():
-            self._charge_share(share)
-
-    def _measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
-        if copied > MIB and duration > 0:
-            gpu.bandwidth += 0.3 * (moved / duration - gpu.bandwidth)
 
     # --- Cells and people -------------------------------------------------------------------------
 
@@ -780,54 +710,6 @@ class Core:
     def _on_tick(self, event: Tick) -> None:
         pass
 
-    # --- The machine ------------------------------------------------------------------------------
-
-    def _on_device(self, event: Device) -> None:
-        gpu = self.gpus.get(event.gpu)
-        if gpu is None:
-            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.bandwidth)
-            self.gpus[event.gpu] = gpu
-        if gpu.total != event.total:
-            gpu.total = event.total
-            gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
-        gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
-        if event.name:
-            gpu.name, gpu.index = event.name, event.index
-
-        stated = gpu.resident + gpu.pinned + gpu.context
-        least = most = stated
-        for share in gpu.shares.values():
-            if share.group.lease is not None:
-                most += share.promised - share.resident
-            for holding in share.holdings.values():
-                least -= holding.evicting + holding.unsettled
-        gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
-        rest = event.used - gpu.ghosts
-        # An earlier reading may have missed what was freed and stated only since: then the last value is too low.
-        last = rest if gpu.stale else gpu.foreign
-        gpu.stale = False
-        gpu.foreign = max(0, rest - most, min(last, rest - least))
-        if gpu.ghosts:
-            longest = self.longest_pause if self.queue else self.idle_pause
-            gpu.read_pause = min(max(2 * gpu.read_pause, self.shortest_pause), longest)
-
-    def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
-        """Whether the last reading may be decided on; if not, one is asked for."""
-        if self._now - gpu.read_at <= (self.fresh if age is None else age) and not gpu.stale:
-            return True
-        if self._is_overdue(gpu):
-            return True
-        self._ask(gpu)
-        return False
-
-    def _is_overdue(self, gpu: Gpu) -> bool:
-        return gpu.asked_at is not None and self._now - gpu.asked_at >= self.reading_timeout
-
-    def _ask(self, gpu: Gpu) -> None:
-        if gpu.asked_at is None:
-            gpu.asked_at = self._now
-            self._out.append(ReadDevice(gpu.uuid))
-
     # --- Deciding ---------------------------------------------------------------------------------
 
     def _decide(self) -> None:
@@ -840,12 +722,18 @@ class Core:
             if gpu.free < 0:
                 self._relieve(gpu)
         short: list[Gpu] = []
+        starved = self._fill()
         if self.queue:
             while self._serve(short):
                 short.clear()
             self._log_waits()
+        short += starved
         for gpu in self.gpus.values():
             self._watch(gpu, gpu in short)
+        said, again = self._keeper.decide(self._now)
+        self._out += said
+        if again is not None:
+            self._at(again)
         if self.leased:
             self._tell_contended()
         if self._touched:
@@ -858,6 +746,7 @@ class Core:
     def _serve(self, short: list[Gpu]) -> bool:
         """Grant one that waits, or else make room for the heads; return whether one was granted."""
         heads: dict[str, Wait] = {}
+        served: list[tuple[Wait, Plan]] = []
         for wait in self.queue:
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
@@ -876,12 +765,18 @@ class Core:
                     short.append(plan.short[0])
                     continue
                 self._carry_out(plan)
+                served.append((wait, plan))
             elif self._continues(wait):
                 self._let_grow(wait)
             if not ahead and wait.barrier is None:
                 wait.barrier = self._leases
             for uuid in self.uuids(wait):
                 heads.setdefault(uuid, wait)
+        # Last, so that it takes no room from one whose turn goes on.
+        for wait, plan in served:
+            if self._may_fill(wait, plan):
+                self._admit(wait, False, filling=True)
+                return True
         return False
 
     def _let_grow(self, wait: Wait) -> None:
@@ -893,172 +788,43 @@ class Core:
         if plan.short is None and not plan.later and not any(g.busy for g in plan.revoke):
             self._carry_out(plan)
 
-    def uuids(self, wait: Wait) -> Iterator[str] | tuple[str]:
-        """Return the GPUs that one waits for."""
-        return iter(wait.group.shares) if wait.grow is None else (wait.grow.least.gpu,)
-
-    def _gpus_of(self, wait: Wait) -> list[Gpu]:
-        return [self.gpus[u] for u in self.uuids(wait)]
-
-    def need(self, wait: Wait, gpu: Gpu) -> int:
-        """Room that serving this one takes on a GPU."""
-        group = wait.group
-        if wait.grow is None:
-            return group.shares[gpu.uuid].need
-        more, fixed = _growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
-        return fixed + (more if group.lease is not None and not group.floating else 0)
-
-    def _floats(self, group: Group) -> bool:
-        """Whether a group may run without its whole footprint resident: the GPU faults it in."""
-        return self.anti_thrash == "off" and all(
-            c.backend == "managed" for c in group.clients.values()
-        )
-
-    def _others_leased(self, group: Group) -> list[Group]:
-        return [
-            g for g in self.leased.values() if g is not group and g.shares.keys() & group.shares
-        ]
-
-    def _fits(self, wait: Wait) -> bool:
-        if wait.grow is not None:
-            gpu = self.gpus[wait.grow.least.gpu]
-            need = self.need(wait, gpu)
-            return need <= 0 or need <= gpu.free
-        group = wait.group
-        if self.anti_thrash == "on" and self._others_leased(group):
-            return False
-        for share in group.shares.values():
-            need = share.promised - share.resident
-            if need > 0 and need > share.gpu.free:
-                return self._floats(group)
-        return True
-
     def _read(self, wait: Wait) -> bool:
         """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
         fresh = True
         for gpu in self._gpus_of(wait):
             # If the spare part is used after all and has no room, the restore fails and is tried again. Not where
             # something died: it may have held more than it had stated.
-            known = wait.grow is None and not gpu.ghosts and not gpu.stale
+            known = wait.grow is None and not gpu.ghosts and not gpu.shrunk
             spare = wait.group.shares[gpu.uuid].spare if known else 0
             if self.need(wait, gpu) > spare:
                 fresh = self._is_fresh(gpu) and fresh
         return fresh
 
-    def _continues(self, wait: Wait) -> bool:
-        """Whether it comes back within its residency, its memory still in."""
-        group = wait.group
-        # Headroom that was promised and never used is not in: what counts is that nothing was taken.
-        return (
-            wait.grow is None
-            and group.turn > 0
-            and group.intact
-            and self._now < group.turn_at + self.residency(group)
-        )
+    def _make_room_now(self, gpu: Gpu, lack: int) -> bool:
+        """Have memory moved out of those without a lease, whatever their residency; return whether that will do.
 
-    def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
-        """Whether those before it are held up no longer for its being served now."""
-        group = wait.group
-        for head in ahead or ():
-            if wait.grow is None and (
-                self.anti_thrash == "on" or any(s.evicting for s in group.shares.values())
-            ):
-                return False
-            for gpu in self._gpus_of(head):
-                if gpu.uuid in self.uuids(wait):
-                    take, need = self.need(wait, gpu), self.need(head, gpu)
-                    if need > 0 and need > self._reach(head, gpu, group) - take:
-                        return False
-        return True
-
-    def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        """Room that the head of the queue can count on without one group."""
-        barrier = self._leases if head.barrier is None else head.barrier
-        own = head.group if head.grow is None or head.group.lease is not None else None
-        room = gpu.free
-        for share in gpu.shares.values():
-            group = share.group
-            if group is own or group is without:
-                continue
-            if group.lease is None:
-                room += share.resident
-            elif group.turn <= barrier:
-                room += share.resident + share.arriving
-        return room
-
-    def plan(self, wait: Wait, waiters: bool = False) -> Plan:
-        """Choose whom one that waits takes its room from, and find out when.
-
-        With ``waiters``, others that wait are not protected.
+        For a stream capture: who waits for its lease waits for the capture's end, and that for this memory.
         """
-        plan = Plan()
-        now, soon = self._now, self._now + self.debounce
-        group = wait.group
-        if self.anti_thrash == "on" and wait.grow is None:
-            for other in self._others_leased(group):
-                plan.serialised.append(other)
-                end = self.quantum_end(other)
-                if other.yielding:
-                    plan.draining.append(other)
-                elif not other.busy or end <= now:
-                    plan.revoke.append(other)
-                else:
-                    plan.later.append((end, other))
-        if wait.grow is None and self._floats(group):
-            return plan
-        for gpu in self._gpus_of(wait):
-            lack = self.need(wait, gpu) - gpu.free
-            if lack <= 0:
+        lack -= gpu.leaving
+        victims = [s for s in gpu.shares.values() if s.group.lease is None]
+        victims.sort(key=lambda s: self.policy.victim_rank(s.group))
+        orders: list[tuple[Share, int]] = []
+        for share in victims:
+            stuck = any(h.stuck_until > self._now for h in share.holdings.values())
+            size = 0 if stuck else min(lack, share.resident - share.evicting)
+            if size <= 0:
                 continue
-            plan.lacks.append((gpu, lack))
-            victims: list[tuple[float, int, tuple[float, ...], float, int, Share]] = []
-            for share in gpu.shares.values():
-                other = share.group
-                if other is group and (wait.grow is None or group.lease is not None):
-                    continue
-                if other.lease is None:
-                    leaving = share.evicting
-                    if leaving:
-                        lack -= leaving
-                        plan.leaving.append(other)
-                    size = share.resident - leaving
-                    when = self._evictable_at(share)
-                    kind = _WAITING if other.wait is not None else _IDLE
-                    if waiters and kind == _WAITING:
-                        when = max(h.stuck_until for h in share.holdings.values())
-                elif other.yielding or other in plan.revoke:
-                    lack -= share.resident + share.arriving
-                    if other.yielding and other not in plan.draining:
-                        plan.draining.append(other)
-                    continue
-                elif other.busy or other.state == "moving":
-                    size = share.resident + share.arriving
-                    kind, when = _RUNNING, self.quantum_end(other)
-                else:
-                    size = share.resident + share.arriving
-                    kind, when = _HELD, self.movable_at(other)
-                if size > 0:
-                    # The debounce is too short to choose somebody else for.
-                    order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
-                    victims.append((order, kind, self.policy.victim_rank(other), when, size, share))
-            victims.sort(key=_by_order)
-            for order, kind, _, when, size, share in victims:
-                if lack <= 0:
-                    break
-                take = min(size, lack)
-                lack -= take
-                if kind in (_HELD, _RUNNING):
-                    if order > 0:
-                        plan.later.append((when, share.group))
-                    elif share.group not in plan.revoke:
-                        plan.revoke.append(share.group)
-                elif when <= now:
-                    plan.evict.append((share, take))
-                else:
-                    plan.later.append((when, share.group))
-            if lack > 0 and plan.short is None:
-                plan.short = (gpu, lack)
-        return plan
+            lack -= size
+            ended = share.group.ended_at
+            if ended is not None and ended + self.debounce > self._now:
+                self._at(ended + self.debounce)
+            else:
+                orders.append((share, size))
+        if lack > 0 or gpu.filling is not None:
+            return False
+        for share, size in orders:
+            self._evict(share, size)
+        return True
 
     def _carry_out(self, plan: Plan) -> None:
         now = self._now
@@ -1123,68 +889,6 @@ class Core:
             for share, size in evict:
                 self._evict(share, size)
 
-    def _watch(self, gpu: Gpu, short: bool) -> None:
-        """Read again by itself while ghosts or foreign use matter."""
-        if gpu.asked_at is not None:
-            if self._is_overdue(gpu):
-                gpu.asked_at = self._now
-                self._out.append(ReadDevice(gpu.uuid))
-            self._at(gpu.asked_at + self.reading_timeout)
-            return
-        if gpu.ghosts:
-            pause = min(gpu.read_pause, self.longest_pause) if self.queue else gpu.read_pause
-        elif short:
-            pause = self.foreign_pause
-        else:
-            return
-        if gpu.read_at + pause <= self._now:
-            self._ask(gpu)
-        self._at(max(gpu.read_at + pause, self._now + self.shortest_pause))
-
-    # --- Times ------------------------------------------------------------------------------------
-
-    def move_cost(self, group: Group) -> float:
-        """Return the seconds that it takes to move a group's footprint one way."""
-        return sum(s.promised / s.gpu.bandwidth for s in group.shares.values())
-
-    def quantum_of(self, group: Group) -> float:
-        """Return the seconds for which a running holder is left alone."""
-        if self.quantum != "auto":
-            return self.quantum
-        wish = self.residency_factor * self.move_cost(group)
-        return min(max(wish, self.shortest_quantum), self.longest_quantum)
-
-    def quantum_end(self, group: Group) -> float:
-        """When a running holder may be revoked for one that waits."""
-        end = group.turn_at + self.quantum_of(group)
-        if group.state == "moving":
-            # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
-            end += max(1.0, self.residency_factor * self.move_cost(group))
-        return end
-
-    def residency(self, group: Group) -> float:
-        """Return the seconds for which a group's memory stays once it is in."""
-        return min(self.residency_factor * self.move_cost(group), self.quantum_of(group))
-
-    def movable_at(self, group: Group) -> float:
-        """When the memory of a group that does not run may be taken."""
-        if group.turn == 0:
-            return 0.0
-        if group.lease is None and not group.intact:
-            # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
-            return 0.0
-        if group.ended_at is not None and not group.cells:
-            return group.ended_at + self.debounce
-        return group.turn_at + self.residency(group)
-
-    def _evictable_at(self, share: Share) -> float:
-        stuck = max(h.stuck_until for h in share.holdings.values())
-        return max(self.movable_at(share.group), stuck)
-
-    def _at(self, when: float) -> None:
-        if self._deadline is None or when < self._deadline:
-            self._deadline = when
-
     # --- Doing ------------------------------------------------------------------------------------
 
     def _enqueue(self, group: Group, grow: Grow | None = None, front: bool = False) -> Wait:
@@ -1194,6 +898,9 @@ class Core:
             first = self.queue[0]
             since, number = min(since, first.since - 1e-9), first.number - 1
         wait = Wait(group, number, since, grow)
+        if grow is None and group.place is not None:
+            wait = Wait(group, group.place.number, group.place.since)
+            wait.not_before, group.place = group.place.not_before, None
         insort(self.queue, wait, key=self.policy.queue_rank)
         self._new_waits.append(wait)
         return wait
@@ -1205,7 +912,7 @@ class Core:
         if wait.group.wait is wait:
             wait.group.wait = None
 
-    def _admit(self, wait: Wait, continues: bool) -> None:
+    def _admit(self, wait: Wait, continues: bool, filling: bool = False) -> None:
         group = wait.group
         self._dequeue(wait)
         waited = max(0.0, self._now - wait.since)
@@ -1216,20 +923,37 @@ class Core:
         if wait.grow is not None:
             client = self.clients[wait.grow.client]
             holding = client.holdings[wait.grow.least.gpu]
-            more, fixed = _growth(holding, wait.grow)
+            more, fixed = growth(holding, wait.grow)
             mapped = more <= 0 or client.lease is not None
             self._promise(holding, wait.grow, more, fixed, "resident" if mapped else "swapped")
             return
         self._leases += 1
+        if filling:
+            group.filling, group.filled_at = wait, self._now
+            for share in group.shares.values():
+                share.gpu.filling = share
+                for holding in share.holdings.values():
+                    holding.room = holding.told = holding.resident
         self._begin_lease(group, self._leases)
+        for share in group.shares.values():
+            if filling:
+                self._allot(share)
+            elif share.ceiling is not None:
+                self._distribute(share, share.unallotted)
         if not continues:
             group.turn, group.turn_at = self._leases, self._now
         self._log("grant", group, waited=waited)
         self._grant_waiting(group)
 
     def _begin_lease(self, group: Group, lease: int) -> None:
-        group.lease = lease
         group.floating = self._floats(group)
+        for share in group.shares.values():
+            if share.oversubscribes and not group.floating:
+                share.ceiling = max(share.goal, share.resident)
+                for holding in share.holdings.values():
+                    yields = holding.client.oversubscribes or share.gpu.filling is share
+                    holding.room = holding.resident if yields else holding.promised
+        group.lease = lease
         group.intact = True
         group.ran_before = 0.0
         self.leased[group.id] = group
@@ -1253,7 +977,119 @@ class Core:
         group.ended_at = None
         group.totals.bursts += 1
         self._set_busy(client, True)
-        self._out.append(Grant(client.number, client.lease))
+        self._out.append(self._grant_of(client, client.lease))
+        self._tell_room(client, anew=True)
+
+    def _grant_of(self, client: Client, lease: int) -> Grant:
+        """One that may hold more than the GPU has is told how much comes in, also where all the room is there."""
+        return Grant(
+            client.number, lease, client.group.filling is not None or client.oversubscribes
+        )
+
+    # --- Filling ----------------------------------------------------------------------------------
+
+    def _may_fill(self, wait: Wait, plan: Plan) -> bool:
+        """Whether all that the head lacks is on its way out: then it need not wait for the last byte of it."""
+        if wait.grow is not None or wait.group.lease is not None or self._floats(wait.group):
+            return False
+        gpus = self._gpus_of(wait)
+        if plan.later or plan.revoke or plan.draining or plan.serialised:
+            return False
+        if any(gpu.filling is not None for gpu in gpus):
+            return False
+        return self._read(wait) and all(
+            self.need(wait, gpu) <= gpu.free + gpu.leaving - wait.group.shares[gpu.uuid].evicting
+            for gpu in gpus
+        )
+
+    def _fill(self) -> list[Gpu]:
+        """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
+        starved: list[Gpu] = []
+        groups = {g.filling.group.id: g.filling.group for g in self.gpus.values() if g.filling}
+        for group in groups.values():
+            if group.yielding:
+                continue
+            for share in group.shares.values():
+                self._allot(share)
+            for client in group.granted.values():
+                self._tell_room(client)
+            if not any(share.missing for share in group.shares.values()):
+                self._end_filling(group)
+                continue
+            self._make_more_room(group, starved)
+        return starved
+
+    def _allot(self, share: Share) -> None:
+        give = min(share.gpu.free, share.missing)
+        if give <= 0 or not self._is_fresh(share.gpu, self.fresh_for_growth):
+            return
+        share.group.filled_at = self._now
+        self._distribute(share, give)
+
+    def _distribute(self, share: Share, give: int) -> None:
+        # What has to be on the GPU; then those that were granted first: the others have not asked yet.
+        for holding in sorted(
+            share.holdings.values(), key=lambda h: (h.client.oversubscribes, h.client.lease is None)
+        ):
+            part = min(give, holding.promised - holding.room)
+            holding.room += part
+            give -= part
+        self._charge_share(share)
+
+    def _tell_room(self, client: Client, anew: bool = False) -> None:
+        fills = client.group.filling is not None
+        if client.lease is None or not (fills or client.oversubscribes):
+            return
+        for holding in client.holdings.values():
+            share = holding.share
+            limited = share.ceiling is not None and client.oversubscribes
+            if anew:
+                holding.told = holding.resident if holding.promised or limited else ALL
+                holding.told_last = False
+            room = ALL if holding.room >= holding.promised and not limited else holding.room
+            last = client.oversubscribes and share.gpu.filling is not share
+            if room > holding.told or (last and (room != holding.told or not holding.told_last)):
+                holding.told, holding.told_last = room, last
+                self._out.append(Room(client.number, client.lease, share.gpu.uuid, room, last))
+
+    def _end_filling(self, group: Group) -> None:
+        """All the room is there, or the lease is not: from now on the share is charged as any other."""
+        if group.filling is None:
+            return
+        for share in group.shares.values():
+            if share.gpu.filling is share:
+                share.gpu.filling = None
+            for holding in share.holdings.values():
+                if share.ceiling is None or not holding.client.oversubscribes:
+                    holding.room = holding.promised
+        if not group.yielding:
+            for client in group.granted.values():
+                self._tell_room(client)
+        group.filling = None
+        self._charge(group)
+
+    def _make_more_room(self, group: Group, starved: list[Gpu]) -> None:
+        """See to it that what one that fills still lacks is on its way: evictions may fail or fall short."""
+        assert group.filling is not None
+        plan = self.plan(group.filling)
+        patience = self.filling_patience
+        if plan.short is not None:
+            gpu, lack = plan.short
+            starved.append(gpu)
+            if gpu.ghosts < lack:
+                patience = self.starving_patience
+        elif plan.later or plan.revoke or plan.draining:
+            # It must not keep room for long that somebody else could use.
+            patience = self.starving_patience
+            self._carry_out(plan)
+        else:
+            self._carry_out(plan)
+        end = group.filled_at + patience
+        if self._now >= end:
+            group.stalled = True
+            self._revoke(group)
+        else:
+            self._at(end)
 
     def _revoke(self, group: Group) -> None:
         if group.yielding or group.lease is None:
@@ -1341,47 +1177,6 @@ class Core:
             self._new_waits.remove(wait)
             wait.logged = True
             self._log("wait", wait.group, reason=reasons.reason(self, wait, self._now))
-
-    # --- Checking ---------------------------------------------------------------------------------
-
-    def _client(self, number: int) -> Client:
-        client = self.clients.get(number)
-        if client is None:
-            raise ProtocolViolation(number, "is not attached")
-        return client
-
-    def _check(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
-        if usage.gpu not in self.gpus:
-            raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
-        sizes = (usage.promised, usage.resident, usage.pinned, usage.context, usage.host)
-        if min(sizes) < 0 or max(sizes) > LARGEST:
-            raise ProtocolViolation(client, "states a size that cannot be")
-        if usage.resident > usage.promised and not growth:
-            raise ProtocolViolation(client, "states more resident than it was promised")
-        if backend == "plain" and usage.promised:
-            raise ProtocolViolation(client, "states memory that can move, without a backend for it")
-
-    def _check_moved(
-        self, client: Client, usage: Usage, moved: int, copied: int, duration: float
-    ) -> None:
-        self._check(client.number, client.backend, usage)
-        if min(moved, copied) < 0 or max(moved, copied) > LARGEST or not 0 <= duration < 1e9:
-            raise ProtocolViolation(client.number, "states a move that cannot be")
-
-
-def _growth(holding: Holding, event: Grow) -> tuple[int, int]:
-    """How many bytes more are asked for: of those that can move, and of those that cannot."""
-    least = event.least
-    fixed = max(0, least.pinned - holding.pinned) + max(0, least.context - holding.context)
-    return max(0, least.promised - holding.promised), fixed
-
-
-def _by_order(victim: tuple[Any, ...]) -> tuple[Any, ...]:
-    return victim[:3]
-
-
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
 
 
 def _valid_quantum(quantum: object) -> Quantum:

@@ -18,6 +18,8 @@ MoveStatus = Literal["done", "partial", "failed"]
 AntiThrash = Literal["auto", "on", "off"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
+#: As ``Room.resident``: the room for all that is promised is there.
+ALL = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Attach:
     leased: bool = False
     busy: bool = False
     lease: int = 0
+    #: May hold more than a GPU has: what has no room is used from the host.
+    oversubscribe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +86,18 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Grow:
-    """A client wants more memory: at least ``least``, best ``most`` promised bytes."""
+    """A client wants more memory: at least ``least``, best ``most`` promised bytes.
+
+    ``oversubscribe``: more than the GPU has, if need be; the client is one that oversubscribes from now on.
+    ``capturing``: a stream capture is open, which needs what is allocated and for which the lease is kept.
+    """
 
     client: int
     serial: int
     least: Usage
     most: int
+    oversubscribe: bool = False
+    capturing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +108,19 @@ class UsageChanged:
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
+    client: int
+    serial: int
+    usage: Usage
+    bytes: int
+    copied: int
+    duration: float
+    status: MoveStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Moving:
+    """Of an eviction that is under way: what has left so far. ``Evicted`` comes in the end all the same."""
+
     client: int
     serial: int
     usage: Usage
@@ -188,8 +211,8 @@ class Tick:
 
 
 Event = (
-    Attach | Detach | Request | Burst | Released | Grow | UsageChanged | Evicted | Restored | Cell
-    | Cancel | Release | Rename | Configure | Device | HostMemory | Notice | Tick
+    Attach | Detach | Request | Burst | Released | Grow | UsageChanged | Evicted | Moving | Restored
+    | Cell | Cancel | Release | Rename | Configure | Device | HostMemory | Notice | Tick
 )  # fmt: skip
 
 
@@ -198,8 +221,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class Grant:
+    """A lease. ``filling``: its room is still being made; ``Room`` says how much of it is there."""
+
     client: int
     lease: int
+    filling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +271,35 @@ class EndBurst:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """Under a grant that fills: so many bytes of the client's footprint may be on the GPU now, or ``ALL``.
+
+    ``last``: the lease brings no more, unless the promise grows; the rest is used from the host.
+    """
+
+    client: int
+    lease: int
+    gpu: str
+    resident: int
+    last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have so many bytes of the host's pool page-locked, in use or ahead of need."""
+
+    client: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """Have so many bytes of the host's pool at hand, in use or ahead of need."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadDevice:
     """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
 
@@ -261,4 +316,7 @@ class Log:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
-Decision = Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | ReadDevice | Log
+Decision = (
+    Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | Room | Prepare | Stock
+    | ReadDevice | Log
+)  # fmt: skip

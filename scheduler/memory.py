@@ -37,6 +37,11 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
     return max(0, min(limits, default=0))
 
 
+def machine_memory(root: Path = Path("/")) -> int:
+    """Bytes of host memory that the machine has."""
+    return _meminfo(root).get("MemTotal", 0)
+
+
 def _meminfo(root: Path) -> dict[str, int]:
     found = {}
     for line in _read(root / "proc/meminfo").splitlines():

@@ -29,6 +29,7 @@ USAGE: int = lib.GPUSHARE_USAGE
 EVICTED: int = lib.GPUSHARE_EVICTED
 RESTORED: int = lib.GPUSHARE_RESTORED
 CELL: int = lib.GPUSHARE_CELL
+MOVING: int = lib.GPUSHARE_MOVING
 WELCOME: int = lib.GPUSHARE_WELCOME
 REFUSED: int = lib.GPUSHARE_REFUSED
 GRANT: int = lib.GPUSHARE_GRANT
@@ -38,6 +39,8 @@ GROWN: int = lib.GPUSHARE_GROWN
 CANCEL: int = lib.GPUSHARE_CANCEL
 CONTENDED: int = lib.GPUSHARE_CONTENDED
 END_BURST: int = lib.GPUSHARE_END_BURST
+ROOM: int = lib.GPUSHARE_ROOM
+PREPARE: int = lib.GPUSHARE_PREPARE
 CONTROL: int = lib.GPUSHARE_CONTROL
 REPLY: int = lib.GPUSHARE_REPLY
 EVENT: int = lib.GPUSHARE_EVENT
@@ -81,6 +84,8 @@ _EVICT_P = _pointer("evict")
 _MOVED_P = _pointer("moved")
 _CELL_P = _pointer("cell")
 _CONTENDED_P = _pointer("contended")
+_ROOM_P = _pointer("room")
+_PREPARE_P = _pointer("prepare")
 
 HEADER_SIZE: int = ffi.sizeof("struct gpushare_header")
 _USAGE_SIZE: int = ffi.sizeof("struct gpushare_usage")
@@ -105,6 +110,7 @@ _FROM_CLIENT = {
     EVICTED: _exactly(_MOVED_P),
     RESTORED: _exactly(_MOVED_P),
     CELL: _exactly(_CELL_P),
+    MOVING: _exactly(_MOVED_P),
     CONTROL: (2, MAX_REQUEST - HEADER_SIZE),
 }
 _FROM_SCHEDULER = {
@@ -117,6 +123,8 @@ _FROM_SCHEDULER = {
     CANCEL: (0, 0),
     CONTENDED: _exactly(_CONTENDED_P),
     END_BURST: _exactly(_BURST_P),
+    ROOM: _exactly(_ROOM_P),
+    PREPARE: _exactly(_PREPARE_P),
     REPLY: (2, MAX_REPLY - HEADER_SIZE),
     EVENT: (2, MAX_REPLY - HEADER_SIZE),
 }
@@ -255,6 +263,7 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
         reattach=bool(hello.flags & lib.GPUSHARE_HELLO_REATTACH),
         leased=bool(hello.flags & lib.GPUSHARE_HELLO_LEASED),
         busy=bool(hello.flags & lib.GPUSHARE_HELLO_BUSY),
+        oversubscribe=bool(hello.flags & lib.GPUSHARE_HELLO_OVERSUBSCRIBE),
         lease=hello.lease,
     )
 
@@ -276,7 +285,8 @@ def _decode_released(client: int, group: str, body: bytes) -> ev.Event:
 
 def _decode_grow(client: int, group: str, body: bytes) -> ev.Event:
     grow = ffi.from_buffer(_GROW_P, body)
-    return ev.Grow(client, grow.serial, _usage(grow.least), grow.most)
+    over, capturing = bool(grow.oversubscribe), bool(grow.capturing)
+    return ev.Grow(client, grow.serial, _usage(grow.least), grow.most, over, capturing)
 
 
 def _decode_usage(client: int, group: str, body: bytes) -> ev.Event:
@@ -284,7 +294,7 @@ def _decode_usage(client: int, group: str, body: bytes) -> ev.Event:
 
 
 def _decode_moved(
-    event: type[ev.Evicted] | type[ev.Restored], client: int, body: bytes
+    event: type[ev.Evicted] | type[ev.Moving] | type[ev.Restored], client: int, body: bytes
 ) -> ev.Event:
     moved = ffi.from_buffer(_MOVED_P, body)
     return event(
@@ -300,6 +310,10 @@ def _decode_moved(
 
 def _decode_evicted(client: int, group: str, body: bytes) -> ev.Event:
     return _decode_moved(ev.Evicted, client, body)
+
+
+def _decode_moving(client: int, group: str, body: bytes) -> ev.Event:
+    return _decode_moved(ev.Moving, client, body)
 
 
 def _decode_restored(client: int, group: str, body: bytes) -> ev.Event:
@@ -321,6 +335,7 @@ _DECODERS = {
     EVICTED: _decode_evicted,
     RESTORED: _decode_restored,
     CELL: _decode_cell,
+    MOVING: _decode_moving,
 }
 
 
@@ -374,9 +389,12 @@ def _nanoseconds(seconds: float) -> int:
     return max(0, int(seconds * NANO))
 
 
-def welcome(client: int, waiting: int, quiet: float, headroom: int) -> bytes:
-    """WELCOME: answers HELLO."""
-    body = (VERSION, waiting, client, _nanoseconds(quiet), headroom)
+def welcome(
+    client: int, waiting: int, quiet: float, headroom: int, slot: int | None = None
+) -> bytes:
+    """WELCOME: answers HELLO. With a slot, the pool's descriptor goes along with it."""
+    pool = (0, 0) if slot is None else (1, slot)
+    body = (VERSION, waiting, client, _nanoseconds(quiet), headroom, *pool)
     return _frame(WELCOME, ffi.new(_WELCOME_P, body))
 
 
@@ -385,9 +403,9 @@ def refused(code: int, text: str) -> bytes:
     return _frame(REFUSED, ffi.new(_REFUSED_P, (code, 0, _cut(text, _REFUSED_TEXT_SIZE))))
 
 
-def grant(lease: int, at: float = 0.0) -> bytes:
+def grant(lease: int, at: float = 0.0, *, filling: bool = False) -> bytes:
     """GRANT."""
-    return _frame(GRANT, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, 0)))
+    return _frame(GRANT, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, filling)))
 
 
 def revoke(lease: int, at: float = 0.0) -> bytes:
@@ -422,11 +440,21 @@ def end_burst(at: float) -> bytes:
     return _frame(END_BURST, ffi.new(_BURST_P, body))
 
 
+def room(lease: int, gpu: str, resident: int, *, last: bool = False) -> bytes:
+    """ROOM."""
+    return _frame(ROOM, ffi.new(_ROOM_P, (lease, resident, gpu_bytes(gpu), last, 0)))
+
+
+def prepare(size: int) -> bytes:
+    """PREPARE."""
+    return _frame(PREPARE, ffi.new(_PREPARE_P, (size,)))
+
+
 def encode(decision: ev.Decision, now: float) -> bytes | None:
     """The frame that carries a decision to its client, or None for one that goes to no client."""
     match decision:
         case ev.Grant():
-            return grant(decision.lease, now)
+            return grant(decision.lease, now, filling=decision.filling)
         case ev.Revoke():
             return revoke(decision.lease, now)
         case ev.Evict():
@@ -439,6 +467,10 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
             return contended(decision.waiting)
         case ev.EndBurst():
             return end_burst(decision.at)
+        case ev.Room():
+            return room(decision.lease, decision.gpu, decision.resident, last=decision.last)
+        case ev.Prepare():
+            return prepare(decision.bytes)
         case _:
             return None
 
@@ -498,6 +530,7 @@ def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
         lib.GPUSHARE_HELLO_REATTACH * attach.reattach
         | lib.GPUSHARE_HELLO_LEASED * attach.leased
         | lib.GPUSHARE_HELLO_BUSY * attach.busy
+        | lib.GPUSHARE_HELLO_OVERSUBSCRIBE * attach.oversubscribe
     )
     head = ffi.new(
         _HELLO_P,
@@ -540,13 +573,18 @@ def encode_event(event: ev.Event) -> bytes:
             return _frame(RELEASED, ffi.new(_LEASE_P, (event.lease, 0, cause, 0)))
         case ev.Grow():
             least = _usage_values(event.least)
-            return _frame(GROW, ffi.new(_GROW_P, (event.serial, least, event.most)))
+            return _frame(
+                GROW,
+                ffi.new(
+                    _GROW_P,
+                    (event.serial, least, event.most, event.oversubscribe, event.capturing),
+                ),
+            )
         case ev.UsageChanged():
             return _frame(USAGE, ffi.new(_USAGE_P, _usage_values(event.usage)))
-        case ev.Evicted() | ev.Restored():
-            evicted = isinstance(event, ev.Evicted)
+        case ev.Evicted() | ev.Moving() | ev.Restored():
             body = (
-                event.serial if isinstance(event, ev.Evicted) else event.lease,
+                event.lease if isinstance(event, ev.Restored) else event.serial,
                 _usage_values(event.usage),
                 event.bytes,
                 event.copied,
@@ -554,7 +592,8 @@ def encode_event(event: ev.Event) -> bytes:
                 _MOVE_CODES[event.status],
                 0,
             )
-            return _frame(EVICTED if evicted else RESTORED, ffi.new(_MOVED_P, body))
+            kinds = {ev.Evicted: EVICTED, ev.Moving: MOVING, ev.Restored: RESTORED}
+            return _frame(kinds[type(event)], ffi.new(_MOVED_P, body))
         case ev.Cell():
             at, phase = _nanoseconds(event.at), _PHASE_CODES[event.phase]
             return _frame(CELL, ffi.new(_CELL_P, (at, phase, 0, _cut(event.msg_id, _MSG_ID_SIZE))))
@@ -573,7 +612,8 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
     body = frame.body
     match frame.type:
         case lib.GPUSHARE_GRANT:
-            return ev.Grant(client, ffi.from_buffer(_LEASE_P, body).lease)
+            lease = ffi.from_buffer(_LEASE_P, body)
+            return ev.Grant(client, lease.lease, bool(lease.filling))
         case lib.GPUSHARE_REVOKE:
             return ev.Revoke(client, ffi.from_buffer(_LEASE_P, body).lease)
         case lib.GPUSHARE_EVICT:
@@ -589,6 +629,12 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
             return ev.Contended(client, ffi.from_buffer(_CONTENDED_P, body).waiting)
         case lib.GPUSHARE_END_BURST:
             return ev.EndBurst(client, ffi.from_buffer(_BURST_P, body).at_ns / NANO)
+        case lib.GPUSHARE_ROOM:
+            more = ffi.from_buffer(_ROOM_P, body)
+            gpu, last = gpu_name(ffi.buffer(more.gpu)[:]), bool(more.last)
+            return ev.Room(client, more.lease, gpu, more.resident, last)
+        case lib.GPUSHARE_PREPARE:
+            return ev.Prepare(client, ffi.from_buffer(_PREPARE_P, body).bytes)
         case _:
             raise ProtocolError(f"a frame of type {frame.type} out of turn")
 
@@ -601,13 +647,20 @@ class Welcome(NamedTuple):
     client: int
     quiet: float
     headroom: int
+    #: The client's mark in the pool that came along, or None: there is none.
+    slot: int | None
 
 
 def decode_welcome(body: bytes) -> Welcome:
     """The body of WELCOME."""
     answer = ffi.from_buffer(_WELCOME_P, body)
     return Welcome(
-        answer.version, answer.contended, answer.client, answer.quiet_ns / NANO, answer.headroom
+        answer.version,
+        answer.contended,
+        answer.client,
+        answer.quiet_ns / NANO,
+        answer.headroom,
+        answer.slot if answer.pool else None,
     )
 
 

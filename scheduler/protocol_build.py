@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Builds ``jupyter_gpushare._protocol``: ``csrc/protocol.h`` for Python.
+"""Builds ``jupyter_gpushare._protocol``: ``csrc/protocol.h`` and ``csrc/pool*.h`` for Python.
 
 ``python -m jupyter_gpushare.scheduler.protocol_build`` builds it in place; the packaging hook calls
 `build`. The compiler is called directly because ``ffi.compile()`` goes through setuptools, which
@@ -22,15 +22,18 @@ MODULE = "jupyter_gpushare._protocol"
 #: The file's name: one build serves every CPython from 3.10 on.
 FILE_NAME = "_protocol.abi3.so"
 OLDEST_PYTHON = 0x030A0000
+HEADERS = ("protocol.h", "pool.h", "pool_care.h")
+
+_CONSTANT = re.compile(r"\s*#define\s+\w+\s+(0x[0-9a-fA-F]+|\d+)\s*$")
+_BODY = re.compile(
+    r"^static inline ([^{;]+\))\s*\{(?:[^\n]*\}|\n.*?^\})$", re.MULTILINE | re.DOTALL
+)
 
 
 def declarations(header: str) -> str:
-    """What cffi is to know of the header: all but the lines that only compilers understand."""
-    kept = []
-    for line in header.splitlines():
-        if line.lstrip().startswith("#") and not re.match(r"\s*#define\s+\w+\s+\d+\s*$", line):
-            continue
-        kept.append(line)
+    """What cffi is to know of a header: all but the lines that only compilers understand."""
+    lines = _BODY.sub(r"\1;", header).splitlines()
+    kept = [line for line in lines if not line.lstrip().startswith("#") or _CONSTANT.match(line)]
     return "\n".join(kept) + "\n"
 
 
@@ -51,7 +54,7 @@ def build(
     out_dir
         Where the extension is put.
     include_dir
-        The folder of ``protocol.h``.
+        The folder of ``protocol.h`` and ``pool.h``.
     python_include
         The folder of ``Python.h``; default: the running interpreter's.
     flags
@@ -65,8 +68,9 @@ def build(
     command = shlex.split(cc) if isinstance(cc, str) else list(cc)
     python = python_include or Path(sysconfig.get_path("include"))
     ffi = cffi.FFI()
-    ffi.cdef(declarations((include_dir / "protocol.h").read_text(encoding="utf-8")))
-    ffi.set_source(MODULE, '#include "protocol.h"\n')
+    for name in HEADERS:
+        ffi.cdef(declarations((include_dir / name).read_text(encoding="utf-8")))
+    ffi.set_source(MODULE, "".join(f'#include "{name}"\n' for name in HEADERS))
     out_dir.mkdir(parents=True, exist_ok=True)
     target = out_dir / FILE_NAME
     with tempfile.TemporaryDirectory(dir=out_dir, prefix=".protocol-") as work:

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .core import Core, Plan
+    from .core import Core
+    from .plan import Plan
     from .state import Gpu, Group, Wait
 
 
@@ -20,16 +21,25 @@ def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
         return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
     plan = core.plan(wait)
     if plan.short is not None:
-        gpu, lack = plan.short
-        if gpu.ghosts >= lack or (gpu.ghosts and not gpu.foreign):
-            return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
-        return _foreign(gpu, lack)
+        return _short(group, *plan.short)
     if wait.not_before > now:
         # Its memory did not come in although there seemed to be room.
         gpus = [core.gpus[u] for u in group.shares]
         gpu = max(gpus, key=lambda g: group.shares[g.uuid].need)
         return _foreign(gpu, max(0, group.shares[gpu.uuid].need - gpu.free))
     return _of_plan(core, wait, plan, now)
+
+
+def filling(core: Core, group: Group) -> dict[str, Any] | None:
+    """Return whose memory has to leave for one that fills, or None for one that does not fill."""
+    if group.filling is None:
+        return None
+    share = max(group.shares.values(), key=lambda s: (s.missing, s.gpu.uuid))
+    victims = [s.group.name for s in share.gpu.shares.values() if s.evicting]
+    return _reason(
+        "filling",
+        arrived=share.resident, footprint=share.goal, gpu=share.gpu.uuid, victims=victims,
+    )  # fmt: skip
 
 
 def estimate(core: Core, wait: Wait, now: float) -> float | None:
@@ -93,6 +103,17 @@ def _holder(group: Group) -> dict[str, str]:
 
 def _draining(holder: Group, now: float) -> dict[str, Any]:
     return _reason("draining", **_holder(holder), **{"for": max(0.0, now - holder.revoked_at)})
+
+
+def _short(group: Group, gpu: Gpu, lack: int) -> dict[str, Any]:
+    """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
+    own = group.shares.get(gpu.uuid)
+    fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
+    if gpu.ghosts >= lack or gpu.ghosts > max(gpu.foreign, fixed):
+        return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
+    if fixed > gpu.foreign:
+        return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=fixed)
+    return _foreign(gpu, lack)
 
 
 def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:

@@ -73,6 +73,7 @@ class Requests:
         status = self._server.core.status(now)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
+        status["host"]["pool"] = self._server.pool_status()
         return {
             "status": {
                 "version": __version__,

@@ -16,17 +16,19 @@ import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from . import events as ev
 from . import protocol
+from .accounts import ProtocolViolation
 from .address import AddressError
-from .control import peer_uid
-from .core import Core, ProtocolViolation
+from .control import peer_pid, peer_uid
+from .core import Core
 from .devices import Devices
-from .memory import host_budget
+from .memory import host_budget, machine_memory
+from .pool import Pool
 from .requests import Requests
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,8 @@ HEADROOM = 64 << 20
 #: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
 #: since waking it up again would take as long as all the rest of a hand-off.
 ALERT = 0.0005
+#: Seconds for which pages of the pool that nobody wants any more are kept: contention comes and goes.
+KEEP = 10.0
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
 POLL = 1.0
 
@@ -141,6 +145,21 @@ class Connection(asyncio.Protocol):
             return
         self.transport.write(data)
 
+    def write_with(self, data: bytes, descriptor: int) -> bool:
+        """Send a message that a descriptor goes along with; False if something else has to go before it.
+
+        asyncio's transports cannot do that. But they do send at once what a socket takes, so nothing is overtaken.
+        """
+        if self._hung_up or self.transport.get_write_buffer_size():
+            return False
+        with self.transport.get_extra_info("socket").dup() as copy:
+            try:
+                sent = socket.send_fds(copy, [data], [descriptor])
+            except OSError:
+                return False
+        self.transport.write(data[sent:])
+        return True
+
     def refuse(self, code: int, text: str) -> None:
         """Send REFUSED and end the connection."""
         log.warning("%s: refused: %s", self, text)
@@ -203,6 +222,11 @@ class Server:
         self._alert_until = 0.0
         self._readings: set[asyncio.Task[None]] = set()
         self._requests = Requests(self)
+        #: Host memory for swapped data; None where the system gives none: clients have their own then.
+        self.pool: Pool | None = None
+        self._target = 0
+        #: Since when fewer pages are wanted than exist.
+        self._surplus_since: float | None = None
 
     # --- Life ---------------------------------------------------------------------------------
 
@@ -216,6 +240,10 @@ class Server:
         """
         for device in self.devices.start():
             self._learn(device)
+        try:
+            self.pool = Pool(machine_memory())
+        except OSError as error:
+            log.warning("no pool of host memory: %s; every client has its own", error.strerror)
         self._poll()
         path = self.options.path
         with contextlib.suppress(FileNotFoundError):
@@ -249,6 +277,11 @@ class Server:
         # One round of the loop, in which the transports send what they have and close.
         await asyncio.sleep(0)
         self.devices.stop()
+        if self.pool is not None:
+            for process in self.pool.lent.values():
+                self._forget(process.fileno())
+            self.pool.close()
+            self.pool = None
 
     # --- Connections --------------------------------------------------------------------------
 
@@ -284,8 +317,23 @@ class Server:
         for decision in decisions:
             if isinstance(decision, ev.Contended) and decision.client == connection.number:
                 waiting = decision.waiting
-        connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
+        self._welcome(connection, waiting, attach)
         self._execute(decisions, now)
+
+    def _welcome(self, connection: Connection, waiting: int, attach: ev.Attach) -> None:
+        pool = self.pool
+        slot = None
+        if pool is not None and attach.backend == "swap":
+            pid = peer_pid(connection.transport.get_extra_info("socket"))
+            slot = pool.lend(pid, again=attach.reattach) if pid else None
+        if pool is not None and slot is not None:
+            data = protocol.welcome(connection.number, waiting, QUIET, HEADROOM, slot)
+            if connection.write_with(data, pool.descriptor):
+                descriptor = pool.lent[slot].fileno()
+                if descriptor is not None:
+                    self._loop.add_reader(descriptor, self._reap)
+                return
+        connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
 
     def answer(self, connection: Connection, body: bytes) -> None:
         """Answer a control request."""
@@ -322,6 +370,9 @@ class Server:
                     if not self._fresh:
                         self._loop.call_soon(self.publish)
                     self._fresh.append((now, decision))
+                case ev.Stock():
+                    self._target = decision.bytes
+                    self._size_pool()
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
                 case ev.ReadDevice():
@@ -380,6 +431,50 @@ class Server:
         self._deadline = None
         self.handle(ev.Tick())
 
+    # --- The pool -----------------------------------------------------------------------------
+
+    def _forget(self, descriptor: int | None) -> None:
+        if descriptor is not None:
+            self._loop.remove_reader(descriptor)
+
+    def _reap(self) -> None:
+        """Clean up after processes that have ended."""
+        if self.pool is None:
+            return
+        for process in list(self.pool.lent.values()):
+            if process.has_ended():
+                self._forget(process.fileno())
+        self.pool.reap()
+        self._size_pool()
+
+    def _size_pool(self) -> None:
+        """Have as many pages ready as are wanted, and give back what has been too many for a while."""
+        pool = self.pool
+        if pool is None:
+            return
+        limit = max(0, self._budget - self._held_outside())
+        target = min(self._target, limit)
+        now = time.monotonic()
+        most = limit
+        if not self._clients:
+            target = most = 0
+        elif pool.allocated() <= target:
+            self._surplus_since = None
+        elif self._surplus_since is None:
+            self._surplus_since = now
+        elif now - self._surplus_since >= KEEP:
+            most = target
+        pool.order(limit=limit, target=target, most=most)
+
+    def pool_status(self) -> dict[str, int] | None:
+        """Return the pool as docs/control.md describes it."""
+        return None if self.pool is None else asdict(self.pool.figures())
+
+    def _held_outside(self) -> int:
+        """Bytes of swapped data that are not in the pool: of an earlier scheduler's, or of clients without a slot."""
+        held = sum(self._held.values())
+        return held if self.pool is None else max(0, held - self.pool.figures().in_use)
+
     # --- Devices and memory -------------------------------------------------------------------
 
     def _knows(self, gpu: str) -> bool:
@@ -413,10 +508,12 @@ class Server:
             self._learn(device)
 
     def _poll(self) -> None:
-        budget = host_budget(self.options.host_memory, sum(self._held.values()))
+        taken = 0 if self.pool is None else self.pool.allocated()
+        budget = host_budget(self.options.host_memory, taken + self._held_outside())
         if budget != self._budget:
             self._budget = budget
             self.handle(ev.HostMemory(budget))
+        self._reap()
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
         self._poller = self._loop.call_later(POLL, self._poll)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the core knows: GPUs, lease groups, their clients, and what each holds where.
 
-Sums are kept, never recomputed, and only ``Core._account`` and ``Core._charge`` change them:
+Sums are kept, never recomputed, and only ``Accounts`` changes them (``accounts.py``):
 
     Holding (client x GPU)  -- summed into -->  Share (group x GPU)  -- summed into -->  Gpu
 """
@@ -30,16 +30,20 @@ class Gpu:
     read_at: float
     #: Bytes per second of moves to and from the host: measured, at first a guess.
     bandwidth: float
+    promised: int = 0
     resident: int = 0
     pinned: int = 0
     context: int = 0
-    #: Of leased footprints, bytes that are not resident yet: their room is taken all the same.
+    #: Of leased footprints, bytes that are not resident yet: their room is taken all the same. Of a share that fills,
+    #: only what it was allotted.
     arriving: int = 0
+    #: The share that gets all room that appears here, because its lease was granted before the room was there.
+    filling: Share | None = None
     foreign: int = 0
     ghosts: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
-    #: What is stated has shrunk since the last reading.
-    stale: bool = False
+    #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
+    shrunk: int = 0
     #: When a reading was asked for that has not come yet.
     asked_at: float | None = None
     #: When to read again by itself, and after which pause then.
@@ -62,6 +66,21 @@ class Gpu:
             - self.arriving
         )
 
+    @property
+    def capacity(self) -> int:
+        """Room for footprints."""
+        return self.total - self.reserve - self.foreign - self.pinned - self.context
+
+    @property
+    def owed(self) -> int:
+        """Bytes that a share that fills has yet to be allotted."""
+        return 0 if self.filling is None else self.filling.missing
+
+    @property
+    def leaving(self) -> int:
+        """Bytes that are on their way out."""
+        return sum(s.evicting for s in self.shares.values())
+
 
 @dataclass(slots=True, eq=False)
 class Holding:
@@ -76,6 +95,12 @@ class Holding:
     host: int = 0
     #: Bytes that the client was told to move out, while it has not answered.
     evicting: int = 0
+    #: While its group fills, or holds more than the GPU has: bytes of the promise that may be on the GPU, and what the
+    #: client was last told of that.
+    room: int = 0
+    told: int = 0
+    #: It was told that there will be no more.
+    told_last: bool = False
     #: Pinned bytes and contexts that were admitted and perhaps are not allocated yet.
     unsettled: int = 0
     #: Of the promise, what was not allocated when all was last in: it needs no memory yet.
@@ -98,11 +123,42 @@ class Share:
     context: int = 0
     #: The part of ``gpu.arriving`` that is this group's.
     arriving: int = 0
+    #: Under a lease of a group that oversubscribes: bytes that it brings in, where more is promised. None: all.
+    ceiling: int | None = None
+
+    @property
+    def oversubscribes(self) -> bool:
+        """Whether what has no room may be used from the host."""
+        return any(h.client.oversubscribes for h in self.holdings.values())
+
+    @property
+    def floor(self) -> int:
+        """Bytes of the promise that have to be on the GPU."""
+        return sum(h.promised for h in self.holdings.values() if not h.client.oversubscribes)
+
+    @property
+    def goal(self) -> int:
+        """Bytes of the promise that are on the GPU under a lease."""
+        if self.ceiling is not None:
+            return min(self.ceiling, self.promised)
+        if self.group.lease is not None or not self.oversubscribes:
+            return self.promised
+        return min(self.promised, max(self.floor, self.gpu.capacity - self.gpu.ghosts))
 
     @property
     def need(self) -> int:
         """Bytes that a lease would bring in."""
-        return self.promised - self.resident
+        return max(0, self.goal - self.resident)
+
+    @property
+    def missing(self) -> int:
+        """While it fills: bytes of the footprint that no room was allotted to."""
+        return self.unallotted if self.gpu.filling is self and not self.group.yielding else 0
+
+    @property
+    def unallotted(self) -> int:
+        """Bytes that a lease brings in and that no client has room for yet."""
+        return max(0, self.goal - sum(h.room for h in self.holdings.values()))
 
     @property
     def evicting(self) -> int:
@@ -124,6 +180,8 @@ class Client:
     backend: Backend
     group: Group
     cap: int
+    #: It may hold more than a GPU has.
+    oversubscribes: bool = False
     holdings: dict[str, Holding] = field(default_factory=dict)
     #: The lease that it was granted and has not given back.
     lease: int | None = None
@@ -163,6 +221,13 @@ class Group:
     lease: int | None = None
     granted: dict[int, Client] = field(default_factory=dict)
     yielding: bool = False
+    #: Its lease was granted while room was still being made: the place in the queue that it had; and when it last got
+    #: any room, and whether it was revoked because it got none.
+    filling: Wait | None = None
+    filled_at: float = 0.0
+    stalled: bool = False
+    #: The place in the queue that it may come back to.
+    place: Wait | None = None
     revoked_at: float = 0.0
     #: Not charged for what is not resident (``anti_thrash=off`` and managed memory).
     floating: bool = False

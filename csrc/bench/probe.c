@@ -6,6 +6,8 @@
  * It is a library, loaded into a Python process, because a library can be built for old systems where a program cannot.
  *
  *   probe MODULE launch COUNT GAP_NS   launches an empty kernel COUNT times, GAP_NS apart; prints "<ns per launch>"
+ *   probe MODULE slab LIVE COUNT       with LIVE blocks of 512 B to 64 KiB live, frees one and allocates another, COUNT
+ *                                      times; prints "<ns per free and allocation>"
  *   probe MODULE serve                 carries out commands from standard input, one a line, and answers each:
  *     alloc BYTES          "ok"
  *     touch                writes to the memory: "<start> <end>"
@@ -117,6 +119,35 @@ static void time_launches(unsigned long count, unsigned long gap)
     printf("%.3f\n", (double)spent / (double)count);
 }
 
+/* Any order of magnitude alike. The same sizes and the same order in each run. */
+static size_t block_size(uint64_t *random)
+{
+    *random = *random * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    size_t octave = (size_t)512 << (*random >> 33) % 7;
+    return octave + (size_t)(*random >> 40) % octave;
+}
+
+static void time_blocks(unsigned long live, unsigned long count)
+{
+    int (*alloc)(address *, size_t) = symbol("cuMemAlloc_v2");
+    int (*release)(address) = symbol("cuMemFree_v2");
+    uint64_t random = 1;
+    address *blocks = calloc(live, sizeof(*blocks));
+    if (blocks == NULL || live == 0 || count == 0)
+        require(2, "slab LIVE COUNT");
+    for (unsigned long i = 0; i < live; i++)
+        require(alloc(&blocks[i], block_size(&random)), "cuMemAlloc");
+    uint64_t begin = now();
+    for (unsigned long i = 0; i < count; i++) {
+        size_t size = block_size(&random);
+        address *block = &blocks[(random >> 20) % live];
+        require(release(*block), "cuMemFree");
+        require(alloc(block, size), "cuMemAlloc");
+    }
+    printf("%.3f\n", (double)(now() - begin) / (double)count);
+    free(blocks);
+}
+
 static void loop(double seconds, unsigned gap_us)
 {
     static uint64_t waits[MOST_WAITS][2];
@@ -218,11 +249,14 @@ __attribute__((visibility("default"))) int gpushare_probe(int count, char **argu
     if (count == 5 && strcmp(arguments[2], "launch") == 0) {
         set_up(arguments[1]);
         time_launches(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));
+    } else if (count == 5 && strcmp(arguments[2], "slab") == 0) {
+        set_up(arguments[1]);
+        time_blocks(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));
     } else if (count == 3 && strcmp(arguments[2], "serve") == 0) {
         set_up(arguments[1]);
         serve();
     } else {
-        fprintf(stderr, "usage: probe MODULE launch COUNT GAP_NS | probe MODULE serve\n");
+        fprintf(stderr, "usage: probe MODULE launch COUNT GAP_NS | MODULE slab LIVE COUNT | MODULE serve\n");
         return 2;
     }
     return 0;

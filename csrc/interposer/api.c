@@ -37,6 +37,20 @@ void gpushare_cell_end(const char *msg_id)
     gs_client_cell(GPUSHARE_PHASE_END, msg_id);
 }
 
+int gpushare_oversubscribe(int on, const char **why)
+{
+    const char *reason = gs_client_why_not();
+    bool done = reason == NULL && gs_memory_oversubscribe(on != 0, &reason);
+    if (why != NULL)
+        *why = reason;
+    return done ? 0 : -1;
+}
+
+int gpushare_oversubscribes(void)
+{
+    return gs_memory_oversubscribes();
+}
+
 uint32_t gpushare_contended(void)
 {
     return gs_client_contended();

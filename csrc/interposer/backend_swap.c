@@ -5,12 +5,15 @@
  * CUDA graphs, stay valid.
  */
 #include "block.h"
-#include "gate.h"
+#include "ipc.h"
+#include "peer.h"
 #include "real.h"
 
 static CUmemAllocationProp properties_of(const struct gs_block *block)
 {
+    /* Shareable from the start: another process may ask for it (cuIpcGetMemHandle) when it is too late to change. */
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = gs_ipc_handle_type(block->ordinal),
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->ordinal}};
 }
 
@@ -24,17 +27,23 @@ static void unreserve(struct gs_block *block)
     GS_REAL(cuMemAddressFree)(block->base, block->size);
 }
 
-static void unmap(struct gs_block *block, unsigned i)
+/* If the driver refuses, the memory is there as before. */
+static CUresult unmap(struct gs_block *block, unsigned i)
 {
-    GS_REAL(cuMemUnmap)(gs_piece_address(block, i), gs_piece_bytes(block, i));
+    CUresult result = GS_REAL(cuMemUnmap)(gs_piece_address(block, i), gs_piece_bytes(block, i));
+    if (result != CUDA_SUCCESS)
+        return result;
     GS_REAL(cuMemRelease)(block->pieces[i].handle);
     block->pieces[i].handle = 0;
+    return CUDA_SUCCESS;
 }
 
 static CUresult map(struct gs_block *block, unsigned i)
 {
     CUmemAllocationProp properties = properties_of(block);
-    CUmemAccessDesc access = {.location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    CUmemAccessDesc access[1 + GPUSHARE_MAX_GPUS] = {
+        {.location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    unsigned accesses = 1 + gs_peer_access(block->context, block->ordinal, access + 1);
     CUdeviceptr address = gs_piece_address(block, i);
     size_t bytes = gs_piece_bytes(block, i);
     CUmemGenericAllocationHandle *handle = &block->pieces[i].handle;
@@ -47,7 +56,7 @@ static CUresult map(struct gs_block *block, unsigned i)
         *handle = 0;
         return result;
     }
-    result = GS_REAL(cuMemSetAccess)(address, bytes, &access, 1);
+    result = GS_REAL(cuMemSetAccess)(address, bytes, access, accesses);
     if (result != CUDA_SUCCESS)
         unmap(block, i);
     return result;
@@ -57,40 +66,30 @@ static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
 {
     (void)stream;
     CUresult result = map(block, i);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS)
         block->pieces[i].state = GS_PIECE_RESIDENT;
-    }
     return result;
 }
 
 static CUresult start_out(struct gs_block *block, unsigned i, CUstream stream)
 {
-    struct gs_piece *piece = &block->pieces[i];
-    size_t bytes = gs_piece_bytes(block, i);
-    piece->host = gs_host_take(bytes);
-    if (piece->host == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result =
-        GS_REAL(cuMemcpyDtoHAsync_v2)(gs_host_address(piece->host), gs_piece_address(block, i), bytes, stream);
-    if (result != CUDA_SUCCESS) {
-        gs_host_give(piece->host);
-        piece->host = NULL;
-    }
-    return result;
+    return gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);
 }
 
 static CUresult finish_out(struct gs_block *block, unsigned i)
 {
-    unmap(block, i);
-    block->pieces[i].state = GS_PIECE_SWAPPED;
-    return CUDA_SUCCESS;
+    CUresult result = unmap(block, i);
+    if (result == CUDA_SUCCESS)
+        block->pieces[i].state = GS_PIECE_SWAPPED;
+    return result;
 }
 
 static CUresult discard(struct gs_block *block, unsigned i)
 {
-    unmap(block, i);
-    block->pieces[i].state = GS_PIECE_EMPTY;
-    return CUDA_SUCCESS;
+    CUresult result = unmap(block, i);
+    if (result == CUDA_SUCCESS)
+        block->pieces[i].state = GS_PIECE_EMPTY;
+    return result;
 }
 
 static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
@@ -98,8 +97,7 @@ static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
     CUresult result = map(block, i);
     if (result != CUDA_SUCCESS)
         return result;
-    result = GS_REAL(cuMemcpyHtoDAsync_v2)(gs_piece_address(block, i), gs_host_address(block->pieces[i].host),
-                                           gs_piece_bytes(block, i), stream);
+    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
     if (result != CUDA_SUCCESS)
         unmap(block, i);
     return result;
@@ -107,12 +105,7 @@ static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
 
 static void finish_in(struct gs_block *block, unsigned i)
 {
-    struct gs_piece *piece = &block->pieces[i];
-    gs_host_give(piece->host);
-    piece->host = NULL;
-    /* Never equal to the gate's count again, so that it counts as written. */
-    piece->passes = UINT64_MAX;
-    piece->state = GS_PIECE_RESIDENT;
+    block->pieces[i].state = GS_PIECE_RESIDENT;
 }
 
 static void abort_in(struct gs_block *block, unsigned i)
@@ -125,15 +118,13 @@ static void drop(struct gs_block *block, unsigned i)
     struct gs_piece *piece = &block->pieces[i];
     if (piece->state == GS_PIECE_RESIDENT)
         unmap(block, i);
-    if (piece->host != NULL)
-        gs_host_give(piece->host);
-    piece->host = NULL;
     piece->state = GS_PIECE_EMPTY;
 }
 
 const struct gs_backend gs_backend_swap = {
     .id = 1,
     .name = "swap",
+    .needs_host = true,
     .reserve = reserve,
     .unreserve = unreserve,
     .populate = populate,

@@ -16,24 +16,30 @@ struct gs_piece {
     enum gs_piece_state state;
     CUmemGenericAllocationHandle handle;
     struct gs_host_piece *host;
-    uint64_t passes; /* the gate's count when it got empty memory: unchanged means that nothing wrote to it */
+    bool moving;         /* the mover's; under gs_memory_lock */
+    bool far;            /* SWAPPED, and used where it is: the GPU has no room for it; under gs_memory_lock */
+    uint64_t passes;     /* the gate's count when it got empty memory: unchanged means that nothing wrote to it */
+    CUdeviceptr scratch; /* backend_vmm: where it is mapped for a copy */
 };
 
-/* A free range of a slab, in order of the offset. */
-struct gs_extent {
-    size_t offset, size;
-    struct gs_extent *next;
-};
+struct gs_backend;
+struct gs_slab;
+struct gs_vmm_handle;
 
 struct gs_block {
+    const struct gs_backend *backend;
     CUdeviceptr base;
     size_t size, piece_size;
     unsigned piece_count;
     CUdevice ordinal;
     CUcontext context;
-    bool slab, moving, doomed;
+    bool moving, doomed;
+    unsigned flights;            /* pieces that the mover has under way */
+    bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
+    unsigned access_round;       /* see gs_block_next_held */
+    struct gs_vmm_handle *owner; /* backend_vmm's */
     unsigned allocations;
-    struct gs_extent *free; /* of a slab */
+    struct gs_slab *slab; /* NULL: not for small allocations */
     struct gs_block *next, **link;
     struct gs_piece pieces[];
 };
@@ -48,19 +54,32 @@ static inline CUdeviceptr gs_piece_address(const struct gs_block *block, unsigne
     return block->base + (CUdeviceptr)i * block->piece_size;
 }
 
+static inline void gs_piece_give_host(struct gs_piece *piece)
+{
+    if (piece->host != NULL)
+        gs_host_give(piece->host);
+    piece->host = NULL;
+}
+
+/* Queues the copies between the piece's host memory and the address. If one fails, those before it are done then. */
+CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream);
+
 /*
- * A backend. The block's context is current in the calling thread. start_* queue work on `stream`; finish_* are called
- * once that work is done. A function that fails leaves the piece as it was.
+ * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.
+ * start_* queue work on `stream`; finish_* are called once that work is done. A function that fails leaves the piece as
+ * it was.
  */
 struct gs_backend {
     uint32_t id; /* enum gpushare_backend */
     const char *name;
+    bool needs_host; /* a piece has its `host` from before start_out until after finish_in; the mover sees to it */
     CUresult (*reserve)(struct gs_block *block);
     void (*unreserve)(struct gs_block *block);                                 /* no piece has memory any more */
     CUresult (*populate)(struct gs_block *block, unsigned i, CUstream stream); /* EMPTY to RESIDENT */
     CUresult (*start_out)(struct gs_block *block, unsigned i, CUstream stream);
     CUresult (*finish_out)(struct gs_block *block, unsigned i); /* RESIDENT to SWAPPED */
     CUresult (*discard)(struct gs_block *block, unsigned i);    /* RESIDENT, never written, to EMPTY */
+    void (*stay)(struct gs_block *block, unsigned i); /* not RESIDENT to SWAPPED, and used where it is; may be NULL */
     CUresult (*start_in)(struct gs_block *block, unsigned i, CUstream stream);
     void (*finish_in)(struct gs_block *block, unsigned i); /* SWAPPED to RESIDENT */
     void (*abort_in)(struct gs_block *block, unsigned i);  /* the copy of start_in failed */
@@ -69,5 +88,6 @@ struct gs_backend {
 
 extern const struct gs_backend gs_backend_swap;
 extern const struct gs_backend gs_backend_managed;
+extern const struct gs_backend gs_backend_vmm;
 
 #endif

@@ -11,4 +11,19 @@ bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind);
 /* Some capture is open: the context must not be synchronised, since that would invalidate it. */
 bool gs_capture_open(void);
 
+/* The calling thread began one of them. */
+bool gs_capture_own(void);
+
+/* False if a capture is open. Else none begins until gs_capture_allow is called, so the context may be synchronised. */
+bool gs_capture_forbid(void);
+void gs_capture_allow(void);
+
+/* The captures that are open were broken off: what is left for the application is to end them. */
+void gs_capture_forget(void);
+
+/* They go with their context. */
+void gs_capture_context_ends(CUcontext context);
+
+void gs_capture_after_fork(void);
+
 #endif

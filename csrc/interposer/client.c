@@ -7,9 +7,13 @@
 #include "capture.h"
 #include "connection.h"
 #include "context.h"
+#include "devices.h"
 #include "gate.h"
+#include "graph_memory.h"
+#include "host.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "mover.h"
 #include "real.h"
 #include "say.h"
 
@@ -38,6 +42,8 @@ static const uint64_t longest_retry = 1 * SECOND;
 static const uint64_t alone_after = 5 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
+/* A capture that was begun and never ended holds a lease that is wanted back no longer than this (milliseconds). */
+static const uint64_t default_capture_patience = 30000;
 /* One that comes and goes within this time has not come back: it may fall over at what we ask of it. */
 static const uint64_t stable_after = 2 * SECOND;
 /* An end that the server saw is believed if nothing is submitted for this long after it. */
@@ -46,7 +52,7 @@ static const uint64_t end_check_delay = 2 * MILLISECOND;
 static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
 
 enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
-enum release_step { RELEASE_NONE, RELEASE_INSIDE, RELEASE_DRAIN };
+enum release_step { RELEASE_NONE, RELEASE_CAPTURE, RELEASE_INSIDE, RELEASE_DRAIN };
 
 /* One thread that waits for GROWN; lives on its stack. */
 struct pending_growth {
@@ -88,6 +94,8 @@ static struct {
     enum release_step release;
     enum gpushare_cause release_cause;
     unsigned release_polls;
+    uint64_t release_since;
+    uint64_t capture_patience;
 
     uint32_t contended;
     uint64_t quiet_gap, shortest_quiet_gap;
@@ -101,7 +109,18 @@ static struct {
     struct gs_inbox inbox;
     struct deferred_frame deferred[MOST_DEFERRED];
     unsigned deferred_count;
-} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER, .lock = PTHREAD_MUTEX_INITIALIZER, .socket = -1, .wake = -1};
+    enum { NO_MOVE, MOVE_OUT, MOVE_IN, MOVE_IN_FILLING } move;
+    uint64_t move_lease;
+    uint64_t revoked;                              /* the lease that the last REVOKE named */
+    struct gpushare_room rooms[GPUSHARE_MAX_GPUS]; /* of the lease that the last ROOM named */
+    unsigned room_count;
+    uint64_t prepare;
+    bool prepare_waits; /* for a context */
+} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER,
+            .lock = PTHREAD_MUTEX_INITIALIZER,
+            .socket = -1,
+            .wake = -1,
+            .inbox.descriptor = -1};
 
 uint64_t gs_now_ns(void)
 {
@@ -181,6 +200,21 @@ static void learn_quiet_gap(void)
         client.quiet_gap = longest_quiet_gap;
 }
 
+static bool lacks_memory(enum gpushare_cause cause)
+{
+    return cause == GPUSHARE_CAUSE_GROWTH || cause == GPUSHARE_CAUSE_FAILED;
+}
+
+/* What it allocated during a capture comes with the next lease, for which this one waits for the capture's end. */
+static bool waits_for_itself(void)
+{
+    if (client.release == RELEASE_NONE || !lacks_memory(client.release_cause) || !gs_capture_own())
+        return false;
+    gs_say("memory that was allocated during a stream capture has no room on the GPU before the capture is over; end "
+           "the capture before you submit work beside it");
+    return true;
+}
+
 CUresult gs_client_acquire(void)
 {
     CUresult result = CUDA_SUCCESS;
@@ -196,6 +230,10 @@ CUresult gs_client_acquire(void)
             break;
         }
         if (client.failures != failures) {
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            break;
+        }
+        if (waits_for_itself()) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
@@ -226,12 +264,14 @@ CUresult gs_client_acquire(void)
 
 static void give_up_locked(enum gpushare_cause cause)
 {
-    if (!client.leased || client.release != RELEASE_NONE)
+    bool may_begin = client.release == RELEASE_NONE || (client.release == RELEASE_CAPTURE && lacks_memory(cause));
+    if (!client.leased || !may_begin)
         return;
     gs_gate_shut();
     client.release = RELEASE_INSIDE;
     client.release_cause = cause;
     client.release_polls = 0;
+    client.release_since = gs_now_ns();
     client.ended_by_quiet = client.ended_by_quiet && cause == GPUSHARE_CAUSE_REVOKE;
 }
 
@@ -251,6 +291,8 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     pthread_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
     pending.request.serial = ++client.serial;
+    pending.request.oversubscribe = gs_memory_oversubscribes();
+    pending.request.capturing = gs_capture_open();
     pending.next = client.growths;
     client.growths = &pending;
     send_frame(GPUSHARE_GROW, &pending.request, sizeof(pending.request));
@@ -349,6 +391,14 @@ const char *gs_client_group(void)
     return client.hello.group;
 }
 
+bool gs_client_leased(void)
+{
+    pthread_mutex_lock(&client.lock);
+    bool leased = client.leased;
+    pthread_mutex_unlock(&client.lock);
+    return leased;
+}
+
 uint64_t gs_client_cap(void)
 {
     return client.hello.cap;
@@ -424,6 +474,23 @@ static void open_gate(void *lease)
     pthread_mutex_unlock(&client.lock);
 }
 
+/* Pages are locked in a context: before there is one, there is nothing to move either. */
+static void prepare_if_possible(void)
+{
+    CUcontext context = client.prepare_waits ? gs_context_any() : NULL;
+    if (context == NULL)
+        return;
+    client.prepare_waits = false;
+    gs_host_prepare(client.prepare, context);
+}
+
+static void on_prepare(const struct gpushare_prepare *prepare)
+{
+    client.prepare = prepare->bytes;
+    client.prepare_waits = true;
+    prepare_if_possible();
+}
+
 static void on_grant(const struct gpushare_lease *grant)
 {
     uint64_t lease = grant->lease;
@@ -432,34 +499,89 @@ static void on_grant(const struct gpushare_lease *grant)
     pthread_mutex_unlock(&client.lock);
     if (stale)
         return;
+    prepare_if_possible();
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
-    unsigned devices = gs_memory_restore(moved, open_gate, &lease);
+    unsigned devices;
+    client.move = grant->filling ? MOVE_IN_FILLING : MOVE_IN;
+    client.move_lease = lease;
+    enum gs_restored restored = gs_mover_restore(moved, &devices, open_gate, &lease);
+    client.move = NO_MOVE;
     pthread_mutex_lock(&client.lock);
     for (unsigned i = 0; i < devices; i++) {
         moved[i].serial = lease;
         send_frame(GPUSHARE_RESTORED, &moved[i], sizeof(moved[i]));
     }
-    if (!client.leased)
-        client.requested = true; /* the scheduler queues us again after a failure */
+    if (restored == GS_RESTORE_ENDED) {
+        struct gpushare_lease released = {.lease = lease, .at_ns = gs_now_ns(), .cause = GPUSHARE_CAUSE_FAILED};
+        send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
+        client.requested = false;
+        if (client.waiters != 0)
+            send_request();
+    } else if (restored == GS_RESTORE_FAILED) {
+        client.requested = client.socket >= 0; /* the scheduler queues us again */
+    } else if (client.revoked == lease) {
+        give_up_locked(GPUSHARE_CAUSE_REVOKE);
+    }
     pthread_mutex_unlock(&client.lock);
 }
 
 static void on_revoke(const struct gpushare_lease *revoke)
 {
+    client.revoked = revoke->lease;
     pthread_mutex_lock(&client.lock);
     if (client.lease == revoke->lease)
         give_up_locked(GPUSHARE_CAUSE_REVOKE);
     pthread_mutex_unlock(&client.lock);
 }
 
+/* May come before its grant is looked at, which waits for the end of a move. */
+static void on_room(const struct gpushare_room *room)
+{
+    if (client.room_count != 0 && client.rooms[0].lease != room->lease)
+        client.room_count = 0;
+    unsigned i = 0;
+    while (i < client.room_count && memcmp(client.rooms[i].gpu, room->gpu, sizeof(room->gpu)) != 0)
+        i++;
+    if (i == GPUSHARE_MAX_GPUS)
+        return;
+    if (room->last)
+        gs_device_set_limit(room->gpu, room->resident);
+    client.rooms[i] = *room;
+    if (i == client.room_count)
+        client.room_count++;
+}
+
+uint64_t gs_client_room(const uint8_t gpu[16], bool *last)
+{
+    *last = client.move != MOVE_IN_FILLING;
+    if (*last)
+        return gs_device_limit(gpu);
+    for (unsigned i = 0; i < client.room_count; i++) {
+        const struct gpushare_room *room = &client.rooms[i];
+        if (room->lease != client.move_lease || memcmp(room->gpu, gpu, sizeof(room->gpu)) != 0)
+            continue;
+        *last = room->last || room->resident == UINT64_MAX;
+        return room->resident;
+    }
+    return 0;
+}
+
+void gs_client_moved(const struct gpushare_moved *moved)
+{
+    pthread_mutex_lock(&client.lock);
+    send_frame(GPUSHARE_MOVING, moved, sizeof(*moved));
+    pthread_mutex_unlock(&client.lock);
+}
+
 static void on_evict(const struct gpushare_evict *evict)
 {
-    struct gpushare_moved moved = {.status = GPUSHARE_MOVE_FAILED};
+    struct gpushare_moved moved = {.serial = evict->serial};
     pthread_mutex_lock(&client.lock);
     bool leased = client.leased;
     pthread_mutex_unlock(&client.lock);
-    gs_memory_evict(evict->gpu, leased ? 0 : evict->bytes, &moved);
-    moved.serial = evict->serial;
+    client.move = MOVE_OUT;
+    gs_mover_evict(evict->gpu, leased ? 0 : evict->bytes, &moved);
+    client.move = NO_MOVE;
     pthread_mutex_lock(&client.lock);
     send_frame(GPUSHARE_EVICTED, &moved, sizeof(moved));
     pthread_mutex_unlock(&client.lock);
@@ -494,14 +616,19 @@ static int body_size(uint16_t type)
         return sizeof(struct gpushare_contended);
     case GPUSHARE_END_BURST:
         return sizeof(struct gpushare_burst);
+    case GPUSHARE_ROOM:
+        return sizeof(struct gpushare_room);
+    case GPUSHARE_PREPARE:
+        return sizeof(struct gpushare_prepare);
     default:
         return -1;
     }
 }
 
+/* All but what moves memory itself. */
 static bool may_interrupt_a_move(uint16_t type)
 {
-    return type == GPUSHARE_CANCEL || type == GPUSHARE_CONTENDED || type == GPUSHARE_GROWN;
+    return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT;
 }
 
 static void dispatch(uint16_t type, const void *body)
@@ -528,6 +655,12 @@ static void dispatch(uint16_t type, const void *body)
     case GPUSHARE_END_BURST:
         on_end_burst();
         break;
+    case GPUSHARE_ROOM:
+        on_room(body);
+        break;
+    case GPUSHARE_PREPARE:
+        on_prepare(body);
+        break;
     default: /* WELCOME and REFUSED are read by greet() */
         break;
     }
@@ -548,7 +681,9 @@ static void lose_connection(void)
         client.contended = 0;
         client.requested = false;
         client.deferred_count = 0;
-        client.inbox.used = client.inbox.taken = 0;
+        client.revoked = 0;
+        client.room_count = 0;
+        gs_inbox_clear(&client.inbox);
         gs_debug("the scheduler is away");
     }
     pthread_mutex_unlock(&client.lock);
@@ -594,22 +729,45 @@ static void take_frames(bool moving)
     }
 }
 
+/* Until a message comes, somebody calls, or the time is over. */
+static bool sleep_until_called(uint64_t nanoseconds)
+{
+    struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
+    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN}, {.fd = client.socket, .events = POLLIN}};
+    if (ppoll(watched, 2, &timeout, NULL) <= 0)
+        return false;
+    uint64_t count;
+    ssize_t ignored = watched[0].revents != 0 ? read(client.wake, &count, sizeof(count)) : 0;
+    (void)ignored;
+    return watched[1].revents != 0;
+}
+
 static void take_signal(void)
 {
     if (__atomic_exchange_n(&client.interrupted_by_signal, 0, __ATOMIC_SEQ_CST))
         cancel_waits();
 }
 
-void gs_client_while_moving(void)
+bool gs_client_while_moving(uint64_t patience)
 {
+    if (patience != 0)
+        sleep_until_called(patience);
     take_signal();
-    if (client.socket < 0)
-        return;
-    if (!gs_receive(client.socket, &client.inbox)) {
+    if (client.socket >= 0 && gs_receive(client.socket, &client.inbox))
+        take_frames(true);
+    else if (client.socket >= 0)
         lose_connection();
-        return;
-    }
-    take_frames(true);
+    if (client.move == MOVE_IN)
+        return true;
+    return client.socket >= 0 && !(client.move == MOVE_IN_FILLING && client.revoked == client.move_lease);
+}
+
+bool gs_client_grant_waits(void)
+{
+    for (unsigned i = 0; i < client.deferred_count; i++)
+        if (client.deferred[i].header.type == GPUSHARE_GRANT)
+            return true;
+    return false;
 }
 
 /* --- The helper: attaching --- */
@@ -658,6 +816,7 @@ static enum greeting greet(int *problem)
         struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
     } message = {.hello = client.hello};
     message.hello.gpu_count = gs_memory_usages(message.usages);
+    message.hello.flags |= gs_memory_oversubscribed() ? GPUSHARE_HELLO_OVERSUBSCRIBE : 0;
     pthread_mutex_lock(&client.lock);
     if (client.leased) {
         message.hello.flags |= GPUSHARE_HELLO_LEASED;
@@ -667,15 +826,19 @@ static enum greeting greet(int *problem)
     }
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
-    client.inbox.used = client.inbox.taken = 0;
+    gs_inbox_clear(&client.inbox);
     /* If the send fails, the scheduler may have said why before it closed. */
     gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
     enum greeting greeting = await_welcome(fd, &client.inbox, &welcome);
     if (greeting != GREETED) {
         close(fd);
+        gs_inbox_clear(&client.inbox);
         *problem = EPIPE;
         return greeting;
     }
+    gs_host_offer(welcome.pool ? client.inbox.descriptor : -1, welcome.slot);
+    if (welcome.pool)
+        client.inbox.descriptor = -1; /* it has been taken over */
     pthread_mutex_lock(&client.lock);
     client.socket = fd;
     client.attached_at = gs_now_ns();
@@ -733,8 +896,11 @@ static void go_alone(void)
     if (!must_open)
         return;
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
+    unsigned devices;
     uint64_t no_lease = 0;
-    gs_memory_restore(moved, open_gate, &no_lease);
+    client.move = MOVE_IN;
+    gs_mover_restore(moved, &devices, open_gate, &no_lease);
+    client.move = NO_MOVE;
     pthread_mutex_lock(&client.lock);
     if (!client.leased) {
         gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
@@ -750,6 +916,7 @@ static void go_alone(void)
 
 static void finish_release(void)
 {
+    gs_graph_memory_trim();
     pthread_mutex_lock(&client.lock);
     struct gpushare_lease released = {.lease = client.lease, .at_ns = gs_now_ns(), .cause = client.release_cause};
     client.leased = false;
@@ -761,15 +928,82 @@ static void finish_release(void)
     pthread_mutex_unlock(&client.lock);
 }
 
+static void go_to(enum release_step step)
+{
+    pthread_mutex_lock(&client.lock);
+    client.release = step;
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void open_until_capture_ends(void *unused)
+{
+    (void)unused;
+    pthread_mutex_lock(&client.lock);
+    if (!lacks_memory(client.release_cause)) {
+        client.release = RELEASE_CAPTURE;
+        set_gate(GS_GATE_OPEN);
+        wake_waiters();
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* What is captured may need what the same thread submits beside it: until its end the lease is used as before. */
+static void wait_for_capture(void)
+{
+    if (lacks_memory(client.release_cause))
+        return;
+    struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
+    unsigned devices;
+    /* What was allocated while the gate was shut has no memory yet. */
+    client.move = MOVE_IN;
+    gs_mover_restore(moved, &devices, open_until_capture_ends, NULL);
+    client.move = NO_MOVE;
+}
+
+/* The capture needs memory for which there is no room before it ends: an error ends it. */
+static void fail_waiters(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.failures++;
+    wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void shut_after_capture(void)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.release == RELEASE_CAPTURE) {
+        gs_gate_shut();
+        client.release = RELEASE_INSIDE;
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* At once, and not when the helper looks again: else a thread that captures all the time would never let go. */
+void gs_client_capture_ended(void)
+{
+    if (!gs_client_attached() || gs_capture_open())
+        return;
+    shut_after_capture();
+    wake_helper();
+}
+
 /* Waits for the threads inside, then for the GPU. An open capture postpones both: synchronising would break it. */
 static void step_release(enum release_step step)
 {
+    bool patient = gs_now_ns() - client.release_since < client.capture_patience;
     client.release_polls++;
-    if (step == RELEASE_INSIDE && gs_gate_empty() && !gs_capture_open()) {
-        gs_context_begin_drain();
-        pthread_mutex_lock(&client.lock);
-        client.release = step = RELEASE_DRAIN;
-        pthread_mutex_unlock(&client.lock);
+    if (step == RELEASE_CAPTURE && !(patient && gs_capture_open())) {
+        shut_after_capture();
+        step = RELEASE_INSIDE;
+    }
+    if (step == RELEASE_INSIDE && gs_gate_empty()) {
+        if (gs_context_begin_drain(!patient))
+            go_to(step = RELEASE_DRAIN);
+        else if (patient)
+            wait_for_capture();
+        else
+            fail_waiters();
     }
     if (step == RELEASE_DRAIN && gs_context_drained())
         finish_release();
@@ -791,12 +1025,11 @@ static void step_quiet(uint64_t now)
     pthread_mutex_unlock(&client.lock);
     if (!quiet)
         return;
-    if (!draining)
-        gs_context_begin_drain();
-    if (!gs_context_drained())
+    bool begun = draining || gs_context_begin_drain(false);
+    if (begun && !gs_context_drained())
         return;
     pthread_mutex_lock(&client.lock);
-    if (gs_gate_passes() == passes)
+    if (begun && gs_gate_passes() == passes)
         end_burst_locked(GPUSHARE_CAUSE_QUIET);
     client.quiet_draining = false;
     pthread_mutex_unlock(&client.lock);
@@ -866,17 +1099,9 @@ static struct duties look_around(uint64_t now)
 
 static void wait_for_events(uint64_t nanoseconds)
 {
-    struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
-    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN}, {.fd = client.socket, .events = POLLIN}};
-    if (ppoll(watched, 2, &timeout, NULL) <= 0)
-        return;
-    if (watched[0].revents != 0) {
-        uint64_t count;
-        ssize_t ignored = read(client.wake, &count, sizeof(count));
-        (void)ignored;
-        take_signal();
-    }
-    if (client.socket >= 0 && watched[1].revents != 0) {
+    bool readable = sleep_until_called(nanoseconds);
+    take_signal();
+    if (client.socket >= 0 && readable) {
         if (gs_receive(client.socket, &client.inbox))
             take_frames(false);
         else
@@ -929,22 +1154,23 @@ static void in_forked_child(void)
     pthread_mutex_init(&client.lock, NULL);
     pthread_mutex_init(&client.start_lock, NULL);
     gs_gate_after_fork();
+    gs_capture_after_fork();
     gs_memory_after_fork();
     if (client.attachment == ATTACHED)
         step_aside("this process was forked from one that had already used CUDA");
 }
 
-static uint64_t bytes_from_environment(const char *name)
+static uint64_t number_from_environment(const char *name, const char *of, uint64_t otherwise)
 {
     const char *text = getenv(name);
     if (text == NULL || *text == '\0')
-        return 0;
+        return otherwise;
     char *end;
     errno = 0;
     uint64_t value = strtoull(text, &end, 10);
     if (errno != 0 || *end != '\0' || *text == '-') {
-        gs_say("%s=%s is not a number of bytes; it is ignored", name, text);
-        return 0;
+        gs_say("%s=%s is not a number of %s; it is ignored", name, text, of);
+        return otherwise;
     }
     return value;
 }
@@ -977,7 +1203,9 @@ static bool read_environment(void)
              name != NULL && *name != '\0' ? name : client.hello.group);
     client.hello.version = GPUSHARE_PROTOCOL_VERSION;
     client.hello.pid = getpid();
-    client.hello.cap = bytes_from_environment("GPUSHARE_MEMORY");
+    client.hello.cap = number_from_environment("GPUSHARE_MEMORY", "bytes", 0);
+    client.capture_patience =
+        MILLISECOND * number_from_environment("GPUSHARE_CAPTURE_PATIENCE_MS", "milliseconds", default_capture_patience);
     return true;
 }
 

@@ -44,10 +44,28 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
 /* The footprint has no room after all: gives the lease up, so that the next submission asks again. */
 void gs_client_give_up_lease(enum gpushare_cause cause);
 
+/* The last of the captures that were open may be over: a lease that is wanted back is given back. */
+void gs_client_capture_ended(void);
+
 void gs_client_report_usage(const struct gpushare_usage *usage);
 
-/* From the mover, between two pieces: handles what must not wait for the whole move. */
-void gs_client_while_moving(void);
+/*
+ * From the mover, between two pieces: handles what must not wait for the whole move, sleeping up to `patience` (ns) for
+ * it. False: the move is to end, since whoever ordered it has taken that back or is gone.
+ */
+bool gs_client_while_moving(uint64_t patience);
+
+/*
+ * Of this process's footprint, the bytes that may be on the GPU under the grant that memory is moved in for. *last: and
+ * there will be no more.
+ */
+uint64_t gs_client_room(const uint8_t gpu[16], bool *last);
+
+/* From the mover: so much has left. */
+void gs_client_moved(const struct gpushare_moved *moved);
+
+/* A grant has come that waits for the end of the move. */
+bool gs_client_grant_waits(void);
 
 /* See api.h. */
 void gs_client_cell(enum gpushare_phase phase, const char *msg_id);
@@ -55,6 +73,9 @@ uint32_t gs_client_contended(void);
 bool gs_client_take_interrupt(void);
 const char *gs_client_group(void);
 uint64_t gs_client_cap(void);
+
+/* False once the lease has been given back, after all that was submitted under it. */
+bool gs_client_leased(void);
 
 /* Ends every wait that is under way; async-signal-safe. */
 void gs_client_interrupt(void);

@@ -62,6 +62,28 @@ bool gs_send(int fd, uint16_t type, const void *body, size_t size)
     return true;
 }
 
+void gs_inbox_clear(struct gs_inbox *inbox)
+{
+    if (inbox->descriptor >= 0)
+        close(inbox->descriptor);
+    inbox->descriptor = -1;
+    inbox->used = inbox->taken = 0;
+}
+
+/* Descriptors that nobody asked for are not kept. */
+static void keep_descriptor(struct msghdr *message, struct gs_inbox *inbox)
+{
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control != NULL; control = CMSG_NXTHDR(message, control)) {
+        if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (control->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++) {
+            if (inbox->descriptor >= 0)
+                close(inbox->descriptor);
+            memcpy(&inbox->descriptor, CMSG_DATA(control) + i * sizeof(int), sizeof(int));
+        }
+    }
+}
+
 bool gs_receive(int fd, struct gs_inbox *inbox)
 {
     if (inbox->taken != 0) {
@@ -71,9 +93,18 @@ bool gs_receive(int fd, struct gs_inbox *inbox)
     }
     if (inbox->used == sizeof(inbox->bytes))
         return true;
-    ssize_t n = recv(fd, inbox->bytes + inbox->used, sizeof(inbox->bytes) - inbox->used, MSG_DONTWAIT);
-    if (n > 0)
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec room = {.iov_base = inbox->bytes + inbox->used, .iov_len = sizeof(inbox->bytes) - inbox->used};
+    struct msghdr message = {
+        .msg_iov = &room, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)};
+    ssize_t n = recvmsg(fd, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (n > 0) {
         inbox->used += (size_t)n;
+        keep_descriptor(&message, inbox);
+    }
     return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 

@@ -19,8 +19,11 @@ bool gs_send(int fd, uint16_t type, const void *body, size_t size);
 /* Collects bytes until a frame is whole. */
 struct gs_inbox {
     size_t used, taken;
+    int descriptor; /* the last that came along, the taker's to close; -1: none */
     char bytes[16384];
 };
+
+void gs_inbox_clear(struct gs_inbox *inbox);
 
 /* Reads what there is. False at the end of the connection or on an error. */
 bool gs_receive(int fd, struct gs_inbox *inbox);

@@ -12,9 +12,17 @@
 #include "driver.h"
 #include <stdbool.h>
 
-/* Only the helper thread drains. */
-void gs_context_begin_drain(void);
+/*
+ * Only the helper thread drains. False if a capture is open: a drain would invalidate it. With `force` it does, and
+ * false means that the capture has to be ended before anything can be waited for.
+ */
+bool gs_context_begin_drain(bool force);
 bool gs_context_drained(void);
+
+/* One that is alive, or NULL. */
+CUcontext gs_context_any(void);
+/* A context of that device, the calling thread's if it is one; never `except`. NULL: there is none. */
+CUcontext gs_context_on(CUdevice device, CUcontext except);
 
 /* True if `context` is one that is alive, as far as we saw. */
 bool gs_context_alive(CUcontext context);

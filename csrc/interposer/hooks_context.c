@@ -2,9 +2,11 @@
 /* Hooks on initialisation and on the life of contexts. */
 #include "context.h"
 
+#include "capture.h"
 #include "client.h"
 #include "memory.h"
 #include "real.h"
+#include "vmm.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -46,6 +48,8 @@ static void add(CUcontext handle, CUdevice device, bool primary)
     if (context != NULL && primary)
         context->retained++;
     pthread_mutex_unlock(&contexts.lock);
+    if (context != NULL && gs_client_attached())
+        gs_vmm_context_begins(handle, device);
 }
 
 bool gs_context_alive(CUcontext handle)
@@ -54,6 +58,26 @@ bool gs_context_alive(CUcontext handle)
     bool alive = find_locked(handle) != NULL;
     pthread_mutex_unlock(&contexts.lock);
     return alive;
+}
+
+CUcontext gs_context_any(void)
+{
+    pthread_mutex_lock(&contexts.lock);
+    CUcontext handle = contexts.first != NULL ? contexts.first->handle : NULL;
+    pthread_mutex_unlock(&contexts.lock);
+    return handle;
+}
+
+CUcontext gs_context_on(CUdevice device, CUcontext except)
+{
+    CUcontext current = NULL, found = NULL;
+    GS_REAL(cuCtxGetCurrent)(&current);
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL; context = context->next)
+        if (context->device == device && context->handle != except && (found == NULL || context->handle == current))
+            found = context->handle;
+    pthread_mutex_unlock(&contexts.lock);
+    return found;
 }
 
 /* Returns the context's device. */
@@ -94,23 +118,33 @@ static void released_once(CUcontext handle)
     pthread_mutex_unlock(&contexts.lock);
 }
 
-void gs_context_begin_drain(void)
+bool gs_context_begin_drain(bool force)
 {
+    bool begun = true, forbidden = gs_capture_forbid();
+    if (!forbidden && !force)
+        return false;
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         context->pending = false;
         if (GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS)
             continue;
-        if (!gs_real_has(GS_FN_cuCtxRecordEvent)) {
-            GS_REAL(cuCtxSynchronize)();
-            continue;
-        }
-        if (context->event == NULL && GS_REAL(cuEventCreate)(&context->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+        bool records = gs_real_has(GS_FN_cuCtxRecordEvent);
+        if (records && context->event == NULL &&
+            GS_REAL(cuEventCreate)(&context->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             context->event = NULL;
-        context->pending =
-            context->event != NULL && GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
+        context->pending = records && context->event != NULL &&
+                           GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
+        /* With a capture open, neither works: the capture is broken off, and its end must be waited for. */
+        CUresult result = context->pending ? CUDA_SUCCESS : GS_REAL(cuCtxSynchronize)();
+        if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+            begun = false;
     }
     pthread_mutex_unlock(&contexts.lock);
+    if (forbidden)
+        gs_capture_allow();
+    else if (begun)
+        gs_capture_forget();
+    return begun;
 }
 
 bool gs_context_drained(void)
@@ -184,6 +218,8 @@ static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
 {
     if (gs_context_alive(handle)) {
         gs_memory_context_ends(handle);
+        gs_vmm_context_ends(handle);
+        gs_capture_context_ends(handle);
         gs_memory_context_gone(remove_context(handle));
     }
     return real(handle);
@@ -221,6 +257,8 @@ static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
     CUcontext handle = primary_of(device, &last);
     if (handle != NULL && last) {
         gs_memory_context_ends(handle);
+        gs_vmm_context_ends(handle);
+        gs_capture_context_ends(handle);
         gs_memory_context_gone(remove_context(handle));
     } else if (handle != NULL) {
         released_once(handle);
@@ -238,7 +276,14 @@ CUresult CUDAAPI cuDevicePrimaryCtxRelease_v2(CUdevice device)
     return release_primary(device, GS_REAL(cuDevicePrimaryCtxRelease_v2));
 }
 
-/* A reset empties the context but leaves it retained: the next use starts it anew. */
+static bool is_usable(CUcontext handle)
+{
+    CUcontext ignored;
+    return GS_REAL(cuCtxPushCurrent_v2)(handle) == CUDA_SUCCESS &&
+           GS_REAL(cuCtxPopCurrent_v2)(&ignored) == CUDA_SUCCESS;
+}
+
+/* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
     bool last;
@@ -252,8 +297,15 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
             context->pending = false;
         }
         pthread_mutex_unlock(&contexts.lock);
+        gs_vmm_context_ends(handle);
+        gs_capture_context_ends(handle);
     }
-    return real(device);
+    CUresult result = real(device);
+    if (handle != NULL && is_usable(handle))
+        gs_vmm_context_begins(handle, device);
+    else if (handle != NULL)
+        gs_memory_context_gone(remove_context(handle));
+    return result;
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)

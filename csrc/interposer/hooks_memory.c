@@ -5,10 +5,13 @@
  */
 #include "capture.h"
 #include "client.h"
+#include "graph_memory.h"
+#include "ipc.h"
 #include "memory.h"
+#include "memory_pool.h"
 #include "real.h"
 #include "say.h"
-#include "unevictable.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,10 +42,23 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
     return result;
 }
 
+/* What the driver did may have changed what its pools hold. */
+static CUresult allocated(CUresult result, bool settle)
+{
+    if (settle)
+        gs_pool_settle();
+    return result;
+}
+
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
 {
-    CUresult result = gs_client_attached() && pointer != 0 ? gs_memory_free(pointer) : CUDA_ERROR_NOT_FOUND;
-    return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemFree_v2)(pointer);
+    if (!gs_client_attached() || pointer == 0)
+        return GS_REAL(cuMemFree_v2)(pointer);
+    CUmemoryPool pool = gs_pool_of(pointer);
+    CUresult result = gs_memory_free(pointer);
+    if (result == CUDA_SUCCESS && pool != NULL)
+        gs_pool_forget(pointer);
+    return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFree_v2)(pointer), true);
 }
 
 /* The application's own managed memory migrates by itself; it shows as foreign use. */
@@ -64,43 +80,83 @@ static bool ours(CUstream stream, enum gs_stream_kind kind)
     return gs_client_attached() && !gs_capture_includes(stream, kind);
 }
 
+/* What the driver has to allocate: *settle says to count it afterwards. */
+static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream,
+                         enum gs_stream_kind kind, bool *settle)
+{
+    *settle = false;
+    if (!ours(stream, kind)) {
+        gs_graph_memory_used();
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    CUresult result = gs_pool_allocate(pointer, size, pool);
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return result;
+    *settle = true;
+    result = gs_pool_admit(pool, size);
+    return result != CUDA_SUCCESS ? result : CUDA_ERROR_NOT_FOUND;
+}
+
 CUresult CUDAAPI cuMemAllocAsync(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
-    return ours(stream, GS_STREAM_LEGACY) ? gs_memory_alloc(pointer, size)
-                                          : GS_REAL(cuMemAllocAsync)(pointer, size, stream);
+    bool settle;
+    CUresult result = allocate(pointer, size, NULL, stream, GS_STREAM_LEGACY, &settle);
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return result;
+    return allocated(GS_REAL(cuMemAllocAsync)(pointer, size, stream), settle);
 }
 
 CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr *pointer, size_t size, CUstream stream)
 {
-    return ours(stream, GS_STREAM_PTSZ) ? gs_memory_alloc(pointer, size)
-                                        : GS_REAL(cuMemAllocAsync_ptsz)(pointer, size, stream);
+    bool settle;
+    CUresult result = allocate(pointer, size, NULL, stream, GS_STREAM_PTSZ, &settle);
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return result;
+    return allocated(GS_REAL(cuMemAllocAsync_ptsz)(pointer, size, stream), settle);
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    return ours(stream, GS_STREAM_LEGACY) && !gs_pool_is_forwarded(pool)
-               ? gs_memory_alloc(pointer, size)
-               : GS_REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream);
+    bool settle;
+    CUresult result =
+        pool != NULL ? allocate(pointer, size, pool, stream, GS_STREAM_LEGACY, &settle) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return result;
+    return allocated(GS_REAL(cuMemAllocFromPoolAsync)(pointer, size, pool, stream), settle);
 }
 
 CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream)
 {
-    return ours(stream, GS_STREAM_PTSZ) && !gs_pool_is_forwarded(pool)
-               ? gs_memory_alloc(pointer, size)
-               : GS_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream);
+    bool settle;
+    CUresult result =
+        pool != NULL ? allocate(pointer, size, pool, stream, GS_STREAM_PTSZ, &settle) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_ERROR_NOT_FOUND)
+        return result;
+    return allocated(GS_REAL(cuMemAllocFromPoolAsync_ptsz)(pointer, size, pool, stream), settle);
+}
+
+/* CUDA_ERROR_NOT_FOUND: the driver's to free. */
+static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_stream_kind kind)
+{
+    if (!ours(stream, kind))
+        return CUDA_ERROR_NOT_FOUND;
+    CUmemoryPool pool = gs_pool_of(pointer);
+    CUresult result = gs_memory_free_async(pointer, stream, kind == GS_STREAM_PTSZ);
+    if (result == CUDA_SUCCESS && pool != NULL)
+        gs_pool_forget(pointer);
+    return result;
 }
 
 CUresult CUDAAPI cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
 {
-    CUresult result =
-        ours(stream, GS_STREAM_LEGACY) ? gs_memory_free_async(pointer, stream, false) : CUDA_ERROR_NOT_FOUND;
-    return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemFreeAsync)(pointer, stream);
+    CUresult result = free_ordered(pointer, stream, GS_STREAM_LEGACY);
+    return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFreeAsync)(pointer, stream), true);
 }
 
 CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 {
-    CUresult result = ours(stream, GS_STREAM_PTSZ) ? gs_memory_free_async(pointer, stream, true) : CUDA_ERROR_NOT_FOUND;
-    return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemFreeAsync_ptsz)(pointer, stream);
+    CUresult result = free_ordered(pointer, stream, GS_STREAM_PTSZ);
+    return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFreeAsync_ptsz)(pointer, stream), true);
 }
 
 /* --- What the application may ask --- */
@@ -112,10 +168,19 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *available, size_t *total)
     return gs_memory_info(available, total);
 }
 
+/* Ours, the application's own mappings, or another process's. */
+static bool look_up(CUdeviceptr address, struct gs_memory_view *view, unsigned long long *handle_types)
+{
+    *handle_types = 0;
+    return gs_client_attached() &&
+           (gs_memory_find(address, view) || gs_vmm_find(address, view, handle_types) || gs_ipc_find(address, view));
+}
+
 CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr address)
 {
     struct gs_memory_view view;
-    if (!gs_client_attached() || !gs_memory_find(address, &view))
+    unsigned long long ignored;
+    if (!look_up(address, &view, &ignored))
         return GS_REAL(cuMemGetAddressRange_v2)(base, size, address);
     if (base != NULL)
         *base = view.base;
@@ -128,8 +193,8 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
  * An attribute of memory of ours, as cuMemAlloc's would have it, wherever the bytes are now. The driver would answer
  * for the reservation, or not at all while the memory is evicted. Returns false for what only the driver can answer.
  */
-static bool answer(const struct gs_memory_view *view, CUpointer_attribute attribute, CUdeviceptr address, void *value,
-                   CUresult *result)
+static bool answer(const struct gs_memory_view *view, unsigned long long handle_types, CUpointer_attribute attribute,
+                   CUdeviceptr address, void *value, CUresult *result)
 {
     *result = CUDA_SUCCESS;
     switch (attribute) {
@@ -151,9 +216,13 @@ static bool answer(const struct gs_memory_view *view, CUpointer_attribute attrib
         return true;
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(unsigned int *)value = 0;
+        return true;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+        /* No mapping has a context. */
+        *(unsigned int *)value = view->context != NULL && !view->managed && gs_pool_of(view->base) == NULL &&
+                                 gs_ipc_handle_type(view->device) != CU_MEM_HANDLE_TYPE_NONE;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)value = view->device;
@@ -170,13 +239,13 @@ static bool answer(const struct gs_memory_view *view, CUpointer_attribute attrib
         *(unsigned int *)value = 1;
         return true;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)value = 0;
+        *(unsigned long long *)value = handle_types;
         return true;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
         *(unsigned int *)value = CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE;
         return true;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-        *(CUmemoryPool *)value = NULL;
+        *(CUmemoryPool *)value = gs_pool_of(view->base);
         return true;
     default:
         return false;
@@ -186,9 +255,9 @@ static bool answer(const struct gs_memory_view *view, CUpointer_attribute attrib
 CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct gs_memory_view view;
+    unsigned long long types;
     CUresult result;
-    if (gs_client_attached() && value != NULL && gs_memory_find(address, &view) &&
-        answer(&view, attribute, address, value, &result))
+    if (value != NULL && look_up(address, &view, &types) && answer(&view, types, attribute, address, value, &result))
         return result;
     return GS_REAL(cuPointerGetAttribute)(value, attribute, address);
 }
@@ -197,12 +266,13 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
                                         CUdeviceptr address)
 {
     struct gs_memory_view view;
-    if (!gs_client_attached() || attributes == NULL || values == NULL || !gs_memory_find(address, &view))
+    unsigned long long types;
+    if (attributes == NULL || values == NULL || !look_up(address, &view, &types))
         return GS_REAL(cuPointerGetAttributes)(count, attributes, values, address);
     for (unsigned int i = 0; i < count; i++) {
         CUresult result;
         /* As documented, what does not apply to the pointer is left NULL here, not an error. */
-        if (!answer(&view, attributes[i], address, values[i], &result))
+        if (!answer(&view, types, attributes[i], address, values[i], &result))
             GS_REAL(cuPointerGetAttributes)(1, &attributes[i], &values[i], address);
         else if (result != CUDA_SUCCESS)
             *(void **)values[i] = NULL;
@@ -210,30 +280,15 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
     return CUDA_SUCCESS;
 }
 
-/* SYNC_MEMOPS is for peers that write behind the driver's back; memory that moves cannot have such. */
+/* SYNC_MEMOPS is for peers that write behind the driver's back: the memory stays where they find it. */
 CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr address)
 {
     struct gs_memory_view view;
-    if (gs_client_attached() && gs_memory_find(address, &view))
-        return attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    unsigned long long ignored;
+    if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL && look_up(address, &view, &ignored)) {
+        CUresult result = gs_memory_pin_range(address, 1);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
     return GS_REAL(cuPointerSetAttribute)(value, attribute, address);
-}
-
-CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
-{
-    struct gs_memory_view view;
-    if (!gs_client_attached() || !gs_memory_find(address, &view))
-        return GS_REAL(cuIpcGetMemHandle)(handle, address);
-    gs_say("CUDA IPC needs memory that cannot move; start the program with GPUSHARE_BACKEND=plain to use it");
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
-                                               CUmemRangeHandleType type, unsigned long long flags)
-{
-    struct gs_memory_view view;
-    if (!gs_client_attached() || !gs_memory_find(address, &view))
-        return GS_REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
-    gs_say("exporting device memory needs memory that cannot move; start the program with GPUSHARE_BACKEND=plain");
-    return CUDA_ERROR_NOT_SUPPORTED;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * This process's device memory: what is allocated, what of it is on the GPU, and its moves.
+ * This process's device memory: what is allocated. What of it is on the GPU is the mover's business (mover.h).
  *
  * Memory comes in blocks: ranges of addresses that stay reserved until the last byte of them is freed. A block consists
  * of pieces, which are what moves. A piece is EMPTY (nothing was ever written to it, no memory behind it), RESIDENT or
@@ -49,9 +49,40 @@ bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view);
 /* What cuMemGetInfo is to say: this process has the whole GPU. `total` comes in as the device's. */
 CUresult gs_memory_info(size_t *available, size_t *total);
 
-/* Unevictable bytes of the current device: waits until there is room. */
-CUresult gs_memory_pin(size_t bytes);
+/*
+ * Whether what is allocated from now on may be more than the GPU has: it is managed memory then, and what has no room
+ * is used from the host. False, and one sentence in *why, if that is not possible. Also before the first cuInit.
+ */
+bool gs_memory_oversubscribe(bool on, const char **why);
+bool gs_memory_oversubscribes(void);
+
+/* Whether it ever did: then more may be held than the GPU has. */
+bool gs_memory_oversubscribed(void);
+
+/* Whether there is a backend that can move memory at all (GPUSHARE_BACKEND=plain has none). */
+bool gs_memory_can_move(void);
+
+/* Unevictable bytes: waits until there is room. */
+CUresult gs_memory_pin(CUdevice device, size_t bytes);
 void gs_memory_unpin(CUdevice device, size_t bytes);
+
+/* The same for bytes that were taken already: `bytes` may be negative. */
+void gs_memory_count_pinned(CUdevice device, int64_t bytes);
+
+/*
+ * Makes what is at these addresses stay on the GPU for good, for somebody else will hold it: waits for the lease, and
+ * counts it as pinned. What is not ours is left alone.
+ */
+CUresult gs_memory_pin_range(CUdeviceptr address, size_t size);
+
+struct gs_block;
+
+/*
+ * Calls use(block, offset, argument) with the block of the allocation that begins at `base`, provided that its id is
+ * the one given. The block does not move or go meanwhile. False: there is none.
+ */
+bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_block *, size_t, void *),
+                          void *argument);
 
 CUresult gs_memory_admit_context(CUdevice device);
 void gs_memory_context_gone(CUdevice device);
@@ -66,15 +97,6 @@ void gs_memory_set_headroom(uint64_t bytes);
 
 /* States the usage of all devices anew. */
 void gs_memory_report(void);
-
-/*
- * Makes everything resident, then calls open(argument) while no new block can appear. If something could not be made
- * resident, open is not called. Returns the number of devices, with one result each.
- */
-unsigned gs_memory_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], void (*open)(void *), void *argument);
-
-/* Moves at least that many bytes off the device, or all there are. */
-void gs_memory_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result);
 
 /* The footprint and the size of one device, for the NVML shim. False: we do not manage that device. */
 bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total);

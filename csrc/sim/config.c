@@ -93,15 +93,24 @@ bool sim_config_read(struct sim_config *config)
     const char *bytes = "bytes, with or without KiB, MiB or GiB";
     const char *rate = "bytes per second, with or without KiB, MiB or GiB";
     const uint64_t most = UINT64_C(1) << 46;
-    return read_name(config) && read_capability(config) &&
-           read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->devices) &&
-           read_number("GPUSHARE_SIM_MEMORY", true, UINT64_C(1) << 20, most, bytes, &config->memory) &&
-           read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
-           read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
-           read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&
-           read_number("GPUSHARE_SIM_CONTEXT", true, 0, most, bytes, &config->context) &&
-           read_number("GPUSHARE_SIM_TEARDOWN_MS", false, 0, 3600000, "milliseconds, at most 3600000",
-                       &config->teardown_ms) &&
-           read_number("GPUSHARE_SIM_INSTANT", false, 0, 1, "0 or 1", &config->instant) &&
-           read_number("GPUSHARE_SIM_ABORT_ON_FAULT", false, 0, 1, "0 or 1", &config->abort_on_fault);
+    bool valid =
+        read_name(config) && read_capability(config) &&
+        read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->devices) &&
+        read_number("GPUSHARE_SIM_MEMORY", true, UINT64_C(1) << 20, most, bytes, &config->memory) &&
+        read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
+        read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
+        read_number("GPUSHARE_SIM_PIN_BANDWIDTH", true, 0, most, rate, &config->pin_bandwidth) &&
+        read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
+        read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&
+        read_number("GPUSHARE_SIM_CONTEXT", true, 0, most, bytes, &config->context) &&
+        read_number("GPUSHARE_SIM_CONTEXT_GROWTH", true, 0, most, bytes, &config->context_growth) &&
+        read_number("GPUSHARE_SIM_FORK_HOLDS", false, 0, 1, "0 or 1", &config->fork_holds) &&
+        read_number("GPUSHARE_SIM_FAIL_SEED", false, 0, UINT64_MAX, "a number", &config->fail_seed) &&
+        read_number("GPUSHARE_SIM_TEARDOWN_MS", false, 0, 3600000, "milliseconds, at most 3600000",
+                    &config->teardown_ms) &&
+        read_number("GPUSHARE_SIM_INSTANT", false, 0, 1, "0 or 1", &config->instant) &&
+        read_number("GPUSHARE_SIM_ABORT_ON_FAULT", false, 0, 1, "0 or 1", &config->abort_on_fault);
+    if (config->pageable_bandwidth == 0)
+        config->pageable_bandwidth = config->bandwidth;
+    return valid;
 }

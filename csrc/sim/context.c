@@ -3,7 +3,9 @@
 
 #include "fault.h"
 #include "graph.h"
+#include "inject.h"
 #include "memory.h"
+#include "pool.h"
 #include "segment.h"
 
 #include <stdlib.h>
@@ -43,7 +45,7 @@ CUresult cuInit(unsigned flags)
     pthread_mutex_lock(&lifecycle);
     if (sim_state == SIM_UNINITIALIZED) {
         struct sim_config config;
-        if (!sim_config_read(&config))
+        if (!sim_config_read(&config) || !sim_inject_init(&config))
             result = CUDA_ERROR_INVALID_VALUE;
         else if (!sim_segment_attach(&config))
             result = CUDA_ERROR_SYSTEM_NOT_READY;
@@ -66,7 +68,7 @@ __attribute__((destructor)) static void end(void)
 {
     if (sim_state != SIM_READY)
         return;
-    sim_state = SIM_ENDED;
+    __atomic_store_n(&sim_state, SIM_ENDED, __ATOMIC_RELEASE);
     sim_segment_detach();
 }
 
@@ -95,6 +97,18 @@ static struct sim_context *context_new(unsigned device, unsigned flags, bool is_
 refund:
     sim_segment_refund(device, SIM_CHARGE_CONTEXT, sim_config.context);
     return NULL;
+}
+
+CUresult sim_context_grow_now(struct sim_context *context)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&lifecycle);
+    if (!context->grown && !sim_segment_charge(context->device, SIM_CHARGE_CONTEXT, sim_config.context_growth))
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    else
+        __atomic_store_n(&context->grown, true, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lifecycle);
+    return result;
 }
 
 struct points {
@@ -129,6 +143,16 @@ CUresult sim_context_drain(struct sim_context *context)
         sim_point_wait(points.items[i]);
     free(points.items);
     return sim_context_error(context);
+}
+
+CUresult sim_context_injected(struct sim_context *context)
+{
+    CUresult result = sim_point_injected(sim_stream_end(context->legacy));
+    pthread_mutex_lock(&context->order);
+    for (struct sim_stream *stream = context->streams; stream != NULL && result == CUDA_SUCCESS; stream = stream->next)
+        result = sim_point_injected(sim_stream_end(stream));
+    pthread_mutex_unlock(&context->order);
+    return result;
 }
 
 CUresult sim_context_barrier(struct sim_context *context, struct sim_point point)
@@ -176,7 +200,8 @@ static void context_free(struct sim_context *context)
     sim_stream_close(context->legacy);
     sim_stream_close(context->internal);
     sim_memory_release_context(context);
-    sim_segment_refund(context->device, SIM_CHARGE_CONTEXT, sim_config.context);
+    sim_segment_refund(context->device, SIM_CHARGE_CONTEXT,
+                       sim_config.context + (context->grown ? sim_config.context_growth : 0));
     if (sim_context_current == context)
         sim_context_current = NULL;
     /* The structure stays: handles that the application still has must be seen to be dead. */
@@ -218,6 +243,7 @@ static CUresult check_device(CUdevice device)
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
+    SIM_INJECT(cuDevicePrimaryCtxRetain);
     SIM_TRY(check_device(device));
     SIM_REQUIRE(out != NULL);
     CUresult result = CUDA_SUCCESS;
@@ -315,6 +341,7 @@ static CUresult push(struct sim_context *context)
 
 CUresult cuCtxPushCurrent_v2(CUcontext handle)
 {
+    SIM_INJECT(cuCtxPushCurrent_v2);
     SIM_ENTER();
     if (handle == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -346,6 +373,7 @@ CUresult cuCtxPopCurrent(CUcontext *out)
 
 CUresult cuCtxSetCurrent(CUcontext handle)
 {
+    SIM_INJECT(cuCtxSetCurrent);
     SIM_ENTER();
     struct sim_context *context = (struct sim_context *)handle;
     if (context == NULL) {
@@ -367,6 +395,7 @@ CUresult cuCtxGetCurrent(CUcontext *out)
 
 static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
 {
+    SIM_INJECT(cuCtxCreate);
     SIM_TRY(check_device(device));
     SIM_REQUIRE(out != NULL);
     pthread_mutex_lock(&lifecycle);
@@ -402,6 +431,7 @@ CUresult cuCtxCreate_v4(CUcontext *context, CUctxCreateParams *parameters, unsig
 
 CUresult cuCtxDestroy_v2(CUcontext handle)
 {
+    SIM_INJECT(cuCtxDestroy_v2);
     SIM_ENTER();
     struct sim_context *context = (struct sim_context *)handle;
     if (context == NULL || context->primary)
@@ -425,20 +455,21 @@ static CUresult synchronize(CUcontext handle)
 {
     struct sim_context *context;
     SIM_TRY(sim_context_resolve(handle, &context));
-    if (__atomic_load_n(&context->captures, __ATOMIC_RELAXED) > 0) {
-        sim_capture_invalidate_context(context);
-        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    }
-    return sim_context_drain(context);
+    SIM_TRY(sim_capture_check_context(context));
+    CUresult result = sim_context_drain(context);
+    sim_pool_settle();
+    return result != CUDA_SUCCESS ? result : sim_context_injected(context);
 }
 
 CUresult cuCtxSynchronize(void)
 {
+    SIM_INJECT(cuCtxSynchronize);
     return synchronize(NULL);
 }
 
 CUresult cuCtxSynchronize_v2(CUcontext context)
 {
+    SIM_INJECT(cuCtxSynchronize_v2);
     return synchronize(context);
 }
 
@@ -543,19 +574,4 @@ CUresult cuCtxResetPersistingL2Cache(void)
     SIM_ENTER_CONTEXT(context);
     (void)context;
     return CUDA_SUCCESS;
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-    SIM_ENTER_CONTEXT(context);
-    SIM_REQUIRE(flags == 0);
-    return peer == NULL || peer == (CUcontext)context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
-}
-
-CUresult cuCtxDisablePeerAccess(CUcontext peer)
-{
-    SIM_ENTER_CONTEXT(context);
-    (void)context;
-    (void)peer;
-    return CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
 }

@@ -23,6 +23,7 @@ struct sim_context {
     struct sim_stream *internal; /* carries what cuCtxRecordEvent and cuCtxWaitEvent order */
     struct sim_stream *streams;
     uint64_t waits;             /* sequence number in `internal` that new streams begin after; 0: none */
+    bool grown;                 /* it has taken what comes with the first module or kernel */
     unsigned captures;          /* streams being captured */
     unsigned blocking_captures; /* of them, those that synchronise with the legacy stream */
 };
@@ -47,6 +48,17 @@ static inline CUresult sim_context_error(const struct sim_context *context)
 
 /* All work submitted from now on, in all streams, begins after the point, which is in the internal stream. */
 CUresult sim_context_barrier(struct sim_context *context, struct sim_point point);
+
+/* What injected failures in any of its streams left to be told; whoever asks tells it. */
+CUresult sim_context_injected(struct sim_context *context);
+
+CUresult sim_context_grow_now(struct sim_context *context);
+
+/* The context loads its first module or launches its first kernel, for which it may need more memory. */
+static inline CUresult sim_context_grow(struct sim_context *context)
+{
+    return __atomic_load_n(&context->grown, __ATOMIC_RELAXED) ? CUDA_SUCCESS : sim_context_grow_now(context);
+}
 
 /* Waits for everything that was submitted to the context so far. */
 CUresult sim_context_drain(struct sim_context *context);

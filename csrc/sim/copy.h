@@ -20,7 +20,17 @@ struct sim_set {
 struct sim_op *sim_op_copy(const struct sim_copy *copy);
 struct sim_op *sim_op_set(const struct sim_set *set);
 
-/* Reads a 3D description; arrays are not supported. */
+/* Copies in the stream between memory of any kind; a synchronous copy is over on return. */
+CUresult sim_copy_submit(const struct sim_copy *copy, CUstream stream, enum sim_stream_default meant, bool synchronous);
+
+/* What nodes of graphs repeat. As the driver does, it looks up the device memory that is named. */
+CUresult sim_op_copy_node(struct sim_op **op, const CUDA_MEMCPY3D *description);
+CUresult sim_op_set_node(struct sim_op **op, const struct sim_set *set);
+
+/* Reads a 3D description. */
 CUresult sim_copy_3d(const CUDA_MEMCPY3D *description, struct sim_copy *copy);
+
+/* The other way round, in terms of addresses. */
+void sim_copy_describe(const struct sim_copy *copy, CUDA_MEMCPY3D *description);
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* What can be asked of a device without a context. */
+#include "device.h"
 #include "driver.h"
 #include "identity.h"
 #include "segment.h"
@@ -97,24 +98,6 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *id)
     return CUDA_ERROR_INVALID_DEVICE;
 }
 
-CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer)
-{
-    SIM_TRY(check(device));
-    SIM_TRY(check(peer));
-    SIM_REQUIRE(can != NULL);
-    *can = 0;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuDeviceGetP2PAttribute(int *value, CUdevice_P2PAttribute attribute, CUdevice device, CUdevice peer)
-{
-    SIM_TRY(check(device));
-    SIM_TRY(check(peer));
-    SIM_REQUIRE(value != NULL && attribute > 0 && device != peer);
-    *value = 0;
-    return CUDA_SUCCESS;
-}
-
 CUresult cuDeviceGetExecAffinitySupport(int *supported, CUexecAffinityType type, CUdevice device)
 {
     SIM_TRY(check(device));
@@ -169,6 +152,27 @@ static const struct {
     {CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_HOST_NUMA_MEMORY_POOLS_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR},
+    {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH, 268435456},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_HEIGHT, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_HEIGHT, 65000},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE2D_LINEAR_PITCH, 2097120},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_WIDTH, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_HEIGHT, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE3D_DEPTH, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE1D_WIDTH, 32768},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_WIDTH, 131072},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE2D_HEIGHT, 65536},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_WIDTH, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_HEIGHT, 16384},
+    {CU_DEVICE_ATTRIBUTE_MAXIMUM_SURFACE3D_DEPTH, 16384},
     {CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO, 2},
 };
 
@@ -213,10 +217,17 @@ static const struct {
     ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
     ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
     ERROR(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),
+    ERROR(CUDA_ERROR_ALREADY_MAPPED, "resource already mapped"),
+    ERROR(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, "peer access is already enabled"),
     ERROR(CUDA_ERROR_PEER_ACCESS_NOT_ENABLED, "peer access has not been enabled"),
     ERROR(CUDA_ERROR_CONTEXT_IS_DESTROYED, "context is destroyed"),
     ERROR(CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, "part or all of the requested memory range is already mapped"),
     ERROR(CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, "pointer does not correspond to a registered memory region"),
+    ERROR(CUDA_ERROR_MAP_FAILED, "mapping of buffer object failed"),
+    ERROR(CUDA_ERROR_UNMAP_FAILED, "unmapping of buffer object failed"),
+    ERROR(CUDA_ERROR_ECC_UNCORRECTABLE, "uncorrectable ECC error encountered"),
+    ERROR(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES, "too many resources requested for launch"),
+    ERROR(CUDA_ERROR_LAUNCH_TIMEOUT, "the launch timed out and was terminated"),
     ERROR(CUDA_ERROR_LAUNCH_FAILED, "unspecified launch failure"),
     ERROR(CUDA_ERROR_NOT_PERMITTED, "operation not permitted"),
     ERROR(CUDA_ERROR_NOT_SUPPORTED, "operation not supported"),
@@ -234,6 +245,20 @@ static const struct {
           "attempt to terminate a thread-local capture sequence from another thread"),
     ERROR(CUDA_ERROR_UNKNOWN, "unknown error"),
 };
+
+bool sim_result_by_name(const char *name, CUresult *result)
+{
+    const char *const prefix = "CUDA_ERROR_";
+    for (size_t i = 0; i < sizeof errors / sizeof errors[0]; i++) {
+        const char *short_name =
+            strncmp(errors[i].name, prefix, strlen(prefix)) == 0 ? errors[i].name + strlen(prefix) : errors[i].name;
+        if (strcmp(name, errors[i].name) != 0 && strcmp(name, short_name) != 0)
+            continue;
+        *result = errors[i].code;
+        return true;
+    }
+    return false;
+}
 
 CUresult cuGetErrorName(CUresult error, const char **name)
 {

@@ -234,6 +234,305 @@ static inline T atomicCAS(T *address, gpushare_sim::exactly<T> compare, gpushare
     return gpushare_sim::update(address, [=](T old) { return old == compare ? value : old; });
 }
 
+typedef unsigned long long cudaTextureObject_t, cudaSurfaceObject_t, CUtexObject, CUsurfObject;
+
+enum cudaSurfaceBoundaryMode { cudaBoundaryModeZero, cudaBoundaryModeClamp, cudaBoundaryModeTrap };
+
+namespace gpushare_sim
+{
+
+/* The type and number of a texel's channels as device code sees them. */
+template <typename T> struct channels {
+    using type = T;
+    static constexpr int count = 1;
+};
+#define GPUSHARE_SIM_CHANNELS(scalar, name)                                                                            \
+    template <> struct channels<name##1> {                                                                             \
+        using type = scalar;                                                                                           \
+        static constexpr int count = 1;                                                                                \
+    };                                                                                                                 \
+    template <> struct channels<name##2> {                                                                             \
+        using type = scalar;                                                                                           \
+        static constexpr int count = 2;                                                                                \
+    };                                                                                                                 \
+    template <> struct channels<name##4> {                                                                             \
+        using type = scalar;                                                                                           \
+        static constexpr int count = 4;                                                                                \
+    };
+GPUSHARE_SIM_CHANNELS(signed char, char)
+GPUSHARE_SIM_CHANNELS(unsigned char, uchar)
+GPUSHARE_SIM_CHANNELS(short, short)
+GPUSHARE_SIM_CHANNELS(unsigned short, ushort)
+GPUSHARE_SIM_CHANNELS(int, int)
+GPUSHARE_SIM_CHANNELS(unsigned int, uint)
+GPUSHARE_SIM_CHANNELS(float, float)
+#undef GPUSHARE_SIM_CHANNELS
+
+struct texel {
+    double channel[4];
+};
+
+[[noreturn]] static inline void fault()
+{
+    for (;;)
+        *(volatile int *)nullptr = 0;
+}
+
+static inline double half_value(unsigned bits)
+{
+    int exponent = (int)(bits >> 10 & 31), mantissa = (int)(bits & 1023);
+    double value = exponent == 0    ? ldexp(mantissa, -24)
+                   : exponent == 31 ? (mantissa == 0 ? HUGE_VAL : NAN)
+                                    : ldexp(mantissa + 1024, exponent - 25);
+    return bits >> 15 ? -value : value;
+}
+
+template <typename Raw> static inline double load(const char *at)
+{
+    Raw raw;
+    memcpy(&raw, at, sizeof raw);
+    return (double)raw;
+}
+
+static inline double scaled(double value, double most, bool as_integer)
+{
+    return as_integer ? value : value / most < -1.0 ? -1.0 : value / most;
+}
+
+static inline texel read_texel(const gpushare_sim_texture *t, const gpushare_sim_level *level, long x, long y, long z)
+{
+    unsigned size = t->channel_size;
+    const char *at = level->base + (size_t)z * level->slice + (size_t)y * level->pitch + (size_t)x * size * t->channels;
+    texel out = {{0, 0, 0, t->as_integer ? 0.0 : 1.0}};
+    for (unsigned c = 0; c < t->channels; c++, at += size) {
+        switch (t->format) {
+        case 0x01:
+            out.channel[c] = scaled(load<unsigned char>(at), 255.0, t->as_integer);
+            break;
+        case 0x02:
+            out.channel[c] = scaled(load<unsigned short>(at), 65535.0, t->as_integer);
+            break;
+        case 0x03:
+            out.channel[c] = load<unsigned int>(at);
+            break;
+        case 0x08:
+            out.channel[c] = scaled(load<signed char>(at), 127.0, t->as_integer);
+            break;
+        case 0x09:
+            out.channel[c] = scaled(load<short>(at), 32767.0, t->as_integer);
+            break;
+        case 0x0a:
+            out.channel[c] = load<int>(at);
+            break;
+        case 0x10: {
+            unsigned short bits;
+            memcpy(&bits, at, sizeof bits);
+            out.channel[c] = half_value(bits);
+            break;
+        }
+        default:
+            out.channel[c] = load<float>(at);
+        }
+    }
+    return out;
+}
+
+/* The index of a texel by the address mode; false: the border's colour. Wrap and mirror are for normalized only. */
+static inline bool address(const gpushare_sim_texture *t, unsigned dimension, long size, long *index)
+{
+    long i = *index;
+    unsigned mode = t->address[dimension];
+    if (mode == 3 && (i < 0 || i >= size))
+        return false;
+    if (t->normalized && mode == 0) {
+        i %= size;
+        i += i < 0 ? size : 0;
+    } else if (t->normalized && mode == 2) {
+        i %= 2 * size;
+        i += i < 0 ? 2 * size : 0;
+        i = i < size ? i : 2 * size - 1 - i;
+    }
+    *index = i < 0 ? 0 : i >= size ? size - 1 : i;
+    return true;
+}
+
+static inline texel pick(const gpushare_sim_texture *t, const gpushare_sim_level *level, long x, long y, long z,
+                         int dimensions)
+{
+    bool inside = address(t, 0, level->width, &x);
+    if (dimensions > 1)
+        inside = address(t, 1, level->height, &y) && inside;
+    if (dimensions > 2)
+        inside = address(t, 2, level->depth, &z) && inside;
+    if (inside)
+        return read_texel(t, level, x, y, z);
+    return {{t->border[0], t->border[1], t->border[2], t->border[3]}};
+}
+
+/* The lower neighbour, and how far beyond it the point is, with the 8 bits that the hardware has. */
+static inline double neighbour(double coordinate, long *lower)
+{
+    double shifted = coordinate - 0.5, below = floor(shifted);
+    *lower = (long)below;
+    return floor((shifted - below) * 256.0 + 0.5) / 256.0;
+}
+
+template <typename T> static inline T convert(const texel &value)
+{
+    using scalar = typename channels<T>::type;
+    scalar out[channels<T>::count];
+    for (int c = 0; c < channels<T>::count; c++)
+        out[c] = (scalar)value.channel[c];
+    T result;
+    static_assert(sizeof result == sizeof out, "a texel has one, two or four channels");
+    memcpy(&result, out, sizeof result);
+    return result;
+}
+
+static inline const gpushare_sim_texture *find_texture(unsigned long long object)
+{
+    const gpushare_sim_texture *t = (const gpushare_sim_texture *)object;
+    if (t == nullptr || t->levels[0].base == nullptr)
+        fault();
+    return t;
+}
+
+/* `z` is a layer, and not filtered, where there are fewer than three dimensions. */
+template <typename T>
+static inline T sample(unsigned long long object, int dimensions, double x, double y, double z, float lod = 0.0f)
+{
+    const gpushare_sim_texture *t = find_texture(object);
+    unsigned index = lod <= 0.0f ? 0 : (unsigned)(lod + 0.5f);
+    const gpushare_sim_level *level = &t->levels[index < t->level_count ? index : t->level_count - 1];
+    if (t->normalized) {
+        x *= level->width;
+        y *= dimensions > 1 ? level->height : 1;
+        z *= dimensions > 2 ? level->depth : 1;
+    }
+    if (dimensions < 3) {
+        z = z < 0 ? 0 : z >= level->depth ? level->depth - 1 : z;
+    }
+    if (t->filter == 0)
+        return convert<T>(
+            pick(t, level, (long)floor(x), dimensions > 1 ? (long)floor(y) : 0, (long)floor(z), dimensions));
+    long i, j = 0, k = (long)z;
+    double a = neighbour(x, &i), b = dimensions > 1 ? neighbour(y, &j) : 0.0;
+    double c = dimensions > 2 ? neighbour(z, &k) : 0.0;
+    texel sum = {{0, 0, 0, 0}};
+    for (int corner = 0; corner < 8; corner++) {
+        int dx = corner & 1, dy = corner >> 1 & 1, dz = corner >> 2;
+        double weight = (dx ? a : 1 - a) * (dy ? b : 1 - b) * (dz ? c : 1 - c);
+        if (weight == 0.0)
+            continue;
+        texel one = pick(t, level, i + dx, j + dy, k + dz, dimensions);
+        for (int channel = 0; channel < 4; channel++)
+            sum.channel[channel] += weight * one.channel[channel];
+    }
+    return convert<T>(sum);
+}
+
+/* Where a surface's bytes are; nullptr: nowhere, and a read gives zero. */
+static inline char *surface(unsigned long long object, long x, long y, long z, size_t size, int mode)
+{
+    const gpushare_sim_texture *t = find_texture(object);
+    const gpushare_sim_level *level = &t->levels[0];
+    long row = (long)level->width * t->channels * t->channel_size;
+    bool inside = x >= 0 && x + (long)size <= row && y >= 0 && y < (long)level->height && z >= 0 &&
+                  z < (long)level->depth && x % (long)size == 0;
+    if (!inside && mode == cudaBoundaryModeTrap)
+        fault();
+    if (!inside && mode == cudaBoundaryModeZero)
+        return nullptr;
+    x = x < 0 ? 0 : x + (long)size > row ? row - (long)size : x;
+    y = y < 0 ? 0 : y >= (long)level->height ? (long)level->height - 1 : y;
+    z = z < 0 ? 0 : z >= (long)level->depth ? (long)level->depth - 1 : z;
+    return level->base + (size_t)z * level->slice + (size_t)y * level->pitch + x;
+}
+
+template <typename T> static inline T surface_read(const char *at)
+{
+    T value{};
+    if (at != nullptr)
+        memcpy(&value, at, sizeof value);
+    return value;
+}
+
+template <typename T> static inline void surface_write(char *at, const T &value)
+{
+    if (at != nullptr)
+        memcpy(at, &value, sizeof value);
+}
+
+} // namespace gpushare_sim
+
+template <typename T> static inline T tex1Dfetch(cudaTextureObject_t object, int x)
+{
+    const gpushare_sim_texture *t = gpushare_sim::find_texture(object);
+    if (x < 0 || x >= (int)t->levels[0].width)
+        return T{};
+    return gpushare_sim::convert<T>(gpushare_sim::read_texel(t, &t->levels[0], x, 0, 0));
+}
+template <typename T> static inline T tex1D(cudaTextureObject_t object, float x)
+{
+    return gpushare_sim::sample<T>(object, 1, x, 0, 0);
+}
+template <typename T> static inline T tex1DLayered(cudaTextureObject_t object, float x, int layer)
+{
+    return gpushare_sim::sample<T>(object, 1, x, 0, layer);
+}
+template <typename T> static inline T tex2D(cudaTextureObject_t object, float x, float y)
+{
+    return gpushare_sim::sample<T>(object, 2, x, y, 0);
+}
+template <typename T> static inline T tex2DLod(cudaTextureObject_t object, float x, float y, float level)
+{
+    return gpushare_sim::sample<T>(object, 2, x, y, 0, level);
+}
+template <typename T> static inline T tex2DLayered(cudaTextureObject_t object, float x, float y, int layer)
+{
+    return gpushare_sim::sample<T>(object, 2, x, y, layer);
+}
+template <typename T> static inline T tex3D(cudaTextureObject_t object, float x, float y, float z)
+{
+    return gpushare_sim::sample<T>(object, 3, x, y, z);
+}
+
+template <typename T>
+static inline T surf1Dread(cudaSurfaceObject_t object, int x, cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    return gpushare_sim::surface_read<T>(gpushare_sim::surface(object, x, 0, 0, sizeof(T), mode));
+}
+template <typename T>
+static inline void surf1Dwrite(T value, cudaSurfaceObject_t object, int x,
+                               cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    gpushare_sim::surface_write(gpushare_sim::surface(object, x, 0, 0, sizeof(T), mode), value);
+}
+template <typename T>
+static inline T surf2Dread(cudaSurfaceObject_t object, int x, int y,
+                           cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    return gpushare_sim::surface_read<T>(gpushare_sim::surface(object, x, y, 0, sizeof(T), mode));
+}
+template <typename T>
+static inline void surf2Dwrite(T value, cudaSurfaceObject_t object, int x, int y,
+                               cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    gpushare_sim::surface_write(gpushare_sim::surface(object, x, y, 0, sizeof(T), mode), value);
+}
+template <typename T>
+static inline T surf3Dread(cudaSurfaceObject_t object, int x, int y, int z,
+                           cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    return gpushare_sim::surface_read<T>(gpushare_sim::surface(object, x, y, z, sizeof(T), mode));
+}
+template <typename T>
+static inline void surf3Dwrite(T value, cudaSurfaceObject_t object, int x, int y, int z,
+                               cudaSurfaceBoundaryMode mode = cudaBoundaryModeTrap)
+{
+    gpushare_sim::surface_write(gpushare_sim::surface(object, x, y, z, sizeof(T), mode), value);
+}
+
 namespace gpushare_sim
 {
 

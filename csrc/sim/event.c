@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "event.h"
 
+#include "beacon.h"
 #include "context.h"
 #include "graph.h"
+#include "inject.h"
+#include "ipc.h"
+#include "pool.h"
 #include "segment.h"
 
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #define EVENT_MAGIC UINT64_C(0x53494d45564e5431)
 
 static pthread_mutex_t pool_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_event *pool;
 
-CUresult cuEventCreate(CUevent *out, unsigned flags)
+/* Takes over the beacon. */
+static CUresult event_new(CUevent *out, struct sim_context *context, unsigned flags, struct sim_beacon *beacon)
 {
-    SIM_ENTER_CONTEXT(context);
-    SIM_REQUIRE(out != NULL && flags < 8 && !((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)));
-    if (flags & CU_EVENT_INTERPROCESS)
-        return CUDA_ERROR_NOT_SUPPORTED;
     pthread_mutex_lock(&pool_lock);
     struct sim_event *event = pool;
     if (event != NULL)
@@ -25,10 +28,14 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
     pthread_mutex_unlock(&pool_lock);
     if (event == NULL) {
         event = calloc(1, sizeof *event);
-        if (event == NULL)
+        if (event == NULL) {
+            if (beacon != NULL)
+                sim_beacon_release(beacon);
             return CUDA_ERROR_OUT_OF_MEMORY;
+        }
         pthread_mutex_init(&event->lock, NULL);
     }
+    event->beacon = beacon;
     event->context = context;
     event->flags = flags;
     event->point = (struct sim_point){NULL, 0};
@@ -36,6 +43,17 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
     event->magic = EVENT_MAGIC;
     *out = (CUevent)event;
     return CUDA_SUCCESS;
+}
+
+CUresult cuEventCreate(CUevent *out, unsigned flags)
+{
+    SIM_INJECT(cuEventCreate);
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(out != NULL && flags < 8 && !((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)));
+    if ((flags & CU_EVENT_INTERPROCESS) == 0)
+        return event_new(out, context, flags, NULL);
+    struct sim_beacon *beacon = sim_beacon_new();
+    return beacon == NULL ? CUDA_ERROR_OUT_OF_MEMORY : event_new(out, context, flags, beacon);
 }
 
 static CUresult find(CUevent handle, struct sim_event **event)
@@ -47,11 +65,15 @@ static CUresult find(CUevent handle, struct sim_event **event)
 
 CUresult cuEventDestroy_v2(CUevent handle)
 {
+    SIM_INJECT(cuEventDestroy_v2);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
     pthread_mutex_lock(&event->lock);
     event->magic = 0;
     event->generation++; /* a record that is still queued is for nobody */
+    if (event->beacon != NULL)
+        sim_beacon_release(event->beacon);
+    event->beacon = NULL;
     pthread_mutex_unlock(&event->lock);
     pthread_mutex_lock(&pool_lock);
     event->next = pool;
@@ -68,6 +90,8 @@ CUresult cuEventDestroy(CUevent event)
 struct record {
     struct sim_event *event;
     uint64_t generation;
+    struct sim_beacon *beacon; /* of an interprocess event */
+    uint64_t number;
 };
 
 static CUresult run_record(struct sim_context *context, struct sim_op *op)
@@ -80,7 +104,14 @@ static CUresult run_record(struct sim_context *context, struct sim_op *op)
         record->event->timed_generation = record->generation;
     }
     pthread_mutex_unlock(&record->event->lock);
+    if (record->beacon != NULL)
+        sim_beacon_reach(record->beacon, record->number);
     return CUDA_SUCCESS;
+}
+
+static void dispose_record(struct sim_op *op)
+{
+    sim_beacon_release(((struct record *)op->payload)->beacon);
 }
 
 static struct sim_op *new_record(struct sim_event *event)
@@ -89,7 +120,13 @@ static struct sim_op *new_record(struct sim_event *event)
     if (op == NULL)
         return NULL;
     op->despite_error = true;
-    *(struct record *)op->payload = (struct record){event, ++event->generation};
+    struct record *record = (struct record *)op->payload;
+    *record = (struct record){.event = event, .generation = ++event->generation, .beacon = event->beacon};
+    if (event->beacon != NULL) {
+        sim_beacon_retain(event->beacon);
+        record->number = sim_beacon_record(event->beacon);
+        op->dispose = dispose_record;
+    }
     return op;
 }
 
@@ -124,20 +161,33 @@ static struct sim_point point_of(struct sim_event *event)
     return point;
 }
 
+/* What is known of the work before a point that has passed. */
+static CUresult told(const struct sim_event *event, struct sim_point point)
+{
+    SIM_TRY(sim_point_injected(point));
+    if (point.stream == event->context->internal)
+        SIM_TRY(sim_context_injected(event->context));
+    return sim_context_error(event->context);
+}
+
 CUresult cuEventQuery(CUevent handle)
 {
+    SIM_INJECT(cuEventQuery);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
     SIM_TRY(sim_capture_check_unsafe());
     if (event->capture != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
-    if (!sim_point_passed(point_of(event)))
+    struct sim_point point = point_of(event);
+    if (!sim_point_passed(point) ||
+        (event->beacon != NULL && !sim_beacon_passed(event->beacon, sim_beacon_last(event->beacon))))
         return CUDA_ERROR_NOT_READY;
-    return sim_context_error(event->context);
+    return told(event, point);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
 {
+    SIM_INJECT(cuEventSynchronize);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
     SIM_TRY(sim_capture_check_unsafe());
@@ -146,7 +196,10 @@ CUresult cuEventSynchronize(CUevent handle)
     struct sim_point point = point_of(event);
     if (point.stream != NULL)
         sim_point_wait(point);
-    return sim_context_error(event->context);
+    if (event->beacon != NULL)
+        sim_beacon_wait(event->beacon, sim_beacon_last(event->beacon));
+    sim_pool_settle();
+    return told(event, point);
 }
 
 static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle)
@@ -174,6 +227,38 @@ CUresult cuEventElapsedTime_v2(float *milliseconds, CUevent start, CUevent end)
     return elapsed(milliseconds, start, end);
 }
 
+struct remote {
+    struct sim_beacon *beacon;
+    uint64_t number;
+};
+
+static CUresult run_remote(struct sim_context *context, struct sim_op *op)
+{
+    (void)context;
+    const struct remote *remote = (const struct remote *)op->payload;
+    sim_beacon_wait(remote->beacon, remote->number);
+    return CUDA_SUCCESS;
+}
+
+static void dispose_remote(struct sim_op *op)
+{
+    sim_beacon_release(((struct remote *)op->payload)->beacon);
+}
+
+static CUresult wait_for_processes(struct sim_stream *stream, struct sim_beacon *beacon)
+{
+    uint64_t last = sim_beacon_last(beacon);
+    if (sim_beacon_passed(beacon, last))
+        return CUDA_SUCCESS;
+    struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(struct remote), run_remote);
+    if (op == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    sim_beacon_retain(beacon);
+    *(struct remote *)op->payload = (struct remote){beacon, last};
+    op->dispose = dispose_remote;
+    return sim_stream_submit(stream, op, NULL);
+}
+
 static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
@@ -187,6 +272,8 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
+    if (event->beacon != NULL)
+        return wait_for_processes(stream, event->beacon);
     struct sim_point point = point_of(event);
     if (point.stream == NULL || sim_point_passed(point))
         return CUDA_SUCCESS;
@@ -199,14 +286,6 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
 
 SIM_PAIR(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),
          wait_event(stream, event, flags, meant))
-
-static CUresult check_captures(struct sim_context *context)
-{
-    if (__atomic_load_n(&context->captures, __ATOMIC_RELAXED) == 0)
-        return CUDA_SUCCESS;
-    sim_capture_invalidate_context(context);
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-}
 
 /* Nothing is queued or running in any stream of the context. */
 static bool idle(struct sim_context *context)
@@ -222,6 +301,7 @@ static bool idle(struct sim_context *context)
 
 CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
 {
+    SIM_INJECT(cuCtxRecordEvent);
     struct sim_context *context;
     struct sim_event *event;
     SIM_TRY(sim_context_resolve(context_handle, &context));
@@ -229,9 +309,9 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
     SIM_TRY(sim_context_error(context));
     if (event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
-    SIM_TRY(check_captures(context));
+    SIM_TRY(sim_capture_check_context(context));
     pthread_mutex_lock(&event->lock);
-    if (idle(context)) {
+    if (idle(context) && event->beacon == NULL) {
         /* A GPU without work records at once; a worker would first have to be woken. */
         event->generation++;
         event->timed_generation = event->generation;
@@ -263,7 +343,7 @@ CUresult cuCtxWaitEvent(CUcontext context_handle, CUevent handle)
     SIM_TRY(sim_context_resolve(context_handle, &context));
     SIM_TRY(find(handle, &event));
     SIM_TRY(sim_context_error(context));
-    SIM_TRY(check_captures(context));
+    SIM_TRY(sim_capture_check_context(context));
     struct sim_point point = point_of(event), barrier;
     if (point.stream == NULL || sim_point_passed(point))
         return CUDA_SUCCESS;
@@ -273,4 +353,39 @@ CUresult cuCtxWaitEvent(CUcontext context_handle, CUevent handle)
     sim_op_wait_for(op, point);
     SIM_TRY(sim_stream_submit(context->internal, op, &barrier));
     return sim_context_barrier(context, barrier);
+}
+
+CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event_handle)
+{
+    SIM_INJECT(cuIpcGetEventHandle);
+    struct sim_event *event;
+    SIM_TRY(find(event_handle, &event));
+    SIM_REQUIRE(handle != NULL);
+    if (event->beacon == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    const struct sim_shared shared =
+        sim_shared_describe(SIM_SHARED_EVENT, sim_beacon_fd(event->beacon), 0, 0, event->context->device);
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->reserved, &shared, sizeof shared);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *out, CUipcEventHandle handle)
+{
+    SIM_INJECT(cuIpcOpenEventHandle);
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(out != NULL);
+    struct sim_shared shared;
+    memcpy(&shared, handle.reserved, sizeof shared);
+    int fd = sim_shared_open(SIM_SHARED_EVENT, &shared);
+    if (fd < 0)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (shared.pid == getpid()) {
+        close(fd);
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    struct sim_beacon *beacon = sim_beacon_open(fd);
+    if (beacon == NULL)
+        return CUDA_ERROR_MAP_FAILED;
+    return event_new(out, context, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, beacon);
 }

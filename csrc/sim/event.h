@@ -14,6 +14,7 @@ struct sim_event {
     uint64_t generation;    /* of the last record, goes on when the object is recycled */
     uint64_t time, timed_generation;
     struct sim_capture *capture; /* recorded into this capture last */
+    struct sim_beacon *beacon;   /* what processes share of an interprocess event, else NULL */
 };
 
 #endif

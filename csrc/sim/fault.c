@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "fault.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -8,6 +9,31 @@
 static const int signals[] = {SIGSEGV, SIGBUS};
 static struct sigaction previous[sizeof signals / sizeof signals[0]];
 static __thread sigjmp_buf *guard __attribute__((tls_model("initial-exec")));
+
+/* Odd while memory is out of reach. */
+static unsigned pauses;
+static __thread unsigned pauses_seen __attribute__((tls_model("initial-exec")));
+
+void sim_fault_pause(void)
+{
+    __atomic_add_fetch(&pauses, 1, __ATOMIC_SEQ_CST);
+}
+
+void sim_fault_resume(void)
+{
+    __atomic_add_fetch(&pauses, 1, __ATOMIC_SEQ_CST);
+}
+
+/* The fault may be one of a pause, even of one that is over by now. A fault in earnest only comes once more. */
+static bool is_to_be_tried_again(void)
+{
+    unsigned now;
+    while ((now = __atomic_load_n(&pauses, __ATOMIC_SEQ_CST)) % 2 != 0)
+        sched_yield();
+    bool again = now != pauses_seen;
+    pauses_seen = now;
+    return again;
+}
 
 static void chain(int number, siginfo_t *info, void *machine)
 {
@@ -28,6 +54,8 @@ static void handle(int number, siginfo_t *info, void *machine)
         chain(number, info, machine);
         return;
     }
+    if (is_to_be_tried_again())
+        return;
     if (sim_config.abort_on_fault)
         abort();
     siglongjmp(*guard, 1);

@@ -11,6 +11,13 @@
 
 void sim_fault_init(void);
 
+/*
+ * Between these, memory may be out of reach that a running kernel is right to touch: who faults waits, and tries again.
+ * One thread at a time.
+ */
+void sim_fault_pause(void);
+void sim_fault_resume(void);
+
 /* Runs `work(argument)`; CUDA_ERROR_ILLEGAL_ADDRESS if it faulted. */
 CUresult sim_fault_guard(void (*work)(void *argument), void *argument);
 

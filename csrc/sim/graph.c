@@ -4,7 +4,10 @@
 #include "context.h"
 #include "copy.h"
 #include "event.h"
+#include "graph_memory.h"
+#include "inject.h"
 #include "launch.h"
+#include "memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +20,10 @@
 struct node {
     uint64_t magic;
     struct node *next;
-    struct sim_op *op; /* NULL: an empty node */
+    struct graph *graph, *child;
+    const struct node *original; /* of a clone, only to be compared */
+    struct sim_op *op;           /* NULL: an empty node, or one with a child */
+    void **pointers;             /* to the arguments, for who asks for them */
     CUgraphNodeType type;
     struct node **dependencies;
     size_t dependency_count;
@@ -48,8 +54,10 @@ struct graph {
 struct exec {
     uint64_t magic;
     struct retained *retained;
+    unsigned long long flags;
     size_t count;
-    struct sim_op **ops; /* in an order that the dependencies allow */
+    struct sim_op **ops;       /* in an order that the dependencies allow */
+    const struct node **nodes; /* what they were made from, only to be compared */
 };
 
 struct sim_capture {
@@ -66,7 +74,6 @@ struct sim_capture {
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards captures and graphs */
 static struct sim_capture *captures;
-static unsigned global_captures;   /* of mode global */
 static unsigned own_mode_captures; /* of mode global or thread-local */
 static unsigned long long next_id = 1;
 static __thread CUstreamCaptureMode thread_mode __attribute__((tls_model("initial-exec")));
@@ -88,6 +95,20 @@ void sim_capture_invalidate_context(struct sim_context *context)
         if (capture->context == context)
             capture->invalid = true;
     pthread_mutex_unlock(&lock);
+}
+
+CUresult sim_capture_check_context(struct sim_context *context)
+{
+    if (__atomic_load_n(&context->captures, __ATOMIC_RELAXED) == 0)
+        return CUDA_SUCCESS;
+    bool forbidden = false;
+    pthread_mutex_lock(&lock);
+    for (struct sim_capture *capture = captures; capture != NULL; capture = capture->next) {
+        if (capture->context == context && !capture->invalid)
+            capture->invalid = forbidden = true;
+    }
+    pthread_mutex_unlock(&lock);
+    return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
 CUresult sim_capture_check_unsafe(void)
@@ -121,6 +142,10 @@ static CUgraphNodeType type_of(const struct sim_op *op)
         return CU_GRAPH_NODE_TYPE_HOST;
     case SIM_OP_GRAPH:
         return CU_GRAPH_NODE_TYPE_GRAPH;
+    case SIM_OP_ALLOCATE:
+        return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
+    case SIM_OP_FREE:
+        return CU_GRAPH_NODE_TYPE_MEM_FREE;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }
@@ -145,7 +170,7 @@ static CUresult add(struct graph *graph, struct sim_op *op, struct node *const *
 {
     struct node *node = calloc(1, sizeof *node);
     if (node != NULL) {
-        *node = (struct node){.magic = NODE_MAGIC, .op = op, .type = type_of(op)};
+        *node = (struct node){.magic = NODE_MAGIC, .graph = graph, .op = op, .type = type_of(op)};
         if (depend(node, dependencies, count) != CUDA_SUCCESS) {
             free(node);
             node = NULL;
@@ -182,6 +207,29 @@ CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
     return result;
 }
 
+CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUmemPoolProps *properties,
+                              unsigned accessible, CUdeviceptr *address)
+{
+    struct sim_op *op;
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    /* What the pool exports is of no concern to the graph, whose memory cannot be exported. */
+    CUmemPoolProps plain = *properties;
+    plain.handleTypes = CU_MEM_HANDLE_TYPE_NONE;
+    SIM_TRY(sim_op_allocate(&op, stream->context, stream->capture->graph, size, &plain, accessible));
+    *address = sim_op_memory(op);
+    return sim_capture_record(stream, op);
+}
+
+CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address)
+{
+    struct sim_op *op;
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    SIM_TRY(sim_op_free(&op, stream->capture->graph, address));
+    return sim_capture_record(stream, op);
+}
+
 CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event)
 {
     if (stream->capture->invalid)
@@ -192,7 +240,7 @@ CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event)
 
 static void join(struct sim_stream *stream, struct sim_capture *capture)
 {
-    stream->capture = capture;
+    __atomic_store_n(&stream->capture, capture, __ATOMIC_RELAXED);
     capture->streams++;
     __atomic_add_fetch(&stream->context->captures, 1, __ATOMIC_RELAXED);
     if (stream->blocking)
@@ -202,7 +250,7 @@ static void join(struct sim_stream *stream, struct sim_capture *capture)
 static void leave(struct sim_stream *stream)
 {
     stream->capture->streams--;
-    stream->capture = NULL;
+    __atomic_store_n(&stream->capture, NULL, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&stream->context->captures, 1, __ATOMIC_RELAXED);
     if (stream->blocking)
         __atomic_sub_fetch(&stream->context->blocking_captures, 1, __ATOMIC_RELAXED);
@@ -243,17 +291,19 @@ static CUresult begin(CUstream handle, CUgraph graph_handle, CUstreamCaptureMode
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     graph->magic = GRAPH_MAGIC;
-    *capture = (struct sim_capture){
-        .graph = graph, .origin = stream, .context = stream->context, .mode = mode, .thread = pthread_self()};
+    *capture = (struct sim_capture){.graph = graph,
+                                    .origin = stream,
+                                    .context = stream->context,
+                                    .mode = mode,
+                                    .thread = pthread_self(),
+                                    .borrowed = graph_handle != NULL};
     pthread_mutex_lock(&lock);
     capture->id = next_id++;
     capture->next = captures;
     captures = capture;
     join(stream, capture);
-    if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
-        global_captures++;
     if (mode != CU_STREAM_CAPTURE_MODE_RELAXED)
-        own_mode_captures++;
+        __atomic_add_fetch(&own_mode_captures, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     return CUDA_SUCCESS;
 }
@@ -275,6 +325,8 @@ static void release_object(struct user_object *object, unsigned count)
     free(object);
 }
 
+static void node_free(struct node *node);
+
 static void graph_free(struct graph *graph)
 {
     for (struct retained *retained = graph->retained, *next; retained != NULL; retained = next) {
@@ -284,14 +336,64 @@ static void graph_free(struct graph *graph)
     }
     for (struct node *node = graph->first, *next; node != NULL; node = next) {
         next = node->next;
-        if (node->op != NULL)
-            sim_op_release(node->op);
-        node->magic = 0;
-        free(node->dependencies);
-        free(node);
+        node_free(node);
     }
     graph->magic = 0;
     free(graph);
+}
+
+static void node_free(struct node *node)
+{
+    if (node->op != NULL)
+        sim_op_release(node->op);
+    if (node->child != NULL)
+        graph_free(node->child);
+    node->magic = 0;
+    free(node->pointers);
+    free(node->dependencies);
+    free(node);
+}
+
+/* Takes all streams out of the capture; true if it is invalid. */
+static bool finish(struct sim_capture *capture)
+{
+    pthread_mutex_lock(&capture->context->order);
+    for (struct sim_stream *other = capture->context->streams; other != NULL; other = other->next)
+        /* Other threads begin and end captures of theirs meanwhile. */
+        if (__atomic_load_n(&other->capture, __ATOMIC_RELAXED) == capture && other != capture->origin)
+            leave(other);
+    pthread_mutex_unlock(&capture->context->order);
+    pthread_mutex_lock(&lock);
+    leave(capture->origin);
+    for (struct sim_capture **place = &captures; *place != NULL; place = &(*place)->next) {
+        if (*place == capture) {
+            *place = capture->next;
+            break;
+        }
+    }
+    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
+        __atomic_sub_fetch(&own_mode_captures, 1, __ATOMIC_RELAXED);
+    capture->over = true; /* kept: events may still say that they were recorded into it */
+    bool invalid = capture->invalid;
+    pthread_mutex_unlock(&lock);
+    if (invalid && !capture->borrowed)
+        graph_free(capture->graph);
+    return invalid;
+}
+
+void sim_capture_abandon(struct sim_stream *stream)
+{
+    struct sim_capture *capture = stream->capture;
+    if (capture == NULL)
+        return;
+    sim_capture_invalidate(capture);
+    if (stream == capture->origin) {
+        finish(capture);
+        return;
+    }
+    pthread_mutex_lock(&lock);
+    leave(stream);
+    pthread_mutex_unlock(&lock);
 }
 
 static CUresult end(CUstream handle, CUgraph *out, enum sim_stream_default meant)
@@ -306,32 +408,9 @@ static CUresult end(CUstream handle, CUgraph *out, enum sim_stream_default meant
         return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
-    pthread_mutex_lock(&capture->context->order);
-    for (struct sim_stream *other = capture->context->streams; other != NULL; other = other->next)
-        if (other->capture == capture && other != stream)
-            leave(other);
-    pthread_mutex_unlock(&capture->context->order);
-    pthread_mutex_lock(&lock);
-    leave(stream);
-    for (struct sim_capture **place = &captures; *place != NULL; place = &(*place)->next) {
-        if (*place == capture) {
-            *place = capture->next;
-            break;
-        }
-    }
-    if (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
-        global_captures--;
-    if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED)
-        own_mode_captures--;
-    capture->over = true; /* kept: events may still say that they were recorded into it */
-    bool invalid = capture->invalid;
-    pthread_mutex_unlock(&lock);
     *out = NULL;
-    if (invalid) {
-        if (!capture->borrowed)
-            graph_free(capture->graph);
+    if (finish(capture))
         return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    }
     *out = (CUgraph)capture->graph;
     return CUDA_SUCCESS;
 }
@@ -494,50 +573,6 @@ CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode
     return add_checked(node, graph, dependencies, count, NULL);
 }
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                 const CUDA_KERNEL_NODE_PARAMS *p)
-{
-    SIM_ENTER();
-    SIM_REQUIRE(p != NULL);
-    struct sim_kernel *kernel;
-    SIM_TRY(sim_kernel_find(p->func != NULL ? p->func : (CUfunction)(void *)p->kern, &kernel));
-    struct sim_op *op;
-    SIM_TRY(sim_op_launch(&op, kernel, (const unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
-                          (const unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes,
-                          p->kernelParams, p->extra));
-    return add_checked(node, graph, dependencies, count, op);
-}
-
-CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                              const CUDA_MEMCPY3D *description, CUcontext context)
-{
-    SIM_ENTER();
-    (void)context;
-    struct sim_copy copy;
-    SIM_TRY(sim_copy_3d(description, &copy));
-    struct sim_op *op = sim_op_copy(&copy);
-    return op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : add_checked(node, graph, dependencies, count, op);
-}
-
-CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                              const CUDA_MEMSET_NODE_PARAMS *p, CUcontext context)
-{
-    SIM_ENTER();
-    (void)context;
-    SIM_REQUIRE(p != NULL && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
-    struct sim_op *op = sim_op_set(&(struct sim_set){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize});
-    return op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : add_checked(node, graph, dependencies, count, op);
-}
-
-CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                            const CUDA_HOST_NODE_PARAMS *p)
-{
-    SIM_ENTER();
-    SIM_REQUIRE(p != NULL && p->fn != NULL);
-    struct sim_op *op = sim_op_host(p->fn, p->userData);
-    return op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : add_checked(node, graph, dependencies, count, op);
-}
-
 CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to, size_t count)
 {
     struct graph *graph;
@@ -558,6 +593,8 @@ CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const
     return cuGraphAddDependencies(graph, from, to, count);
 }
 
+static bool place_all(struct graph *graph, struct exec *exec);
+
 /* Depth first; false on a cycle. */
 static bool place(struct node *node, struct exec *exec)
 {
@@ -570,11 +607,48 @@ static bool place(struct node *node, struct exec *exec)
         if (!place(node->dependencies[i], exec))
             return false;
     node->mark = 2;
+    if (node->child != NULL)
+        return place_all(node->child, exec);
     if (node->op != NULL) {
         __atomic_add_fetch(&node->op->references, 1, __ATOMIC_RELAXED);
+        exec->nodes[exec->count] = node;
         exec->ops[exec->count++] = node->op;
     }
     return true;
+}
+
+static bool place_all(struct graph *graph, struct exec *exec)
+{
+    bool valid = true;
+    for (struct node *node = graph->first; node != NULL; node = node->next)
+        node->mark = 0;
+    for (struct node *node = graph->first; node != NULL && valid; node = node->next)
+        valid = place(node, exec);
+    return valid;
+}
+
+static size_t count_all(const struct graph *graph)
+{
+    size_t count = 0;
+    for (const struct node *node = graph->first; node != NULL; node = node->next)
+        count += node->child != NULL ? count_all(node->child) : 1;
+    return count;
+}
+
+static struct exec *exec_new(const struct graph *graph)
+{
+    struct exec *exec = calloc(1, sizeof *exec);
+    size_t size = count_all(graph) + 1;
+    if (exec == NULL)
+        return NULL;
+    exec->ops = calloc(size, sizeof(*exec->ops));
+    exec->nodes = calloc(size, sizeof(*exec->nodes));
+    if (exec->ops != NULL && exec->nodes != NULL)
+        return exec;
+    free(exec->ops);
+    free(exec->nodes);
+    free(exec);
+    return NULL;
 }
 
 static void exec_free(struct exec *exec)
@@ -584,9 +658,12 @@ static void exec_free(struct exec *exec)
         release_object(retained->object, retained->count);
         free(retained);
     }
+    if (exec->magic == EXEC_MAGIC)
+        sim_graph_memory_abandon(exec->ops, exec->count);
     for (size_t i = 0; i < exec->count; i++)
         sim_op_release(exec->ops[i]);
     free(exec->ops);
+    free(exec->nodes);
     exec->magic = 0;
     free(exec);
 }
@@ -670,50 +747,44 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
     return CUDA_SUCCESS;
 }
 
-static CUresult instantiate(CUgraphExec *out, CUgraph handle)
+static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
 {
     struct graph *graph;
     SIM_TRY(find_graph(handle, &graph));
     SIM_REQUIRE(out != NULL);
-    struct exec *exec = calloc(1, sizeof *exec);
-    struct sim_op **ops = calloc(graph->count + 1, sizeof *ops);
-    if (exec == NULL || ops == NULL) {
-        free(exec);
-        free(ops);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    exec->magic = EXEC_MAGIC;
-    exec->ops = ops;
-    bool valid = true;
     pthread_mutex_lock(&lock);
-    for (struct node *node = graph->first; node != NULL; node = node->next)
-        node->mark = 0;
-    for (struct node *node = graph->first; node != NULL && valid; node = node->next)
-        valid = place(node, exec);
+    struct exec *exec = exec_new(graph);
+    bool valid = exec != NULL && place_all(graph, exec);
     for (struct retained *retained = graph->retained; retained != NULL && valid; retained = retained->next)
         valid = retain(&exec->retained, retained->object, 1, true);
     pthread_mutex_unlock(&lock);
-    if (!valid) {
+    if (exec == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool first = valid && sim_graph_memory_instantiate(exec->ops, exec->count);
+    if (!first) {
         exec_free(exec);
-        return CUDA_ERROR_INVALID_VALUE;
+        return valid ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
     }
+    exec->flags = flags;
+    exec->magic = EXEC_MAGIC;
     *out = (CUgraphExec)exec;
     return CUDA_SUCCESS;
 }
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
 {
-    (void)flags;
-    return instantiate(exec, graph);
+    SIM_INJECT(cuGraphInstantiateWithFlags);
+    return instantiate(exec, graph, flags);
 }
 
 CUresult cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
 {
+    SIM_INJECT(cuGraphInstantiate);
     if (error_node != NULL)
         *error_node = NULL;
     if (log != NULL && size > 0)
         log[0] = '\0';
-    return instantiate(exec, graph);
+    return instantiate(exec, graph, 0);
 }
 
 CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error_node, char *log, size_t size)
@@ -724,7 +795,7 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *er
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
     SIM_REQUIRE(parameters != NULL);
-    CUresult result = instantiate(exec, graph);
+    CUresult result = instantiate(exec, graph, parameters->flags);
     parameters->hErrNode_out = NULL;
     parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
     return result;
@@ -750,6 +821,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 }
 
 struct run {
+    bool free_first, finished;
     size_t count;
     struct sim_op *ops[];
 };
@@ -758,16 +830,31 @@ static CUresult run_graph(struct sim_context *context, struct sim_op *op)
 {
     struct run *run = (struct run *)op->payload;
     CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < run->count && run->free_first; i++)
+        if (run->ops[i]->kind == SIM_OP_ALLOCATE)
+            sim_graph_memory_clear(run->ops[i]);
     for (size_t i = 0; i < run->count && result == CUDA_SUCCESS; i++)
         result = run->ops[i]->run(context, run->ops[i]);
+    run->finished = true;
+    sim_graph_memory_finish(run->ops, run->count);
     return result;
 }
 
 static void dispose_run(struct sim_op *op)
 {
     struct run *run = (struct run *)op->payload;
+    if (!run->finished)
+        sim_graph_memory_finish(run->ops, run->count);
     for (size_t i = 0; i < run->count; i++)
         sim_op_release(run->ops[i]);
+}
+
+static bool has_memory(const struct exec *exec)
+{
+    for (size_t i = 0; i < exec->count; i++)
+        if (exec->ops[i]->kind == SIM_OP_ALLOCATE || exec->ops[i]->kind == SIM_OP_FREE)
+            return true;
+    return false;
 }
 
 static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum sim_stream_default meant)
@@ -780,13 +867,21 @@ static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum sim_stre
     if (op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct run *run = (struct run *)op->payload;
-    run->count = exec->count;
+    *run = (struct run){.free_first = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0,
+                        .count = exec->count};
     for (size_t i = 0; i < exec->count; i++) {
         run->ops[i] = exec->ops[i];
         __atomic_add_fetch(&exec->ops[i]->references, 1, __ATOMIC_RELAXED);
     }
     op->dispose = dispose_run;
-    return sim_stream_submit(stream, op, NULL);
+    CUresult result = stream->capture == NULL ? sim_graph_memory_launch(exec->ops, exec->count, run->free_first)
+                      : has_memory(exec)      ? CUDA_ERROR_NOT_SUPPORTED
+                                              : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS)
+        return sim_stream_submit(stream, op, NULL);
+    run->finished = true;
+    sim_op_release(op);
+    return result;
 }
 
 SIM_PAIR(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), launch(exec, stream, meant))
@@ -796,7 +891,8 @@ static CUresult upload(CUgraphExec handle, CUstream stream_handle, enum sim_stre
     struct sim_stream *stream;
     struct exec *exec;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
-    return find_exec(handle, &exec);
+    SIM_TRY(find_exec(handle, &exec));
+    return sim_graph_memory_upload(exec->ops, exec->count);
 }
 
 SIM_PAIR(cuGraphUpload, _ptsz, (CUgraphExec exec, CUstream stream), upload(exec, stream, meant))
@@ -806,6 +902,573 @@ CUresult cuGraphExecGetFlags(CUgraphExec handle, cuuint64_t *flags)
     struct exec *exec;
     SIM_TRY(find_exec(handle, &exec));
     SIM_REQUIRE(flags != NULL);
-    *flags = 0;
+    *flags = exec->flags;
     return CUDA_SUCCESS;
+}
+
+/* Memory nodes. */
+
+static unsigned access_mask(const CUmemAccessDesc *descriptions, size_t count)
+{
+    unsigned mask = 0;
+    for (size_t i = 0; i < count; i++)
+        if (descriptions[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && descriptions[i].location.id >= 0 &&
+            descriptions[i].location.id < SIM_MAX_DEVICES && descriptions[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE)
+            mask |= 1u << descriptions[i].location.id;
+    return mask;
+}
+
+CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                CUDA_MEM_ALLOC_NODE_PARAMS *p)
+{
+    SIM_INJECT(cuGraphAddMemAllocNode);
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(p != NULL && (p->accessDescCount == 0 || p->accessDescs != NULL));
+    struct graph *found;
+    SIM_TRY(find_graph(graph, &found));
+    struct sim_op *op;
+    SIM_TRY(sim_op_allocate(&op, context, found, p->bytesize, &p->poolProps,
+                            access_mask(p->accessDescs, p->accessDescCount)));
+    p->dptr = sim_op_memory(op);
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                               CUdeviceptr address)
+{
+    struct graph *found;
+    SIM_TRY(find_graph(graph, &found));
+    struct sim_op *op;
+    SIM_TRY(sim_op_free(&op, found, address));
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+static CUresult find_node(CUgraphNode handle, CUgraphNodeType type, struct node **node)
+{
+    SIM_ENTER();
+    *node = (struct node *)handle;
+    return handle != NULL && (*node)->magic == NODE_MAGIC && (*node)->type == type ? CUDA_SUCCESS
+                                                                                   : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_MEM_ALLOC, &node));
+    SIM_REQUIRE(parameters != NULL);
+    sim_op_allocation(node->op, parameters);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemFreeNodeGetParams(CUgraphNode handle, CUdeviceptr *address)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_MEM_FREE, &node));
+    SIM_REQUIRE(address != NULL);
+    *address = sim_op_memory(node->op);
+    return CUDA_SUCCESS;
+}
+
+/* What a node's parameters make. */
+
+static CUresult kernel_op(struct sim_op **op, const CUDA_KERNEL_NODE_PARAMS *p)
+{
+    SIM_REQUIRE(p != NULL);
+    struct sim_kernel *kernel;
+    SIM_TRY(sim_kernel_find(p->func != NULL ? p->func : (CUfunction)(void *)p->kern, &kernel));
+    return sim_op_launch(op, kernel, (const unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
+                         (const unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes,
+                         p->kernelParams, p->extra);
+}
+
+static CUresult set_op(struct sim_op **op, const CUDA_MEMSET_NODE_PARAMS *p)
+{
+    SIM_REQUIRE(p != NULL && (p->elementSize == 1 || p->elementSize == 2 || p->elementSize == 4));
+    return sim_op_set_node(op, &(struct sim_set){p->dst, p->pitch, p->width, p->height, p->value, p->elementSize});
+}
+
+static CUresult host_op(struct sim_op **op, const CUDA_HOST_NODE_PARAMS *p)
+{
+    SIM_REQUIRE(p != NULL && p->fn != NULL);
+    *op = sim_op_host(p->fn, p->userData);
+    return *op == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    SIM_ENTER();
+    struct sim_op *op;
+    SIM_TRY(kernel_op(&op, parameters));
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                              const CUDA_MEMCPY3D *description, CUcontext context)
+{
+    SIM_ENTER();
+    (void)context;
+    struct sim_op *op;
+    SIM_TRY(sim_op_copy_node(&op, description));
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
+{
+    SIM_ENTER();
+    (void)context;
+    struct sim_op *op;
+    SIM_TRY(set_op(&op, parameters));
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                            const CUDA_HOST_NODE_PARAMS *parameters)
+{
+    SIM_ENTER();
+    struct sim_op *op;
+    SIM_TRY(host_op(&op, parameters));
+    return add_checked(node, graph, dependencies, count, op);
+}
+
+/* Takes over the reference. Executables that were made before keep what they have. */
+static void node_set(struct node *node, struct sim_op *op)
+{
+    pthread_mutex_lock(&lock);
+    struct sim_op *old = node->op;
+    node->op = op;
+    pthread_mutex_unlock(&lock);
+    sim_op_release(old);
+}
+
+/* Takes over the reference, also on failure. */
+static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_op *op)
+{
+    struct sim_op *old = NULL;
+    pthread_mutex_lock(&lock);
+    for (size_t i = 0; i < exec->count && old == NULL; i++) {
+        if (exec->nodes[i] == node) {
+            old = exec->ops[i];
+            exec->ops[i] = op;
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    sim_op_release(old != NULL ? old : op);
+    return old != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+#define SETTERS(name, suffix, type, parameters, make, ...)                                                             \
+    CUresult cuGraph##name##NodeSetParams##suffix(CUgraphNode handle, const parameters *p)                             \
+    {                                                                                                                  \
+        struct node *node;                                                                                             \
+        struct sim_op *op;                                                                                             \
+        SIM_TRY(find_node(handle, type, &node));                                                                       \
+        SIM_TRY(make(&op, p));                                                                                         \
+        node_set(node, op);                                                                                            \
+        return CUDA_SUCCESS;                                                                                           \
+    }                                                                                                                  \
+    CUresult cuGraphExec##name##NodeSetParams##suffix(CUgraphExec exec_handle, CUgraphNode handle,                     \
+                                                      const parameters *p __VA_ARGS__)                                 \
+    {                                                                                                                  \
+        struct exec *exec;                                                                                             \
+        struct node *node;                                                                                             \
+        struct sim_op *op;                                                                                             \
+        SIM_TRY(find_exec(exec_handle, &exec));                                                                        \
+        SIM_TRY(find_node(handle, type, &node));                                                                       \
+        SIM_TRY(make(&op, p));                                                                                         \
+        return exec_set(exec, node, op);                                                                               \
+    }
+
+SETTERS(Kernel, _v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel_op)
+SETTERS(Host, , CU_GRAPH_NODE_TYPE_HOST, CUDA_HOST_NODE_PARAMS, host_op)
+SETTERS(Memcpy, , CU_GRAPH_NODE_TYPE_MEMCPY, CUDA_MEMCPY3D, sim_op_copy_node, ,
+        CUcontext context __attribute__((unused)))
+SETTERS(Memset, , CU_GRAPH_NODE_TYPE_MEMSET, CUDA_MEMSET_NODE_PARAMS, set_op, ,
+        CUcontext context __attribute__((unused)))
+
+CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode handle, CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_KERNEL, &node));
+    SIM_REQUIRE(parameters != NULL);
+    const struct sim_launch *launch = (const struct sim_launch *)node->op->payload;
+    void **pointers = realloc(node->pointers, (launch->kernel->code->argument_count + 1) * sizeof *pointers);
+    if (pointers == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    node->pointers = pointers;
+    sim_op_launch_parameters(node->op, pointers, parameters);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemcpyNodeGetParams(CUgraphNode handle, CUDA_MEMCPY3D *description)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_MEMCPY, &node));
+    SIM_REQUIRE(description != NULL);
+    sim_copy_describe((const struct sim_copy *)node->op->payload, description);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphMemsetNodeGetParams(CUgraphNode handle, CUDA_MEMSET_NODE_PARAMS *parameters)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_MEMSET, &node));
+    SIM_REQUIRE(parameters != NULL);
+    const struct sim_set *set = (const struct sim_set *)node->op->payload;
+    *parameters = (CUDA_MEMSET_NODE_PARAMS){.dst = set->to,
+                                            .pitch = set->pitch,
+                                            .value = set->value,
+                                            .elementSize = set->element,
+                                            .width = set->width,
+                                            .height = set->height};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphHostNodeGetParams(CUgraphNode handle, CUDA_HOST_NODE_PARAMS *parameters)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_HOST, &node));
+    SIM_REQUIRE(parameters != NULL);
+    sim_op_host_call(node->op, &parameters->fn, &parameters->userData);
+    return CUDA_SUCCESS;
+}
+
+/* Clones and children. Operations never change, so that a clone can have the same. */
+
+static bool has_memory_nodes(const struct graph *graph)
+{
+    for (const struct node *node = graph->first; node != NULL; node = node->next)
+        if (node->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC || node->type == CU_GRAPH_NODE_TYPE_MEM_FREE ||
+            (node->child != NULL && has_memory_nodes(node->child)))
+            return true;
+    return false;
+}
+
+static struct node *clone_in(const struct graph *clone, const struct node *original)
+{
+    struct node *node = clone->first;
+    while (node != NULL && node->original != original)
+        node = node->next;
+    return node;
+}
+
+/* Under the lock. */
+static CUresult clone_graph(const struct graph *graph, struct graph **out)
+{
+    if (has_memory_nodes(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct graph *copy = calloc(1, sizeof *copy);
+    if (copy == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    copy->magic = GRAPH_MAGIC;
+    CUresult result = CUDA_SUCCESS;
+    for (const struct node *node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next) {
+        struct node *twin = NULL;
+        if (node->op != NULL)
+            __atomic_add_fetch(&node->op->references, 1, __ATOMIC_RELAXED);
+        result = add(copy, node->op, NULL, 0, &twin);
+        if (result != CUDA_SUCCESS)
+            break;
+        twin->original = node;
+        twin->type = node->type;
+        if (node->child != NULL)
+            result = clone_graph(node->child, &twin->child);
+    }
+    for (struct node *twin = copy->first; twin != NULL && result == CUDA_SUCCESS; twin = twin->next)
+        for (size_t i = 0; i < twin->original->dependency_count && result == CUDA_SUCCESS; i++)
+            result = depend(twin, (struct node *[]){clone_in(copy, twin->original->dependencies[i])}, 1);
+    for (struct retained *retained = graph->retained; retained != NULL && result == CUDA_SUCCESS;
+         retained = retained->next)
+        result = retain(&copy->retained, retained->object, 1, true) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS)
+        *out = copy;
+    else
+        graph_free(copy);
+    return result;
+}
+
+CUresult cuGraphClone(CUgraph *out, CUgraph handle)
+{
+    struct graph *graph, *copy;
+    SIM_TRY(find_graph(handle, &graph));
+    SIM_REQUIRE(out != NULL);
+    pthread_mutex_lock(&lock);
+    CUresult result = clone_graph(graph, &copy);
+    pthread_mutex_unlock(&lock);
+    SIM_TRY(result);
+    *out = (CUgraph)copy;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeFindInClone(CUgraphNode *out, CUgraphNode original, CUgraph handle)
+{
+    struct graph *graph;
+    SIM_TRY(find_graph(handle, &graph));
+    SIM_REQUIRE(out != NULL);
+    struct node *found = clone_in(graph, (const struct node *)original);
+    SIM_REQUIRE(original != NULL && found != NULL);
+    *out = (CUgraphNode)found;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
+                                  CUgraph child_handle)
+{
+    struct graph *child, *copy;
+    SIM_TRY(find_graph(child_handle, &child));
+    SIM_REQUIRE(out != NULL && handle != child_handle);
+    pthread_mutex_lock(&lock);
+    CUresult result = clone_graph(child, &copy);
+    pthread_mutex_unlock(&lock);
+    SIM_TRY(result);
+    result = add_checked(out, handle, dependencies, count, NULL);
+    if (result != CUDA_SUCCESS) {
+        graph_free(copy);
+        return result;
+    }
+    struct node *node = (struct node *)*out;
+    node->child = copy;
+    node->type = CU_GRAPH_NODE_TYPE_GRAPH;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode handle, CUgraph *graph)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, CU_GRAPH_NODE_TYPE_GRAPH, &node));
+    SIM_REQUIRE(graph != NULL && node->child != NULL);
+    *graph = (CUgraph)node->child;
+    return CUDA_SUCCESS;
+}
+
+static CUDA_KERNEL_NODE_PARAMS kernel_of(const CUDA_KERNEL_NODE_PARAMS_v3 *p)
+{
+    return (CUDA_KERNEL_NODE_PARAMS){.func = p->func,
+                                     .gridDimX = p->gridDimX,
+                                     .gridDimY = p->gridDimY,
+                                     .gridDimZ = p->gridDimZ,
+                                     .blockDimX = p->blockDimX,
+                                     .blockDimY = p->blockDimY,
+                                     .blockDimZ = p->blockDimZ,
+                                     .sharedMemBytes = p->sharedMemBytes,
+                                     .kernelParams = p->kernelParams,
+                                     .extra = p->extra,
+                                     .kern = p->kern};
+}
+
+/* The operation of a node that is nothing but one. */
+static CUresult op_of(struct sim_op **op, const CUgraphNodeParams *p)
+{
+    switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL: {
+        const CUDA_KERNEL_NODE_PARAMS kernel = kernel_of(&p->kernel);
+        return kernel_op(op, &kernel);
+    }
+    case CU_GRAPH_NODE_TYPE_MEMCPY:
+        return sim_op_copy_node(op, &p->memcpy.copyParams);
+    case CU_GRAPH_NODE_TYPE_MEMSET:
+        return set_op(op, &(CUDA_MEMSET_NODE_PARAMS){p->memset.dst, p->memset.pitch, p->memset.value,
+                                                     p->memset.elementSize, p->memset.width, p->memset.height});
+    case CU_GRAPH_NODE_TYPE_HOST:
+        return host_op(op, &(CUDA_HOST_NODE_PARAMS){.fn = p->host.fn, .userData = p->host.userData});
+    default:
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+}
+
+CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
+                           const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *p)
+{
+    SIM_ENTER();
+    (void)edges;
+    SIM_REQUIRE(p != NULL);
+    switch (p->type) {
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return cuGraphAddChildGraphNode(node, graph, dependencies, count, p->graph.graph);
+    case CU_GRAPH_NODE_TYPE_EMPTY:
+        return cuGraphAddEmptyNode(node, graph, dependencies, count);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = p->alloc.poolProps,
+                                            .accessDescs = p->alloc.accessDescs,
+                                            .accessDescCount = p->alloc.accessDescCount,
+                                            .bytesize = p->alloc.bytesize};
+        CUresult result = cuGraphAddMemAllocNode(node, graph, dependencies, count, &alloc);
+        p->alloc.dptr = alloc.dptr;
+        return result;
+    }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free.dptr);
+    default: {
+        struct sim_op *op;
+        SIM_TRY(op_of(&op, p));
+        return add_checked(node, graph, dependencies, count, op);
+    }
+    }
+}
+
+CUresult cuGraphNodeSetParams(CUgraphNode handle, CUgraphNodeParams *p)
+{
+    struct node *node;
+    struct sim_op *op;
+    SIM_REQUIRE(p != NULL);
+    SIM_TRY(find_node(handle, p->type, &node));
+    SIM_TRY(op_of(&op, p));
+    node_set(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecNodeSetParams(CUgraphExec exec_handle, CUgraphNode handle, CUgraphNodeParams *p)
+{
+    struct exec *exec;
+    struct node *node;
+    struct sim_op *op;
+    SIM_TRY(find_exec(exec_handle, &exec));
+    SIM_REQUIRE(p != NULL);
+    SIM_TRY(find_node(handle, p->type, &node));
+    SIM_TRY(op_of(&op, p));
+    return exec_set(exec, node, op);
+}
+
+CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                        CUgraphNodeParams *parameters)
+{
+    return cuGraphAddNode_v2(node, graph, dependencies, NULL, count, parameters);
+}
+
+/* Replaces what the executable does by what another graph of the same shape does. */
+CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphExecUpdateResultInfo *info)
+{
+    struct exec *exec;
+    struct graph *graph;
+    SIM_TRY(find_exec(handle, &exec));
+    SIM_TRY(find_graph(graph_handle, &graph));
+    SIM_REQUIRE(info != NULL);
+    *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
+    pthread_mutex_lock(&lock);
+    struct exec *update = exec_new(graph);
+    bool valid = update != NULL && place_all(graph, update);
+    if (valid) {
+        info->result = update->count != exec->count ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
+                       : has_memory(exec)           ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED
+                                                    : CU_GRAPH_EXEC_UPDATE_SUCCESS;
+        for (size_t i = 0; i < update->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
+            if (update->ops[i]->kind != exec->ops[i]->kind) {
+                info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+                info->errorNode = (CUgraphNode)update->nodes[i];
+            }
+        }
+    }
+    if (info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS) {
+        struct sim_op **ops = exec->ops;
+        exec->ops = update->ops;
+        update->ops = ops;
+    }
+    pthread_mutex_unlock(&lock);
+    if (update != NULL)
+        exec_free(update);
+    return info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS ? CUDA_SUCCESS : CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE;
+}
+
+/* Shape. */
+
+CUresult cuGraphDestroyNode(CUgraphNode handle)
+{
+    SIM_ENTER();
+    struct node *node = (struct node *)handle;
+    SIM_REQUIRE(node != NULL && node->magic == NODE_MAGIC);
+    struct graph *graph = node->graph;
+    if (has_memory_nodes(graph))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    pthread_mutex_lock(&lock);
+    struct node *previous = NULL;
+    for (struct node *other = graph->first; other != NULL; other = other->next) {
+        if (other->next == node)
+            previous = other;
+        size_t kept = 0;
+        for (size_t i = 0; i < other->dependency_count; i++)
+            if (other->dependencies[i] != node)
+                other->dependencies[kept++] = other->dependencies[i];
+        other->dependency_count = kept;
+    }
+    if (previous == NULL)
+        graph->first = node->next;
+    else
+        previous->next = node->next;
+    if (graph->last == node)
+        graph->last = previous;
+    graph->count--;
+    pthread_mutex_unlock(&lock);
+    node_free(node);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetEdges_v2(CUgraph handle, CUgraphNode *from, CUgraphNode *to, CUgraphEdgeData *edges, size_t *count)
+{
+    struct graph *graph;
+    SIM_TRY(find_graph(handle, &graph));
+    SIM_REQUIRE(count != NULL && (from == NULL) == (to == NULL));
+    size_t found = 0;
+    for (struct node *node = graph->first; node != NULL; node = node->next) {
+        for (size_t i = 0; i < node->dependency_count; i++, found++) {
+            if (from == NULL || found >= *count)
+                continue;
+            from[found] = (CUgraphNode)node->dependencies[i];
+            to[found] = (CUgraphNode)node;
+            if (edges != NULL)
+                edges[found] = (CUgraphEdgeData){.from_port = 0};
+        }
+    }
+    if (from == NULL || found < *count)
+        *count = found;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetEdges(CUgraph graph, CUgraphNode *from, CUgraphNode *to, size_t *count)
+{
+    return cuGraphGetEdges_v2(graph, from, to, NULL, count);
+}
+
+static CUresult neighbours(CUgraphNode handle, bool dependent, CUgraphNode *out, CUgraphEdgeData *edges, size_t *count)
+{
+    SIM_ENTER();
+    const struct node *node = (const struct node *)handle;
+    SIM_REQUIRE(node != NULL && node->magic == NODE_MAGIC && count != NULL);
+    size_t found = 0;
+    for (struct node *other = node->graph->first; other != NULL; other = other->next) {
+        const struct node *of = dependent ? other : node, *wanted = dependent ? node : other;
+        bool adjacent = false;
+        for (size_t i = 0; i < of->dependency_count; i++)
+            adjacent = adjacent || of->dependencies[i] == wanted;
+        if (!adjacent)
+            continue;
+        if (out != NULL && found < *count)
+            out[found] = (CUgraphNode)other;
+        if (out != NULL && edges != NULL && found < *count)
+            edges[found] = (CUgraphEdgeData){.from_port = 0};
+        found++;
+    }
+    if (out == NULL || found < *count)
+        *count = found;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *out, CUgraphEdgeData *edges, size_t *count)
+{
+    return neighbours(node, false, out, edges, count);
+}
+
+CUresult cuGraphNodeGetDependencies(CUgraphNode node, CUgraphNode *out, size_t *count)
+{
+    return neighbours(node, false, out, NULL, count);
+}
+
+CUresult cuGraphNodeGetDependentNodes_v2(CUgraphNode node, CUgraphNode *out, CUgraphEdgeData *edges, size_t *count)
+{
+    return neighbours(node, true, out, edges, count);
+}
+
+CUresult cuGraphNodeGetDependentNodes(CUgraphNode node, CUgraphNode *out, size_t *count)
+{
+    return neighbours(node, true, out, NULL, count);
 }

@@ -14,9 +14,20 @@ CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op);
 CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event);
 CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event);
 
+/* An allocation or a free while the stream is being captured: a node, like all else. */
+CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUmemPoolProps *properties,
+                              unsigned accessible, CUdeviceptr *address);
+CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address);
+
 bool sim_capture_active(const struct sim_capture *capture);
 void sim_capture_invalidate(struct sim_capture *capture);
 void sim_capture_invalidate_context(struct sim_context *context);
+
+/* The stream is being destroyed: a capture is over without the stream that it began in, and invalid without another. */
+void sim_capture_abandon(struct sim_stream *stream);
+
+/* For calls that synchronise the whole context. What is invalid already does not stand in the way. */
+CUresult sim_capture_check_context(struct sim_context *context);
 
 /* Calls that a capture forbids ("potentially unsafe"), as the thread's capture mode says. */
 CUresult sim_capture_check_unsafe(void);

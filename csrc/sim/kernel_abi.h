@@ -24,4 +24,22 @@ struct gpushare_sim_module {
     const struct gpushare_sim_kernel *kernels;
 };
 
+/* What a texture or surface object's handle points to. Formats, modes and filters are those of cuda.h. */
+
+#define GPUSHARE_SIM_LEVELS 16
+
+struct gpushare_sim_level {
+    char *base; /* NULL: the object was destroyed */
+    unsigned width, height, depth;
+    unsigned long pitch, slice;
+};
+
+struct gpushare_sim_texture {
+    unsigned format, channels, channel_size /* bytes */, filter, address[3];
+    unsigned linear, normalized, as_integer, surface;
+    float border[4];
+    unsigned level_count;
+    struct gpushare_sim_level levels[GPUSHARE_SIM_LEVELS];
+};
+
 #endif

@@ -4,12 +4,13 @@
 #include "context.h"
 #include "fault.h"
 #include "managed.h"
+#include "peer.h"
 #include "segment.h"
 
 #include <alloca.h>
 #include <string.h>
 
-/* Words of the arguments that are looked at for pointers to managed memory. */
+/* Words of the arguments that are looked at for pointers to managed and to other devices' memory. */
 #define MAX_POINTERS 128
 
 static void run_kernel(void *argument)
@@ -22,14 +23,16 @@ static void run_kernel(void *argument)
     code->launch(arguments, launch->grid, launch->block, launch->shared);
 }
 
-static void touch_managed(unsigned device, const struct sim_launch *launch)
+/* False if the kernel was given memory of another device that it may not touch. */
+static bool touch(const struct sim_context *context, const struct sim_launch *launch)
 {
     uint64_t words[MAX_POINTERS];
     size_t count = launch->kernel->arguments_size / sizeof(uint64_t);
     if (count > MAX_POINTERS)
         count = MAX_POINTERS;
     memcpy(words, launch->arguments, count * sizeof(uint64_t));
-    sim_managed_touch(device, words, count);
+    sim_managed_touch(context->device, words, count);
+    return sim_peer_allows(context, words, count);
 }
 
 static CUresult run_launch(struct sim_context *context, struct sim_op *op)
@@ -37,8 +40,7 @@ static CUresult run_launch(struct sim_context *context, struct sim_op *op)
     struct sim_launch *launch = (struct sim_launch *)op->payload;
     sim_segment_compute_begin(context->device);
     uint64_t begin = sim_now();
-    touch_managed(context->device, launch);
-    CUresult result = sim_fault_guard(run_kernel, launch);
+    CUresult result = touch(context, launch) ? sim_fault_guard(run_kernel, launch) : CUDA_ERROR_ILLEGAL_ADDRESS;
     if (sim_config.kernel_ns > 0)
         sim_sleep_until(begin + sim_config.kernel_ns);
     sim_segment_compute_end(context->device, sim_now() - begin);
@@ -94,6 +96,23 @@ CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsi
     return result;
 }
 
+void sim_op_launch_parameters(struct sim_op *op, void **pointers, CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    struct sim_launch *launch = (struct sim_launch *)op->payload;
+    const struct gpushare_sim_kernel *code = launch->kernel->code;
+    for (unsigned i = 0; i < code->argument_count; i++)
+        pointers[i] = launch->arguments + code->argument_offsets[i];
+    *parameters = (CUDA_KERNEL_NODE_PARAMS){.func = (CUfunction)launch->kernel,
+                                            .gridDimX = launch->grid[0],
+                                            .gridDimY = launch->grid[1],
+                                            .gridDimZ = launch->grid[2],
+                                            .blockDimX = launch->block[0],
+                                            .blockDimY = launch->block[1],
+                                            .blockDimZ = launch->block[2],
+                                            .sharedMemBytes = launch->shared,
+                                            .kernelParams = pointers};
+}
+
 static inline CUresult launch(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y, unsigned block_z, unsigned shared, CUstream handle, void **parameters,
                               void **extra, enum sim_stream_default meant)
@@ -101,9 +120,12 @@ static inline CUresult launch(CUfunction function, unsigned grid_x, unsigned gri
     struct sim_stream *stream;
     struct sim_kernel *kernel;
     SIM_TRY(sim_stream_enter(handle, meant, &stream));
+    SIM_TRY(sim_context_grow(stream->context));
     if (sim_config.instant)
         return CUDA_SUCCESS;
     SIM_TRY(sim_kernel_find(function, &kernel));
+    if (!kernel->loaded)
+        kernel->loaded = true;
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
     struct sim_op *op;
     SIM_TRY(sim_op_launch(&op, kernel, grid, block, shared, parameters, extra));

@@ -15,4 +15,7 @@ struct sim_launch {
 CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsigned grid[3], const unsigned block[3],
                        unsigned shared, void **parameters, void **extra);
 
+/* The parameters of such an operation. `pointers` has room for one for each argument. */
+void sim_op_launch_parameters(struct sim_op *op, void **pointers, CUDA_KERNEL_NODE_PARAMS *parameters);
+
 #endif

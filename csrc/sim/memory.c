@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory.h"
 
+#include "fault.h"
 #include "graph.h"
+#include "graph_memory.h"
+#include "inject.h"
 #include "managed.h"
+#include "pool.h"
 #include "segment.h"
 #include "vmm.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define PAGE UINT64_C(4096)
 #define ARENA_SIZE (UINT64_C(1) << 40)
@@ -70,6 +76,13 @@ bool sim_range_is_device(const struct sim_range *range)
     return range != NULL && range->kind != SIM_RANGE_HOST && range->kind != SIM_RANGE_REGISTERED;
 }
 
+bool sim_address_is_device(uint64_t address)
+{
+    const struct sim_range *range = sim_range_find(address);
+    return sim_range_is_device(range) &&
+           (range->kind != SIM_RANGE_RESERVATION || !sim_mapping_view(range, address).host);
+}
+
 void sim_ranges_each(void (*visit)(struct sim_range *range, void *argument), void *argument)
 {
     for (size_t i = 0; i < range_count; i++)
@@ -94,7 +107,8 @@ static struct sim_range *insert(enum sim_range_kind kind, uint64_t base, uint64_
     range->size = size;
     range->mapped = mapped;
     range->id = next_id++;
-    range->preferred = range->prefetched = CU_DEVICE_INVALID;
+    range->preferred = CU_DEVICE_INVALID;
+    range->fd = -1;
     size_t index = search(base);
     memmove(ranges + index + 1, ranges + index, (range_count - index) * sizeof *ranges);
     ranges[index] = range;
@@ -121,7 +135,9 @@ struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t wish, uin
     if (mapped < size || mapped > arena_end - arena)
         return NULL;
     uint64_t base = 0;
-    if (wish >= arena && wish < arena_end && wish % alignment == 0 && find_gap(wish, mapped, alignment) == wish)
+    /* A wish may leave no page to its neighbours. */
+    if (wish >= arena && wish < arena_end && wish % alignment == 0 && mapped <= arena_end - wish &&
+        sim_range_overlapping(wish, mapped) == NULL)
         base = wish;
     /* Addresses are used again as late as possible: a stale pointer is to fault. */
     if (base == 0)
@@ -134,11 +150,14 @@ struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t wish, uin
     return insert(kind, base, size, mapped);
 }
 
-struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, uint64_t size)
+struct sim_range *sim_range_overlapping(uint64_t base, uint64_t size)
 {
     size_t index = search(base);
-    if (index < range_count && ranges[index]->base < base + size)
-        return NULL;
+    return index < range_count && ranges[index]->base < base + size ? ranges[index] : NULL;
+}
+
+struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, uint64_t size)
+{
     return insert(kind, base, size, size);
 }
 
@@ -173,10 +192,50 @@ void sim_memory_unback(uint64_t base, uint64_t size)
     mmap((void *)(uintptr_t)base, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
 }
 
+static int share(const struct sim_range *range)
+{
+    void *address = (void *)(uintptr_t)range->base;
+    int fd = (int)syscall(SYS_memfd_create, "gpushare-sim", 1u /* MFD_CLOEXEC */);
+    if (fd < 0)
+        return -1;
+    /* Who writes meanwhile faults, and writes again once the file is there. */
+    sim_fault_pause();
+    bool done = mprotect(address, range->mapped, PROT_READ) == 0 && ftruncate(fd, (off_t)range->mapped) == 0;
+    for (uint64_t at = 0; done && at < range->mapped;) {
+        ssize_t part = pwrite(fd, (const char *)address + at, range->mapped - at, (off_t)at);
+        done = part > 0;
+        at += part > 0 ? (uint64_t)part : 0;
+    }
+    done = done && sim_memory_back_with(range, fd);
+    if (!done)
+        mprotect(address, range->mapped, PROT_READ | PROT_WRITE);
+    sim_fault_resume();
+    if (done)
+        return fd;
+    close(fd);
+    return -1;
+}
+
+bool sim_memory_share(struct sim_range *range)
+{
+    if (range->fd < 0)
+        range->fd = share(range);
+    return range->fd >= 0;
+}
+
+bool sim_memory_back_with(const struct sim_range *range, int fd)
+{
+    void *address = (void *)(uintptr_t)range->base;
+    if (mmap(address, range->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED)
+        return false;
+    madvise(address, range->mapped, MADV_DONTFORK);
+    return true;
+}
+
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base)
 {
     uint64_t bytes = round_up(size, PAGE);
-    bool charged = kind != SIM_RANGE_MANAGED && kind != SIM_RANGE_HOST;
+    bool charged = kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_ARRAY;
     if (bytes < size)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (charged && !sim_segment_charge(context->device, SIM_CHARGE_MEMORY, bytes))
@@ -205,8 +264,12 @@ static void release(struct sim_range *range)
 {
     if (range->kind == SIM_RANGE_MANAGED)
         sim_managed_forget(range);
-    else if (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_POOL)
+    else if (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_ARRAY)
         sim_segment_refund(range->device, SIM_CHARGE_MEMORY, range->mapped);
+    if (range->pool != NULL)
+        sim_pool_take_back(range);
+    if (range->fd >= 0)
+        close(range->fd);
     if (range->kind != SIM_RANGE_REGISTERED)
         sim_memory_unback(range->base, range->mapped);
     sim_range_remove(range);
@@ -227,11 +290,13 @@ CUresult sim_memory_free(uint64_t base)
 
 void sim_memory_release_context(struct sim_context *context)
 {
+    sim_graph_memory_forget(context);
     pthread_rwlock_wrlock(&sim_ranges_lock);
     for (size_t i = range_count; i-- > 0;)
         if (ranges[i]->context == context)
             release(ranges[i]);
     pthread_rwlock_unlock(&sim_ranges_lock);
+    sim_pool_trim_device(context->device);
 }
 
 static CUresult allocate(CUdeviceptr *out, size_t size)
@@ -247,11 +312,13 @@ static CUresult allocate(CUdeviceptr *out, size_t size)
 
 CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
+    SIM_INJECT(cuMemAlloc_v2);
     return allocate(pointer, size);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
 {
+    SIM_INJECT(cuMemAllocPitch_v2);
     SIM_ENTER_CONTEXT(context);
     (void)context;
     SIM_REQUIRE(pointer != NULL && pitch != NULL && width > 0 && height > 0);
@@ -264,8 +331,15 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, s
     return CUDA_SUCCESS;
 }
 
+static bool is_freeable(const struct sim_range *range)
+{
+    return range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_MANAGED || range->kind == SIM_RANGE_GRAPH ||
+           range->pool != NULL;
+}
+
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
+    SIM_INJECT(cuMemFree_v2);
     SIM_ENTER_CONTEXT(context);
     (void)context;
     if (pointer == 0)
@@ -273,19 +347,20 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     SIM_TRY(sim_capture_check_unsafe());
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    struct sim_context *owner =
-        range == NULL || range->base != pointer || !sim_range_is_device(range) || range->kind == SIM_RANGE_RESERVATION
-            ? NULL
-            : range->context;
+    struct sim_context *owner = range == NULL || range->base != pointer || !is_freeable(range) ? NULL : range->context;
+    bool graph = owner != NULL && range->kind == SIM_RANGE_GRAPH;
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     sim_context_drain(owner);
-    return sim_memory_free(pointer);
+    CUresult result = graph ? sim_graph_memory_free(pointer) : sim_memory_free(pointer);
+    sim_pool_settle();
+    return result;
 }
 
 CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
+    SIM_INJECT(cuMemGetInfo_v2);
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(free_bytes != NULL && total != NULL);
     struct sim_usage usage;
@@ -297,6 +372,7 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
 {
+    SIM_INJECT(cuMemGetAddressRange_v2);
     SIM_ENTER_CONTEXT(context);
     (void)context;
     pthread_rwlock_rdlock(&sim_ranges_lock);
@@ -310,6 +386,17 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr po
     return found ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
+/* Pinning takes the caller's time; several threads may pin at once. */
+void sim_memory_pin(uint64_t bytes)
+{
+    __atomic_add_fetch(&sim_counters_now.pinned, bytes, __ATOMIC_RELAXED);
+    if (sim_config.pin_bandwidth == 0)
+        return;
+    uint64_t duration = sim_duration(bytes, sim_config.pin_bandwidth);
+    __atomic_add_fetch(&sim_counters_now.pin_ns, duration, __ATOMIC_RELAXED);
+    sim_sleep_until(sim_now() + duration);
+}
+
 static CUresult allocate_host(void **out, size_t size, unsigned flags)
 {
     SIM_ENTER_CONTEXT(context);
@@ -321,16 +408,19 @@ static CUresult allocate_host(void **out, size_t size, unsigned flags)
     sim_range_find(base)->flags = flags | CU_MEMHOSTALLOC_DEVICEMAP;
     pthread_rwlock_unlock(&sim_ranges_lock);
     *out = (void *)(uintptr_t)base;
+    sim_memory_pin(size);
     return CUDA_SUCCESS;
 }
 
 CUresult cuMemHostAlloc(void **out, size_t size, unsigned flags)
 {
+    SIM_INJECT(cuMemHostAlloc);
     return allocate_host(out, size, flags);
 }
 
 CUresult cuMemAllocHost_v2(void **out, size_t size)
 {
+    SIM_INJECT(cuMemAllocHost_v2);
     return allocate_host(out, size, 0);
 }
 
@@ -345,6 +435,7 @@ static CUresult check_host(void *pointer, enum sim_range_kind kind, CUresult oth
 
 CUresult cuMemFreeHost(void *pointer)
 {
+    SIM_INJECT(cuMemFreeHost);
     SIM_ENTER_CONTEXT(context);
     SIM_TRY(check_host(pointer, SIM_RANGE_HOST, CUDA_ERROR_INVALID_VALUE));
     sim_context_drain(context);
@@ -353,18 +444,26 @@ CUresult cuMemFreeHost(void *pointer)
 
 CUresult cuMemHostRegister_v2(void *pointer, size_t size, unsigned flags)
 {
+    SIM_INJECT(cuMemHostRegister_v2);
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(pointer != NULL && size > 0 && (flags & ~15u) == 0);
     SIM_TRY(sim_capture_check_unsafe());
+    CUresult result = CUDA_SUCCESS;
     pthread_rwlock_wrlock(&sim_ranges_lock);
-    struct sim_range *range = sim_range_add_host(SIM_RANGE_REGISTERED, (uint64_t)(uintptr_t)pointer, size);
-    if (range != NULL) {
+    struct sim_range *range = sim_range_overlapping((uint64_t)(uintptr_t)pointer, size);
+    if (range != NULL)
+        result = sim_range_is_device(range) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    else if ((range = sim_range_add_host(SIM_RANGE_REGISTERED, (uint64_t)(uintptr_t)pointer, size)) == NULL)
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_SUCCESS) {
         range->context = context;
         range->device = context->device;
         range->flags = flags;
     }
     pthread_rwlock_unlock(&sim_ranges_lock);
-    return range != NULL ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    if (result == CUDA_SUCCESS)
+        sim_memory_pin(size);
+    return result;
 }
 
 CUresult cuMemHostRegister(void *pointer, size_t size, unsigned flags)
@@ -374,6 +473,7 @@ CUresult cuMemHostRegister(void *pointer, size_t size, unsigned flags)
 
 CUresult cuMemHostUnregister(void *pointer)
 {
+    SIM_INJECT(cuMemHostUnregister);
     SIM_ENTER_CONTEXT(context);
     SIM_TRY(check_host(pointer, SIM_RANGE_REGISTERED, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED));
     sim_context_drain(context);
@@ -411,7 +511,7 @@ CUresult cuMemHostGetFlags(unsigned *flags, void *pointer)
 /* Under the lock. `range` may be NULL: ordinary host memory. */
 static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr pointer, struct sim_range *range)
 {
-    bool device = sim_range_is_device(range);
+    bool device = sim_address_is_device(pointer);
     const struct sim_mapping_view view = sim_mapping_view(range, pointer);
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -441,10 +541,10 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
         *(int *)data = range->kind == SIM_RANGE_MANAGED;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
-        *(int *)data = (int)(range->kind == SIM_RANGE_RESERVATION ? view.device : range->device);
+        *(int *)data = view.host ? CU_DEVICE_CPU : (int)(view.size != 0 ? view.device : range->device);
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-        *(int *)data = 0;
+        *(int *)data = range->kind == SIM_RANGE_DEVICE;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
         *(CUdeviceptr *)data = range->base;
@@ -456,7 +556,7 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
         *(int *)data = range->kind != SIM_RANGE_RESERVATION || view.size != 0;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-        *(unsigned long long *)data = CU_MEM_HANDLE_TYPE_NONE;
+        *(unsigned long long *)data = view.handle_types;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
         *(int *)data = 0;
@@ -483,6 +583,7 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdeviceptr pointer)
 {
+    SIM_INJECT(cuPointerGetAttribute);
     SIM_ENTER();
     SIM_REQUIRE(data != NULL && which >= CU_POINTER_ATTRIBUTE_CONTEXT);
     pthread_rwlock_rdlock(&sim_ranges_lock);
@@ -511,6 +612,7 @@ static size_t attribute_size(CUpointer_attribute which)
 
 CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *which, void **data, CUdeviceptr pointer)
 {
+    SIM_INJECT(cuPointerGetAttributes);
     SIM_ENTER();
     SIM_REQUIRE(count > 0 && which != NULL && data != NULL);
     CUresult result = CUDA_SUCCESS;

@@ -19,7 +19,10 @@ enum sim_range_kind {
     SIM_RANGE_RESERVATION, /* cuMemAddressReserve; physical memory comes with cuMemMap */
     SIM_RANGE_HOST,        /* cuMemHostAlloc */
     SIM_RANGE_REGISTERED,  /* cuMemHostRegister */
-    SIM_RANGE_GLOBAL       /* a variable of a module */
+    SIM_RANGE_GLOBAL,      /* a variable of a module */
+    SIM_RANGE_ARRAY,       /* what is behind an array; its address is nobody's business */
+    SIM_RANGE_GRAPH,       /* an allocation node's; backed between its allocation and its free */
+    SIM_RANGE_IPC          /* another process's memory; that process pays */
 };
 
 struct sim_mapping; /* vmm.c */
@@ -34,12 +37,13 @@ struct sim_range {
     unsigned flags;
     unsigned long long id;
     struct sim_mapping *mappings; /* reservations: in order of address */
-    struct sim_pool *pool;
-    uint64_t resident; /* managed: bytes on the device */
-    uint64_t used_at;  /* managed: last touched by a kernel or prefetch */
-    int preferred;     /* managed: CU_DEVICE_CPU, a device, or CU_DEVICE_INVALID */
-    int prefetched;
-    bool read_mostly;
+    struct sim_pool *pool;        /* whose memory it is, of whatever kind; NULL: nobody's */
+    int fd;                       /* the file behind it, if other processes may map it, else -1 */
+    unsigned opened;              /* IPC: how often */
+    uint64_t resident;            /* managed: bytes on the device */
+    uint64_t used_at;             /* managed: last touched by a kernel or prefetch */
+    int preferred;                /* managed, from the start: CU_DEVICE_CPU, a device, or CU_DEVICE_INVALID */
+    struct sim_chunk *chunks;     /* managed.c */
 };
 
 bool sim_memory_init(void);
@@ -52,17 +56,35 @@ struct sim_range *sim_range_find(uint64_t address);
 bool sim_range_is_device(const struct sim_range *range);
 void sim_ranges_each(void (*visit)(struct sim_range *range, void *argument), void *argument);
 
+/* The first range that has an address in common with that, or NULL. */
+struct sim_range *sim_range_overlapping(uint64_t base, uint64_t size);
+
 /* Adds a range at an address of the arena (`base` 0: any; it is only a wish) or of the host. */
 struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t base, uint64_t size, uint64_t alignment);
 struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, uint64_t size);
 void sim_range_remove(struct sim_range *range);
+
+/* Whether it is device memory that the address is in. Under the table's lock. */
+bool sim_address_is_device(uint64_t address);
+
+/* Takes the time that it takes to pin so many bytes of host memory. */
+void sim_memory_pin(uint64_t bytes);
 
 /* Puts poisoned memory there, or takes it away. */
 bool sim_memory_back(uint64_t base, uint64_t size);
 void sim_memory_unback(uint64_t base, uint64_t size);
 void sim_memory_poison(void *address, size_t size);
 
-/* Charges, reserves and backs. */
+/*
+ * Puts a file behind the memory of a range, with the same contents, at the same address and while kernels run, so that
+ * other processes can map it. False if there is no memory for that. Under the table's lock, for writing.
+ */
+bool sim_memory_share(struct sim_range *range);
+
+/* Maps a file at a range's address. */
+bool sim_memory_back_with(const struct sim_range *range, int fd);
+
+/* Charges (what no pool pays for), reserves and backs. */
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base);
 CUresult sim_memory_free(uint64_t base);
 void sim_memory_release_context(struct sim_context *context);

@@ -2,6 +2,7 @@
 #include "module.h"
 
 #include "context.h"
+#include "inject.h"
 #include "memory.h"
 
 #include <dlfcn.h>
@@ -27,10 +28,21 @@
 
 struct sim_module {
     uint64_t magic;
-    void *handle;
+    void *handle; /* NULL: not loaded yet */
+    void *image;  /* what will be */
+    size_t image_size;
     unsigned kernel_count;
     struct sim_kernel *kernels;
 };
+
+static pthread_mutex_t loading = PTHREAD_MUTEX_INITIALIZER;
+
+/* The driver's own default, and its own switch. */
+static bool is_lazy(void)
+{
+    const char *mode = getenv("CUDA_MODULE_LOADING");
+    return mode == NULL || strcmp(mode, "EAGER") != 0;
+}
 
 /* The size of an ELF file in memory, or 0 if it is not one for this machine. */
 static size_t image_size(const void *image)
@@ -75,28 +87,20 @@ static void *open_image(const void *image, size_t size)
     return handle;
 }
 
-static CUresult load(const void *image, struct sim_module **out)
+static CUresult open_module(struct sim_module *module)
 {
-    SIM_REQUIRE(image != NULL && out != NULL);
-    size_t size = image_size(image);
-    if (size == 0) {
-        const unsigned char *bytes = image;
-        bool cubin = memcmp(bytes, ELFMAG, SELFMAG) == 0;
-        return cubin ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE;
-    }
-    void *handle = open_image(image, size);
+    void *handle = open_image(module->image, module->image_size);
     if (handle == NULL)
         return CUDA_ERROR_INVALID_IMAGE;
     const struct gpushare_sim_module *description = dlsym(handle, "gpushare_sim_module");
-    struct sim_module *module = calloc(1, sizeof *module);
     struct sim_kernel *kernels = description == NULL ? NULL : calloc(description->kernel_count + 1, sizeof *kernels);
-    if (kernels == NULL || module == NULL || description->abi != GPUSHARE_SIM_KERNEL_ABI) {
+    if (kernels == NULL || description->abi != GPUSHARE_SIM_KERNEL_ABI) {
         free(kernels);
-        free(module);
         dlclose(handle);
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    *module = (struct sim_module){MODULE_MAGIC, handle, description->kernel_count, kernels};
+    module->kernel_count = description->kernel_count;
+    module->kernels = kernels;
     for (unsigned i = 0; i < description->kernel_count; i++) {
         const struct gpushare_sim_kernel *code = &description->kernels[i];
         Dl_info info;
@@ -112,11 +116,60 @@ static CUresult load(const void *image, struct sim_module **out)
         if (dladdr(code->function, &info) != 0 && info.dli_saddr == code->function && info.dli_sname != NULL)
             kernels[i].name = info.dli_sname;
     }
-    *out = module;
+    free(module->image);
+    module->image = NULL;
+    __atomic_store_n(&module->handle, handle, __ATOMIC_RELEASE);
     return CUDA_SUCCESS;
 }
 
-static CUresult load_file(const char *path, struct sim_module **out)
+/* Finds what a handle stands for, and loads it if that was put off. */
+static CUresult use(struct sim_module *module)
+{
+    if (module == NULL || module->magic != MODULE_MAGIC)
+        return CUDA_ERROR_INVALID_HANDLE;
+    if (__atomic_load_n(&module->handle, __ATOMIC_ACQUIRE) != NULL)
+        return CUDA_SUCCESS;
+    if (sim_context_current != NULL)
+        SIM_TRY(sim_context_grow(sim_context_current));
+    pthread_mutex_lock(&loading);
+    CUresult result = module->handle == NULL ? open_module(module) : CUDA_SUCCESS;
+    pthread_mutex_unlock(&loading);
+    return result;
+}
+
+static void module_free(struct sim_module *module)
+{
+    free(module->image);
+    free(module);
+}
+
+static CUresult load(const void *image, bool lazy, struct sim_module **out)
+{
+    SIM_REQUIRE(image != NULL && out != NULL);
+    size_t size = image_size(image);
+    if (size == 0) {
+        const unsigned char *bytes = image;
+        bool cubin = memcmp(bytes, ELFMAG, SELFMAG) == 0;
+        return cubin ? CUDA_ERROR_NO_BINARY_FOR_GPU : CUDA_ERROR_INVALID_IMAGE;
+    }
+    struct sim_module *module = malloc(sizeof *module);
+    if (module == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *module = (struct sim_module){.magic = MODULE_MAGIC, .image = malloc(size), .image_size = size};
+    if (module->image == NULL) {
+        free(module);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    memcpy(module->image, image, size);
+    CUresult result = lazy ? CUDA_SUCCESS : open_module(module);
+    if (result == CUDA_SUCCESS)
+        *out = module;
+    else
+        module_free(module);
+    return result;
+}
+
+static CUresult load_file(const char *path, bool lazy, struct sim_module **out)
 {
     SIM_REQUIRE(path != NULL);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -133,7 +186,7 @@ static CUresult load_file(const char *path, struct sim_module **out)
             filled += part > 0 ? (size_t)part : 0;
         }
         if (image != NULL && filled == (size_t)size && image_size(image) <= filled)
-            result = load(image, out);
+            result = load(image, lazy, out);
         free(image);
     }
     close(fd);
@@ -175,15 +228,17 @@ static CUresult unload(struct sim_module *module)
     }
     for (unsigned i = 0; i < module->kernel_count; i++)
         module->kernels[i].magic = 0;
-    dlclose(module->handle);
+    if (module->handle != NULL)
+        dlclose(module->handle);
+    free(module->image);
+    module->image = NULL;
     /* The structures stay, so that stale handles are seen to be stale. */
     return CUDA_SUCCESS;
 }
 
 static CUresult get_kernel(struct sim_module *module, const char *name, struct sim_kernel **out)
 {
-    if (module == NULL || module->magic != MODULE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(use(module));
     SIM_REQUIRE(name != NULL && out != NULL);
     const void *function = dlsym(module->handle, name);
     for (unsigned i = 0; function != NULL && i < module->kernel_count; i++) {
@@ -197,8 +252,7 @@ static CUresult get_kernel(struct sim_module *module, const char *name, struct s
 
 static CUresult get_global(struct sim_module *module, const char *name, CUdeviceptr *address, size_t *size)
 {
-    if (module == NULL || module->magic != MODULE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(use(module));
     SIM_REQUIRE(name != NULL);
     void *found = dlsym(module->handle, name);
     Dl_info info;
@@ -224,9 +278,10 @@ static CUresult get_global(struct sim_module *module, const char *name, CUdevice
 
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
+    SIM_INJECT(cuModuleLoadData);
     SIM_ENTER_CONTEXT(context);
-    (void)context;
-    return load(image, (struct sim_module **)module);
+    SIM_TRY(sim_context_grow(context));
+    return load(image, false, (struct sim_module **)module);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, CUjit_option *options, void **values)
@@ -244,10 +299,11 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
+    SIM_INJECT(cuModuleLoad);
     SIM_ENTER_CONTEXT(context);
-    (void)context;
+    SIM_TRY(sim_context_grow(context));
     SIM_REQUIRE(module != NULL);
-    return load_file(path, (struct sim_module **)module);
+    return load_file(path, false, (struct sim_module **)module);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -271,15 +327,14 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr *address, size_t *size, CUmodule modul
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode)
 {
     SIM_REQUIRE(mode != NULL);
-    *mode = CU_MODULE_EAGER_LOADING;
+    *mode = is_lazy() ? CU_MODULE_LAZY_LOADING : CU_MODULE_EAGER_LOADING;
     return CUDA_SUCCESS;
 }
 
 static CUresult count(struct sim_module *module, unsigned *number)
 {
     SIM_ENTER();
-    if (module == NULL || module->magic != MODULE_MAGIC)
-        return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(use(module));
     SIM_REQUIRE(number != NULL);
     *number = module->kernel_count;
     return CUDA_SUCCESS;
@@ -309,6 +364,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *o
                            unsigned option_count, CUlibraryOption *library_options, void **library_values,
                            unsigned library_option_count)
 {
+    SIM_INJECT(cuLibraryLoadData);
     SIM_ENTER();
     (void)options;
     (void)values;
@@ -316,7 +372,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *o
     (void)library_options;
     (void)library_values;
     (void)library_option_count;
-    return load(code, (struct sim_module **)library);
+    return load(code, is_lazy(), (struct sim_module **)library);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_option *options, void **values,
@@ -331,7 +387,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, CUjit_optio
     (void)library_values;
     (void)library_option_count;
     SIM_REQUIRE(library != NULL);
-    return load_file(path, (struct sim_module **)library);
+    return load_file(path, is_lazy(), (struct sim_module **)library);
 }
 
 CUresult cuLibraryUnload(CUlibrary library)
@@ -357,6 +413,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
     SIM_ENTER();
     SIM_REQUIRE(module != NULL);
+    SIM_TRY(use((struct sim_module *)library));
     *module = (CUmodule)(void *)library;
     return CUDA_SUCCESS;
 }
@@ -516,16 +573,17 @@ CUresult cuFuncSetCacheConfig(CUfunction handle, CUfunc_cache config)
 CUresult cuFuncIsLoaded(CUfunctionLoadingState *state, CUfunction handle)
 {
     FIND_KERNEL(kernel, handle);
-    (void)kernel;
     SIM_REQUIRE(state != NULL);
-    *state = CU_FUNCTION_LOADING_STATE_LOADED;
+    *state = kernel->loaded || !is_lazy() ? CU_FUNCTION_LOADING_STATE_LOADED : CU_FUNCTION_LOADING_STATE_UNLOADED;
     return CUDA_SUCCESS;
 }
 
 CUresult cuFuncLoad(CUfunction handle)
 {
+    SIM_ENTER_CONTEXT(context);
     FIND_KERNEL(kernel, handle);
-    (void)kernel;
+    SIM_TRY(sim_context_grow(context));
+    kernel->loaded = true;
     return CUDA_SUCCESS;
 }
 

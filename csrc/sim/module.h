@@ -16,6 +16,7 @@ struct sim_kernel {
     unsigned arguments_size; /* packed */
     int dynamic_shared_limit;
     int carveout;
+    bool loaded; /* asked for, or launched */
 };
 
 CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);

@@ -12,8 +12,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEGMENT_MAGIC UINT64_C(0x6770757368736d31)
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d32)
 #define MAX_RECORDS 512
+#define MAX_SHARED 1024
 
 enum { CHARGES = 2 };
 
@@ -26,6 +27,13 @@ struct record {
     uint64_t managed_at[SIM_MAX_DEVICES];
 };
 
+struct shared {
+    uint64_t file; /* 0: free */
+    uint64_t bytes;
+    unsigned device;
+    uint64_t users[MAX_RECORDS / 64]; /* bits of records */
+};
+
 struct device {
     /* Whoever holds `turn` is the next to get `busy`, so two processes alternate whatever their rate. */
     pthread_mutex_t turn, busy;
@@ -36,14 +44,16 @@ struct device {
 
 struct segment {
     uint64_t magic;
-    uint64_t devices, memory, teardown_ns;
-    pthread_mutex_t lock; /* guards the records */
+    uint64_t devices, memory, teardown_ns, fork_holds;
+    pthread_mutex_t lock; /* guards the records and what is shared */
     struct device device[SIM_MAX_DEVICES];
     struct record records[MAX_RECORDS];
+    struct shared shared[MAX_SHARED];
 };
 
 static struct segment *segment;
 static struct record *self;
+static int file = -1; /* the segment's; a lock of it stands for a process and its forked children */
 
 uint64_t sim_now(void)
 {
@@ -92,6 +102,40 @@ static uint64_t process_started(pid_t pid)
     return started == 0 ? 1 : started;
 }
 
+/*
+ * A process's record has its byte of the file locked. The lock belongs to the open file, which forked children inherit
+ * and which ends with the last of them, or when they execute another program: as the driver's own files do.
+ */
+static struct flock record_lock(const struct record *record)
+{
+    return (struct flock){
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(record - segment->records), .l_len = 1};
+}
+
+static bool has_children(const struct record *record)
+{
+    struct flock other = record_lock(record);
+    return fcntl(file, F_OFD_GETLK, &other) == 0 && other.l_type != F_UNLCK;
+}
+
+static void leave(struct shared *shared, const struct record *record)
+{
+    size_t bit = (size_t)(record - segment->records);
+    shared->users[bit / 64] &= ~(UINT64_C(1) << bit % 64);
+    for (size_t i = 0; i < MAX_RECORDS / 64; i++)
+        if (shared->users[i] != 0)
+            return;
+    memset(shared, 0, sizeof *shared);
+}
+
+static void clear(struct record *record)
+{
+    for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++)
+        if (shared->file != 0)
+            leave(shared, record);
+    memset(record, 0, sizeof *record);
+}
+
 static void reap(void)
 {
     uint64_t now = sim_now();
@@ -100,8 +144,10 @@ static void reap(void)
             continue;
         if (record->died_at == 0 && process_started(record->pid) != record->started)
             record->died_at = now;
-        if (record->died_at != 0 && now - record->died_at >= segment->teardown_ns)
-            memset(record, 0, sizeof *record);
+        if (record->died_at != 0 && segment->fork_holds && has_children(record))
+            record->died_at = now;
+        else if (record->died_at != 0 && now - record->died_at >= segment->teardown_ns)
+            clear(record);
     }
 }
 
@@ -120,6 +166,7 @@ static void format_parameters(const struct sim_config *config)
     segment->devices = config->devices;
     segment->memory = config->memory;
     segment->teardown_ns = config->teardown_ms * UINT64_C(1000000);
+    segment->fork_holds = config->fork_holds;
 }
 
 static void format(const struct sim_config *config)
@@ -151,6 +198,8 @@ static bool enroll(const struct sim_config *config)
     if (free_record != NULL) {
         free_record->started = process_started(getpid());
         free_record->pid = getpid();
+        struct flock own = record_lock(free_record);
+        fcntl(file, F_OFD_SETLK, &own);
     }
     pthread_mutex_unlock(&segment->lock);
     self = free_record;
@@ -161,7 +210,7 @@ static bool enroll(const struct sim_config *config)
 
 bool sim_segment_attach(const struct sim_config *config)
 {
-    if (segment == NULL) {
+    if (file < 0) {
         char path[128];
         snprintf(path, sizeof path, "/dev/shm/gpushare-sim-%s", config->name);
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -174,7 +223,8 @@ bool sim_segment_attach(const struct sim_config *config)
                 close(fd);
             return false;
         }
-        void *address = mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *address =
+            segment != NULL ? segment : mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (address == MAP_FAILED) {
             fprintf(stderr, "gpushare-sim: cannot map %s: %s\n", path, strerror(errno));
             close(fd);
@@ -183,8 +233,8 @@ bool sim_segment_attach(const struct sim_config *config)
         segment = address;
         if (segment->magic != SEGMENT_MAGIC)
             format(config);
-        flock(fd, LOCK_UN); /* the mapping keeps the file, and with it the lock, open beyond the close */
-        close(fd);
+        flock(fd, LOCK_UN);
+        file = fd;
     }
     if (self == NULL && !enroll(config))
         return false;
@@ -203,13 +253,17 @@ void sim_segment_detach(void)
     lock(&segment->lock);
     struct record *record = self;
     self = NULL;
-    memset(record, 0, sizeof *record);
+    clear(record);
+    struct flock own = record_lock(record);
+    own.l_type = F_UNLCK;
+    fcntl(file, F_OFD_SETLK, &own);
     pthread_mutex_unlock(&segment->lock);
 }
 
 void sim_segment_forget(void)
 {
     self = NULL;
+    file = -1; /* stays open: the parent's memory is to stay in use as long */
 }
 
 unsigned sim_segment_devices(void)
@@ -231,6 +285,9 @@ static void sum(unsigned device, struct sim_usage *usage)
         usage->used += record->charged[device][SIM_CHARGE_MEMORY] + record->charged[device][SIM_CHARGE_CONTEXT];
         usage->managed += record->managed[device];
     }
+    for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++)
+        if (shared->file != 0 && shared->device == device)
+            usage->used += shared->bytes;
 }
 
 /* Takes managed residency from whoever used his longest ago, this process included unless it is spared. */
@@ -284,12 +341,99 @@ void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
     pthread_mutex_unlock(&segment->lock);
 }
 
+/* The shared memory of that file, or, if there is none and `add`, a free place; else NULL. */
+static struct shared *find_shared(uint64_t name, bool add)
+{
+    struct shared *place = NULL;
+    for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++) {
+        if (shared->file == name)
+            return shared;
+        if (shared->file == 0 && add && place == NULL)
+            place = shared;
+    }
+    return place;
+}
+
+static void use_shared(struct shared *shared)
+{
+    size_t bit = (size_t)(self - segment->records);
+    shared->users[bit / 64] |= UINT64_C(1) << bit % 64;
+}
+
+bool sim_segment_share(unsigned device, uint64_t name, uint64_t bytes)
+{
+    if (self == NULL)
+        return false;
+    lock(&segment->lock);
+    reap();
+    struct shared *shared = find_shared(name, true);
+    if (shared != NULL && shared->file == 0) {
+        *shared = (struct shared){.file = name, .bytes = bytes, .device = device};
+        if (device < SIM_MAX_DEVICES)
+            self->charged[device][SIM_CHARGE_MEMORY] -= bytes;
+        use_shared(shared);
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return shared != NULL;
+}
+
+bool sim_segment_join(unsigned *device, uint64_t name, uint64_t bytes)
+{
+    if (self == NULL)
+        return false;
+    lock(&segment->lock);
+    reap();
+    struct shared *shared = find_shared(name, true);
+    if (shared != NULL && shared->file == 0) {
+        struct sim_usage usage;
+        sum(*device, &usage);
+        if (bytes > usage.total || usage.used > usage.total - bytes)
+            shared = NULL;
+        else
+            *shared = (struct shared){.file = name, .bytes = bytes, .device = *device};
+    }
+    if (shared != NULL) {
+        *device = shared->device;
+        use_shared(shared);
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return shared != NULL;
+}
+
+void sim_segment_leave(uint64_t name)
+{
+    if (self == NULL)
+        return;
+    lock(&segment->lock);
+    struct shared *shared = find_shared(name, false);
+    if (shared != NULL)
+        leave(shared, self);
+    pthread_mutex_unlock(&segment->lock);
+}
+
 void sim_segment_usage(unsigned device, struct sim_usage *usage)
 {
     lock(&segment->lock);
     reap();
     sum(device, usage);
     pthread_mutex_unlock(&segment->lock);
+}
+
+/* Shared memory is said to be its first user's, so that it is said once. */
+static uint64_t shared_by(unsigned device, const struct record *record)
+{
+    size_t own = (size_t)(record - segment->records);
+    uint64_t bytes = 0;
+    for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++) {
+        if (shared->file == 0 || shared->device != device)
+            continue;
+        size_t first = 0;
+        while ((shared->users[first / 64] >> first % 64 & 1) == 0)
+            first++;
+        if (first == own)
+            bytes += shared->bytes;
+    }
+    return bytes;
 }
 
 unsigned sim_segment_processes(unsigned device, struct sim_process_usage *processes, unsigned size)
@@ -304,16 +448,20 @@ unsigned sim_segment_processes(unsigned device, struct sim_process_usage *proces
             processes[count] = (struct sim_process_usage){.pid = record->pid,
                                                           .bytes = record->charged[device][SIM_CHARGE_MEMORY] +
                                                                    record->charged[device][SIM_CHARGE_CONTEXT] +
-                                                                   record->managed[device]};
+                                                                   record->managed[device] + shared_by(device, record)};
         count++;
     }
     pthread_mutex_unlock(&segment->lock);
     return count;
 }
 
-uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t bytes, uint64_t bandwidth)
+uint64_t sim_duration(uint64_t bytes, uint64_t bandwidth)
 {
-    uint64_t duration = (uint64_t)((double)bytes * 1e9 / (double)bandwidth);
+    return (uint64_t)((double)bytes * 1e9 / (double)bandwidth);
+}
+
+uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration)
+{
     uint64_t *free_at = &segment->device[device].free_at[engine];
     uint64_t now = sim_now();
     uint64_t before = __atomic_load_n(free_at, __ATOMIC_RELAXED), after;

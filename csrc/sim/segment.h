@@ -48,11 +48,24 @@ void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes);
 
 void sim_segment_usage(unsigned device, struct sim_usage *usage);
 
+/*
+ * Memory that several processes have, named by its file: what was this process's own becomes everybody's who has it,
+ * and is in use until the last of them has left or ended. Share and join count as having it once, however often they
+ * are called. Share is false if there is no room in the table, and the memory stays the process's own; join is false
+ * if nobody has it any more and it does not fit. The device SIM_MAX_DEVICES stands for the host, which is not counted.
+ */
+bool sim_segment_share(unsigned device, uint64_t file, uint64_t bytes);
+bool sim_segment_join(unsigned *device, uint64_t file, uint64_t bytes);
+void sim_segment_leave(uint64_t file);
+
 /* Processes with a context on the device, at most `size` of them; returns how many there are. */
 unsigned sim_segment_processes(unsigned device, struct sim_process_usage *processes, unsigned size);
 
-/* Reserves `bytes` worth of time on an engine and returns when it will be over (CLOCK_MONOTONIC, ns). */
-uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t bytes, uint64_t bandwidth);
+/* Nanoseconds. */
+uint64_t sim_duration(uint64_t bytes, uint64_t bandwidth);
+
+/* Reserves so much time on an engine and returns when it will be over (CLOCK_MONOTONIC, ns). */
+uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration);
 
 /* The compute engine: one kernel at a time among all processes; a process that waits is next. */
 void sim_segment_compute_begin(unsigned device);

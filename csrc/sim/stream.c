@@ -3,6 +3,8 @@
 
 #include "context.h"
 #include "graph.h"
+#include "inject.h"
+#include "pool.h"
 #include "segment.h"
 
 #include <sched.h>
@@ -46,6 +48,9 @@ struct sim_op *sim_op_new(enum sim_op_kind kind, size_t payload, sim_op_run run)
     if (op == NULL)
         return NULL;
     *op = (struct sim_op){.kind = kind, .references = 1, .run = run};
+    bool submitted = kind != SIM_OP_OTHER && kind != SIM_OP_HOST;
+    if (submitted && __builtin_expect(__atomic_load_n(&sim_injecting, __ATOMIC_RELAXED), 0))
+        op->injected = sim_inject_take_later();
     return op;
 }
 
@@ -91,6 +96,31 @@ void sim_point_wait(struct sim_point point)
         pthread_cond_wait(&stream->done, &stream->lock);
     __atomic_sub_fetch(&stream->waiters, 1, __ATOMIC_SEQ_CST);
     pthread_mutex_unlock(&stream->lock);
+}
+
+static void fail(struct sim_stream *stream, const struct sim_op *op)
+{
+    pthread_mutex_lock(&stream->lock);
+    if (stream->injected == CUDA_SUCCESS) {
+        stream->injected_at = op->sequence;
+        __atomic_store_n(&stream->injected, op->injected, __ATOMIC_RELEASE);
+    }
+    pthread_mutex_unlock(&stream->lock);
+}
+
+CUresult sim_point_injected(struct sim_point point)
+{
+    struct sim_stream *stream = point.stream;
+    if (stream == NULL || __atomic_load_n(&stream->injected, __ATOMIC_ACQUIRE) == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&stream->lock);
+    if (stream->injected_at <= point.sequence) {
+        result = stream->injected;
+        stream->injected = CUDA_SUCCESS;
+    }
+    pthread_mutex_unlock(&stream->lock);
+    return result;
 }
 
 struct sim_point sim_stream_end(struct sim_stream *stream)
@@ -165,7 +195,9 @@ static void *work(void *argument)
             struct sim_op *next = op->next;
             for (unsigned i = 0; i < op->point_count; i++)
                 sim_point_wait(op->points[i]);
-            if (sim_context_error(stream->context) == CUDA_SUCCESS || op->despite_error) {
+            if (op->injected != CUDA_SUCCESS) {
+                fail(stream, op);
+            } else if (sim_context_error(stream->context) == CUDA_SUCCESS || op->despite_error) {
                 CUresult result = op->run(stream->context, op);
                 if (result != CUDA_SUCCESS)
                     sim_context_fail(stream->context, result);
@@ -272,6 +304,7 @@ CUresult sim_stream_run(struct sim_stream *stream, struct sim_op *op)
     struct sim_context *context = stream->context;
     SIM_TRY(sim_stream_submit(stream, op, &point));
     sim_point_wait(point);
+    SIM_TRY(sim_point_injected(point));
     return sim_context_error(context);
 }
 
@@ -299,6 +332,7 @@ struct sim_stream *sim_stream_open(struct sim_context *context, unsigned flags, 
     stream->blocking = blocking;
     stream->hidden = hidden;
     stream->capture = NULL;
+    stream->injected = CUDA_SUCCESS;
     stream->ending = false;
     stream->next = stream->previous = NULL;
     stream->magic = STREAM_MAGIC;
@@ -323,6 +357,7 @@ struct sim_stream *sim_stream_open(struct sim_context *context, unsigned flags, 
 
 void sim_stream_close(struct sim_stream *stream)
 {
+    sim_capture_abandon(stream);
     pthread_mutex_lock(&stream->lock);
     __atomic_store_n(&stream->magic, 0, __ATOMIC_RELAXED);
     stream->ending = true;
@@ -419,22 +454,23 @@ static CUresult create(CUstream *out, unsigned flags, int priority)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags)
 {
+    SIM_INJECT(cuStreamCreate);
     return create(stream, flags, 0);
 }
 
 CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority)
 {
+    SIM_INJECT(cuStreamCreateWithPriority);
     return create(stream, flags, priority);
 }
 
 CUresult cuStreamDestroy_v2(CUstream handle)
 {
+    SIM_INJECT(cuStreamDestroy_v2);
     SIM_ENTER();
     struct sim_stream *stream = (struct sim_stream *)handle;
     if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD || stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (stream->capture != NULL)
-        sim_capture_invalidate(stream->capture);
     sim_stream_close(stream);
     return CUDA_SUCCESS;
 }
@@ -457,6 +493,7 @@ static CUresult query(CUstream handle, enum sim_stream_default meant)
     SIM_TRY(sim_stream_check_synchronize(stream));
     if (!sim_point_passed(sim_stream_end(stream)))
         return CUDA_ERROR_NOT_READY;
+    SIM_TRY(sim_point_injected(sim_stream_end(stream)));
     return sim_context_error(stream->context);
 }
 
@@ -469,9 +506,15 @@ static CUresult synchronize(CUstream handle, enum sim_stream_default meant)
     SIM_TRY(sim_stream_check_synchronize(stream));
     struct sim_context *context = stream->context;
     /* The legacy stream is over when the blocking ones are that it would wait for. */
-    if (stream == context->legacy)
-        return sim_stream_run(stream, sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing));
-    sim_point_wait(sim_stream_end(stream));
+    if (stream == context->legacy) {
+        SIM_TRY(sim_stream_run(stream, sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing)));
+        sim_pool_settle();
+        return sim_context_injected(context);
+    }
+    struct sim_point end = sim_stream_end(stream);
+    sim_point_wait(end);
+    sim_pool_settle();
+    SIM_TRY(sim_point_injected(end));
     return sim_context_error(context);
 }
 
@@ -500,6 +543,13 @@ struct sim_op *sim_op_host(CUhostFn function, void *argument)
     if (op != NULL)
         *(struct host_call *)op->payload = (struct host_call){.function = function, .argument = argument};
     return op;
+}
+
+void sim_op_host_call(const struct sim_op *op, CUhostFn *function, void **argument)
+{
+    const struct host_call *call = (const struct host_call *)op->payload;
+    *function = call->function;
+    *argument = call->argument;
 }
 
 static CUresult launch_host(CUstream handle, CUhostFn function, void *argument, enum sim_stream_default meant)

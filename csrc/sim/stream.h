@@ -9,6 +9,7 @@
 #define SIM_STREAM_H
 
 #include "driver.h"
+#include "inject.h"
 
 #include <pthread.h>
 
@@ -24,7 +25,16 @@ struct sim_point {
 
 typedef CUresult (*sim_op_run)(struct sim_context *context, struct sim_op *op);
 
-enum sim_op_kind { SIM_OP_KERNEL, SIM_OP_COPY, SIM_OP_SET, SIM_OP_HOST, SIM_OP_GRAPH, SIM_OP_OTHER };
+enum sim_op_kind {
+    SIM_OP_KERNEL,
+    SIM_OP_COPY,
+    SIM_OP_SET,
+    SIM_OP_HOST,
+    SIM_OP_GRAPH,
+    SIM_OP_ALLOCATE, /* only in graphs, as the next */
+    SIM_OP_FREE,
+    SIM_OP_OTHER
+};
 
 struct sim_op {
     struct sim_op *next;
@@ -32,6 +42,7 @@ struct sim_op {
     unsigned references;
     uint64_t sequence;
     bool despite_error; /* runs even if the context has failed: bookkeeping that must not be lost */
+    CUresult injected;  /* it is not done, and whoever synchronises with it is told this (inject.h) */
     sim_op_run run;
     void (*dispose)(struct sim_op *op); /* may be NULL */
     struct sim_point *points;
@@ -56,6 +67,8 @@ struct sim_stream {
     uint64_t completed;
     unsigned waiters;
     struct sim_capture *capture; /* not NULL while the stream is being captured */
+    CUresult injected;           /* under `lock`: not yet told, of the operation `injected_at` */
+    uint64_t injected_at;
 };
 
 enum sim_stream_default { SIM_LEGACY, SIM_PER_THREAD };
@@ -76,12 +89,16 @@ void sim_op_wait_for(struct sim_op *op, struct sim_point point);
 void sim_op_release(struct sim_op *op);
 
 struct sim_op *sim_op_host(CUhostFn function, void *argument);
+void sim_op_host_call(const struct sim_op *op, CUhostFn *function, void **argument);
 
 /* Queues (or, in a capture, records) the operation and takes over the caller's reference, also on failure. */
 CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct sim_point *point);
 
 /* Queues without regard to captures and the legacy stream. */
 CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct sim_point *point);
+
+/* What an injected failure up to the point left to be told; whoever asks tells it. */
+CUresult sim_point_injected(struct sim_point point);
 
 void sim_point_wait(struct sim_point point);
 bool sim_point_passed(struct sim_point point);
@@ -98,11 +115,13 @@ CUresult sim_op_nothing(struct sim_context *context, struct sim_op *op);
     CUresult name parameters                                                                                           \
     {                                                                                                                  \
         const enum sim_stream_default meant = SIM_LEGACY;                                                              \
+        SIM_INJECT(name);                                                                                              \
         return call;                                                                                                   \
     }                                                                                                                  \
     CUresult name##suffix parameters                                                                                   \
     {                                                                                                                  \
         const enum sim_stream_default meant = SIM_PER_THREAD;                                                          \
+        SIM_INJECT(name##suffix);                                                                                      \
         return call;                                                                                                   \
     }
 

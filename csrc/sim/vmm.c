@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "vmm.h"
 
+#include "inject.h"
 #include "segment.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -19,8 +21,10 @@ struct allocation {
     unsigned handles;
     int fd;
     uint64_t size;
-    unsigned device;
-    bool charged; /* not if it was imported: its exporter pays */
+    bool host;
+    unsigned device; /* unless it is on the host */
+    bool charged;    /* to this process */
+    uint64_t file;   /* once it was exported or imported: names it among the processes; else 0 */
     unsigned long long id;
     CUmemAllocationProp properties;
 };
@@ -29,21 +33,42 @@ struct sim_mapping {
     struct sim_mapping *next;
     uint64_t base, size;
     struct allocation *allocation;
-    CUmemAccess_flags access;
+    unsigned char access[SIM_MAX_DEVICES + 1]; /* CUmemAccess_flags; the last is the host's */
 };
 
 static unsigned long long next_id = 1;
 /* Objects are recycled and never freed, so that a handle which was released is seen to be stale. */
-static struct allocation *pool; /* under the table's lock */
+static struct allocation *pool;   /* under the table's lock */
+static struct allocation *shared; /* those with `file`; under the table's lock */
 
 struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t address)
 {
     if (range != NULL)
         for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)
             if (address >= mapping->base && address - mapping->base < mapping->size)
-                return (struct sim_mapping_view){mapping->base, mapping->size, mapping->allocation->device,
-                                                 mapping->allocation->id};
-    return (struct sim_mapping_view){0, 0, 0, 0};
+                return (struct sim_mapping_view){.base = mapping->base,
+                                                 .size = mapping->size,
+                                                 .host = mapping->allocation->host,
+                                                 .device = mapping->allocation->device,
+                                                 .handle_types = mapping->allocation->properties.requestedHandleTypes,
+                                                 .id = mapping->allocation->id};
+    return (struct sim_mapping_view){.size = 0};
+}
+
+bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, unsigned device)
+{
+    for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)
+        if (address >= mapping->base && address - mapping->base < mapping->size)
+            return mapping->access[device] != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    return false;
+}
+
+int sim_mapping_file(const struct sim_range *range, uint64_t address, uint64_t size)
+{
+    for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)
+        if (address >= mapping->base && address - mapping->base < mapping->size)
+            return size <= mapping->base + mapping->size - address ? mapping->allocation->fd : -1;
+    return -1;
 }
 
 static bool aligned(uint64_t value)
@@ -51,15 +76,35 @@ static bool aligned(uint64_t value)
     return value % SIM_GRANULARITY == 0;
 }
 
+static bool on_host(CUmemLocation location)
+{
+    return location.type == CU_MEM_LOCATION_TYPE_HOST || location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA ||
+           location.type == CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT;
+}
+
+static CUresult check_location(CUmemLocation location)
+{
+    if (on_host(location)) { /* with one node */
+        SIM_REQUIRE(location.type != CU_MEM_LOCATION_TYPE_HOST_NUMA || location.id == 0);
+        return CUDA_SUCCESS;
+    }
+    if (location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return location.id >= 0 && (unsigned)location.id < sim_segment_devices() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* Where the access of a location is kept. */
+static unsigned place_of(CUmemLocation location)
+{
+    return on_host(location) ? SIM_MAX_DEVICES : (unsigned)location.id;
+}
+
 static CUresult check_properties(const CUmemAllocationProp *properties)
 {
     SIM_REQUIRE(properties != NULL && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED);
-    if (properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_NOT_SUPPORTED;
-    if (properties->location.id < 0 || (unsigned)properties->location.id >= sim_segment_devices())
-        return CUDA_ERROR_INVALID_DEVICE;
-    if (properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE &&
-        properties->requestedHandleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+    SIM_TRY(check_location(properties->location));
+    const unsigned known = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC;
+    if ((properties->requestedHandleTypes & ~known) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
     return CUDA_SUCCESS;
 }
@@ -67,6 +112,7 @@ static CUresult check_properties(const CUmemAllocationProp *properties)
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
                                        CUmemAllocationGranularity_flags option)
 {
+    SIM_INJECT(cuMemGetAllocationGranularity);
     SIM_ENTER();
     SIM_REQUIRE(granularity != NULL && option <= CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
     SIM_TRY(check_properties(properties));
@@ -77,6 +123,7 @@ CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocatio
 CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CUdeviceptr wish,
                              unsigned long long flags)
 {
+    SIM_INJECT(cuMemAddressReserve);
     SIM_ENTER();
     SIM_REQUIRE(out != NULL && size > 0 && aligned(size) && flags == 0 && (alignment & (alignment - 1)) == 0);
     pthread_rwlock_wrlock(&sim_ranges_lock);
@@ -90,6 +137,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *out, size_t size, size_t alignment, CU
 
 CUresult cuMemAddressFree(CUdeviceptr base, size_t size)
 {
+    SIM_INJECT(cuMemAddressFree);
     SIM_ENTER();
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_rwlock_wrlock(&sim_ranges_lock);
@@ -119,7 +167,8 @@ static struct allocation *allocation_new(int fd, uint64_t size, const CUmemAlloc
                                       .handles = 1,
                                       .fd = fd,
                                       .size = size,
-                                      .device = (unsigned)properties->location.id,
+                                      .host = on_host(properties->location),
+                                      .device = on_host(properties->location) ? 0 : (unsigned)properties->location.id,
                                       .charged = charged,
                                       .id = __atomic_fetch_add(&next_id, 1, __ATOMIC_RELAXED),
                                       .properties = *properties};
@@ -146,20 +195,28 @@ static int poisoned_memory(uint64_t size)
 CUresult cuMemCreate(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
                      unsigned long long flags)
 {
+    SIM_INJECT(cuMemCreate);
     SIM_ENTER();
     SIM_REQUIRE(out != NULL && size > 0 && aligned(size) && flags == 0);
     SIM_TRY(check_properties(properties));
+    /* The fabric is there for those whom a service lets in, and there is none. */
+    if ((properties->requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0)
+        return CUDA_ERROR_NOT_PERMITTED;
     unsigned device = (unsigned)properties->location.id;
-    if (!sim_segment_charge(device, SIM_CHARGE_MEMORY, size))
+    bool charged = !on_host(properties->location);
+    if (charged && !sim_segment_charge(device, SIM_CHARGE_MEMORY, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
     int fd = poisoned_memory(size);
-    struct allocation *allocation = fd < 0 ? NULL : allocation_new(fd, size, properties, true);
+    struct allocation *allocation = fd < 0 ? NULL : allocation_new(fd, size, properties, charged);
     if (allocation == NULL) {
         if (fd >= 0)
             close(fd);
-        sim_segment_refund(device, SIM_CHARGE_MEMORY, size);
+        if (charged)
+            sim_segment_refund(device, SIM_CHARGE_MEMORY, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    if (!charged)
+        sim_memory_pin(size);
     *out = (CUmemGenericAllocationHandle)(uintptr_t)allocation;
     return CUDA_SUCCESS;
 }
@@ -171,6 +228,17 @@ static void unreference(struct allocation *allocation)
         return;
     if (allocation->charged)
         sim_segment_refund(allocation->device, SIM_CHARGE_MEMORY, allocation->size);
+    if (allocation->file != 0) {
+        struct allocation **place = &shared, *same = NULL;
+        while (*place != allocation)
+            place = &(*place)->next;
+        *place = allocation->next;
+        /* Two threads that imported it at once have it twice. */
+        for (struct allocation *other = shared; other != NULL; other = other->next)
+            same = other->file == allocation->file ? other : same;
+        if (same == NULL)
+            sim_segment_leave(allocation->file);
+    }
     close(allocation->fd);
     allocation->magic = 0;
     allocation->next = pool;
@@ -185,6 +253,7 @@ static struct allocation *find(CUmemGenericAllocationHandle handle)
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
+    SIM_INJECT(cuMemRelease);
     SIM_ENTER();
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct allocation *allocation = find(handle);
@@ -213,7 +282,7 @@ static CUresult map(uint64_t base, uint64_t size, struct allocation *allocation)
         free(mapping);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    *mapping = (struct sim_mapping){*place, base, size, allocation, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+    *mapping = (struct sim_mapping){.next = *place, .base = base, .size = size, .allocation = allocation};
     *place = mapping;
     allocation->references++;
     return CUDA_SUCCESS;
@@ -222,6 +291,7 @@ static CUresult map(uint64_t base, uint64_t size, struct allocation *allocation)
 CUresult cuMemMap(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags)
 {
+    SIM_INJECT(cuMemMap);
     SIM_ENTER();
     SIM_REQUIRE(size > 0 && aligned(base) && aligned(size) && offset == 0 && flags == 0);
     pthread_rwlock_wrlock(&sim_ranges_lock);
@@ -250,17 +320,30 @@ static struct sim_mapping **covering(uint64_t base, uint64_t size)
     return reached >= base + size ? first : NULL;
 }
 
+bool sim_mapping_covers(uint64_t base, uint64_t size)
+{
+    return covering(base, size) != NULL;
+}
+
+/* The last of the mappings that make up the range, if they are whole; else NULL. */
+static struct sim_mapping *last_of(struct sim_mapping *first, uint64_t base, uint64_t size)
+{
+    struct sim_mapping *last = first;
+    while (last->base + last->size < base + size)
+        last = last->next;
+    return first->base == base && last->base + last->size == base + size ? last : NULL;
+}
+
 CUresult cuMemUnmap(CUdeviceptr base, size_t size)
 {
+    SIM_INJECT(cuMemUnmap);
     SIM_ENTER();
     SIM_REQUIRE(size > 0 && aligned(base) && aligned(size));
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_mapping **place = covering(base, size);
-    struct sim_mapping *last = place == NULL ? NULL : *place;
-    while (last != NULL && last->base + last->size < base + size)
-        last = last->next;
-    if (last != NULL && (*place)->base == base && last->base + last->size == base + size) { /* whole mappings only */
+    struct sim_mapping *last = place == NULL ? NULL : last_of(*place, base, size);
+    if (last != NULL) {
         sim_memory_unback(base, size);
         struct sim_mapping *end = last->next;
         while (*place != end) {
@@ -275,37 +358,48 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size)
     return result;
 }
 
+static bool set_access(struct sim_mapping *mapping, const CUmemAccessDesc *descriptions, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        mapping->access[place_of(descriptions[i].location)] = (unsigned char)descriptions[i].flags;
+    /* One page table serves all simulated devices, so the widest access that one of them has counts. */
+    unsigned char access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    for (unsigned place = 0; place <= SIM_MAX_DEVICES; place++)
+        if (mapping->access[place] > access)
+            access = mapping->access[place];
+    int protection = access == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? PROT_NONE
+                     : access == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ
+                                                               : PROT_READ | PROT_WRITE;
+    return mprotect((void *)(uintptr_t)mapping->base, mapping->size, protection) == 0;
+}
+
 CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *descriptions, size_t count)
 {
+    SIM_INJECT(cuMemSetAccess);
     SIM_ENTER();
     SIM_REQUIRE(size > 0 && aligned(base) && aligned(size) && descriptions != NULL && count > 0);
+    bool for_host = false;
     for (size_t i = 0; i < count; i++) {
         SIM_REQUIRE(descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE ||
                     descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READ ||
                     descriptions[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-        if (descriptions[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-            return CUDA_ERROR_NOT_SUPPORTED;
-        if (descriptions[i].location.id < 0 || (unsigned)descriptions[i].location.id >= sim_segment_devices())
-            return CUDA_ERROR_INVALID_DEVICE;
+        SIM_TRY(check_location(descriptions[i].location));
+        for_host = for_host || on_host(descriptions[i].location);
     }
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_mapping **place = covering(base, size);
-    if (place != NULL && (*place)->base == base) {
+    struct sim_mapping *end = place == NULL ? NULL : last_of(*place, base, size);
+    if (end != NULL) {
         result = CUDA_SUCCESS;
-        /* One page table serves all simulated devices, so the widest access that is asked for counts. */
-        CUmemAccess_flags access = CU_MEM_ACCESS_FLAGS_PROT_NONE;
-        for (size_t i = 0; i < count; i++)
-            if (descriptions[i].flags > access)
-                access = descriptions[i].flags;
-        int protection = access == CU_MEM_ACCESS_FLAGS_PROT_NONE   ? PROT_NONE
-                         : access == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ
-                                                                   : PROT_READ | PROT_WRITE;
-        if (mprotect((void *)(uintptr_t)base, size, protection) != 0)
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        for (struct sim_mapping *mapping = *place; mapping != NULL && mapping->base < base + size;
+        /* The host reaches its own memory only. */
+        for (struct sim_mapping *mapping = *place; for_host && mapping != end->next; mapping = mapping->next)
+            if (!mapping->allocation->host)
+                result = CUDA_ERROR_NOT_SUPPORTED;
+        for (struct sim_mapping *mapping = *place; result == CUDA_SUCCESS && mapping != end->next;
              mapping = mapping->next)
-            mapping->access = access;
+            if (!set_access(mapping, descriptions, count))
+                result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_rwlock_unlock(&sim_ranges_lock);
     return result;
@@ -314,18 +408,20 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *de
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr pointer)
 {
     SIM_ENTER();
-    SIM_REQUIRE(flags != NULL && location != NULL && location->type == CU_MEM_LOCATION_TYPE_DEVICE);
+    SIM_REQUIRE(flags != NULL && location != NULL);
+    SIM_TRY(check_location(*location));
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_mapping **place = covering(pointer, 1);
     bool found = place != NULL;
     if (found)
-        *flags = (unsigned long long)(*place)->access;
+        *flags = (unsigned long long)(*place)->access[place_of(*location)];
     pthread_rwlock_unlock(&sim_ranges_lock);
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *out, void *address)
 {
+    SIM_INJECT(cuMemRetainAllocationHandle);
     SIM_ENTER();
     SIM_REQUIRE(out != NULL);
     pthread_rwlock_wrlock(&sim_ranges_lock);
@@ -351,19 +447,41 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
     return allocation != NULL && properties != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static uint64_t file_of(int fd)
+{
+    struct stat status;
+    return syscall(SYS_fstat, fd, &status) == 0 ? (uint64_t)status.st_ino : 0;
+}
+
+/* From now on, the memory is everybody's who has it. Under the table's lock, for writing. */
+static void share(struct allocation *allocation)
+{
+    uint64_t file = file_of(allocation->fd);
+    unsigned device = allocation->host ? SIM_MAX_DEVICES : allocation->device;
+    if (file == 0 || !sim_segment_share(device, file, allocation->size))
+        return;
+    allocation->file = file;
+    allocation->charged = false;
+    allocation->next = shared;
+    shared = allocation;
+}
+
 CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
                                       unsigned long long flags)
 {
+    SIM_INJECT(cuMemExportToShareableHandle);
     SIM_ENTER();
     SIM_REQUIRE(out != NULL && flags == 0);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
     CUresult result = CUDA_ERROR_INVALID_VALUE;
-    pthread_rwlock_rdlock(&sim_ranges_lock);
+    pthread_rwlock_wrlock(&sim_ranges_lock);
     struct allocation *allocation = find(handle);
     if (allocation != NULL && allocation->properties.requestedHandleTypes == type) {
         int fd = fcntl(allocation->fd, F_DUPFD_CLOEXEC, 0);
         result = fd < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
+        if (fd >= 0 && allocation->file == 0)
+            share(allocation);
         if (fd >= 0)
             *(int *)out = fd;
     }
@@ -371,9 +489,51 @@ CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle ha
     return result;
 }
 
+/* Takes over the descriptor unless it fails. */
+static CUresult import(int fd, unsigned device, struct allocation **out)
+{
+    uint64_t file = file_of(fd);
+    off_t size = lseek(fd, 0, SEEK_END);
+    if (file == 0 || size <= 0 || !aligned((uint64_t)size))
+        return CUDA_ERROR_INVALID_VALUE;
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct allocation *own = shared;
+    while (own != NULL && own->file != file)
+        own = own->next;
+    if (own != NULL) {
+        own->references++;
+        own->handles++;
+    }
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    if (own != NULL) {
+        close(fd);
+        *out = own;
+        return CUDA_SUCCESS;
+    }
+    if (!sim_segment_join(&device, file, (uint64_t)size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                      .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)device}};
+    if (device == SIM_MAX_DEVICES)
+        properties.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_HOST};
+    *out = allocation_new(fd, (uint64_t)size, &properties, false);
+    if (*out == NULL) {
+        sim_segment_leave(file);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    (*out)->file = file;
+    (*out)->next = shared;
+    shared = *out;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+    return CUDA_SUCCESS;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void *shareable,
                                         CUmemAllocationHandleType type)
 {
+    SIM_INJECT(cuMemImportFromShareableHandle);
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(out != NULL);
     if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
@@ -381,16 +541,11 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *out, void 
     int fd = fcntl((int)(intptr_t)shareable, F_DUPFD_CLOEXEC, 0);
     if (fd < 0)
         return CUDA_ERROR_INVALID_VALUE;
-    CUmemAllocationProp properties = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                      .requestedHandleTypes = type,
-                                      .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)context->device}};
     struct allocation *allocation = NULL;
-    off_t size = lseek(fd, 0, SEEK_END);
-    if (size > 0 && aligned((uint64_t)size))
-        allocation = allocation_new(fd, (uint64_t)size, &properties, false);
-    if (allocation == NULL) {
+    CUresult result = import(fd, context->device, &allocation);
+    if (result != CUDA_SUCCESS) {
         close(fd);
-        return CUDA_ERROR_INVALID_VALUE;
+        return result;
     }
     *out = (CUmemGenericAllocationHandle)(uintptr_t)allocation;
     return CUDA_SUCCESS;

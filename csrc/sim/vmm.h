@@ -7,11 +7,22 @@
 
 struct sim_mapping_view {
     uint64_t base, size; /* size 0: nothing is mapped there */
-    unsigned device;
+    bool host;
+    unsigned device; /* unless it is on the host */
+    CUmemAllocationHandleType handle_types;
     unsigned long long id;
 };
 
-/* The mapping of a reservation that the address is in. Under the table's lock. */
+/* The mapping of a reservation (of another range: none) that the address is in. Under the table's lock. */
 struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t address);
+
+/* Whether kernels of the device may touch the address; false where nothing is mapped. Under the table's lock. */
+bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, unsigned device);
+
+/* Whether mappings without a gap make up that part of a reservation. Under the table's lock. */
+bool sim_mapping_covers(uint64_t address, uint64_t size);
+
+/* The file behind a part of one mapping, or -1. Under the table's lock. */
+int sim_mapping_file(const struct sim_range *range, uint64_t address, uint64_t size);
 
 #endif

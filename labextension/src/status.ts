@@ -11,9 +11,17 @@ export interface IStatus {
   /** The scheduler's clock when it answered. */
   time: number;
   gpus: IGpu[];
-  host: { budget: number; swapped: number; promised: number } | null;
+  host: IHost | null;
   groups: IGroup[];
   notices: INotice[];
+}
+
+export interface IHost {
+  budget: number;
+  swapped: number;
+  promised: number;
+  /** Host memory for swapped data, of which some is ready before it is needed. */
+  pool?: { in_use: number; prepared: number } | null;
 }
 
 /** A message as a code; the interface words it. */

@@ -2,7 +2,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { formatBytes, formatDuration, formatPart } from './format';
-import type { IGpu, IGroup, IStatus } from './status';
+import type { IGpu, IGroup, IHost, IStatus } from './status';
 import type { IExplanation } from './words';
 import {
   availabilityText,
@@ -160,7 +160,10 @@ function makeRow(group: IGroup, status: IStatus, context: IContext): IRow {
     sum('swapped'),
     trans
   );
-  const state = stateText(group, trans, now, elapsed);
+  const state =
+    group.state === 'moving' && group.reason !== null
+      ? reasonText(group.reason, trans, elapsed)
+      : stateText(group, trans, now, elapsed);
   return {
     ...row,
     position: null,
@@ -225,10 +228,31 @@ function makeGpu(gpu: IGpu, status: IStatus, context: IContext): IGpuView {
     label: trans.__('GPU %1', gpu.index),
     segments,
     used: trans.__('%1 of %2 in use', used, total),
-    host:
-      swapped > 0 ? trans.__('%1 in host memory', formatBytes(swapped)) : '',
+    host: hostText(swapped, status.host, trans),
     legend
   };
+}
+
+function hostText(
+  swapped: number,
+  host: IHost | null,
+  trans: TranslationBundle
+): string {
+  const ready = Math.max(
+    0,
+    (host?.pool?.prepared ?? 0) - (host?.pool?.in_use ?? 0)
+  );
+  if (swapped > 0 && ready > 0) {
+    return trans.__(
+      '%1 in host memory, %2 more ready',
+      formatBytes(swapped),
+      formatBytes(ready)
+    );
+  }
+  if (ready > 0) {
+    return trans.__('%1 of host memory ready', formatBytes(ready));
+  }
+  return swapped > 0 ? trans.__('%1 in host memory', formatBytes(swapped)) : '';
 }
 
 /** The state of the current notebook in words that stay the same until it changes. */

@@ -92,6 +92,23 @@ export function reasonText(
           )
         : trans.__('making room for %1', size(params, 'lack'));
     }
+    case 'filling': {
+      const victims = Array.isArray(params['victims'])
+        ? params['victims'].map(wordName)
+        : [];
+      return victims.length
+        ? trans.__(
+            'its memory is arriving while that of %1 leaves: %2 of %3',
+            victims.join(', '),
+            size(params, 'arrived'),
+            size(params, 'footprint')
+          )
+        : trans.__(
+            'its memory is arriving: %1 of %2',
+            size(params, 'arrived'),
+            size(params, 'footprint')
+          );
+    }
     case 'draining':
       return trans.__(
         '%1 is finishing its last GPU work (for %2)',
@@ -110,6 +127,12 @@ export function reasonText(
         'lacks %1: programs outside the sharing hold %2',
         size(params, 'lack'),
         size(params, 'foreign')
+      );
+    case 'crowded':
+      return trans.__(
+        'lacks %1: others hold %2 that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory',
+        size(params, 'lack'),
+        size(params, 'fixed')
       );
     case 'dying':
       return trans.__(

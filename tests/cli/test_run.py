@@ -74,7 +74,8 @@ def test_a_program_shares_without_a_jupyter_server() -> None:
         "--name",
         "mine",
         "--backend",
-        "plain",
+        "swap",
+        "--oversubscribe",
         "--",
         sys.executable,
         "-c",
@@ -87,7 +88,8 @@ def test_a_program_shares_without_a_jupyter_server() -> None:
     assert found["GPUSHARE_MEMORY"] == str(1 << 30)
     assert found["CUDA_VISIBLE_DEVICES"] == "0"
     assert found["GPUSHARE_NAME"] == "mine"
-    assert found["GPUSHARE_BACKEND"] == "plain"
+    assert found["GPUSHARE_BACKEND"] == "swap"
+    assert found["GPUSHARE_OVERSUBSCRIBE"] == "1"
     assert found["GPUSHARE_GROUP"].startswith("run-")
     assert found["LD_PRELOAD"].split(":")[0] == str(LIBRARIES / "libgpushare.so")
 

@@ -15,10 +15,17 @@ REASONS = {
     "needs_memory": {"need": 6 * GIB, "lack": 2 * GIB, "holder_name": "a", "yields_in": 3.0},
     "serialised": {"holder": "k", "holder_name": "a", "yields_in": None},
     "making_room": {"lack": GIB, "gpu": "GPU-1", "victims": ["a", "b"]},
+    "filling": {
+        "arrived": GIB,
+        "footprint": 3 * GIB,
+        "gpu": "GPU-1",
+        "victims": ["b"],
+    },
     "draining": {"holder": "k", "holder_name": "a", "for": 0.5},
     "behind": {"ahead": "k", "ahead_name": "a"},
     "residency": {"holder": "k", "holder_name": "a", "until_in": 0.2},
     "foreign_use": {"lack": GIB, "gpu": "GPU-1", "foreign": 3 * GIB},
+    "crowded": {"lack": GIB, "gpu": "GPU-1", "fixed": 3 * GIB},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
 }
 
@@ -38,6 +45,8 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
     assert all(re.search(rf"\b{name}\b", text) for name in names)
     if code == "needs_memory":
         assert text == "needs 6.0 GiB, 2.0 GiB more than is free; a yields within 3.0 s"
+    if code == "filling":
+        assert text == "its memory is arriving while that of b leaves: 1.0 GiB of 3.0 GiB"
 
 
 def test_an_unknown_reason_stays_a_code() -> None:

@@ -167,10 +167,8 @@ class Machine:
         self.scheduler.stdout.close()
         self.scheduler = None
 
-    def program(
-        self, name: str, *, group: str | None = None, init: bool = True, **environ: str
-    ) -> Program:
-        """Start a program; with ``init``, it has a context when this returns."""
+    def environment(self, name: str, group: str | None = None, **environ: str) -> dict[str, str]:
+        """Return the environment of a program that shares the GPU."""
         base = {**self.environ, **environ}
         driver, shims = find_driver(base), None
         if (folder := self.libraries) is not None:
@@ -188,7 +186,13 @@ class Machine:
             shims=shims,
         )
         environment["LD_PRELOAD"] = ":".join((*self.preload_first, environment["LD_PRELOAD"]))
-        program = Program(environment)
+        return environment
+
+    def program(
+        self, name: str, *, group: str | None = None, init: bool = True, **environ: str
+    ) -> Program:
+        """Start a program; with ``init``, it has a context when this returns."""
+        program = Program(self.environment(name, group, **environ))
         self.programs.append(program)
         if init:
             assert program.call("init")["result"] == 0, program.errors

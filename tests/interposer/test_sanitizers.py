@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
 from tests.interposer.conftest import UNIT, Machine, Program
 
 #: What each sanitizer says when it has found something, its runtime, and its settings.
@@ -32,6 +35,7 @@ def sanitized(
 ) -> Callable[[str], tuple[Path, str]]:
     """Return a function that builds our libraries with a sanitizer: their folder and its runtime."""
 
+    @cache
     def build(name: str) -> tuple[Path, str]:
         folder = tmp_path_factory.mktemp(name)
         command = ["make", "-s", "-C", str(root / "csrc"), "interposer", "sim", f"SANITIZE={name}"]
@@ -99,3 +103,32 @@ def test_nothing_is_found(
     for program in (a, b):
         said = "".join(program.errors)
         assert found not in said, said
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_nothing_is_found_in_random_programs(
+    sanitized: Callable[[str], tuple[Path, str]], name: str
+) -> None:
+    folder, runtime = sanitized(name)
+    ((variable, options),) = SANITIZERS[name][2].items()
+    # Whatever is found ends the process, and its report is in the failure.
+    settings = {variable: f"{options}:halt_on_error=1"}
+    figures = Figures()
+    recipes = [
+        Recipe(operations=200, asks=0.03, threads=3, largest=8 * MIB),
+        Recipe(operations=200, asks=0.03, threads=2, largest=16 * MIB, failures=0.02),
+    ]
+    with contextlib.closing(Ground(32 * MIB, folder, [runtime], **settings)) as ground:
+        ground.start_scheduler()
+        found = fuzz(
+            ground,
+            figures,
+            seed=name,
+            recipes=recipes,
+            processes=2,
+            seconds=6,
+            patience=90,
+        )
+    assert found is None, report(found)
+    assert figures.evicted > 0

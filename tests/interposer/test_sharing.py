@@ -59,8 +59,7 @@ def test_plain_memory_stays_and_is_counted(make_machine: MakeMachine) -> None:
 def test_a_waiter_is_seen_with_its_place_and_reason(machine: Machine) -> None:
     a, b, c = (machine.program(name) for name in "abc")
     a.filled(192 * UNIT, 1)
-    at_a = a.call("alloc", bytes=4)["pointer"]
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=2.0, gap=0.001)
+    assert a.call("hold")["result"] == 0
     at_b, at_c = (p.call("alloc", bytes=192 * UNIT)["pointer"] for p in (b, c))
     waiting_b = b.start("fill", pointer=at_b, bytes=192 * UNIT, value=2)
     machine.until(lambda: machine.group("b")["state"] == "waiting")
@@ -72,7 +71,8 @@ def test_a_waiter_is_seen_with_its_place_and_reason(machine: Machine) -> None:
     assert reason["params"]["holder_name"] == "a"
     assert machine.group("c")["position"] == 2
     assert machine.group("c")["reason"]["code"] == "behind"
-    for program, serial in ((a, looping), (b, waiting_b), (c, waiting_c)):
+    assert a.call("let_go")["result"] == 0
+    for program, serial in ((b, waiting_b), (c, waiting_c)):
         assert program.result(serial)["result"] == 0
 
 
@@ -81,11 +81,11 @@ def test_the_cell_end_gives_the_gpu_up(make_machine: MakeMachine) -> None:
     a, b = machine.program("a"), machine.program("b")
     a.call("cell", phase="begin")
     at_a = a.filled(192 * UNIT, 1)
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=1.0, gap=0.0005)
+    assert a.call("hold")["result"] == 0
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
     waiting = b.start("fill", pointer=at_b, bytes=192 * UNIT, value=2)
     assert b.waits(waiting)
-    a.result(looping)
+    assert a.call("let_go")["result"] == 0
     a.call("cell", phase="end")
     assert b.result(waiting)["result"] == 0
     assert a.holds(at_a + 4 * UNIT, UNIT, 1)
@@ -261,16 +261,16 @@ def test_processes_of_one_group_run_together(make_machine: MakeMachine) -> None:
 def test_an_interrupt_ends_a_wait(make_machine: MakeMachine, thread: str | None, gil: bool) -> None:
     machine = make_machine("--quantum", "600")
     a, b = machine.program("a"), machine.program("b")
-    at_a = a.filled(192 * UNIT, 1)
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=3.0, gap=0.0005)
+    a.filled(192 * UNIT, 1)
+    assert a.call("hold")["result"] == 0
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
     where: dict[str, Any] = {} if thread is None else {"thread": thread}
     waiting = b.start("fill", pointer=at_b, bytes=192 * UNIT, value=2, gil=gil, **where)
     assert b.waits(waiting)
     machine.control("cancel", group="group-b")
-    assert b.result(waiting, timeout=2)["result"] == OPERATING_SYSTEM
+    assert b.result(waiting)["result"] == OPERATING_SYSTEM
     assert b.call("attached")["interrupted"] == 1
-    assert a.result(looping)["result"] == 0
+    assert a.call("let_go")["result"] == 0
     assert b.call("fill", pointer=at_b, bytes=192 * UNIT, value=3)["result"] == 0
 
 
@@ -279,26 +279,26 @@ def test_a_signal_ends_a_wait_of_the_main_thread(make_machine: MakeMachine, gil:
     """Without a provisioner there is nobody to cancel."""
     machine = make_machine("--quantum", "600")
     a, b = machine.program("a"), machine.program("b")
-    at_a = a.filled(192 * UNIT, 1)
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=2.0, gap=0.0005)
+    a.filled(192 * UNIT, 1)
+    assert a.call("hold")["result"] == 0
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
     waiting = b.start("fill", pointer=at_b, bytes=192 * UNIT, value=2, gil=gil)
     assert b.waits(waiting)
     os.kill(b.pid, signal.SIGINT)
-    assert b.result(waiting, timeout=2).get("interrupted")
-    assert a.result(looping)["result"] == 0
+    assert b.result(waiting).get("interrupted")
+    assert a.call("let_go")["result"] == 0
     assert b.call("fill", pointer=at_b, bytes=192 * UNIT, value=3)["result"] == 0
 
 
 def test_a_signal_ends_a_wait_of_another_thread_during_a_cell(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "600")
     a, b = machine.program("a"), machine.program("b")
-    at_a = a.filled(192 * UNIT, 1)
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=2.0, gap=0.0005)
+    a.filled(192 * UNIT, 1)
+    assert a.call("hold")["result"] == 0
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
     b.call("cell", phase="begin")
     waiting = b.start("fill", pointer=at_b, bytes=192 * UNIT, value=2, thread="autograd")
     assert b.waits(waiting)
     os.kill(b.pid, signal.SIGINT)
-    assert b.result(waiting, timeout=2)["result"] == OPERATING_SYSTEM
-    assert a.result(looping)["result"] == 0
+    assert b.result(waiting)["result"] == OPERATING_SYSTEM
+    assert a.call("let_go")["result"] == 0

@@ -45,6 +45,7 @@ class Worker:
     def __init__(self) -> None:
         self.context = ctypes.c_void_p()
         self.keep: list[Any] = []
+        self.goes = threading.Event()
 
     def init(self) -> dict[str, Any]:
         device = ctypes.c_int()
@@ -99,6 +100,17 @@ class Worker:
         self.keep.append(function)
         return {"result": cuda.cuLaunchHostFunc(None, function, None)}
 
+    def hold(self) -> dict[str, Any]:
+        """Queue work that ends when it is let go; returns at once."""
+        self.goes.clear()
+        function = HOST_FUNCTION(lambda _: self.goes.wait() and None)
+        self.keep.append(function)
+        return {"result": cuda.cuLaunchHostFunc(None, function, None)}
+
+    def let_go(self) -> dict[str, Any]:
+        self.goes.set()
+        return {"result": cuda.cuCtxSynchronize()}
+
     def synchronize(self) -> dict[str, Any]:
         return {"result": cuda.cuCtxSynchronize()}
 
@@ -140,6 +152,45 @@ class Worker:
             "contended": cuda.gpushare_contended(),
             "interrupted": cuda.gpushare_take_interrupt(),
         }
+
+    def oversubscribe(self, on: bool) -> dict[str, Any]:
+        why = ctypes.c_char_p()
+        result = cuda.gpushare_oversubscribe(on, ctypes.byref(why))
+        return {"result": result, "why": why.value.decode() if why.value else None}
+
+    def counters(self) -> dict[str, Any]:
+        """What the simulated driver counts."""
+        names = [
+            "faulted",
+            "prefetched",
+            "stolen",
+            "copied_in",
+            "copied_out",
+            "kernels",
+            "injected",
+            "pinned",
+            "pin_ns",
+            "remote",
+            "written_back",
+        ]
+        values = (ctypes.c_uint64 * len(names))()
+        driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+        driver.gpushare_sim_counters(values, ctypes.c_size_t(ctypes.sizeof(values)))
+        return dict(zip(names, values, strict=True))
+
+    def range_attribute(self, pointer: int, bytes: int, attribute: int) -> dict[str, Any]:
+        """An attribute of a managed range, as the driver has it (not the interposer)."""
+        value = ctypes.c_int()
+        query = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"]).cuMemRangeGetAttribute
+        query.argtypes = [
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_size_t,
+        ]
+        result = query(ctypes.byref(value), 4, attribute, pointer, bytes)
+        return {"result": result, "value": value.value}
 
     def fork(self) -> dict[str, Any]:
         """Leave a child behind that outlives this process, and tell what CUDA says in it."""

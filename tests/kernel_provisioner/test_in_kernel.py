@@ -201,8 +201,30 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
 
 
+async def test_oversubscribe(scheduler: Ask) -> None:
+    async with started() as kernel:
+        for words, answer in (("", False), (" on", True), ("", True), (" off", False)):
+            said = (await kernel.execute(f"%gpushare oversubscribe{words}")).stream("stdout")
+            assert said == in_kernel.OVERSUBSCRIPTION[answer] + "\n"
+        await kernel.execute("import os; os.environ['GPUSHARE_FORBID_MANAGED'] = '1'")
+        refused = await kernel.execute("%gpushare oversubscribe on")
+        assert "cannot hold more than the GPU has: GPUSHARE_FORBID_MANAGED=1" in refused.stream(
+            "stderr"
+        )
+        said = (await kernel.execute("%gpushare oversubscribe")).stream("stdout")
+        assert said == in_kernel.OVERSUBSCRIPTION[False] + "\n"
+
+
 @pytest.mark.parametrize(
-    "line", ["nonsense", "status --xml", "release a b", "--json status", "offload --all"]
+    "line",
+    [
+        "nonsense",
+        "status --xml",
+        "release a b",
+        "--json status",
+        "offload --all",
+        "oversubscribe 2",
+    ],
 )
 async def test_wrong_words_are_answered_in_one_line(line: str) -> None:
     magic = in_kernel.Magic(None)
@@ -210,6 +232,7 @@ async def test_wrong_words_are_answered_in_one_line(line: str) -> None:
         magic(line)
     assert "\n" not in str(caught.value)
     assert "%gpushare release [GROUP]" in str(caught.value)
+    assert "%gpushare oversubscribe [on|off]" in str(caught.value)
 
 
 async def test_load_ext_says_what_is_missing(add_kernelspec: Callable[..., str], root: Any) -> None:
@@ -235,10 +258,13 @@ REASONS = [
     {"code": "serialised", "params": {"holder_name": "a.ipynb", "yields_in": 100}},
     {"code": "making_room", "params": {"lack": 1 << 20, "victims": ["a", "b"]}},
     {"code": "making_room", "params": {"lack": 1 << 20, "victims": []}},
+    {"code": "filling", "params": {"arrived": 5, "footprint": 9 << 30, "victims": ["a", "b"]}},
+    {"code": "filling", "params": {"arrived": 5, "footprint": 9 << 30, "victims": []}},
     {"code": "draining", "params": {"holder_name": "a", "for": 4000}},
     {"code": "behind", "params": {"ahead": "x", "ahead_name": "a.ipynb"}},
     {"code": "residency", "params": {"holder_name": "a", "until_in": 0.2}},
     {"code": "foreign_use", "params": {"lack": 3 << 40, "foreign": 1024}},
+    {"code": "crowded", "params": {"lack": 1 << 30, "fixed": 3 << 30}},
     {"code": "dying", "params": {"ghosts": 1 << 30}},
     {"code": "needs_memory", "params": {}},
     {"code": "of_a_newer_scheduler", "params": {}},

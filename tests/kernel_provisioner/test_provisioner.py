@@ -127,6 +127,12 @@ async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> 
     async with started(manager=AsyncKernelManager(kernel_name=own, config=settings)) as kernel:
         found = kernel.environment()
         assert (found["GPUSHARE_BACKEND"], found["GPUSHARE_MEMORY"]) == ("swap", str(2 << 30))
+        assert "GPUSHARE_OVERSUBSCRIBE" not in found
+    settings = Config({"GpuShareProvisioner": {"oversubscribe": True}})
+    for metadata, expected in (({}, "1"), ({"oversubscribe": False}, "0")):
+        name = add_kernelspec(f"over{expected}", metadata={"gpushare": metadata})
+        async with started(manager=AsyncKernelManager(kernel_name=name, config=settings)) as kernel:
+            assert kernel.environment()["GPUSHARE_OVERSUBSCRIBE"] == expected
 
 
 @pytest.mark.parametrize(
@@ -136,7 +142,8 @@ async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> 
         ({"memory": True, "backend": "swap"}, 'write for instance "20GiB"'),
         ({"memory": "lots", "backend": "swap"}, "write for instance 20GiB"),
         ({"enabled": "yes"}, "must be true or false"),
-        ({"gpu": 3}, "there are enabled, backend and memory"),
+        ({"oversubscribe": "yes", "backend": "swap"}, "must be true or false"),
+        ({"gpu": 3}, "there are enabled, backend, memory and oversubscribe"),
         ("off", "must be an object"),
     ],
 )

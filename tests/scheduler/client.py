@@ -57,6 +57,9 @@ class FakeClient:
         self._serial = 0
         self._reader = protocol.FrameReader(from_scheduler=True)
         self._inbox: list[protocol.Frame] = []
+        #: The pool that came with WELCOME, and this client's slot in it.
+        self.pool: int | None = None
+        self.slot: int | None = None
         #: When the last bytes came in, on CLOCK_MONOTONIC.
         self.received_at = 0.0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -77,6 +80,9 @@ class FakeClient:
     def close(self) -> None:
         """End the connection, as a process that dies does."""
         self.socket.close()
+        if self.pool is not None:
+            os.close(self.pool)
+            self.pool = None
 
     # --- What an interposer does --------------------------------------------------------------
 
@@ -182,7 +188,8 @@ class FakeClient:
             raise Refused(*protocol.decode_refused(frame.body))
         assert frame.type == protocol.WELCOME, frame
         answer = protocol.decode_welcome(frame.body)
-        self.number = answer.client
+        self.number, self.slot = answer.client, answer.slot
+        assert (self.slot is None) == (self.pool is None)
         return answer
 
     def expect(self, kind: type[D], timeout: float = PATIENCE) -> D:
@@ -224,9 +231,12 @@ class FakeClient:
         # Zero would mean "do not block" and raise another error than a timeout.
         self.socket.settimeout(max(timeout, 0.001))
         try:
-            data = self.socket.recv(1 << 16)
+            data, descriptors, _, _ = socket.recv_fds(self.socket, 1 << 16, 1)
         except ConnectionResetError:
-            data = b""
+            data, descriptors = b"", []
+        if descriptors:
+            assert self.pool is None, "a second pool"
+            (self.pool,) = descriptors
         self.received_at = time.monotonic()
         if not data:
             raise Closed

@@ -4,6 +4,11 @@
 A world of obedient processes surrounds the core. They have physical memory of their own and answer truthfully, but when
 they like: what the core decides waits in a process's inbox, what the process says waits in its outbox. They die with
 their memory still on the GPU, other programs take and free memory, and the core is replaced in mid-flight.
+
+Memory moves in pieces: what leaves takes host memory when its copy starts, what arrives gives host memory back when its
+copy has ended, and under a grant that fills nothing arrives beyond the room that was told. A process that finds no host
+memory waits for some, and in the end answers that only a part has left. Some processes may hold more than a GPU has:
+of theirs, what has no room is used from where it is.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from hypothesis.stateful import (
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.state import Holding
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -31,6 +37,7 @@ RESERVE = 20 * MIB
 GPUS = ("GPU-0", "GPU-1")
 GROUPS = ("a", "b", "c", "d")
 SPEED = 1e9
+PIECE = 64 * MIB
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
 
@@ -39,16 +46,41 @@ sizes = st.integers(1, 900).map(lambda n: n * MIB)
 class Memory:
     promised: int = 0
     mapped: int = 0
+    #: Copies in host memory: of what left the GPU.
+    host: int = 0
     pinned: int = 0
     context: int = 0
+    #: Of the contexts, what they took beyond what they were admitted with.
+    surplus: int = 0
 
     def usage(self, gpu: str) -> ev.Usage:
-        swapped = self.promised - self.mapped
-        return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, swapped)
+        return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, self.host)
 
     @property
     def physical(self) -> int:
         return self.mapped + self.pinned + self.context
+
+
+@dataclass
+class Leaving:
+    """An eviction that a process carries out."""
+
+    order: ev.Evict
+    #: What it will move in all; less than asked for if it fails.
+    size: int
+    done: int = 0
+
+
+@dataclass
+class Arriving:
+    """A restore that a process carries out: what is yet to come, and where it may be by now."""
+
+    filling: bool
+    gpus: dict[str, int]
+    #: Where no more will come than that.
+    last: set[str] = field(default_factory=set)
+    came: Counter[str] = field(default_factory=Counter)
+    wanted: bool = True
 
 
 @dataclass(eq=False)
@@ -65,9 +97,23 @@ class Process:
     contended: int = 0
     inbox: deque[ev.Decision] = field(default_factory=deque)
     outbox: deque[ev.Event] = field(default_factory=deque)
+    leaving: deque[Leaving] = field(default_factory=deque)
+    arriving: Arriving | None = None
+    #: It may hold more than a GPU has; and what it may have on each, as last told for good.
+    over: bool = False
+    limits: dict[str, int] = field(default_factory=dict)
+
+    def limit(self, gpu: str) -> int:
+        return self.limits.get(gpu, ev.ALL)
 
     def on(self, gpu: str) -> Memory:
         return self.memory.setdefault(gpu, Memory())
+
+
+def limited(holding: Holding) -> bool:
+    """Whether less may come in than is promised."""
+    share = holding.share
+    return share.gpu.filling is share or share.ceiling is not None
 
 
 class World(RuleBasedStateMachine):
@@ -97,11 +143,19 @@ class World(RuleBasedStateMachine):
         anti_thrash=st.sampled_from(["auto", "auto", "on", "off"]),
         steady=st.booleans(),
         foreign=st.integers(0, 100),
+        host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
     )
     def start(
-        self, quantum: Any, anti_thrash: Any, steady: bool, foreign: int, footprints: list[int]
+        self,
+        quantum: Any,
+        anti_thrash: Any,
+        steady: bool,
+        foreign: int,
+        host: int,
+        footprints: list[int],
     ) -> None:
+        self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash}
         self.steady = steady
         self.floated = anti_thrash == "off"
@@ -119,11 +173,14 @@ class World(RuleBasedStateMachine):
         self.tape = []
         for gpu in GPUS:
             self.feed(self.reading(gpu))
-        self.feed(ev.HostMemory(4 * TOTAL))
+        self.feed(ev.HostMemory(self.host))
 
     def used(self, gpu: str) -> int:
         ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
         return ours + self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
+
+    def surplus(self, gpu: str) -> int:
+        return sum(p.memory[gpu].surplus for p in self.processes.values() if gpu in p.memory)
 
     def room(self, gpu: str) -> int:
         return TOTAL - self.used(gpu)
@@ -141,6 +198,8 @@ class World(RuleBasedStateMachine):
         for decision in decisions:
             if isinstance(decision, ev.ReadDevice):
                 readings.append(decision.gpu)
+            elif isinstance(decision, ev.Stock):
+                assert 0 <= decision.bytes <= self.host
             elif not isinstance(decision, ev.Log):
                 process = self.processes.get(decision.client)
                 assert process is not None, f"{decision} is for nobody"
@@ -163,13 +222,20 @@ class World(RuleBasedStateMachine):
             if any(n > 0 for n in needs.values()) and group.turn == group.lease:
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
+            for share in group.shares.values():
+                first = share.gpu.filling
+                if first is not None and first.group is not group and not first.group.yielding:
+                    assert not (first.unallotted and share.evicting), (
+                        "granted what leaves for another"
+                    )
             if self.core.anti_thrash == "on":
                 for other in self.core.groups.values():
                     shared = other.shares.keys() & group.shares.keys()
                     assert other is group or other.lease is None or not shared, "two at a time"
             if self.steady:
                 for gpu, need in needs.items():
-                    assert need <= 0 or self.charged(gpu) <= TOTAL - RESERVE, "granted without room"
+                    most = TOTAL - RESERVE + self.surplus(gpu)
+                    assert need <= 0 or self.charged(gpu) <= most, "granted without room"
         elif isinstance(decision, ev.Evict):
             assert process.lease is None
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
@@ -178,6 +244,8 @@ class World(RuleBasedStateMachine):
             self.broken.add(group.id)
             if group.wait is not None:
                 return  # it waits itself: one that grows within its turn may take its memory
+            if any(p.growing is not None and p.growing.capturing for p in self.processes.values()):
+                return  # a capture's need is everybody's: nobody runs before it ends
             over = self.over_since.get(group.id)
             since = self.in_since.get(group.id)
             if over is not None and not group.cells:
@@ -193,8 +261,14 @@ class World(RuleBasedStateMachine):
         for process in self.processes.values():
             memory = process.memory.get(gpu)
             if memory is not None:
-                leased = self.core.groups[process.group].lease is not None
-                total += memory.promised if leased else memory.mapped
+                group = self.core.groups[process.group]
+                holding = self.core.clients[process.number].holdings.get(gpu)
+                if group.lease is None:
+                    total += memory.mapped
+                elif holding is not None and limited(holding):
+                    total += min(max(holding.room, memory.mapped), memory.promised)
+                else:
+                    total += memory.promised
                 total += memory.pinned + memory.context
         return total
 
@@ -202,6 +276,14 @@ class World(RuleBasedStateMachine):
     def physical_memory_is_never_exceeded(self) -> None:
         for gpu in GPUS:
             assert self.used(gpu) <= TOTAL
+
+    def host_used(self) -> int:
+        return sum(m.host for p in self.processes.values() for m in p.memory.values())
+
+    @invariant()
+    def host_memory_is_never_exceeded(self) -> None:
+        if hasattr(self, "core"):
+            assert self.host_used() <= self.host
 
     @invariant()
     def sums_are_right(self) -> None:
@@ -215,10 +297,15 @@ class World(RuleBasedStateMachine):
             assert gpu.pinned == sum(h.pinned for h in holdings)
             assert gpu.context == sum(h.context for h in holdings)
             assert gpu.arriving == sum(
-                h.promised - h.resident
+                (h.room if limited(h) else h.promised) - h.resident
                 for h in holdings
                 if h.client.group.lease is not None and not h.client.group.floating
             )
+            if gpu.filling is not None:
+                assert gpu.filling.group.filling is not None
+                assert gpu.shares[gpu.filling.group.id] is gpu.filling
+            # All room goes to the one that fills.
+            assert gpu.filling is None or gpu.free <= 0 or not gpu.owed
         assert self.core.promised == sum(
             h.promised for c in self.core.clients.values() for h in c.holdings.values()
         )
@@ -243,30 +330,53 @@ class World(RuleBasedStateMachine):
         process: Process = data.draw(st.sampled_from(sorted(among, key=lambda p: p.number)))
         return process
 
-    @rule(group=st.sampled_from(GROUPS), gpus=st.sampled_from([GPUS[:1], GPUS[:1], GPUS[1:], GPUS]))
-    def attach(self, group: str, gpus: tuple[str, ...]) -> None:
+    @rule(
+        group=st.sampled_from(GROUPS),
+        gpus=st.sampled_from([GPUS[:1], GPUS[:1], GPUS[1:], GPUS]),
+        over=st.sampled_from([False, False, True]),
+    )
+    def attach(self, group: str, gpus: tuple[str, ...], over: bool) -> None:
         if len(self.processes) < 6:
-            self.join(group, gpus)
+            self.join(group, gpus, over)
 
-    def join(self, group: str, gpus: tuple[str, ...]) -> Process:
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def oversubscribe(self, data: Any) -> None:
+        """It says so with its next growth."""
+        process = self.pick(data, list(self.processes.values()))
+        if process.growing is None:
+            process.over = True
+
+    def join(self, group: str, gpus: tuple[str, ...], over: bool = False) -> Process:
         self.last += 1
-        process = Process(self.last, group)
+        process = Process(self.last, group, over=over)
         self.processes[self.last] = process
         for gpu in gpus:
             process.on(gpu)
         usages = tuple(m.usage(g) for g, m in process.memory.items())
-        self.feed(ev.Attach(self.last, 100 + self.last, group, group, "swap", usages=usages))
+        self.feed(
+            ev.Attach(
+                self.last, 100 + self.last, group, group, "swap", usages=usages, oversubscribe=over
+            )
+        )
         return process
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), size=sizes, extra=st.integers(0, 100))
-    def grow(self, data: Any, size: int, extra: int) -> None:
+    @rule(data=st.data(), size=sizes, extra=st.integers(0, 100), capturing=st.booleans())
+    def grow(self, data: Any, size: int, extra: int, capturing: bool) -> None:
         free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
         if free:
             process = self.pick(data, free)
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
             memory = process.on(gpu)
-            self.ask(process, gpu, memory.promised + size, memory.pinned, extra * MIB)
+            self.ask(
+                process,
+                gpu,
+                memory.promised + size,
+                memory.pinned,
+                extra * MIB,
+                capturing=capturing,
+            )
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), size=st.integers(1, 150).map(lambda n: n * MIB))
@@ -278,11 +388,33 @@ class World(RuleBasedStateMachine):
             memory = process.on(gpu)
             self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
 
-    def ask(self, process: Process, gpu: str, promised: int, pinned: int, extra: int) -> None:
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), size=st.integers(1, 80).map(lambda n: n * MIB))
+    def begin_context(self, data: Any, size: int) -> None:
+        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        if free:
+            process = self.pick(data, free)
+            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            memory = process.on(gpu)
+            self.ask(process, gpu, memory.promised, memory.pinned, 0, memory.context + size)
+
+    def ask(
+        self,
+        process: Process,
+        gpu: str,
+        promised: int,
+        pinned: int,
+        extra: int,
+        context: int | None = None,
+        capturing: bool = False,
+    ) -> None:
         self.serial += 1
         memory = process.on(gpu)
-        least = ev.Usage(gpu, promised, memory.mapped, pinned, memory.context)
-        process.growing = ev.Grow(process.number, self.serial, least, promised + extra)
+        context = memory.context if context is None else context
+        least = ev.Usage(gpu, promised, memory.mapped, pinned, context)
+        process.growing = ev.Grow(
+            process.number, self.serial, least, promised + extra, process.over, capturing
+        )
         process.outbox.append(process.growing)
 
     @precondition(lambda self: self.processes)
@@ -294,6 +426,7 @@ class World(RuleBasedStateMachine):
             memory = process.on(gpu)
             memory.promised = int(memory.promised * part)
             memory.mapped = min(memory.mapped, memory.promised)
+            memory.host = min(memory.host, memory.promised - memory.mapped)
             memory.pinned = int(memory.pinned * part)
             process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
 
@@ -322,12 +455,42 @@ class World(RuleBasedStateMachine):
             process.busy = False
             process.outbox.append(ev.Burst(process.number, "end", cause, self.now))
 
+    @precondition(lambda self: any(p.busy for p in self.processes.values()))
+    @precondition(lambda self: any(p.waiting for p in self.processes.values()))
+    @rule(well=st.booleans())
+    def hand_over(self, well: bool) -> None:
+        """Those that run come to an end and others get their turn; all is said, and nothing has moved yet."""
+        for process in self.processes.values():
+            if process.busy and process.arriving is None:
+                process.busy = False
+                process.outbox.append(ev.Burst(process.number, "end", "cell", self.now))
+        for _ in range(2):
+            for process in list(self.processes.values()) * 2:
+                while process.outbox:
+                    self.say_as(process)
+                while process.inbox and self.may_hear(process):
+                    self.obey_as(process, well)
+            self.advance(self.now + 0.02)
+
+    @precondition(lambda self: any(p.leaving or p.arriving for p in self.processes.values()))
+    @rule(which=st.lists(st.integers(0, 5), min_size=1, max_size=20))
+    def move(self, which: list[int]) -> None:
+        """Some processes move one piece each, in any order."""
+        for number in which:
+            moving = [p for p in self.processes.values() if p.leaving or p.arriving]
+            if moving:
+                self.move_as(moving[number % len(moving)])
+
     @precondition(lambda self: any(p.inbox or p.outbox for p in self.processes.values()))
     @rule(turns=st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.booleans()), min_size=1))
     def talk(self, turns: list[tuple[int, bool, bool]]) -> None:
         """Some processes hear or say one thing each, in any order."""
         for which, hears, well in turns:
-            able = [p for p in self.processes.values() if (p.inbox if hears else p.outbox)]
+            able = [
+                p
+                for p in self.processes.values()
+                if (p.inbox and self.may_hear(p) if hears else p.outbox)
+            ]
             if able and hears:
                 self.obey_as(able[which % len(able)], well)
             elif able:
@@ -366,40 +529,45 @@ class World(RuleBasedStateMachine):
                 process.lease = decision.lease
                 process.busy, wanted = process.waiting, process.waiting
                 process.waiting = False
-                for gpu, memory in process.memory.items():
-                    need = memory.promised - memory.mapped
-                    fits = need <= self.room(gpu)
-                    if self.steady and not self.floated:
-                        assert fits, "no room for what was granted"
-                    came = need if fits else 0
-                    memory.mapped += came
-                    out.append(
-                        ev.Restored(
-                            number, decision.lease, memory.usage(gpu), came, came, came / SPEED,
-                            "done" if fits else "failed",
-                        )
-                    )  # fmt: skip
-                    if not fits:
-                        process.lease, process.busy, process.waiting = None, False, True
-                        return
-                if not wanted:
-                    out.append(ev.Burst(number, "end", "quiet", self.now))
+                rooms = {
+                    gpu: memory.mapped if decision.filling else ev.ALL
+                    for gpu, memory in process.memory.items()
+                }
+                process.arriving = Arriving(decision.filling, rooms, wanted=wanted)
+            case ev.Room():
+                if process.lease == decision.lease and process.arriving is not None:
+                    assert process.arriving.filling or decision.last
+                    more = decision.resident > process.arriving.gpus.get(decision.gpu, 0)
+                    assert more or decision.last
+                    process.arriving.gpus[decision.gpu] = decision.resident
+                    if decision.last:
+                        process.arriving.last.add(decision.gpu)
+                if decision.last:
+                    assert process.over
+                    assert decision.resident >= process.on(decision.gpu).mapped
+                    process.limits[decision.gpu] = decision.resident
             case ev.Revoke():
                 if process.lease == decision.lease:
+                    cause: Any = "revoke"
+                    arriving, process.arriving = process.arriving, None
                     process.lease, process.busy = None, False
-                    out.append(ev.Released(number, decision.lease, "revoke"))
+                    if arriving is not None:
+                        cause = "failed"
+                        for gpu, memory in process.memory.items():
+                            came = arriving.came[gpu]
+                            out.append(
+                                ev.Restored(
+                                    number, decision.lease, memory.usage(gpu), came, came,
+                                    came / SPEED, "partial",
+                                )
+                            )  # fmt: skip
+                    out.append(ev.Released(number, decision.lease, cause))
+                    if arriving is not None and arriving.wanted:
+                        self.submit_as(process)
             case ev.Evict():
                 assert process.lease is None, "evicted under a lease"
-                memory = process.on(decision.gpu)
-                whole = min(decision.bytes, memory.mapped)
-                size = whole if well else whole // 2
-                memory.mapped -= size
-                out.append(
-                    ev.Evicted(
-                        number, decision.serial, memory.usage(decision.gpu), size, size,
-                        size / SPEED, "done" if size == whole else "partial",
-                    )
-                )  # fmt: skip
+                whole = min(decision.bytes, process.on(decision.gpu).mapped)
+                process.leaving.append(Leaving(decision, whole if well else whole // 2))
             case ev.Grown():
                 self.take_growth(process, decision)
             case ev.CancelWaits():
@@ -412,6 +580,94 @@ class World(RuleBasedStateMachine):
                     out.append(ev.Burst(number, "end", "idle", self.now))
             case ev.Contended():
                 process.contended = decision.waiting
+
+    def may_hear(self, process: Process) -> bool:
+        """Orders are carried out one after the other; what changes the memory waits for a move to end."""
+        first = process.inbox[0]
+        if process.leaving:
+            return not isinstance(first, ev.Grant)
+        if process.arriving is None:
+            return True
+        # A restore without a limit is ended first.
+        ends = isinstance(first, ev.Revoke) and not process.arriving.filling
+        return not isinstance(first, ev.Evict) and not ends
+
+    def move_as(self, process: Process, patient: bool = True) -> bool:
+        """Move one piece; False if it has to wait for that."""
+        if process.leaving:
+            return self.move_out(process, patient)
+        if process.arriving is not None:
+            return self.move_in(process, process.arriving)
+        return False
+
+    def move_out(self, process: Process, patient: bool) -> bool:
+        leaving, out = process.leaving[0], process.outbox
+        memory = process.on(leaving.order.gpu)
+        piece = min(PIECE, leaving.size - leaving.done, memory.mapped)
+        short = piece > self.host - self.host_used()
+        if short and patient:
+            return False
+        if short:
+            piece = 0
+        memory.mapped -= piece
+        memory.host += piece
+        leaving.done += piece
+        report: Any = ev.Moving
+        over = short or leaving.done >= leaving.size or not memory.mapped
+        if over:
+            process.leaving.popleft()
+            report = ev.Evicted
+        whole = leaving.done >= leaving.order.bytes or not memory.mapped
+        done = leaving.done
+        out.append(
+            report(
+                process.number, leaving.order.serial, memory.usage(leaving.order.gpu), done, done,
+                done / SPEED, "done" if whole or not over else "partial",
+            )
+        )  # fmt: skip
+        return True
+
+    def move_in(self, process: Process, arriving: Arriving) -> bool:
+        lease, out = process.lease, process.outbox
+        assert lease is not None
+        waits = False
+        for gpu, memory in process.memory.items():
+            limit = arriving.gpus.get(gpu, memory.mapped if arriving.filling else ev.ALL)
+            need = memory.promised - memory.mapped
+            piece = min(PIECE, need, limit - memory.mapped)
+            if piece > 0:
+                fits = piece <= self.room(gpu)
+                if self.steady and not self.floated:
+                    assert fits, "no room for what was granted"
+                if not fits:
+                    came = arriving.came[gpu]
+                    out.append(
+                        ev.Restored(
+                            process.number, lease, memory.usage(gpu), came, came, came / SPEED,
+                            "failed",
+                        )
+                    )  # fmt: skip
+                    process.lease, process.busy, process.waiting = None, False, True
+                    process.arriving = None
+                    return True
+                memory.mapped += piece
+                memory.host = min(memory.host, memory.promised - memory.mapped)
+                arriving.came[gpu] += piece
+                return True
+            waits = waits or (need > 0 and gpu not in arriving.last)
+        if waits:
+            return False
+        process.arriving = None
+        for gpu, memory in process.memory.items():
+            came = arriving.came[gpu]
+            out.append(
+                ev.Restored(
+                    process.number, lease, memory.usage(gpu), came, came, came / SPEED, "done"
+                )
+            )
+        if not arriving.wanted:
+            out.append(ev.Burst(process.number, "end", "quiet", self.now))
+        return True
 
     def take_growth(self, process: Process, answer: ev.Grown) -> None:
         grow = process.growing
@@ -427,19 +683,26 @@ class World(RuleBasedStateMachine):
         memory = process.on(gpu)
         memory.promised = max(memory.promised, answer.promised)
         assert memory.promised >= grow.least.promised
-        fixed = grow.least.pinned - memory.pinned
+        context = grow.least.context - memory.context
+        # A context costs more than was thought: the reserve is for that.
+        fixed = grow.least.pinned - memory.pinned + context
+        left = min(RESERVE - self.surplus(gpu), self.room(gpu) - fixed)
+        surplus = max(0, min(context // 8, left))
         if self.steady and not self.floated:
             assert fixed <= self.room(gpu), "no room for what was pinned"
         if fixed <= self.room(gpu):
-            memory.pinned += fixed
-        if answer.status == "resident" and process.lease is not None:
-            more = memory.promised - memory.mapped
+            memory.pinned = grow.least.pinned
+            memory.context += context + surplus
+            memory.surplus += surplus
+        if answer.status == "resident" and process.lease is not None and not process.arriving:
+            more = min(memory.promised, process.limit(gpu)) - memory.mapped
             if self.steady and not self.floated:
                 assert more <= self.room(gpu), "no room for what was grown"
             memory.mapped += min(more, max(0, self.room(gpu)))
         process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
         if answer.status == "swapped" and process.lease is not None:
             lease, process.lease, process.busy = process.lease, None, False
+            process.arriving = None
             process.outbox.append(ev.Released(process.number, lease, "growth"))
             self.submit_as(process)
 
@@ -513,13 +776,18 @@ class World(RuleBasedStateMachine):
             process.inbox.clear()
             process.outbox.clear()
             process.contended = 0
+            process.leaving.clear()
+            if process.arriving is not None:
+                # Not all is in, and whoever would have said how much may come is gone.
+                process.waiting = process.arriving.wanted
+                process.lease, process.busy, process.arriving = None, False, None
         for process in self.processes.values():
             self.feed(
                 ev.Attach(
                     process.number, 100 + process.number, process.group, process.group, "swap",
                     usages=tuple(m.usage(g) for g, m in process.memory.items()),
                     reattach=True, leased=process.lease is not None, busy=process.busy,
-                    lease=process.lease or 0,
+                    lease=process.lease or 0, oversubscribe=process.over,
                 )
             )  # fmt: skip
         for process in self.processes.values():
@@ -530,7 +798,19 @@ class World(RuleBasedStateMachine):
 
     # --- Everybody is served ----------------------------------------------------------------------
 
+    def host_is_short(self) -> bool:
+        """Whether so much was pinned or taken by others that the host cannot hold what does not fit."""
+        over = 0
+        for gpu in GPUS:
+            memories = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
+            fixed = sum(m.pinned + m.context for m in memories) + self.foreign[gpu]
+            over += max(0, sum(m.promised for m in memories) + fixed - (TOTAL - RESERVE))
+        return over + PIECE > self.host
+
     def can_be_served(self, process: Process) -> bool:
+        if self.host_is_short():
+            assert not self.steady, "the host's memory was promised twice"
+            return False
         mine = [p for p in self.processes.values() if p.group == process.group]
         for gpu in GPUS:
             fixed = sum(
@@ -539,27 +819,36 @@ class World(RuleBasedStateMachine):
                 if gpu in p.memory
             )
             growth = max(
-                (p.growing.least.pinned for p in self.processes.values()
+                (p.growing.least.pinned + p.growing.least.context for p in self.processes.values()
                  if p.growing and p.growing.least.gpu == gpu), default=0,
             )  # fmt: skip
-            footprint = sum(p.memory[gpu].promised for p in mine if gpu in p.memory)
+            footprint = sum(
+                p.memory[gpu].promised
+                for p in mine
+                if gpu in p.memory and not self.core.clients[p.number].oversubscribes
+            )
             if footprint + fixed + growth + self.foreign[gpu] > TOTAL - RESERVE:
                 return False
         return True
 
     def settle(self) -> None:
         """Let everybody hear and say everything."""
-        for _ in range(1000):
+        for _ in range(5000):
             busy = False
             for process in list(self.processes.values()):
-                while process.inbox:
+                while process.inbox and self.may_hear(process):
                     self.obey_as(process)
                     busy = True
+                busy = self.move_as(process) or busy
                 while process.outbox:
                     self.say_as(process)
                     busy = True
             if not busy:
-                return
+                # Nobody gives host memory back: those that wait for some have waited for long enough.
+                short = [p for p in self.processes.values() if p.leaving]
+                if not short:
+                    return
+                self.move_as(short[0], patient=False)
         raise AssertionError("no end of talking")
 
     @precondition(lambda self: self.processes)
@@ -570,6 +859,7 @@ class World(RuleBasedStateMachine):
         self.settle()
         waiting = {p.number for p in self.processes.values() if p.waiting}
         growing = {p.number for p in self.processes.values() if p.growing}
+        arriving = {p.number: p.lease for p in self.processes.values() if p.arriving}
         self.served.clear()
         rounds = (len(self.processes) + 2) * 3
         limit = self.now + rounds * 62.0
@@ -579,7 +869,12 @@ class World(RuleBasedStateMachine):
             self.settle()
             open_ = {n for n in waiting if not self.served[n] and self.processes[n].waiting}
             asked = {n for n in growing if self.processes[n].growing}
-            late = [p for n in open_ | asked if self.can_be_served(p := self.processes[n])]
+            stuck = {
+                n
+                for n, lease in arriving.items()
+                if self.processes[n].arriving and self.processes[n].lease == lease
+            }
+            late = [p for n in open_ | asked | stuck if self.can_be_served(p := self.processes[n])]
             if not late:
                 return
             deadline = self.core.deadline()

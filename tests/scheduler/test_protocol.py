@@ -35,6 +35,7 @@ client_events = st.one_of(
     st.builds(ev.Released, st.just(1), u64, words(ev.Cause)),
     st.builds(ev.Grow, st.just(1), u64, usages, u64),
     st.builds(ev.UsageChanged, st.just(1), usages),
+    st.builds(ev.Moving, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(ev.Evicted, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(ev.Restored, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(
@@ -61,7 +62,9 @@ attaches = st.builds(
     lease=u64,
 )
 decisions = st.one_of(
-    st.builds(ev.Grant, st.just(1), u64),
+    st.builds(ev.Grant, st.just(1), u64, st.booleans()),
+    st.builds(ev.Room, st.just(1), u64, gpus, u64),
+    st.builds(ev.Prepare, st.just(1), u64),
     st.builds(ev.Revoke, st.just(1), u64),
     st.builds(ev.Evict, st.just(1), u64, gpus, u64),
     st.builds(ev.Grown, st.just(1), u64, words(ev.Growth), u64, st.text(letters, max_size=40)),
@@ -105,7 +108,9 @@ def test_welcome_and_refused_arrive() -> None:
         protocol.welcome(3, 2, 0.5, 64) + protocol.refused(71, "é" * 200), from_scheduler=True
     )
     answer = protocol.decode_welcome(welcome.body)
-    assert answer == (protocol.VERSION, 2, 3, 0.5, 64)
+    assert answer == (protocol.VERSION, 2, 3, 0.5, 64, None)
+    (lent,) = frames(protocol.welcome(3, 2, 0.5, 64, 7), from_scheduler=True)
+    assert protocol.decode_welcome(lent.body).slot == 7
     # Cut at a character's boundary, with room for the NUL: 247 bytes hold 123 of two bytes.
     assert protocol.decode_refused(refused.body) == (71, "é" * 123)
 

@@ -49,13 +49,19 @@ def compile(source, *names):
     return Program(source, "c++", options).compile("cubin", name_expressions=names)
 
 class Counters(ctypes.Structure):
-    names = "faulted prefetched stolen copied_in copied_out kernels".split()
+    names = (
+        "faulted prefetched stolen copied_in copied_out kernels injected pinned pin_ns remote written_back "
+        "fault_ns in_ns out_ns"
+    ).split()
     _fields_ = [(name, ctypes.c_uint64) for name in names]
 
 def counters():
     out = Counters()
     ctypes.CDLL("libcuda.so.1").gpushare_sim_counters(ctypes.byref(out), ctypes.sizeof(out))
     return out
+
+def fail(rules):
+    return ctypes.CDLL("libcuda.so.1").gpushare_sim_fail(rules.encode())
 
 ADD = '''
 extern "C" __global__ void add(float *x, float value, int n) {

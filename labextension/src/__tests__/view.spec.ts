@@ -4,6 +4,8 @@ import { makeView } from '../view';
 import type { IStatus } from '../status';
 import { makeGroup, makeStatus, trans } from './fixtures';
 
+const GiB = 2 ** 30;
+
 function view(
   status: IStatus,
   elapsed = 0,
@@ -84,6 +86,30 @@ describe('makeView', () => {
       'CUDA contexts 1 GiB',
       'other programs 2 GiB'
     ]);
+  });
+
+  it('says how much host memory is ready', () => {
+    const status = makeStatus(makeGroup('a'));
+    status.host = {
+      budget: 64 * GiB,
+      swapped: 2 * GiB,
+      promised: 6 * GiB,
+      pool: { in_use: 2 * GiB, prepared: 3 * GiB }
+    };
+    expect(view(status).gpus[0]?.host).toBe(
+      '2 GiB in host memory, 1 GiB more ready'
+    );
+  });
+
+  it("says whose memory leaves while a notebook's arrives", () => {
+    const params = { arrived: GiB, footprint: 2 * GiB, victims: ['b.ipynb'] };
+    const moving = makeGroup('a', {
+      state: 'moving',
+      reason: { code: 'filling', params }
+    });
+    expect(view(makeStatus(moving)).running[0]?.detail).toBe(
+      'its memory is arriving while that of b leaves: 1 GiB of 2 GiB'
+    );
   });
 
   it('marks the notebook in front and says its state aloud', () => {

@@ -86,6 +86,16 @@ describe('reasonText', () => {
       'making room: moving 1 GiB of a, b to host memory'
     ],
     [
+      'filling',
+      { arrived: GiB, footprint: 3 * GiB, victims: ['a.ipynb'] },
+      'its memory is arriving while that of a leaves: 1 GiB of 3 GiB'
+    ],
+    [
+      'filling',
+      { arrived: GiB, footprint: 3 * GiB, victims: [] },
+      'its memory is arriving: 1 GiB of 3 GiB'
+    ],
+    [
       'draining',
       { ...holder, for: 1 },
       'train is finishing its last GPU work (for 3 s)'
@@ -100,6 +110,11 @@ describe('reasonText', () => {
       'foreign_use',
       { lack: GiB, foreign: 3 * GiB },
       'lacks 1 GiB: programs outside the sharing hold 3 GiB'
+    ],
+    [
+      'crowded',
+      { lack: GiB, fixed: 3 * GiB },
+      'lacks 1 GiB: others hold 3 GiB that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory'
     ],
     [
       'dying',

@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "blocks.h"
+
+#include "client.h"
+#include "real.h"
+#include "slab.h"
+
+#include <stdlib.h>
+
+static pthread_cond_t settled = PTHREAD_COND_INITIALIZER;
+
+struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
+                              size_t size, size_t piece_size)
+{
+    unsigned count = (unsigned)((size + piece_size - 1) / piece_size);
+    struct gs_block *block = calloc(1, sizeof(*block) + count * sizeof(block->pieces[0]));
+    if (block == NULL)
+        return NULL;
+    block->backend = backend;
+    block->size = size;
+    block->piece_size = piece_size;
+    block->piece_count = count;
+    block->ordinal = device->ordinal;
+    block->context = context;
+    return block;
+}
+
+void gs_block_free(struct gs_block *block)
+{
+    gs_slab_free(block->slab);
+    free(block);
+}
+
+bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered)
+{
+    block->next = NULL;
+    block->link = device->last_block;
+    *device->last_block = block;
+    device->last_block = &block->next;
+    /* Decided under the lock: a grant opens the gate under it too, and only if no block lacks memory. */
+    block->moving = gs_gate_enter_leased(entered);
+    return block->moving;
+}
+
+/* Whether a piece may come to the GPU; what cannot be used from elsewhere has its room by the promise. */
+static bool claim(struct gs_device *device, const struct gs_block *block, unsigned i)
+{
+    size_t bytes = gs_piece_bytes(block, i);
+    pthread_mutex_lock(&gs_memory_lock);
+    bool fits = block->backend->stay == NULL || device->usage.resident + device->arriving + bytes <= device->limit;
+    device->arriving += fits ? bytes : 0;
+    pthread_mutex_unlock(&gs_memory_lock);
+    return fits;
+}
+
+void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
+{
+    uint64_t bytes = 0, claimed = 0;
+    bool complete = true;
+    /* The caller is inside the gate and will leave without having submitted: less its own count. */
+    uint64_t passes = gs_gate_passes() - 1;
+    for (unsigned i = 0; i < block->piece_count && complete; i++) {
+        block->pieces[i].far = !claim(device, block, i);
+        if (block->pieces[i].far) {
+            block->backend->stay(block, i);
+            continue;
+        }
+        claimed += gs_piece_bytes(block, i);
+        complete = block->backend->populate(block, i, NULL) == CUDA_SUCCESS;
+        block->pieces[i].passes = passes;
+        if (complete)
+            bytes += gs_piece_bytes(block, i);
+    }
+    /* Before others can take from a slab that lacks memory. */
+    if (!complete)
+        gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
+    pthread_mutex_lock(&gs_memory_lock);
+    device->arriving -= claimed;
+    device->usage.resident += bytes;
+    device->usage_changed = true;
+    bool destroy = gs_block_settle_locked(block);
+    if (block->slab != NULL && !destroy)
+        gs_slab_open_locked(block->slab);
+    pthread_mutex_unlock(&gs_memory_lock);
+    gs_gate_leave_leased(entered);
+    if (destroy)
+        gs_block_destroy(device, block);
+    gs_device_flush_reports();
+}
+
+bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block)
+{
+    if (device->cursor == block)
+        device->cursor = block->next;
+    *block->link = block->next;
+    if (block->next != NULL)
+        block->next->link = block->link;
+    else
+        device->last_block = block->link;
+    block->doomed = true;
+    return !block->moving;
+}
+
+void gs_block_destroy(struct gs_device *device, struct gs_block *block)
+{
+    uint64_t resident = 0;
+    for (unsigned i = 0; i < block->piece_count; i++) {
+        if (block->pieces[i].state == GS_PIECE_RESIDENT)
+            resident += gs_piece_bytes(block, i);
+        block->backend->drop(block, i);
+        gs_piece_give_host(&block->pieces[i]);
+    }
+    block->backend->unreserve(block);
+    if (block->pinned) {
+        gs_device_unbook(device, 0, block->size, 0);
+    } else {
+        pthread_mutex_lock(&gs_memory_lock);
+        device->usage.resident -= resident;
+        pthread_mutex_unlock(&gs_memory_lock);
+        gs_device_unbook(device, block->size, 0, 0);
+    }
+    gs_block_free(block);
+}
+
+void gs_block_retire(struct gs_device *device, struct gs_block *block)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    bool destroy = gs_block_retire_locked(device, block);
+    pthread_mutex_unlock(&gs_memory_lock);
+    if (destroy)
+        gs_block_destroy(device, block);
+}
+
+bool gs_block_settle_locked(struct gs_block *block)
+{
+    block->moving = false;
+    pthread_cond_broadcast(&settled);
+    return block->doomed;
+}
+
+bool gs_block_try_hold_locked(struct gs_block *block)
+{
+    if (block->moving) {
+        pthread_cond_wait(&settled, &gs_memory_lock);
+        return false;
+    }
+    block->moving = true;
+    return true;
+}
+
+void gs_block_hold(struct gs_block *block)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    while (!gs_block_try_hold_locked(block))
+        ;
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_block_let_go(struct gs_block *block)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    bool destroy = gs_block_settle_locked(block);
+    pthread_mutex_unlock(&gs_memory_lock);
+    if (destroy)
+        gs_block_destroy(gs_device_of(block->ordinal), block);
+}
+
+struct gs_block *gs_block_next_held(struct gs_device *device, CUcontext context, unsigned round)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    struct gs_block *block = device->blocks;
+    while (block != NULL) {
+        if (block->access_round >= round || (context != NULL && block->context != context)) {
+            block = block->next;
+        } else if (block->moving) {
+            pthread_cond_wait(&settled, &gs_memory_lock);
+            block = device->blocks; /* the list may be another one by now */
+        } else {
+            block->access_round = round;
+            block->moving = true;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&gs_memory_lock);
+    return block;
+}
+
+bool gs_block_pin_locked(struct gs_block *block)
+{
+    struct gs_device *device = gs_devices;
+    while (device->ordinal != block->ordinal)
+        device++;
+    while (block->moving)
+        pthread_cond_wait(&settled, &gs_memory_lock);
+    for (unsigned i = 0; i < block->piece_count; i++)
+        if (block->pieces[i].state != GS_PIECE_RESIDENT)
+            return false;
+    if (block->pinned)
+        return true;
+    /* Under the lease its bytes have their room already: they only change their name. */
+    block->pinned = true;
+    device->footprint -= block->size;
+    device->usage.promised -= block->size;
+    device->usage.resident -= block->size;
+    device->usage.pinned += block->size;
+    device->usage_changed = true;
+    return true;
+}
+
+CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream)
+{
+    const struct gs_host_extent *extents;
+    unsigned count = gs_host_extents(piece->host, &extents);
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned e = 0; e < count && result == CUDA_SUCCESS; e++) {
+        result = outward ? GS_REAL(cuMemcpyDtoHAsync_v2)(extents[e].address, address, extents[e].bytes, stream)
+                         : GS_REAL(cuMemcpyHtoDAsync_v2)(address, extents[e].address, extents[e].bytes, stream);
+        address += extents[e].bytes;
+    }
+    if (result != CUDA_SUCCESS)
+        GS_REAL(cuStreamSynchronize)(stream);
+    return result;
+}
+
+void gs_blocks_after_fork(void)
+{
+    pthread_cond_init(&settled, NULL);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The life of blocks, whatever they are for: allocations of ours, or memory that the application holds by handles.
+ *
+ *     gs_device_book(device, size, 0, 0);             the footprint, first: it may wait or be refused
+ *     block = gs_block_new(...); give it its address;
+ *     lock; tables of one's own; populate = gs_block_add_locked(device, block, &entered); unlock;
+ *     if (populate) gs_block_populate(device, block, entered);
+ *     ...
+ *     gs_block_retire(device, block);                 destroys it, or whoever moves it does; unbooks its size
+ *
+ * From gs_block_add_locked on, moves and gs_mover_restore see the block.
+ */
+#ifndef GPUSHARE_BLOCKS_H
+#define GPUSHARE_BLOCKS_H
+
+#include "block.h"
+#include "devices.h"
+#include "gate.h"
+
+/* All pieces are EMPTY. piece_size is a multiple of GS_GRANULARITY. NULL: no memory. */
+struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
+                              size_t size, size_t piece_size);
+
+/* Of a block that was never added. */
+void gs_block_free(struct gs_block *block);
+
+/*
+ * True if a lease is held: then the caller is inside the gate, and gs_block_populate must follow, outside the lock.
+ * Else the next grant gives the block memory.
+ */
+bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered);
+
+/*
+ * Leaves the gate, and lets others take from a slab. Where there is no memory after all (foreign use took it), the
+ * lease is given up.
+ */
+void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered);
+
+/* Nothing uses its memory any more. True: the caller is to destroy it, outside the lock; else its mover does. */
+bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block);
+void gs_block_destroy(struct gs_device *device, struct gs_block *block);
+void gs_block_retire(struct gs_device *device, struct gs_block *block);
+
+/* `moving` ends. Returns whether the caller is to destroy the block. */
+bool gs_block_settle_locked(struct gs_block *block);
+
+/*
+ * Waits until nobody moves the block, and keeps it as it is until it is let go: not for long, and without a lock of
+ * memory's. Something else must keep the block from being destroyed meanwhile.
+ */
+void gs_block_hold(struct gs_block *block);
+void gs_block_let_go(struct gs_block *block);
+
+/* False: somebody moved it, and the lock was given up until that ended. */
+bool gs_block_try_hold_locked(struct gs_block *block);
+
+/* The next block of that context (NULL: of any) that was not held in this round or a later one, held; NULL if there is
+ * none. */
+struct gs_block *gs_block_next_held(struct gs_device *device, CUcontext context, unsigned round);
+
+/*
+ * The block stays on the GPU for good, and counts as pinned. The caller is inside the gate; under gs_memory_lock, which
+ * may be given up in between. False: it has no memory after all.
+ */
+bool gs_block_pin_locked(struct gs_block *block);
+
+void gs_blocks_after_fork(void);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Peer access. cuCtxEnablePeerAccess gives another GPU access to what cuMemAlloc allocates, but memory that is mapped
+ * has its own access rights: ours gets them at each mapping.
+ */
+#ifndef GPUSHARE_PEER_H
+#define GPUSHARE_PEER_H
+
+#include "driver.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+
+/* The accesses that memory of that context, on that device, is to have beside its own device's; returns how many. */
+unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access[GPUSHARE_MAX_GPUS]);
+
+/* From now on, and for what is there already. `owner` NULL: for the memory of every context of the device. */
+void gs_peer_set(CUcontext owner, CUdevice device, CUdevice accessor, bool allowed);
+
+/* What was granted on its memory goes with it. */
+void gs_peer_context_ends(CUcontext context);
+
+void gs_peer_after_fork(void);
+
+#endif

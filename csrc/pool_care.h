@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * What the scheduler does with a pool (pool.h) beside the clients: look it over, clean up, and find chunks to prepare
+ * or to give back. Here and not in Python because a pool has thousands of chunks; Python calls these through cffi,
+ * which lets go of its lock meanwhile. Linux's fallocate comes along, of which Python's `os` lacks the half.
+ */
+#ifndef GPUSHARE_POOL_CARE_H
+#define GPUSHARE_POOL_CARE_H
+
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/eventfd.h>
+
+#include "pool.h"
+
+/* Work that was not to be had is looked for again after so long: chunks become free without notice. */
+#define GPUSHARE_POOL_PAUSE_MS 500
+
+/* Chunks: of clients; whose pages exist, and of them those that nobody uses; and that anybody has page-locked. */
+struct gpushare_pool_figures {
+    uint32_t in_use;
+    uint32_t prepared;
+    uint32_t spare;
+    uint32_t pinned;
+};
+
+static inline void gpushare_pool_survey(const struct gpushare_pool *pool, struct gpushare_pool_figures *figures)
+{
+    *figures = (struct gpushare_pool_figures){0};
+    for (uint32_t i = 0; i < pool->chunk_count; i++) {
+        const struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+        uint32_t owner = gpushare_pool_owner(chunk);
+        bool used = owner != 0 && owner != GPUSHARE_POOL_SCHEDULER;
+        bool prepared = gpushare_pool_is_prepared(chunk);
+        figures->in_use += used;
+        figures->prepared += prepared || used;
+        figures->spare += prepared && !used;
+        figures->pinned += gpushare_pool_pinned_by(chunk) != 0;
+    }
+}
+
+/* Set the limit so that what lies below it and what is in use beyond it are `budget` chunks together. */
+static inline void gpushare_pool_set_limit(struct gpushare_pool *pool, uint32_t budget)
+{
+    uint32_t beyond = 0;
+    uint32_t limit = pool->chunk_count;
+    while (limit > 0 && limit + beyond > budget) {
+        limit--;
+        uint32_t owner = gpushare_pool_owner(&pool->chunks[limit]);
+        beyond += owner != 0 && owner != GPUSHARE_POOL_SCHEDULER;
+    }
+    __atomic_store_n(&pool->limit, limit, __ATOMIC_RELEASE);
+}
+
+/* The process of this slot is dead: it owns and pins nothing any more. Its pages are there, whatever it had noted. */
+static inline void gpushare_pool_sweep(struct gpushare_pool *pool, uint32_t slot)
+{
+    for (uint32_t i = 0; i < pool->chunk_count; i++) {
+        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+        if (gpushare_pool_pinned_by(chunk) & UINT64_C(1) << slot)
+            gpushare_pool_set_pinned(chunk, slot, false);
+        if (gpushare_pool_owner(chunk) == slot + 1) {
+            gpushare_pool_set_prepared(chunk, true);
+            gpushare_pool_return(chunk);
+        }
+    }
+}
+
+/* Claim the first free chunk whose pages do not exist; its index, or -1. */
+static inline int64_t gpushare_pool_claim_bare(struct gpushare_pool *pool)
+{
+    uint32_t limit = __atomic_load_n(&pool->limit, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < limit; i++) {
+        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+        if (gpushare_pool_is_prepared(chunk) || !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
+            continue;
+        if (!gpushare_pool_is_prepared(chunk))
+            return i;
+        gpushare_pool_return(chunk);
+    }
+    return -1;
+}
+
+/* Claim the last free chunk whose pages exist and are page-locked by nobody; its index, or -1. */
+static inline int64_t gpushare_pool_claim_spare(struct gpushare_pool *pool)
+{
+    for (uint32_t i = pool->chunk_count; i-- > 0;) {
+        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+        if (!gpushare_pool_is_prepared(chunk) || gpushare_pool_pinned_by(chunk) != 0 ||
+            !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
+            continue;
+        if (gpushare_pool_is_prepared(chunk) && gpushare_pool_pinned_by(chunk) == 0)
+            return i;
+        gpushare_pool_return(chunk);
+    }
+    return -1;
+}
+
+/* What the one who tends a pool is to do; set by other threads. */
+struct gpushare_pool_orders {
+    uint32_t target; /* chunks whose pages are to exist, in use or not */
+    uint32_t most;   /* and no more than so many, where they can be given back */
+    uint32_t stop;
+};
+
+static inline uint32_t gpushare_pool_order(const uint32_t *order)
+{
+    return __atomic_load_n(order, __ATOMIC_ACQUIRE);
+}
+
+/* Do one chunk's worth of work; false where there is none, or it cannot be done now. */
+static inline bool gpushare_pool_tend_one(struct gpushare_pool *pool, int fd, const struct gpushare_pool_orders *orders)
+{
+    struct gpushare_pool_figures figures;
+    gpushare_pool_survey(pool, &figures);
+    int64_t index = -1;
+    int mode = 0;
+    bool prepare = figures.prepared < gpushare_pool_order(&orders->target);
+    if (prepare) {
+        index = gpushare_pool_claim_bare(pool);
+    } else if (figures.prepared > gpushare_pool_order(&orders->most)) {
+        index = gpushare_pool_claim_spare(pool);
+        mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
+    }
+    if (index < 0)
+        return false;
+    struct gpushare_pool_chunk *chunk = &pool->chunks[index];
+    off_t offset = (off_t)(pool->data_offset + (uint64_t)index * GPUSHARE_POOL_CHUNK);
+    bool done = fallocate(fd, mode, offset, GPUSHARE_POOL_CHUNK) == 0;
+    if (done)
+        gpushare_pool_set_prepared(chunk, prepare);
+    gpushare_pool_return(chunk);
+    return done;
+}
+
+/*
+ * Tend a pool until told to stop; `wake` is an eventfd that is written after each change of the orders. One call for
+ * all of a thread's life: a thread of low priority that held Python's lock, if only for a moment, could hold the whole
+ * scheduler up for as long as other processes keep the processor.
+ */
+static inline void gpushare_pool_tend(struct gpushare_pool *pool, int fd, int wake,
+                                      const struct gpushare_pool_orders *orders)
+{
+    while (!gpushare_pool_order(&orders->stop)) {
+        if (gpushare_pool_tend_one(pool, fd, orders))
+            continue;
+        struct pollfd woken = {.fd = wake, .events = POLLIN};
+        eventfd_t count;
+        if (poll(&woken, 1, GPUSHARE_POOL_PAUSE_MS) > 0)
+            eventfd_read(wake, &count);
+    }
+}
+
+#endif

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "inject.h"
+
+#include "context.h"
+#include "device.h"
+#include "managed.h"
+
+#include <ctype.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_RULES 32
+#define MAX_NAME 64
+
+enum effect { AT_ONCE, LATER, FATAL };
+
+struct rule {
+    char function[MAX_NAME]; /* without version; a beginning if `prefix` */
+    bool prefix;
+    char thread[16];    /* only calls of threads whose name begins so; "": of all */
+    bool other_threads; /* only calls of the others */
+    uint64_t number;    /* 0: every call */
+    bool onwards;
+    double probability;
+    bool has_result;
+    CUresult result;
+    enum effect effect;
+    uint64_t calls;
+};
+
+extern const struct sim_site sites_begin[] __asm__("__start_sim_sites") __attribute__((visibility("hidden")));
+extern const struct sim_site sites_end[] __asm__("__stop_sim_sites") __attribute__((visibility("hidden")));
+
+bool sim_injecting;
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rule rules[MAX_RULES];
+static unsigned rule_count;
+static uint64_t seed;
+static __thread CUresult later __attribute__((tls_model("initial-exec")));
+
+static bool ends_with(const char *name, size_t length, const char *suffix)
+{
+    size_t size = strlen(suffix);
+    return length > size && memcmp(name + length - size, suffix, size) == 0;
+}
+
+/* The length of a name without its variant and version. */
+static size_t plain_length(const char *name)
+{
+    size_t length = strlen(name);
+    if (ends_with(name, length, "_ptsz") || ends_with(name, length, "_ptds"))
+        length -= 5;
+    if (length > 3 && name[length - 3] == '_' && name[length - 2] == 'v' && isdigit((unsigned char)name[length - 1]))
+        length -= 3;
+    return length;
+}
+
+static bool of_thread(const struct rule *rule)
+{
+    char name[16] = "";
+    if (rule->thread[0] == '\0')
+        return true;
+    pthread_getname_np(pthread_self(), name, sizeof name);
+    return (strncmp(name, rule->thread, strlen(rule->thread)) == 0) != rule->other_threads;
+}
+
+static bool submits(const char *function)
+{
+    static const char *const beginnings[] = {
+        "cuMemcpy", "cuMemset", "cuMemPrefetch", "cuLaunchKernel", "cuLaunchCooperativeKernel", "cuGraphLaunch"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++)
+        if (strncmp(function, beginnings[i], strlen(beginnings[i])) == 0)
+            return true;
+    return false;
+}
+
+static bool matches(const struct rule *rule, const char *function)
+{
+    size_t length = plain_length(function), wanted = strlen(rule->function);
+    if (rule->effect == LATER && !submits(function))
+        return false;
+    return (rule->prefix ? length >= wanted : length == wanted) && memcmp(rule->function, function, wanted) == 0;
+}
+
+static CUresult usual_result(const char *function)
+{
+    static const char *const beginnings[] = {
+        "cuMemCreate",           "cuMemAlloc",      "cuMemHostAlloc", "cuMemHostRegister",  "cuMemMap",
+        "cuMemSetAccess",        "cuMemAddressRes", "cuStreamCreate", "cuEventCreate",      "cuCtxCreate",
+        "cuDevicePrimary",       "cuLaunch",        "cuGraphLaunch",  "cuGraphInstantiate", "cuGraphAddMemAlloc",
+        "cuMemPoolCreate",       "cuModuleLoad",    "cuLibraryLoad",  "cuArrayCreate",      "cuArray3DCreate",
+        "cuMipmappedArrayCreate"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof beginnings[0]; i++)
+        if (strncmp(function, beginnings[i], strlen(beginnings[i])) == 0)
+            return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_ERROR_UNKNOWN;
+}
+
+/* A number in [0, 1) that depends on nothing but the seed, the rule and the call (splitmix64). */
+static double chance(unsigned rule, uint64_t call)
+{
+    uint64_t x = seed + UINT64_C(0x9e3779b97f4a7c15) * (call + ((uint64_t)rule << 40));
+    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
+}
+
+CUresult sim_inject(const char *function)
+{
+    later = CUDA_SUCCESS;
+    if (sim_entry() != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    enum effect effect = AT_ONCE;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < rule_count; i++) {
+        struct rule *rule = &rules[i];
+        if (!matches(rule, function) || !of_thread(rule))
+            continue;
+        uint64_t call = ++rule->calls;
+        bool selected = rule->number == 0 || (rule->onwards ? call >= rule->number : call == rule->number);
+        if (!selected || result != CUDA_SUCCESS || chance(i, call) >= rule->probability)
+            continue;
+        result = rule->has_result ? rule->result : usual_result(function);
+        effect = rule->effect;
+    }
+    pthread_mutex_unlock(&lock);
+    if (result == CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
+    if (effect == LATER) {
+        later = result;
+        return CUDA_SUCCESS;
+    }
+    if (effect == FATAL && sim_context_current != NULL)
+        sim_context_fail(sim_context_current, result);
+    return result;
+}
+
+CUresult sim_inject_take_later(void)
+{
+    CUresult result = later;
+    later = CUDA_SUCCESS;
+    return result;
+}
+
+/* Ends the text at the mark; what follows it, or NULL. */
+static char *cut(char *text, char mark)
+{
+    char *at = strchr(text, mark);
+    if (at != NULL)
+        *at++ = '\0';
+    return at;
+}
+
+/* NULL, or what is wrong with the rule. */
+static const char *parse_rule(char *text, struct rule *rule)
+{
+    *rule = (struct rule){.probability = 1};
+    char *effect = cut(text, '/'), *result = cut(text, '='), *probability = cut(text, '@'), *number = cut(text, ':'),
+         *thread = cut(text, '%');
+    if (effect != NULL && strcmp(effect, "later") == 0)
+        rule->effect = LATER;
+    else if (effect != NULL && strcmp(effect, "fatal") == 0)
+        rule->effect = FATAL;
+    else if (effect != NULL)
+        return "after '/' comes 'later' or 'fatal'";
+    rule->has_result = result != NULL;
+    if (result != NULL && (!sim_result_by_name(result, &rule->result) || rule->result == CUDA_SUCCESS))
+        return "after '=' comes the name of an error, for example OUT_OF_MEMORY";
+    char *end;
+    if (probability != NULL) {
+        rule->probability = strtod(probability, &end);
+        if (!isdigit((unsigned char)probability[0]) || *end != '\0' || !(rule->probability <= 1))
+            return "after '@' comes a probability from 0 to 1";
+    }
+    if (number != NULL) {
+        rule->number = strtoull(number, &end, 10);
+        rule->onwards = *end == '+';
+        if (!isdigit((unsigned char)number[0]) || rule->number == 0 || end[rule->onwards] != '\0')
+            return "after ':' comes which call fails, from 1, and '+' if those after it fail too";
+    }
+    if (thread != NULL) {
+        rule->other_threads = thread[0] == '!';
+        thread += rule->other_threads;
+        if (thread[0] == '\0' || strlen(thread) >= sizeof rule->thread)
+            return "after '%' comes the beginning of a thread's name, or '!' and that of the threads left out";
+        strcpy(rule->thread, thread);
+    }
+    size_t length = strlen(text);
+    rule->prefix = length > 0 && text[length - 1] == '*';
+    length = rule->prefix ? length - 1 : plain_length(text);
+    if (length >= sizeof rule->function)
+        return "no such function can fail";
+    memcpy(rule->function, text, length);
+    for (const struct sim_site *site = sites_begin; site < sites_end; site++)
+        if (matches(rule, site->function))
+            return NULL;
+    return rule->effect == LATER ? "no such function submits work that can fail later" : "no such function can fail";
+}
+
+static bool set(const char *text, const char *name)
+{
+    struct rule parsed[MAX_RULES];
+    unsigned count = 0;
+    char *copy = strdup(text != NULL ? text : ""), *rest = copy;
+    if (copy == NULL)
+        return false;
+    for (char *one; (one = strsep(&rest, ",")) != NULL;) {
+        char whole[256];
+        if (one[0] == '\0' && count == 0 && rest == NULL)
+            break;
+        snprintf(whole, sizeof whole, "%s", one);
+        const char *wrong = count == MAX_RULES ? "32 rules are the most" : parse_rule(one, &parsed[count]);
+        if (wrong != NULL) {
+            fprintf(stderr, "gpushare-sim: %s: rule '%s' is malformed: %s\n", name, whole, wrong);
+            free(copy);
+            return false;
+        }
+        count++;
+    }
+    free(copy);
+    pthread_mutex_lock(&lock);
+    memcpy(rules, parsed, count * sizeof *rules);
+    rule_count = count;
+    __atomic_store_n(&sim_injecting, count > 0, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+int gpushare_sim_fail(const char *text)
+{
+    return set(text, "gpushare_sim_fail") ? 0 : -1;
+}
+
+bool sim_inject_init(const struct sim_config *config)
+{
+    const char *text = getenv("GPUSHARE_SIM_FAIL");
+    seed = config->fail_seed;
+    return text == NULL || text[0] == '\0' || set(text, "GPUSHARE_SIM_FAIL");
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#ifndef SIM_POOL_H
+#define SIM_POOL_H
+
+#include "memory.h"
+
+struct sim_pool;
+
+/* Memory of a pool is freed: it is in reserve from now on. Under the table's lock. */
+void sim_pool_take_back(struct sim_range *range);
+
+/* A stream, event or context was waited for: pools give up what is above their threshold. */
+void sim_pool_settle(void);
+
+/* The device's pools give up all that is in reserve. */
+void sim_pool_trim_device(unsigned device);
+
+/* Whether kernels of the device may use memory of the pool. */
+bool sim_pool_is_accessible(const struct sim_pool *pool, unsigned device);
+
+#endif

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The core's books: who holds what where, what is promised, and what NVML's readings say about all the others.
+
+Foreign use
+-----------
+NVML's used bytes are one number, read while moves are under way. What we hold is then an interval::
+
+    stated - (being evicted, or admitted and not yet allocated)  <=  ours  <=  stated + arriving
+
+Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
+Earlier readings may have been without memory that was stated as gone only later: for them the last value counts as
+greater by that much, and by no more, else what arrives meanwhile would pass for others' use. Of a share that fills, or
+of a group that holds more than the GPU has, only what it was allotted can be arriving.
+Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
+move.
+"""
+
+from __future__ import annotations
+
+from .events import Decision, Device, Grow, Growth, ReadDevice, Usage
+from .state import Client, Gpu, Group, Holding, Share, Wait
+
+MIB = 1 << 20
+GIB = 1 << 30
+#: Larger figures are a fault of the client, not memory.
+LARGEST = 1 << 50
+
+
+class ProtocolViolation(Exception):
+    """A client said what cannot be; the server disconnects it. The core's state is as before the event."""
+
+    def __init__(self, client: int, text: str) -> None:
+        super().__init__(text)
+        self.client = client
+        self.text = text
+
+
+def default_reserve(total: int) -> int:
+    """Bytes of a GPU that are never promised: for allocations that nobody states, and for rounding.
+
+    1 % of the GPU; at least 64 MiB, but no more than 2 % where that is less (small simulated GPUs).
+    """
+    return max(total // 100, min(64 * MIB, total // 50))
+
+
+class Accounts:
+    """What is held and promised, on every GPU and of the host's memory; the core decides by it.
+
+    Parameters
+    ----------
+    reserve, bandwidth, fresh
+        As the core's.
+    """
+
+    def __init__(self, reserve: int | None, bandwidth: float, fresh: float) -> None:
+        self.reserve = reserve
+        self.bandwidth = bandwidth
+        self.fresh = fresh
+        #: A reading that was asked for and has not come after this long is not waited for.
+        self.reading_timeout = 0.1
+        self.shortest_pause, self.longest_pause, self.idle_pause = 0.005, 0.1, 1.0
+        self.foreign_pause = 0.050
+        #: Of the host's memory, what the promises leave: for each client, as much as rounding to whole chunks may take;
+        #: and for pieces that leave before those have arrived whose place they take.
+        self.host_slack, self.host_in_flight = 128 * MIB, 512 * MIB
+        self.gpus: dict[str, Gpu] = {}
+        self.groups: dict[str, Group] = {}
+        self.clients: dict[int, Client] = {}
+        self.queue: list[Wait] = []
+        self.host_budget = 0
+        self.promised = 0
+        self._now = 0.0
+        self._out: list[Decision] = []
+        self._deadline: float | None = None
+
+    def _refusal(
+        self, share: Share, more: int, fixed: int, over: bool = False
+    ) -> tuple[Growth, bool, str] | None:
+        """Why this could never be had: status, whether it is for foreign use alone, and the sentence.
+
+        ``over``: what can move may be more than the GPU has.
+        """
+        gpu, group = share.gpu, share.group
+        asked = fixed if over else more + fixed
+        if more + fixed <= 0:
+            return None
+        yields = share.oversubscribes and (over or more <= 0)
+        held = (share.floor if yields else share.promised) + share.pinned + share.context
+        others = gpu.pinned - share.pinned + gpu.context - share.context
+        limit = gpu.total - gpu.reserve - others - gpu.foreign
+        if held + asked > limit:
+            text = (
+                f"{_gib(asked)} more would make {_gib(held + asked)}, "
+                f"but the GPU has {_gib(max(0, limit))} for one kernel"
+            )
+            if gpu.foreign:
+                text += f" (other programs hold {_gib(gpu.foreign)})"
+            return "device", held + asked <= limit + gpu.foreign, text
+        asked = more + fixed
+        cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
+        total = sum(s.promised + s.pinned for s in group.shares.values())
+        if cap and total + asked > cap:
+            text = (
+                f"{_gib(asked)} more would make {_gib(total + asked)}, "
+                f"but this kernel is limited to {_gib(cap)}"
+            )
+            return "cap", False, text
+        backed = self._backed(gpu) - fixed
+        if gpu.promised + more > backed:
+            text = (
+                f"{_gib(asked)} more would make {_gib(gpu.promised + asked)} for all kernels, "
+                f"but the GPU and the host's memory can back {_gib(max(0, backed + fixed))}"
+            )
+            return "host", gpu.promised + more <= backed + gpu.foreign, text
+        return None
+
+    def _backed(self, gpu: Gpu) -> int:
+        """Bytes of footprints that a GPU and what the others leave of the host's memory can hold together.
+
+        What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
+        """
+        host = self.host_budget - min(self.host_in_flight, self.host_budget // 8)
+        for client in self.clients.values():
+            promised = sum(h.promised for h in client.holdings.values())
+            host -= min(self.host_slack, promised)
+        for other in self.gpus.values():
+            if other is not gpu:
+                host -= max(0, other.promised - other.capacity)
+        return max(0, gpu.capacity) + max(0, host)
+
+    def _headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
+        """How many of the bytes that a client would like beyond its need can be promised."""
+        low, high = 0, max(0, wish)
+        if more <= 0 or high == 0:
+            return 0
+        if self._refusal(share, more + high, 0, over) is None:
+            return high
+        while high - low > 2 * MIB:
+            middle = (low + high) // 2
+            if self._refusal(share, more + middle, 0, over) is None:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _holding(self, client: Client, uuid: str) -> Holding:
+        holding = client.holdings.get(uuid)
+        if holding is None:
+            group, gpu = client.group, self.gpus[uuid]
+            share = group.shares.get(uuid)
+            if share is None:
+                share = group.shares[uuid] = gpu.shares[group.id] = Share(group, gpu)
+            holding = client.holdings[uuid] = Holding(client, share)
+            share.holdings[client.number] = holding
+        return holding
+
+    def _state(
+        self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
+    ) -> None:
+        """Take over what a client states that it holds; ``expected`` bytes were to leave."""
+        # A move's report may have crossed a promise on its way.
+        promised, pinned, context = usage.promised, usage.pinned, usage.context
+        if moved:
+            promised = max(promised, holding.promised)
+        crossed = moved and holding.unsettled > 0
+        if crossed:
+            pinned, context = max(pinned, holding.pinned), max(context, holding.context)
+        before = holding.resident + holding.pinned + holding.context
+        # It was freed some time ago: the last reading may have been without it already.
+        freed = before - usage.resident - pinned - context
+        holding.share.gpu.shrunk += max(0, freed - expected)
+        holding.host = usage.host
+        holding.unsettled = holding.unsettled if crossed else 0
+        self._account(holding, promised, usage.resident, pinned, context)
+        holding.spare = min(holding.spare, holding.promised - holding.resident)
+
+    def _account(
+        self, holding: Holding, promised: int, resident: int, pinned: int, context: int
+    ) -> None:
+        """Set what a client holds: the only place where these sums change."""
+        share = holding.share
+        gpu = share.gpu
+        more = promised - holding.promised
+        share.promised += more
+        gpu.promised += more
+        self.promised += more
+        holding.promised = promised
+        limited = gpu.filling is share or (
+            share.ceiling is not None and holding.client.oversubscribes
+        )
+        holding.room = min(max(holding.room, resident), promised) if limited else promised
+        more = resident - holding.resident
+        share.resident += more
+        gpu.resident += more
+        holding.resident = resident
+        more = pinned - holding.pinned
+        share.pinned += more
+        gpu.pinned += more
+        holding.pinned = pinned
+        more = context - holding.context
+        share.context += more
+        gpu.context += more
+        holding.context = context
+        self._charge_share(share)
+
+    def _charge_share(self, share: Share) -> None:
+        """Set the room that is kept for what a lease brings in: the only place where it changes."""
+        group = share.group
+        leased = group.lease is not None and not group.floating
+        arriving = share.promised - share.resident if leased else 0
+        if share.gpu.filling is share or share.ceiling is not None:
+            arriving = sum(h.room for h in share.holdings.values()) - share.resident
+        share.gpu.arriving += arriving - share.arriving
+        share.arriving = arriving
+
+    def _charge(self, group: Group) -> None:
+        for share in group.shares.values():
+            self._charge_share(share)
+
+    def _measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
+        if copied > MIB and duration > 0:
+            gpu.bandwidth += 0.3 * (moved / duration - gpu.bandwidth)
+
+    def _on_device(self, event: Device) -> None:
+        gpu = self.gpus.get(event.gpu)
+        if gpu is None:
+            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.bandwidth)
+            self.gpus[event.gpu] = gpu
+        if gpu.total != event.total:
+            gpu.total = event.total
+            gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
+        gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
+        if event.name:
+            gpu.name, gpu.index = event.name, event.index
+
+        stated = gpu.resident + gpu.pinned + gpu.context
+        least = most = stated
+        for share in gpu.shares.values():
+            if gpu.filling is share or share.ceiling is not None:
+                most += share.arriving
+            elif share.group.lease is not None:
+                most += share.promised - share.resident
+            for holding in share.holdings.values():
+                least -= holding.evicting + holding.unsettled
+        gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
+        rest = event.used - gpu.ghosts
+        # An earlier reading may have missed what was freed and stated only since: then the last value is too low. But
+        # who fills has been given that room by now.
+        last = gpu.foreign + (gpu.shrunk if gpu.filling is None else 0)
+        gpu.shrunk = 0
+        gpu.foreign = max(0, rest - most, min(last, rest - least))
+        if gpu.ghosts:
+            longest = self.longest_pause if self.queue else self.idle_pause
+            gpu.read_pause = min(max(2 * gpu.read_pause, self.shortest_pause), longest)
+
+    def _watch(self, gpu: Gpu, short: bool) -> None:
+        """Read again by itself while ghosts or foreign use matter."""
+        if gpu.asked_at is not None:
+            if self._is_overdue(gpu):
+                gpu.asked_at = self._now
+                self._out.append(ReadDevice(gpu.uuid))
+            self._at(gpu.asked_at + self.reading_timeout)
+            return
+        if gpu.ghosts:
+            pause = min(gpu.read_pause, self.longest_pause) if self.queue else gpu.read_pause
+        elif short:
+            pause = self.foreign_pause
+        else:
+            return
+        if gpu.read_at + pause <= self._now:
+            self._ask(gpu)
+        self._at(max(gpu.read_at + pause, self._now + self.shortest_pause))
+
+    def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
+        """Whether the last reading may be decided on; if not, one is asked for."""
+        if self._now - gpu.read_at <= (self.fresh if age is None else age) and not gpu.shrunk:
+            return True
+        if self._is_overdue(gpu):
+            return True
+        self._ask(gpu)
+        return False
+
+    def _is_overdue(self, gpu: Gpu) -> bool:
+        return gpu.asked_at is not None and self._now - gpu.asked_at >= self.reading_timeout
+
+    def _ask(self, gpu: Gpu) -> None:
+        if gpu.asked_at is None:
+            gpu.asked_at = self._now
+            self._out.append(ReadDevice(gpu.uuid))
+
+    def _at(self, when: float) -> None:
+        if self._deadline is None or when < self._deadline:
+            self._deadline = when
+
+    def _client(self, number: int) -> Client:
+        client = self.clients.get(number)
+        if client is None:
+            raise ProtocolViolation(number, "is not attached")
+        return client
+
+    def _check(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
+        if usage.gpu not in self.gpus:
+            raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
+        sizes = (usage.promised, usage.resident, usage.pinned, usage.context, usage.host)
+        if min(sizes) < 0 or max(sizes) > LARGEST:
+            raise ProtocolViolation(client, "states a size that cannot be")
+        if usage.resident > usage.promised and not growth:
+            raise ProtocolViolation(client, "states more resident than it was promised")
+        if backend == "plain" and usage.promised:
+            raise ProtocolViolation(client, "states memory that can move, without a backend for it")
+
+    def _check_moved(
+        self, client: Client, usage: Usage, moved: int, copied: int, duration: float
+    ) -> None:
+        self._check(client.number, client.backend, usage)
+        if min(moved, copied) < 0 or max(moved, copied) > LARGEST or not 0 <= duration < 1e9:
+            raise ProtocolViolation(client.number, "states a move that cannot be")
+
+
+def growth(holding: Holding, event: Grow) -> tuple[int, int]:
+    """How many bytes more are asked for: of those that can move, and of those that cannot."""
+    least = event.least
+    fixed = max(0, least.pinned - holding.pinned) + max(0, least.context - holding.context)
+    return max(0, least.promised - holding.promised), fixed
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

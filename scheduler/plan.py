@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whose memory one that waits may take, and when: the order that ``core.py`` describes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .accounts import Accounts, growth
+from .events import AntiThrash, Quantum
+from .policies import Policy
+from .state import Gpu, Group, Share, Wait
+
+#: Kinds of victims, in the order in which they lose memory.
+_IDLE, _HELD, _WAITING, _RUNNING = range(4)
+
+
+@dataclass(slots=True)
+class Plan:
+    """What stands between the head of the queue and its grant."""
+
+    #: GPUs with too little room, and by how much.
+    lacks: list[tuple[Gpu, int]] = field(default_factory=list)
+    #: The GPU that lacks room even if everybody yields, and by how much.
+    short: tuple[Gpu, int] | None = None
+    serialised: list[Group] = field(default_factory=list)
+    evict: list[tuple[Share, int]] = field(default_factory=list)
+    revoke: list[Group] = field(default_factory=list)
+    #: Revoked already; evicted already and not answered.
+    draining: list[Group] = field(default_factory=list)
+    leaving: list[Group] = field(default_factory=list)
+    #: Chosen, but protected until then.
+    later: list[tuple[float, Group]] = field(default_factory=list)
+
+
+class Planner(Accounts):
+    """Finds out what stands between one that waits and its grant."""
+
+    policy: Policy
+    quantum: Quantum
+    anti_thrash: AntiThrash
+    debounce: float
+    residency_factor: float
+    shortest_quantum: float
+    longest_quantum: float
+    margin: int
+    leased: dict[str, Group]
+    _leases: int
+
+    def _fits(self, wait: Wait) -> bool:
+        if wait.grow is not None:
+            gpu = self.gpus[wait.grow.least.gpu]
+            need = self.need(wait, gpu)
+            return need <= 0 or need <= gpu.free - gpu.owed
+        group = wait.group
+        if self.anti_thrash == "on" and self._others_leased(group):
+            return False
+        for share in group.shares.values():
+            need = share.need
+            owed = share.gpu.owed
+            # What is leaving another's GPU memory for one that fills has to come back after it.
+            if (owed and share.evicting) or (need > 0 and need > share.gpu.free - owed):
+                return self._floats(group)
+        return True
+
+    def _continues(self, wait: Wait) -> bool:
+        """Whether it comes back within its residency, its memory still in."""
+        group = wait.group
+        # Headroom that was promised and never used is not in: what counts is that nothing was taken.
+        return (
+            wait.grow is None
+            and group.turn > 0
+            and group.intact
+            and self._now < group.turn_at + self.residency(group)
+        )
+
+    def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
+        """Whether those before it are held up no longer for its being served now."""
+        group = wait.group
+        for head in ahead or ():
+            if wait.grow is None and (
+                self.anti_thrash == "on" or any(s.evicting for s in group.shares.values())
+            ):
+                return False
+            for gpu in self._gpus_of(head):
+                if gpu.uuid in self.uuids(wait):
+                    take, need = self.need(wait, gpu), self.need(head, gpu)
+                    if need > 0 and need > self._reach(head, gpu, group) - take:
+                        return False
+        return True
+
+    def uuids(self, wait: Wait) -> Iterator[str] | tuple[str]:
+        """Return the GPUs that one waits for."""
+        return iter(wait.group.shares) if wait.grow is None else (wait.grow.least.gpu,)
+
+    def _gpus_of(self, wait: Wait) -> list[Gpu]:
+        return [self.gpus[u] for u in self.uuids(wait)]
+
+    def need(self, wait: Wait, gpu: Gpu) -> int:
+        """Room that serving this one takes on a GPU."""
+        group = wait.group
+        if wait.grow is None:
+            share = group.shares[gpu.uuid]
+            return share.missing if group.filling is wait else share.need
+        more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
+        return fixed + (more if group.lease is not None and not group.floating else 0)
+
+    def _floats(self, group: Group) -> bool:
+        """Whether a group may run without its whole footprint resident: the GPU faults it in."""
+        return self.anti_thrash == "off" and all(
+            c.backend == "managed" for c in group.clients.values()
+        )
+
+    def _others_leased(self, group: Group) -> list[Group]:
+        return [
+            g for g in self.leased.values() if g is not group and g.shares.keys() & group.shares
+        ]
+
+    def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
+        """Room that the head of the queue can count on without one group."""
+        barrier = self._leases if head.barrier is None else head.barrier
+        own = head.group if head.grow is None or head.group.lease is not None else None
+        room = gpu.free
+        for share in gpu.shares.values():
+            group = share.group
+            if group is own or group is without:
+                room -= share.missing
+                continue
+            if group.lease is None:
+                room += share.resident
+            elif group.turn <= barrier:
+                room += share.resident + share.arriving
+            else:
+                room -= share.missing
+        return room
+
+    def plan(self, wait: Wait, waiters: bool = False) -> Plan:
+        """Choose whom one that waits takes its room from, and find out when.
+
+        With ``waiters``, others that wait are not protected.
+        """
+        plan = Plan()
+        now, soon = self._now, self._now + self.debounce
+        group = wait.group
+        if self.anti_thrash == "on" and wait.grow is None:
+            for other in self._others_leased(group):
+                plan.serialised.append(other)
+                end = self.quantum_end(other)
+                if other.yielding:
+                    plan.draining.append(other)
+                elif not other.busy or end <= now:
+                    plan.revoke.append(other)
+                else:
+                    plan.later.append((end, other))
+        if wait.grow is None and self._floats(group):
+            return plan
+        for gpu in self._gpus_of(wait):
+            lack = self.need(wait, gpu) - gpu.free
+            if group.filling is not wait:
+                lack += gpu.owed
+            if lack <= 0:
+                continue
+            plan.lacks.append((gpu, lack))
+            victims: list[tuple[float, int, tuple[float, ...], float, int, Share]] = []
+            for share in gpu.shares.values():
+                other = share.group
+                if other is group and (
+                    wait.grow is None or (group.lease is not None and share.ceiling is None)
+                ):
+                    continue
+                if other.lease is None:
+                    leaving = share.evicting
+                    if leaving:
+                        lack -= leaving
+                        plan.leaving.append(other)
+                    size = share.resident - leaving
+                    when = self._evictable_at(share)
+                    kind = _WAITING if other.wait is not None else _IDLE
+                    if waiters and kind == _WAITING:
+                        when = max(h.stuck_until for h in share.holdings.values())
+                elif other.yielding or other in plan.revoke:
+                    lack -= share.resident + share.arriving + share.missing
+                    if other.yielding and other not in plan.draining:
+                        plan.draining.append(other)
+                    continue
+                elif other.busy or other.state == "moving":
+                    size = share.resident + share.arriving + share.missing
+                    kind, when = _RUNNING, self.quantum_end(other)
+                else:
+                    size = share.resident + share.arriving + share.missing
+                    kind, when = _HELD, self.movable_at(other)
+                if size > 0:
+                    # The debounce is too short to choose somebody else for.
+                    order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
+                    victims.append((order, kind, self.policy.victim_rank(other), when, size, share))
+            victims.sort(key=_by_order)
+            for order, kind, _, when, size, share in victims:
+                if lack <= 0:
+                    break
+                # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
+                take = min(size, lack + self.margin_of(gpu))
+                lack -= take
+                if kind in (_HELD, _RUNNING):
+                    if order > 0:
+                        plan.later.append((when, share.group))
+                    elif share.group not in plan.revoke:
+                        plan.revoke.append(share.group)
+                elif when <= now:
+                    plan.evict.append((share, take))
+                else:
+                    plan.later.append((when, share.group))
+            if lack > 0 and plan.short is None:
+                plan.short = (gpu, lack)
+        return plan
+
+    def margin_of(self, gpu: Gpu) -> int:
+        """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
+        return min(self.margin, gpu.total // 256)
+
+    def move_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to move a group's footprint one way."""
+        return sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
+
+    def quantum_of(self, group: Group) -> float:
+        """Return the seconds for which a running holder is left alone."""
+        if self.quantum != "auto":
+            return self.quantum
+        wish = self.residency_factor * self.move_cost(group)
+        return min(max(wish, self.shortest_quantum), self.longest_quantum)
+
+    def quantum_end(self, group: Group) -> float:
+        """When a running holder may be revoked for one that waits."""
+        end = group.turn_at + self.quantum_of(group)
+        if group.state == "moving":
+            # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
+            end += max(1.0, self.residency_factor * self.move_cost(group))
+        return end
+
+    def residency(self, group: Group) -> float:
+        """Return the seconds for which a group's memory stays once it is in."""
+        return min(self.residency_factor * self.move_cost(group), self.quantum_of(group))
+
+    def movable_at(self, group: Group) -> float:
+        """When the memory of a group that does not run may be taken."""
+        if group.turn == 0:
+            return 0.0
+        if group.lease is None and not group.intact:
+            # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
+            return 0.0
+        if group.ended_at is not None and not group.cells:
+            return group.ended_at + self.debounce
+        return group.turn_at + self.residency(group)
+
+    def _evictable_at(self, share: Share) -> float:
+        stuck = max(h.stuck_until for h in share.holdings.values())
+        return max(self.movable_at(share.group), stuck)
+
+
+def _by_order(victim: tuple[Any, ...]) -> tuple[Any, ...]:
+    return victim[:3]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How much host memory to have ready before it is needed, so that not even the first eviction waits for pages.
+
+Contention is in sight on a GPU that several groups use, once their footprints come near to what it holds. In the long
+run the host then holds what the GPU cannot; a switch takes no more, because what leaves and what arrives overlap. What
+waits to be pinned takes room for good. A little is ready before the footprints have grown that far: pages are made more
+slowly than they are filled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .events import Prepare, Stock
+
+if TYPE_CHECKING:
+    from .core import Core
+    from .state import Client, Gpu
+
+MIB = 1 << 20
+GIB = 1 << 30
+#: Of what a GPU holds, the part that the footprints must exceed.
+IN_SIGHT = 0.8
+#: Ready as soon as contention is in sight.
+HEAD_START = 2 * GIB
+#: Seconds for which less must be wanted before less is had.
+PATIENCE = 10.0
+
+
+class Keeper:
+    """Decides how much is to be ready.
+
+    Parameters
+    ----------
+    core
+        Knows the footprints.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        #: What was said last.
+        self.target = 0
+        self._told: dict[int, int] = {}
+        self._less_since: float | None = None
+
+    def decide(self, now: float) -> tuple[list[Prepare | Stock], float | None]:
+        """Return what to say now, and when to decide again by itself."""
+        said: list[Prepare | Stock] = []
+        target, again = self._settle(self._wanted(), now)
+        if target != self.target:
+            self.target = target
+            said.append(Stock(target))
+        clients = self._core.clients
+        for client in clients.values():
+            wanted = min(target, _steps(_movable(client))) if client.backend == "swap" else 0
+            if wanted != self._told.get(client.number, 0):
+                self._told[client.number] = wanted
+                said.append(Prepare(client.number, wanted))
+        for number in [n for n in self._told if n not in clients]:
+            del self._told[number]
+        return said, again
+
+    def _wanted(self) -> int:
+        wanted = sum(self._lacking(gpu) for gpu in self._core.gpus.values())
+        return min(_steps(wanted), self._budget())
+
+    def _budget(self) -> int:
+        """The host's budget, less some: it is measured anew each second, and never quite the same."""
+        budget = self._core.host_budget
+        step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
+        return budget // step * step
+
+    def _lacking(self, gpu: Gpu) -> int:
+        rivals = sum(1 for share in gpu.shares.values() if share.promised)
+        if rivals < 2 or gpu.promised <= IN_SIGHT * gpu.capacity:
+            return 0
+        pinning = sum(
+            self._core.need(wait, gpu)
+            for wait in self._core.queue
+            if wait.grow is not None and wait.grow.least.gpu == gpu.uuid
+        )
+        most = max(share.promised for share in gpu.shares.values())
+        return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, most)
+
+    def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
+        """More is had at once; less only once it has been less for a while, or nobody is left."""
+        if wanted >= self.target or not self._core.clients:
+            self._less_since = None
+            return wanted, None
+        if self._less_since is None:
+            self._less_since = now
+        if now < self._less_since + PATIENCE:
+            return min(self.target, self._budget()), self._less_since + PATIENCE
+        self._less_since = None
+        return wanted, None
+
+
+def _movable(client: Client) -> int:
+    """Bytes that may have to leave the GPU, and those that did: a newcomer with neither needs no pages yet."""
+    resident = sum(h.resident for h in client.holdings.values())
+    return resident + max((h.host for h in client.holdings.values()), default=0)
+
+
+def _steps(size: int) -> int:
+    """Round up by a quarter at most, so that not every allocation changes it."""
+    step = max(64 * MIB, 1 << max(0, size.bit_length() - 3))
+    return -(-size // step) * step

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random programs for a minute, every byte compared; and the fuzzer itself."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.benchmarks.fuzz import (
+    MIB,
+    RECIPES,
+    Figures,
+    Ground,
+    Mismatch,
+    Recipe,
+    fuzz,
+    generate,
+    report,
+    shrink,
+)
+
+SECONDS = {"swap": 50.0, "managed": 10.0}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("backend", SECONDS)
+def test_every_byte_is_right_whatever_happens(backend: str) -> None:
+    figures = Figures()
+    with contextlib.closing(Ground(GPUSHARE_BACKEND=backend)) as ground:
+        ground.start_scheduler()
+        found = fuzz(
+            ground,
+            figures,
+            seed=f"test-{backend}",
+            recipes=RECIPES,
+            processes=3,
+            seconds=SECONDS[backend],
+        )
+    assert found is None, report(found)
+    # Else something of it did not happen.
+    assert figures.programs >= 3
+    assert figures.compared > 10 * MIB
+    assert figures.evicted > 10 * MIB
+
+
+@pytest.mark.timeout(200)
+def test_every_failure_alone_is_harmless() -> None:
+    figures = Figures()
+    recipes = [Recipe(operations=500, failures=0.04, threads=threads) for threads in (1, 2)]
+    with contextlib.closing(Ground(48 * MIB)) as ground:
+        ground.start_scheduler()
+        found = fuzz(ground, figures, seed="failures", recipes=recipes, processes=2, seconds=8)
+    assert found is None, report(found)
+    assert figures.injected > 0
+
+
+def test_a_seed_is_a_program() -> None:
+    recipe = Recipe(failures=0.01)
+    assert generate("a", recipe) == generate("a", recipe) != generate("b", recipe)
+
+
+def test_a_program_is_made_as_short_as_it_can_be() -> None:
+    program = [f"0 pause {number}" for number in range(100)]
+    needed = {program[7], program[50], program[51]}
+
+    def fails(lines: list[str]) -> Mismatch | None:
+        return Mismatch(lines, "s", len(lines), "wrong", "") if needed <= set(lines) else None
+
+    found = fails(program)
+    assert found is not None
+    assert set(shrink(found, fails, 60).program) == needed
+
+
+def run(*arguments: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "jupyter_gpushare.benchmarks.fuzz", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        timeout=90,
+    )
+
+
+def test_the_command_says_its_seed_and_figures(root: Path, tmp_path: Path) -> None:
+    done = run("--minutes", "0.03", "--seed", "7", "--processes", "2", root=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("seed 7\n")
+    assert '"operations"' in done.stdout
+    # A printed program can be run again.
+    (tmp_path / "p").write_text("seed s: line 1: text\n0 alloc 1 0 5000 1 0\n0 read 1 0 0 0 50\nend\n")  # fmt: skip
+    done = run("--minutes", "0.01", "--program", str(tmp_path / "p"), root=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", [("--minutes", "0"), ("--program", "/nowhere/p")])
+def test_the_command_refuses_what_makes_no_sense(root: Path, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, root=root)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The fuzzer finds bugs that were put into the interposer: one of each kind that could harm somebody's data.
+
+Each is a change of a few words in a copy of the sources. Where a change makes wrong only what happens within some
+nanoseconds, another one, harmless by itself, makes these longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz
+
+#: A thread that has found the gate open takes its time before it submits.
+WIDE = (
+    "interposer/gate.h",
+    "            *entered = slot;\n            return CUDA_SUCCESS;",
+    "            *entered = slot;\n"
+    "            if ((slot->passes & 63) == 1)\n                usleep(4000);\n"
+    "            return CUDA_SUCCESS;",
+)
+#: Host memory that is given back is overwritten at once, as if another had got it.
+OVERWRITTEN = (
+    "interposer/host.c",
+    "    host.last_move_ns = gs_now_ns();\n    release_locked(piece);",
+    "    host.last_move_ns = gs_now_ns();\n"
+    "    for (unsigned e = 0; e < piece->count; e++)\n"
+    "        __builtin_memset(piece->extents[e].address, 0xa5, piece->extents[e].bytes);\n"
+    "    release_locked(piece);",
+)
+WIDE_INCLUDE = ("interposer/gate.h", "#include <stdint.h>", "#include <stdint.h>\n#include <unistd.h>")  # fmt: skip
+
+Patch = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A change of the sources, and what to run so that it shows.
+
+    Attributes
+    ----------
+    patches
+        File, old text (which is there once), new text.
+    recipe
+        What the programs consist of.
+    rules
+        Failures that are injected into every program.
+    environ
+        How slow the simulated GPU is.
+    """
+
+    patches: tuple[Patch, ...]
+    recipe: Recipe = field(default_factory=lambda: Recipe(operations=600, asks=0.03))
+    rules: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+
+
+SLOW_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "1000000"),)
+SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
+SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
+MOVER = "interposer/mover.c"
+SWAP = "interposer/backend_swap.c"
+COPY_IN = """    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
+"""
+#: Waits for the copies of one direction only.
+EARLY = """    const struct flight *next = &lane->flights[lane->first];
+    bool waits = next->block->pieces[next->piece].state {} GS_PIECE_RESIDENT;
+    if (*result == CUDA_ERROR_NOT_READY && waits)
+        return false;
+    *result = *result == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : *result;
+"""
+
+BUGS = {
+    "the gate does not wait for who is inside": Bug(
+        (
+            WIDE,
+            WIDE_INCLUDE,
+            (
+                "interposer/gate.c",
+                "        if (__atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & 1)\n            return false;",
+                "        (void)slot;",
+            ),
+        ),
+        Recipe(operations=600, asks=0.03, threads=2),
+    ),
+    "evicted before the work is done": Bug(
+        (
+            (
+                "interposer/client.c",
+                "step == RELEASE_DRAIN && gs_context_drained()",
+                "step == RELEASE_DRAIN",
+            ),
+        ),
+        environ=SLOWER_KERNELS,
+    ),
+    "freed before the work is done": Bug(
+        (
+            (
+                "interposer/memory.c",
+                "== GS_GATE_SHUT && empty && !gs_client_leased()",
+                "!= GS_GATE_PLAIN",
+            ),
+        ),
+        environ=SLOW_KERNELS,
+    ),
+    "copied back never": Bug(
+        ((SWAP, COPY_IN, "    (void)stream;\n"),),
+    ),
+    "resident before it has arrived": Bug(
+        (
+            (
+                MOVER,
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                EARLY.format("=="),
+            ),
+        ),
+        environ=SLOW_COPIES,
+    ),
+    "unmapped before it has left": Bug(
+        (
+            (
+                MOVER,
+                "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
+                EARLY.format("!="),
+            ),
+        ),
+        environ=SLOW_COPIES,
+    ),
+    "opened with a block missing": Bug(
+        (
+            (
+                MOVER,
+                "complete = !block->moving && settled_locked(device, block, i, rooms[d]);",
+                "complete = block->next == NULL || "
+                "(!block->moving && settled_locked(device, block, i, rooms[d]));",
+            ),
+        ),
+    ),
+    "discarded though written": Bug(
+        (
+            (
+                MOVER,
+                "bool unwritten = taken && block->pieces[i].passes == gs_gate_passes();",
+                "bool unwritten = taken;",
+            ),
+        ),
+    ),
+    "two pieces' host memory exchanged": Bug(
+        (
+            (
+                SWAP,
+                COPY_IN,
+                COPY_IN.replace(
+                    "&block->pieces[i]",
+                    "&block->pieces[(i ^ 1) < block->piece_count && block->pieces[i ^ 1].host != NULL ? i ^ 1 : i]",
+                ),
+            ),
+        ),
+        Recipe(operations=600, asks=0.03, largest=40 * MIB),
+    ),
+    "what failed to arrive taken as whole": Bug(
+        (
+            (
+                SWAP,
+                COPY_IN,
+                COPY_IN + "    result = CUDA_SUCCESS;\n",
+            ),
+        ),
+        rules=("cuMemcpyHtoDAsync%gpushare@0.2",),
+    ),
+    "what failed to leave taken as whole": Bug(
+        (
+            (
+                SWAP,
+                "    return gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);",
+                "    gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);\n"
+                "    return CUDA_SUCCESS;",
+            ),
+        ),
+        rules=("cuMemcpyDtoHAsync%gpushare@0.2",),
+    ),
+    "host memory given back before the copy back is done": Bug(
+        (
+            OVERWRITTEN,
+            (
+                MOVER,
+                "        block->backend->abort_in(block, i);\n    return result;\n}",
+                "        block->backend->abort_in(block, i);\n    gs_piece_give_host(piece);\n    return result;\n}",
+            ),
+        ),
+        environ=SLOW_COPIES,
+    ),
+}
+
+
+class Workshop:
+    """A copy of the sources, in which one file at a time is changed."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        self.folder = folder
+        self.build_count = 0
+        shutil.copytree(root / "csrc", folder / "csrc")
+        (folder / "jupyter_gpushare").mkdir()
+        shutil.copy2(root / "jupyter_gpushare" / "__init__.py", folder / "jupyter_gpushare")
+        self.make("plain")
+
+    def make(self, name: str) -> Path:
+        out = self.folder / name
+        subprocess.run(
+            [
+                *("make", "-s", "-j2", "-C", str(self.folder / "csrc"), "interposer"),
+                *(f"PYTHON={sys.executable}", f"BUILD={self.folder / 'build'}", f"OUT={out}"),
+            ],
+            check=True,
+        )
+        (out / "sim").symlink_to(LIBRARIES / "sim")
+        return out
+
+    def build(self, patches: tuple[Patch, ...]) -> Path:
+        """Build with these changes, and undo them."""
+        before: dict[Path, str] = {}
+        self.build_count += 1
+        try:
+            for file, old, new in patches:
+                path = self.folder / "csrc" / file
+                text = path.read_text()
+                before.setdefault(path, text)
+                assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
+                path.write_text(text.replace(old, new))
+            return self.make(f"bug-{self.build_count}")
+        finally:
+            for path, text in before.items():
+                path.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("seeded"), root)
+
+
+def look(folder: Path, bug: Bug, seconds: float) -> str | None:
+    """Run programs for so many seconds at most; return what was found."""
+    recipe = Recipe(**{**vars(bug.recipe), "rules": bug.rules})
+    with contextlib.closing(Ground(48 * MIB, folder, **dict(bug.environ))) as ground:
+        ground.start_scheduler()
+        found = fuzz(
+            ground,
+            Figures(),
+            seed="seeded",
+            recipes=[recipe],
+            processes=2,
+            seconds=seconds,
+            patience=20,
+        )
+    return None if found is None else found.text
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
+    assert look(workshop.build(BUGS[name].patches), BUGS[name], 40) is not None
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        Bug(()),
+        Bug((), environ=SLOW_KERNELS),
+        Bug((), environ=SLOW_COPIES),
+        Bug((), rules=("cuMemcpyHtoDAsync%gpushare@0.2", "cuMemcpyDtoHAsync%gpushare@0.2")),
+        Bug((OVERWRITTEN,), environ=SLOW_COPIES),
+        Bug((WIDE, WIDE_INCLUDE), Recipe(operations=600, asks=0.03, threads=2)),
+    ],
+    ids=("plain", "slow kernels", "slow copies", "failures", "overwritten", "wide"),
+)
+def test_nothing_is_found_where_nothing_is_wrong(workshop: Workshop, bug: Bug) -> None:
+    assert look(workshop.build(bug.patches), bug, 3) is None

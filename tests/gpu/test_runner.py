@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The runner itself, over the simulated driver: that it evicts, and that it sees what differs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.benchmarks import conformance
+from jupyter_gpushare.benchmarks.conformance import Suite, Unfit, table
+from tests.gpu.run import PROGRAMS
+
+STEPS = 12
+
+
+@pytest.fixture
+def environ() -> dict[str, str]:
+    return {**os.environ, "GPUSHARE_SIM": "1", "GPUSHARE_SIM_BANDWIDTH": "1000000000"}
+
+
+def program(folder: Path, source: str, name: str = "made") -> Path:
+    """Write a program; it finds its helpers where the others do."""
+    path = folder / f"{name}.py"
+    path.write_text(f"import sys\nsys.path.insert(0, {str(PROGRAMS.parent)!r})\n{source}")
+    return path
+
+
+def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
+    environ: dict[str, str],
+) -> None:
+    (verdict,) = Suite(environ, steps=STEPS, jobs=1).run([PROGRAMS / "driver_api.py"])
+    assert not verdict.problem, verdict.as_json()
+    assert verdict.runs["offload"].moves.evictions >= STEPS
+    assert verdict.runs["antagonist"].moves.restored > 0
+    assert "driver_api" in "".join(table([verdict]))
+
+
+def test_a_difference_is_seen_with_its_step(environ: dict[str, str], tmp_path: Path) -> None:
+    path = program(
+        tmp_path,
+        """
+import os, step
+args = step.arguments()
+under_us = b"under us" if "GPUSHARE_GROUP" in os.environ else b"without"
+at = [0]
+def work(index): at[0] = index
+step.run(args.steps, work, lambda: [b"other", under_us if at[0] >= 3 else b"same"])
+""",
+    )
+    (verdict,) = Suite(environ, steps=5, jobs=1).run([path])
+    assert verdict.problem == "offload: differs from step 3 on, in 1 of 2 parts (1)"
+
+
+def test_a_program_that_is_never_evicted_does_not_pass(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    path = program(
+        tmp_path,
+        "import step\nargs = step.arguments()\nstep.run(args.steps, print, lambda: [b''])\n",
+    )
+    (verdict,) = Suite(environ, steps=5, jobs=1).run([path])
+    assert verdict.problem == "offload: 0 evictions, fewer than 5"
+
+
+def test_what_does_not_run_is_said_and_stops_nothing(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    cases = {
+        "lacking": ("import step\nstep.load('no_such_library')", "absent", "no_such_library"),
+        "refused": ("import step\nstep.refused('this cannot be')", "refused", "this cannot be"),
+        "falling": ("import sys\nsys.exit('it fell over')", "failed", "it fell over"),
+        "crashing": ("import os\nos.abort()", "failed", "exit status -6"),
+        "silent": ("print('nothing of note')", "failed", "0 digests instead of 3"),
+    }
+    made = [program(tmp_path, source, name) for name, (source, _, _) in cases.items()]
+    verdicts = Suite(environ, steps=2).run([*made, PROGRAMS / "driver_api.py"])
+    said = "\n".join(table(verdicts))
+    for verdict, (_, end, text) in zip(verdicts, cases.values(), strict=False):
+        assert verdict.runs["plain"].end == end
+        assert text in said
+        assert verdict.absent == (end == "absent")
+        assert bool(verdict.problem) == (end != "absent")
+    assert verdicts[-1].runs["antagonist"].end == "done"
+
+
+def test_one_that_takes_too_long_says_where_it_is(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = program(
+        tmp_path,
+        """
+import os, step, time
+args = step.arguments()
+def work(index):
+    if "GPUSHARE_GROUP" in os.environ:
+        time.sleep(100)
+step.run(args.steps, work, lambda: [b""])
+""",
+    )
+    monkeypatch.setattr(conformance, "PATIENCE", 3.0)
+    monkeypatch.setattr(conformance, "LAST_WORDS", 1.0)
+    (verdict,) = conformance.Suite(environ, steps=2, jobs=1).run([path])
+    assert verdict.problem == "offload: failed"
+    text = verdict.runs["offload"].text
+    assert "in work" in text
+    assert text.endswith("not finished after 3 s")
+
+
+def test_no_program_starts_after_the_time_limit(environ: dict[str, str]) -> None:
+    (verdict,) = Suite(environ, time_limit=0.0).run([PROGRAMS / "driver_api.py"])
+    assert verdict.problem == "plain: no time left"
+
+
+def test_managed_memory_cannot_be_asked_for(environ: dict[str, str]) -> None:
+    with pytest.raises(Unfit, match="GPUSHARE_BACKEND=swap"):
+        Suite({**environ, "GPUSHARE_BACKEND": "managed"})
+    with pytest.raises(Unfit, match="GPUSHARE_FORBID_MANAGED=1"):
+        Suite({**environ, "GPUSHARE_FORBID_MANAGED": "0"})

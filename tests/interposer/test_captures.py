@@ -1,0 +1,559 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""
+Graphs and captures, whose addresses the driver looks up: not only when they run.
+
+The simulated driver is as strict as the real one: copies and fills that become nodes must name memory that is mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.test_seeded import Patch, Workshop
+from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.test_kinds import (
+    MakeMachine,
+    Runner,
+    await_pinned,
+    evict,
+    run_alone,
+    run_shared,
+)
+
+MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
+
+NODES = """
+K = driver.CUgraphNodeType
+D = driver.CUmemorytype.CU_MEMORYTYPE_DEVICE
+M = driver.CUstreamCaptureMode
+
+def copying(to, source, size):
+    d = driver.CUDA_MEMCPY3D()
+    d.srcMemoryType, d.srcDevice, d.dstMemoryType, d.dstDevice = D, source, D, to
+    d.WidthInBytes, d.Height, d.Depth = size, 1, 1
+    return d
+
+def filling(pointer, value, count):
+    p = driver.CUDA_MEMSET_NODE_PARAMS()
+    p.dst, p.value, p.elementSize, p.width, p.height = pointer, value, 4, count, 1
+    return p
+
+def node_of(of):
+    p = driver.CUgraphNodeParams()
+    if isinstance(of, driver.CUDA_MEMCPY3D):
+        p.type = K.CU_GRAPH_NODE_TYPE_MEMCPY
+        p.memcpy.copyParams = of
+    else:
+        p.type = K.CU_GRAPH_NODE_TYPE_MEMSET
+        p.memset.dst, p.memset.value, p.memset.elementSize = of.dst, of.value, of.elementSize
+        p.memset.width, p.memset.height = of.width, of.height
+    return p
+
+def run(replay, stream):
+    ok(driver.cuGraphLaunch(replay, stream))
+    ok(driver.cuStreamSynchronize(stream))
+
+use()
+context = ok(driver.cuCtxGetCurrent())
+stream = stream_of()
+"""
+
+ADDED = """
+a, b, c = filled(4 * MIB, 1), filled(4 * MIB, 2), mapped(2 * MIB, 3)[0]
+whole = values(1, 4 * MIB)
+graph = ok(driver.cuGraphCreate(0))
+step()
+first = ok(driver.cuGraphAddMemcpyNode(graph, [], 0, copying(b, a, 4 * MIB), context))
+step()
+second = ok(driver.cuGraphAddMemsetNode(graph, [first], 1, filling(c, 7, 256), context))
+step()
+third = ok(driver.cuGraphAddNode(graph, [second], None, 1, node_of(copying(b, c, 1024))))
+step()
+fourth = ok(driver.cuGraphAddNode(graph, [third], None, 1, node_of(filling(c, 8, 128))))
+"""
+
+ROWS = {
+    "nodes that are added": NODES
+    + ADDED
+    + """
+step()
+replay = ok(driver.cuGraphInstantiate(graph, 0))
+step(pinned=0)
+run(replay, stream)
+step()
+assert (read(b, 256, np.int32) == 7).all() and (read(c, 128, np.int32) == 8).all()
+assert (read(b, 4 * MIB, np.uint8)[1024:] == whole[1024:]).all()
+assert (read(int(c) + 512, 128, np.int32) == 7).all()
+""",
+    "nodes that are changed": NODES
+    + ADDED
+    + """
+step()
+ok(driver.cuGraphMemcpyNodeSetParams(first, copying(b, int(a) + MIB, 2 * MIB)))
+step()
+ok(driver.cuGraphMemsetNodeSetParams(second, filling(c, 9, 256)))
+step()
+ok(driver.cuGraphNodeSetParams(third, node_of(copying(int(b) + 1024, c, 1024))))
+step()
+ok(driver.cuGraphNodeSetParams(fourth, node_of(filling(c, 6, 64))))
+replay = ok(driver.cuGraphInstantiate(graph, 0))
+step()
+run(replay, stream)
+assert (read(b, 1024, np.uint8) == whole[MIB:MIB + 1024]).all()
+assert (read(int(b) + 1024, 256, np.int32) == 9).all()
+assert (read(b, 2 * MIB, np.uint8)[2048:] == whole[MIB + 2048:3 * MIB]).all()
+assert (read(int(b) + 2 * MIB, MIB, np.uint8) == values(2, 4 * MIB)[2 * MIB:3 * MIB]).all()
+assert (read(c, 64, np.int32) == 6).all() and (read(int(c) + 256, 192, np.int32) == 9).all()
+""",
+    "nodes that are changed in an executable graph": NODES
+    + ADDED
+    + """
+replay = ok(driver.cuGraphInstantiate(graph, 0))
+step()
+ok(driver.cuGraphExecMemcpyNodeSetParams(replay, first, copying(b, int(a) + MIB, MIB), context))
+step()
+ok(driver.cuGraphExecMemsetNodeSetParams(replay, second, filling(c, 9, 256), context))
+step()
+ok(driver.cuGraphExecNodeSetParams(replay, third, node_of(copying(int(b) + 1024, c, 1024))))
+step()
+ok(driver.cuGraphExecNodeSetParams(replay, fourth, node_of(filling(c, 6, 64))))
+step()
+run(replay, stream)
+assert (read(b, 1024, np.uint8) == whole[MIB:MIB + 1024]).all()
+assert (read(int(b) + 1024, 256, np.int32) == 9).all() and (read(c, 64, np.int32) == 6).all()
+step()
+ok(driver.cuGraphExecUpdate(replay, graph))
+step()
+run(replay, stream)
+assert (read(b, 256, np.int32) == 7).all() and (read(c, 128, np.int32) == 8).all()
+""",
+    "an executable graph that is changed before each launch, as by JAX": NODES
+    + """
+a = filled(8 * MIB, 1)
+whole = values(1, 8 * MIB)
+out = [filled(MIB, 10 + i) for i in range(4)]
+graph = ok(driver.cuGraphCreate(0))
+node = ok(driver.cuGraphAddMemcpyNode(graph, [], 0, copying(out[0], a, MIB), context))
+replay = ok(driver.cuGraphInstantiate(graph, 0))
+for i, to in enumerate(out):
+    if i:
+        step(pinned=0)
+        new = copying(to, int(a) + i * MIB, MIB)
+        ok(driver.cuGraphExecMemcpyNodeSetParams(replay, node, new, context))
+    if i % 2:
+        step(pinned=0)
+    run(replay, stream)
+step()
+for i, to in enumerate(out):
+    assert (read(to, MIB, np.uint8) == whole[i * MIB:(i + 1) * MIB]).all()
+""",
+    "captures that begin while the memory is out": NODES
+    + """
+a, b, c = filled(4 * MIB, 1), filled(4 * MIB, 2), mapped(2 * MIB, 3)[0]
+host = int(ok(driver.cuMemHostAlloc(4096, 0)))
+whole = values(1, 4 * MIB)
+def two_dimensions(to, source):
+    d = driver.CUDA_MEMCPY2D()
+    d.srcMemoryType, d.srcDevice, d.srcPitch = D, source, 1024
+    d.dstMemoryType, d.dstDevice, d.dstPitch = D, to, 512
+    d.WidthInBytes, d.Height = 512, 64
+    return d
+for mode in ("GLOBAL", "THREAD_LOCAL", "RELAXED"):
+    step()
+    ok(driver.cuStreamBeginCapture(stream, getattr(M, "CU_STREAM_CAPTURE_MODE_" + mode)))
+    ok(driver.cuMemsetD8Async(c, 3, 1024, stream))
+    ok(driver.cuMemsetD16Async(int(c) + 1024, 4, 512, stream))
+    ok(driver.cuMemsetD32Async(int(c) + 2048, 5, 256, stream))
+    ok(driver.cuMemsetD2D8Async(int(c) + 4096, 256, 6, 64, 4, stream))
+    ok(driver.cuMemcpyDtoDAsync(b, a, 4 * MIB, stream))
+    ok(driver.cuMemcpyDtoHAsync(host, a, 4096, stream))
+    ok(driver.cuMemcpyHtoDAsync(int(b) + 4096, host, 4096, stream))
+    ok(driver.cuMemcpyAsync(int(b) + 8192, c, 1024, stream))
+    ok(driver.cuMemcpy2DAsync(two_dimensions(int(c) + MIB, a), stream))
+    ok(driver.cuMemcpy3DAsync(copying(int(b) + 16384, int(c) + 2048, 1024), stream))
+    graph = ok(driver.cuStreamEndCapture(stream))
+    step()
+    replay = ok(driver.cuGraphInstantiate(graph, 0))
+    ok(driver.cuMemsetD8(b, 0, 4 * MIB))
+    ok(driver.cuMemsetD8(c, 0, 2 * MIB))
+    step(pinned=0)
+    run(replay, stream)
+    step()
+    seen = read(b, 4 * MIB, np.uint8)
+    expected = whole.copy()
+    expected[4096:8192] = whole[:4096]
+    expected[8192:9216] = 3
+    expected[16384:17408].view(np.int32)[:] = 5
+    assert (seen == expected).all(), mode
+    seen = read(c, 2 * MIB, np.uint8)
+    assert (seen[:1024] == 3).all() and (seen[1024:2048].view(np.uint16) == 4).all()
+    assert (seen[4096:5120].reshape(4, 256)[:, :64] == 6).all() and not seen[4160:4352].any()
+    rows = whole[:64 * 1024].reshape(64, 1024)[:, :512].reshape(-1)
+    assert (seen[MIB:MIB + 32768] == rows).all()
+""",
+    "kinds of handles that are tried one after the other, as by PyTorch": NODES
+    + """
+FABRIC = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_FABRIC
+P = properties()
+base = reserve(16 * MIB)
+before = free()
+for i in range(4):
+    P.requestedHandleTypes = FABRIC
+    assert error(driver.cuMemCreate(4 * MIB, P, 0)) == 800, "not permitted"
+    assert error(driver.cuMemCreate(4 * MIB, P, 0)) == 800, "the second time too"
+    assert free() == before - i * 4 * MIB
+    step(pinned=0)
+    P.requestedHandleTypes = FD
+    handle = ok(driver.cuMemCreate(4 * MIB, P, 0))
+    ok(driver.cuMemMap(int(base) + i * 4 * MIB, 4 * MIB, 0, handle, 0))
+    ok(driver.cuMemSetAccess(int(base) + i * 4 * MIB, 4 * MIB, [access(0)], 1))
+    write(int(base) + i * 4 * MIB, values(i, 4 * MIB))
+    step(pinned=0)
+assert all(holds(int(base) + i * 4 * MIB, 4 * MIB, i) for i in range(4))
+""",
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+    assert run_alone(ROWS[row]) == run_shared(machine, ROWS[row]) > 0
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_another_that_takes_the_gpu_changes_nothing(machine: Machine, row: str) -> None:
+    other = machine.program("b")
+    pointer = other.call("alloc", bytes=224 * UNIT)["pointer"]
+    runner = Runner(machine.environment("a"), ROWS[row])
+    turns = 0
+    try:
+        while runner.heard() is not None:
+            turns += 1
+            filled = other.call("fill", pointer=pointer, bytes=224 * UNIT, value=turns)
+            assert filled["result"] == 0
+            machine.control("release", group="b")
+            evict(machine, "a", busy=False)
+            runner.tell()
+        assert turns > 0
+        assert machine.group("b")["totals"]["evicted"] > 0
+        assert other.holds(pointer, UNIT, turns)
+    finally:
+        runner.close()
+
+
+def test_a_kind_of_handle_that_is_refused_is_not_counted(machine: Machine) -> None:
+    code = (
+        NODES
+        + """
+a = filled(4 * MIB)
+say()
+hear()
+P = properties()
+P.requestedHandleTypes = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_FABRIC
+for _ in range(5):
+    assert error(driver.cuMemCreate(4 * MIB, P, 0)) == 800
+say()
+hear()
+"""
+    )
+    runner = Runner(machine.environment("a"), code)
+    try:
+        assert runner.heard() == "ready"
+        evict(machine, "a", busy=False)
+        footprint = machine.group("a")["gpus"][0]["footprint"]
+        runner.tell()
+        assert runner.heard() == "ready"
+        await_pinned(machine, "a", 0)
+        assert machine.group("a")["gpus"][0]["footprint"] == footprint
+        runner.tell()
+        assert runner.heard() is None
+    finally:
+        runner.close()
+
+
+# --- Captures that are open when others want the GPU ----------------------------------------------
+
+OPEN = """
+beside = stream_of()
+a, b = filled(24 * MIB, 1), filled(8 * MIB, 2)
+whole = values(1, 24 * MIB)
+MODE = M.CU_STREAM_CAPTURE_MODE_{mode}
+def capture():
+    ok(driver.cuStreamBeginCapture(stream, MODE))
+    ok(driver.cuMemcpyDtoDAsync(b, a, MIB, stream))
+capture()
+"""
+
+
+class Contest:
+    """A program with a capture open, and another that waits for room."""
+
+    def __init__(self, machine: Machine, code: str) -> None:
+        self.machine = machine
+        self.other: Program = machine.program("b")
+        self.runner = Runner(machine.environment("a"), NODES + code)
+        assert self.runner.heard() == "open"
+        self.pointer = self.other.call("alloc", bytes=160 * UNIT)["pointer"]
+        self.waiting = self.other.start("fill", pointer=self.pointer, bytes=160 * UNIT, value=5)
+
+    def until_revoked(self) -> None:
+        self.machine.until(lambda: self.machine.group("a")["state"] == "yielding")
+
+    def other_gets_its_turn(self) -> None:
+        assert self.other.result(self.waiting)["result"] == 0
+
+    def next(self) -> str | None:
+        self.runner.tell()
+        return self.runner.heard()
+
+    def close(self) -> None:
+        self.runner.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_open_capture_goes_on_and_then_gives_way(make_machine: MakeMachine, mode: str) -> None:
+    code = (
+        OPEN.replace("{mode}", mode)
+        + """
+say("open")
+hear()
+# It may wait for what it submits beside the capture.
+ok(driver.cuMemsetD32Async(int(a) + 2 * MIB, 5, 256, beside))
+ok(driver.cuStreamSynchronize(beside))
+before = ok(driver.cuThreadExchangeStreamCaptureMode(M.CU_STREAM_CAPTURE_MODE_RELAXED))
+c = ok(driver.cuMemAlloc(MIB))
+ok(driver.cuThreadExchangeStreamCaptureMode(before))
+ok(driver.cuMemcpyDtoDAsync(c, b, MIB, stream))
+ok(driver.cuMemcpyDtoDAsync(int(c) + 4096, int(a) + 2 * MIB, 1024, stream))
+ok(driver.cuMemsetD32Async(int(a) + 3 * MIB, 6, 256, beside))
+say("used")
+hear()
+graph = ok(driver.cuStreamEndCapture(stream))
+say("ended")
+hear()
+replay = ok(driver.cuGraphInstantiate(graph, 0))
+run(replay, stream)
+assert (read(c, 1024, np.int32) == whole[:4096].view(np.int32)).all()
+assert (read(int(c) + 4096, 256, np.int32) == 5).all()
+assert (read(int(a) + 3 * MIB, 256, np.int32) == 6).all()
+assert (read(a, 2 * MIB, np.uint8) == whole[:2 * MIB]).all()
+"""
+    )
+    contest = Contest(make_machine("--quantum", "0.05"), code)
+    try:
+        contest.until_revoked()
+        assert contest.next() == "used"
+        assert contest.other.waits(contest.waiting)
+        assert contest.next() == "ended"
+        contest.other_gets_its_turn()
+        assert contest.next() is None
+        assert contest.other.holds(contest.pointer, 160 * UNIT, 5)
+    finally:
+        contest.close()
+
+
+def test_one_that_captures_all_the_time_gives_way(make_machine: MakeMachine) -> None:
+    """Between the end of a capture and the next one, though there is no time between them."""
+    code = """
+import select
+a = filled(32 * MIB, 1)
+say("open")
+count = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    ok(driver.cuStreamBeginCapture(stream, M.CU_STREAM_CAPTURE_MODE_GLOBAL))
+    ok(driver.cuMemcpyDtoDAsync(int(a) + 2 * MIB, a, MIB, stream))
+    ok(driver.cuGraphDestroy(ok(driver.cuStreamEndCapture(stream))))
+    count += 1
+hear()
+assert count > 1 and holds(a, 32 * MIB, 1)
+"""
+    contest = Contest(make_machine("--quantum", "0.05"), code)
+    try:
+        contest.other_gets_its_turn()
+        assert contest.next() is None
+    finally:
+        contest.close()
+
+
+AFTERWARDS = """
+assert holds(a, 24 * MIB, 1) and holds(b, 8 * MIB, 2), "nothing ran, nothing is lost"
+stream = stream_of()
+capture()
+replay = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(stream)), 0))
+run(replay, stream)
+assert holds(a, 24 * MIB, 1) and (read(b, MIB, np.uint8) == whole[:MIB]).all()
+"""
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capture_that_is_not_ended_is_broken_off(make_machine: MakeMachine, mode: str) -> None:
+    code = (
+        OPEN.replace("{mode}", mode)
+        + """
+say("open")
+hear()
+assert error(driver.cuMemcpyDtoDAsync(b, a, MIB, stream)) == 901, "invalidated"
+assert error(driver.cuStreamEndCapture(stream)) == 901
+assert error(driver.cuStreamEndCapture(stream)) == 401, "it is over"
+"""
+        + AFTERWARDS
+    )
+    machine = make_machine("--quantum", "0.05", GPUSHARE_CAPTURE_PATIENCE_MS="200")
+    contest = Contest(machine, code)
+    try:
+        contest.other_gets_its_turn()
+        assert contest.next() is None
+        assert contest.other.holds(contest.pointer, 160 * UNIT, 5)
+    finally:
+        contest.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capture_that_was_broken_off_is_not_taken_for_another(
+    make_machine: MakeMachine, mode: str
+) -> None:
+    """Its end comes while a second one is open, which is let alone."""
+    code = (
+        OPEN.replace("{mode}", mode)
+        + """
+say("open")
+hear()
+first, stream = stream, stream_of()
+ok(driver.cuStreamBeginCapture(stream, MODE))
+assert error(driver.cuStreamEndCapture(first)) == 901
+ok(driver.cuMemcpyDtoDAsync(b, a, MIB, stream))
+say("again")
+hear()
+replay = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(stream)), 0))
+say("ended")
+hear()
+run(replay, stream)
+assert holds(a, 24 * MIB, 1) and (read(b, MIB, np.uint8) == whole[:MIB]).all()
+"""
+    )
+    machine = make_machine("--quantum", "0.05", GPUSHARE_CAPTURE_PATIENCE_MS="1500")
+    contest = Contest(machine, code)
+    try:
+        contest.other_gets_its_turn()
+        assert contest.next() == "again"
+        again = contest.other.start("fill", pointer=contest.pointer, bytes=160 * UNIT, value=6)
+        contest.until_revoked()
+        assert contest.other.waits(again, 0.2)
+        assert contest.next() == "ended"
+        assert contest.other.result(again)["result"] == 0
+        assert contest.next() is None
+    finally:
+        contest.close()
+
+
+ENDS = {
+    "its stream is destroyed": """
+ok(driver.cuStreamDestroy(stream))
+""",
+    "its context is destroyed": """
+ok(driver.cuStreamEndCapture(stream))
+second = ok(driver.cuCtxCreate(None, 0, 0))
+ok(driver.cuCtxSetCurrent(second))
+stream = stream_of()
+ok(driver.cuStreamBeginCapture(stream, MODE))
+ok(driver.cuCtxDestroy(second))
+ok(driver.cuCtxSetCurrent(context))
+""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capture_goes_with_what_it_is_in(make_machine: MakeMachine, mode: str, end: str) -> None:
+    """At once: 30 seconds would be longer than the test waits."""
+    code = OPEN.replace("{mode}", mode) + ENDS[end] + 'say("open")\nhear()\n' + AFTERWARDS
+    contest = Contest(make_machine("--quantum", "0.05"), code)
+    try:
+        contest.other_gets_its_turn()
+        assert contest.next() is None
+    finally:
+        contest.close()
+
+
+def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMachine) -> None:
+    """The other works on, so that the memory comes with the next lease: what would wait for itself is told so."""
+    machine = make_machine("--quantum", "600")
+    other = machine.program("b")
+    pointer = other.filled(96 * UNIT, 1)
+    assert other.call("hold")["result"] == 0
+    code = (
+        NODES
+        + """
+beside = stream_of()
+a = filled(8 * MIB, 1)
+ok(driver.cuStreamBeginCapture(stream, M.CU_STREAM_CAPTURE_MODE_RELAXED))
+c = ok(driver.cuMemAlloc(36 * MIB))
+ok(driver.cuMemcpyDtoDAsync(int(a) + 4 * MIB, a, MIB, stream))
+assert error(driver.cuMemsetD32Async(c, 5, 256, beside)) == 2
+say("refused")
+hear()
+replay = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(stream)), 0))
+ok(driver.cuMemsetD32Async(c, 5, 256, beside))
+ok(driver.cuStreamSynchronize(beside))
+run(replay, stream)
+assert (read(c, 256, np.int32) == 5).all()
+assert (read(int(a) + 4 * MIB, MIB, np.uint8) == values(1, 8 * MIB)[:MIB]).all()
+"""
+    )
+    runner = Runner(machine.environment("a"), code)
+    try:
+        assert runner.heard() == "refused"
+        assert other.call("let_go")["result"] == 0
+        runner.tell()
+        assert runner.heard() is None
+        assert "end the capture before you submit work beside it" in runner.errors
+    finally:
+        runner.close()
+
+
+# --- Bugs that were put in ------------------------------------------------------------------------
+
+BUGS: dict[str, tuple[Patch, str]] = {
+    "captures begin without a lease": (
+        (
+            "interposer/hooks_capture.c",
+            "    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE);\n",
+            "    opening->entered = NULL;\n    CUresult result = CUDA_SUCCESS;\n",
+        ),
+        "captures that begin while the memory is out",
+    ),
+    "parameters of nodes without a lease": (
+        (
+            "driver_api.csv",
+            "cuGraphExecMemcpyNodeSetParams,,g,gate,the driver looks the addresses up",
+            "cuGraphExecMemcpyNodeSetParams,,g,pass,",
+        ),
+        "an executable graph that is changed before each launch, as by JAX",
+    ),
+    "kinds of handles are not tried": (
+        (
+            "interposer/vmm.c",
+            "    result = try_out(properties, granularity);\n",
+            "    (void)try_out;\n",
+        ),
+        "kinds of handles that are tried one after the other, as by PyTorch",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
+    return Workshop(tmp_path_factory.mktemp("captures"), root)
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_seeded_bug_is_found(
+    workshop: Workshop, make_machine: Callable[..., Machine], bug: str
+) -> None:
+    patch, row = BUGS[bug]
+    machine = make_machine()
+    machine.libraries = workshop.build((patch,))
+    with pytest.raises(AssertionError, match=r"CUDA_ERROR_INVALID_VALUE|not permitted"):
+        run_shared(machine, ROWS[row])

@@ -1,0 +1,428 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Grants that fill: memory comes in while another's leaves, and never more of it than there is room for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.pool import CHUNK, Pool
+from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
+
+MakeMachine = Callable[..., Machine]
+E = TypeVar("E")
+#: The GPU's pieces and the least that may leave or come.
+PIECE = 8 * UNIT
+
+
+class Script:
+    """A scheduler that does what the test says, and promises whatever is asked for."""
+
+    def __init__(self, machine: Machine, *, pool: Pool | None = None) -> None:
+        machine.socket.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(machine.socket))
+        self.listener.listen()
+        self.pool = pool
+        self.events: SimpleQueue[ev.Event] = SimpleQueue()
+        self.connection: socket.socket | None = None
+        self.gpu = ""
+        self.growth: ev.Growth = "swapped"
+        self.lease = 0
+        self.sending = threading.Lock()
+        self.serving = threading.Thread(target=self._serve, daemon=True)
+        self.serving.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    self._listen(connection)
+
+    def _listen(self, connection: socket.socket) -> None:
+        reader = protocol.FrameReader()
+        while data := connection.recv(65536):
+            for frame in reader.feed(data):
+                if frame.type == protocol.HELLO:
+                    attach = protocol.decode_hello(1, frame.body)
+                    self._welcome(connection, attach)
+                    self.connection = connection
+                    self.events.put(attach)
+                    continue
+                event = protocol.decode(1, "group", frame)
+                if isinstance(event, ev.Grow):
+                    self.gpu = event.least.gpu
+                    self.send(protocol.grown(event.serial, self.growth, event.most))
+                self.events.put(event)
+
+    def _welcome(self, connection: socket.socket, attach: ev.Attach) -> None:
+        if self.pool is None:
+            connection.sendall(protocol.welcome(1, 0, 0.02, 0))
+            return
+        slot = self.pool.lend(attach.pid, again=attach.reattach)
+        data = protocol.welcome(1, 0, 0.02, 0, slot)
+        socket.send_fds(connection, [data], [self.pool.descriptor])
+
+    def send(self, *frames: bytes) -> None:
+        """All of them at once."""
+        assert self.connection is not None
+        with self.sending:
+            self.connection.sendall(b"".join(frames))
+
+    def next(self, kind: type[E], timeout: float = PATIENCE) -> E:
+        """Return the next event of that kind, whatever comes before it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise TimeoutError(kind.__name__) from None
+            if isinstance(event, kind):
+                return event
+
+    def grant(self, *rooms: int, filling: bool = True) -> list[bytes]:
+        """Return the frames of a new lease."""
+        self.lease += 1
+        frames = [protocol.grant(self.lease, filling=filling)]
+        return frames + [protocol.room(self.lease, self.gpu, room) for room in rooms]
+
+    def disconnect(self) -> None:
+        assert self.connection is not None
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        if self.connection is not None:
+            with contextlib.suppress(OSError):
+                self.disconnect()
+        self.serving.join()
+        self.listener.close()
+
+
+Scripted = tuple[Script, Program, Program]
+
+
+@pytest.fixture
+def make_script(make_machine: MakeMachine) -> Iterator[Callable[..., Scripted]]:
+    """Return a function that gives a scripted scheduler, its client and a program that sees the GPU as it is."""
+    scripts: list[Script] = []
+
+    def make(pool: Pool | None = None, **environ: str) -> Scripted:
+        machine = make_machine(**environ)
+        machine.kill_scheduler()
+        script = Script(machine, pool=pool)
+        scripts.append(script)
+        return script, machine.program("a"), machine.program("plain", GPUSHARE_DISABLE="1")
+
+    yield make
+    for script in scripts:
+        script.close()
+
+
+def filled(script: Script, a: Program, bytes: int, value: int) -> int:
+    """Let the program fill new memory under a lease, and take the lease back."""
+    pointer = int(a.call("alloc", bytes=bytes)["pointer"])
+    filling = a.start("fill", pointer=pointer, bytes=bytes, value=value)
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    assert a.result(filling)["result"] == 0
+    script.send(protocol.revoke(script.lease))
+    script.next(ev.Released)
+    return pointer
+
+
+def evicted(script: Script, bytes: int) -> ev.Evicted:
+    script.send(protocol.evict(1, script.gpu, bytes))
+    return script.next(ev.Evicted)
+
+
+def available(plain: Program) -> int:
+    return int(plain.call("info")["free"])
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("backend", ["swap", "managed"])
+def test_no_more_comes_in_than_there_is_room_for(
+    make_script: Callable[..., Scripted], backend: str
+) -> None:
+    script, a, _ = make_script(GPUSHARE_BACKEND=backend)
+    at_a = filled(script, a, 10 * PIECE, 7)
+    assert evicted(script, 10 * PIECE).usage.resident == 0
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(*script.grant())
+    assert a.waits(waiting)
+    script.send(protocol.room(script.lease, script.gpu, 4 * PIECE + 1))
+    assert a.waits(waiting)
+    script.send(protocol.revoke(script.lease))
+    restored = script.next(ev.Restored)
+    assert restored.status == "partial"
+    assert restored.bytes == restored.usage.resident == 4 * PIECE
+    assert script.next(ev.Released).cause == "failed"
+    script.next(ev.Request)
+    script.send(*script.grant(4 * PIECE, ev.ALL))
+    assert script.next(ev.Restored).bytes == 6 * PIECE
+    assert a.result(waiting)["result"] == 0
+    assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
+
+
+def test_the_gpu_shows_what_has_come_in(make_script: Callable[..., Scripted]) -> None:
+    script, a, plain = make_script()
+    at_a = filled(script, a, 10 * PIECE, 7)
+    evicted(script, 10 * PIECE)
+    empty = available(plain)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(*script.grant(3 * PIECE))
+    until(lambda: available(plain) == empty - 3 * PIECE)
+    assert a.waits(waiting)
+    assert available(plain) == empty - 3 * PIECE
+    script.send(protocol.room(script.lease, script.gpu, 10 * PIECE))
+    assert a.result(waiting)["result"] == 0
+
+
+def test_messages_are_heard_while_room_is_waited_for(make_script: Callable[..., Scripted]) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 4 * PIECE, 7)
+    evicted(script, 4 * PIECE)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(*script.grant(2 * PIECE))
+    script.send(protocol.contended(3), protocol.prepare(CHUNK), protocol.cancel())
+    assert a.result(waiting)["result"] == 304
+    assert a.call("attached")["contended"] == 3
+    # The lease comes in all the same, and is kept idle.
+    script.send(protocol.room(script.lease, script.gpu, ev.ALL))
+    assert script.next(ev.Burst).phase == "end"
+    assert script.next(ev.Restored).status == "done"
+    assert a.holds(at_a, 4 * PIECE, 7)
+
+
+def test_what_leaves_is_told_piece_by_piece(make_script: Callable[..., Scripted]) -> None:
+    script, a, _ = make_script(GPUSHARE_SIM_BANDWIDTH="200000000")
+    filled(script, a, 10 * PIECE, 7)
+    script.send(protocol.evict(5, script.gpu, 10 * PIECE))
+    told = []
+    while not isinstance(event := script.next(ev.Moving | ev.Evicted), ev.Evicted):  # type: ignore[arg-type]
+        told.append(event)
+    assert len(told) > 3
+    assert all(moving.serial == event.serial == 5 for moving in told)
+    sizes = [moving.bytes for moving in told]
+    assert sizes == sorted(sizes)
+    assert all(moving.usage.resident == 10 * PIECE - moving.bytes for moving in told)
+    assert event.bytes == event.copied == 10 * PIECE
+
+
+def test_orders_that_come_together_are_served_in_order(
+    make_script: Callable[..., Scripted],
+) -> None:
+    """The grant waits for the evictions; its room and its end are known by then."""
+    script, a, _ = make_script()
+    at_a = filled(script, a, 10 * PIECE, 7)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    evictions = [protocol.evict(serial, script.gpu, 3 * PIECE) for serial in (1, 2)]
+    script.send(*evictions, *script.grant(5 * PIECE), protocol.revoke(script.lease))
+    assert [script.next(ev.Evicted).serial for _ in range(2)] == [1, 2]
+    assert script.next(ev.Restored).usage.resident <= 5 * PIECE
+    script.next(ev.Released)
+    script.send(*script.grant(ev.ALL))
+    assert a.result(waiting)["result"] == 0
+    assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
+
+
+def test_as_little_leaves_as_pieces_allow(make_script: Callable[..., Scripted]) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 10 * PIECE, 7)
+    out = evicted(script, 2 * PIECE + 1)
+    assert out.status == "done"
+    assert out.bytes == 3 * PIECE
+    assert evicted(script, 0).bytes == 0
+    assert evicted(script, 100 * PIECE).bytes == 7 * PIECE
+    # What was never written goes first, without a copy.
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=7)
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    assert a.result(waiting)["result"] == 0
+    untouched = a.call("alloc", bytes=4 * PIECE)["pointer"]
+    assert script.next(ev.Released).cause == "growth"
+    script.send(*script.grant(filling=False))
+    script.next(ev.Restored)
+    script.send(protocol.revoke(script.lease))
+    script.next(ev.Released)
+    out = evicted(script, 4 * PIECE)
+    assert (out.bytes, out.copied) == (4 * PIECE, 0)
+    assert a.call("free", pointer=untouched)["result"] == 0
+
+
+def test_a_scheduler_that_goes_while_a_grant_fills(make_script: Callable[..., Scripted]) -> None:
+    script, a, _ = make_script()
+    at_a = filled(script, a, 10 * PIECE, 7)
+    evicted(script, 10 * PIECE)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(*script.grant(3 * PIECE))
+    time.sleep(0.1)
+    script.disconnect()
+    attach = script.next(ev.Attach)
+    assert attach.reattach
+    assert not attach.leased
+    assert sum(usage.resident for usage in attach.usages) == 3 * PIECE
+    script.next(ev.Request)
+    assert a.waits(waiting)
+    script.send(*script.grant(ev.ALL))
+    assert a.result(waiting)["result"] == 0
+    assert a.holds(at_a + 4 * UNIT, 10 * PIECE - 4 * UNIT, 7)
+
+
+def test_memory_freed_while_a_grant_fills(make_script: Callable[..., Scripted]) -> None:
+    script, a, _ = make_script()
+    at_a, other = filled(script, a, 10 * PIECE, 7), filled(script, a, 2 * PIECE, 9)
+    evicted(script, 12 * PIECE)
+    waiting = a.start("fill", pointer=other, bytes=4, value=9, thread="t")
+    script.next(ev.Request)
+    script.send(*script.grant(3 * PIECE))
+    assert a.waits(waiting)
+    assert a.call("free", pointer=at_a)["result"] == 0
+    assert a.result(waiting)["result"] == 0
+    assert a.holds(other, 2 * PIECE, 9)
+
+
+def test_without_host_memory_the_rest_stays_and_a_grant_is_heard(
+    make_script: Callable[..., Scripted],
+) -> None:
+    pool = Pool(2 * CHUNK)
+    pool.order(limit=CHUNK, target=0, most=CHUNK)
+    script, a, _ = make_script(pool)
+    at_a = filled(script, a, 3 * CHUNK, 7)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(protocol.evict(1, script.gpu, 2 * CHUNK))
+    assert script.next(ev.Moving).bytes > 0
+    until(lambda: pool.figures().in_use == CHUNK)
+    # Room in the pool is used as soon as there is some.
+    pool.order(limit=2 * CHUNK, target=0, most=2 * CHUNK)
+    assert script.next(ev.Evicted).status == "done"
+    script.send(protocol.evict(2, script.gpu, CHUNK))
+    script.send(*script.grant(ev.ALL))
+    out = script.next(ev.Evicted)
+    assert (out.serial, out.status) == (2, "partial")
+    assert out.usage.resident == CHUNK
+    assert a.result(waiting)["result"] == 0
+    assert any("no memory left" in line for line in a.errors)
+    assert a.holds(at_a + 4 * UNIT, 3 * CHUNK - 4 * UNIT, 7)
+    pool.close()
+
+
+def test_memory_that_the_driver_gives_late_is_waited_for(
+    make_script: Callable[..., Scripted],
+) -> None:
+    script, a, _ = make_script(GPUSHARE_SIM_FAIL="cuMemCreate%gpushare:2")
+    pointer = a.call("alloc", bytes=4 * PIECE)["pointer"]
+    waiting = a.start("fill", pointer=pointer, bytes=4, value=8)
+    script.next(ev.Request)
+    script.send(*script.grant(ev.ALL))
+    assert script.next(ev.Restored).status == "done"
+    assert a.result(waiting)["result"] == 0
+
+
+Pair = tuple[Machine, Program, Program]
+#: Nine tenths of the GPU, in whole pieces.
+MOST = 28 * PIECE
+
+
+@pytest.fixture
+def make_pair(make_machine: MakeMachine) -> Callable[..., Pair]:
+    """Return a function that gives a machine and two programs, each of which takes nearly all of its GPU."""
+
+    def make(*flags: str, bandwidth: int = 400_000_000, **environ: str) -> Pair:
+        machine = make_machine(*flags, GPUSHARE_SIM_BANDWIDTH=str(bandwidth), **environ)
+        return machine, machine.program("a"), machine.program("b")
+
+    return make
+
+
+def one_in_each(pair: Pair) -> tuple[int, int]:
+    """Return the addresses of what both have filled; the second one's is on the GPU."""
+    _, a, b = pair
+    at_a = a.filled(MOST, 0x1111)
+    a.call("cell", phase="end")
+    at_b = b.filled(MOST, 0x2222)
+    b.call("cell", phase="end")
+    return at_a, at_b
+
+
+def moves(machine: Machine, kind: str) -> list[tuple[float, float]]:
+    """Return the beginning and the end of what moved."""
+    events = machine.control("history")["events"]
+    return [
+        (event["time"] - event["duration"], event["time"])
+        for event in events
+        if event["kind"] == kind and event["copied"]
+    ]
+
+
+def test_two_that_fill_the_gpu_swap_in_both_directions_at_once(
+    make_pair: Callable[..., Pair],
+) -> None:
+    pair = machine, a, b = make_pair()
+    at_a, at_b = one_in_each(pair)
+    for _ in range(3):
+        assert a.holds(at_a, MOST, 0x1111)
+        a.call("cell", phase="end")
+        assert b.holds(at_b, MOST, 0x2222)
+        b.call("cell", phase="end")
+    evictions, restores = moves(machine, "evict"), moves(machine, "restore")
+    assert len(restores) >= 5
+    assert all(any(start < out[1] < end for out in evictions) for start, end in restores)
+    events = machine.control("history")["events"]
+    assert {e["status"] for e in events if e["kind"] in ("evict", "restore")} == {"done"}
+    assert not a.errors
+    assert not b.errors
+
+
+@pytest.mark.parametrize("dies", ["scheduler", "who leaves", "who comes"])
+def test_a_death_in_the_middle_of_a_swap(make_pair: Callable[..., Pair], dies: str) -> None:
+    pair = machine, a, b = make_pair(bandwidth=100_000_000)
+    at_a, at_b = one_in_each(pair)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=0x1111)
+    machine.until(lambda: machine.group("b")["gpus"][0]["resident"] < MOST - 4 * PIECE)
+    if dies == "scheduler":
+        machine.kill_scheduler()
+        machine.start_scheduler()
+    else:
+        os.kill((b if dies == "who leaves" else a).pid, signal.SIGKILL)
+    if dies != "who comes":
+        assert a.result(waiting)["result"] == 0
+        assert a.holds(at_a, MOST, 0x1111)
+    if dies != "who leaves":
+        assert b.holds(at_b, MOST, 0x2222)
+
+
+def test_an_interrupt_in_the_middle_of_a_swap(make_pair: Callable[..., Pair]) -> None:
+    pair = machine, a, b = make_pair(bandwidth=100_000_000)
+    at_a, at_b = one_in_each(pair)
+    waiting = a.start("fill", pointer=at_a, bytes=4, value=9)
+    machine.until(lambda: machine.group("b")["gpus"][0]["resident"] < MOST - 4 * PIECE)
+    machine.control("cancel", group="group-a")
+    assert a.result(waiting)["result"] == 304
+    assert b.holds(at_b, MOST, 0x2222)
+    assert a.holds(at_a, MOST, 0x1111)

@@ -1,0 +1,678 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The pool of host memory as clients use it: several real processes over one table, with and without a scheduler's."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import UNIT, Machine
+
+HERE = Path(__file__).parent
+MIB = 1 << 20
+CHUNK = 16 * MIB
+MAGIC = 0x67707570
+HEADER = struct.Struct("=IIQII")
+ENTRY = struct.Struct("=QII")
+DATA = 2 * MIB
+SCHEDULER = 255
+PATIENCE = 30.0
+
+
+class Pool:
+    """A pool as the scheduler makes it, or one that the scheduler made."""
+
+    def __init__(self, chunks: int, fd: int | None = None) -> None:
+        self.chunks = chunks
+        if fd is not None:
+            self.fd = fd
+            self.memory = mmap.mmap(fd, HEADER.size + chunks * ENTRY.size)
+            return
+        self.fd = os.memfd_create("pool")
+        os.ftruncate(self.fd, DATA + chunks * CHUNK)
+        self.memory = mmap.mmap(self.fd, DATA)
+        self.header(limit=chunks)
+
+    def header(
+        self,
+        magic: int = MAGIC,
+        version: int = protocol.VERSION,
+        offset: int = DATA,
+        chunks: int | None = None,
+        limit: int = 0,
+    ) -> None:
+        count = self.chunks if chunks is None else chunks
+        HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit)
+
+    def entry(self, i: int) -> tuple[int, int, int]:
+        pinned_by, owner, prepared = ENTRY.unpack_from(self.memory, HEADER.size + i * ENTRY.size)
+        return pinned_by, owner, prepared
+
+    def put(self, i: int, *, pinned_by: int = 0, owner: int = 0, prepared: int = 0) -> None:
+        ENTRY.pack_into(self.memory, HEADER.size + i * ENTRY.size, pinned_by, owner, prepared)
+
+    def owned_by(self, owner: int) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[1] == owner]
+
+    def pinned_by(self, slot: int) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[0] >> slot & 1]
+
+    def prepared(self) -> list[int]:
+        return [i for i in range(self.chunks) if self.entry(i)[2]]
+
+    def sweep(self, slot: int) -> None:
+        """Clean up after a client that is dead."""
+        for i in range(self.chunks):
+            pinned_by, owner, prepared = self.entry(i)
+            self.put(
+                i,
+                pinned_by=pinned_by & ~(1 << slot),
+                owner=0 if owner == slot + 1 else owner,
+                prepared=prepared,
+            )
+
+    def close(self) -> None:
+        self.memory.close()
+        os.close(self.fd)
+
+
+class Client:
+    """A process that has host memory from pools."""
+
+    def __init__(self, program: Path, *pools: Pool) -> None:
+        self.process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            pass_fds=[pool.fd for pool in pools],
+        )
+
+    def start(self, *words: float | str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+
+    def answer(self) -> str:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().strip()
+        assert line, self.errors()
+        assert not line.startswith("broken"), line
+        return line
+
+    def call(self, *words: float | str) -> str:
+        self.start(*words)
+        return self.answer()
+
+    def offer(self, pool: Pool | None, slot: int = 0) -> None:
+        self.call("offer", -1 if pool is None else pool.fd, slot)
+
+    def take(self, bytes: int, value: int = 1) -> tuple[int, list[int]] | None:
+        answer = self.call("take", bytes, value)
+        if answer == "none":
+            return None
+        piece, *extents = (int(word) for word in answer.split())
+        return piece, extents
+
+    def taken(self, bytes: int, value: int = 1) -> int:
+        taken = self.take(bytes, value)
+        assert taken is not None
+        return taken[0]
+
+    def holds(self, piece: int, value: int = 1) -> bool:
+        return self.call("holds", piece, value) == "1"
+
+    @property
+    def owned(self) -> int:
+        """Chunks that it says it owns."""
+        return int(self.call("figures").split()[0]) // CHUNK
+
+    @property
+    def pinned_late(self) -> int:
+        return int(self.call("figures").split()[1]) // CHUNK
+
+    @property
+    def registered(self) -> int:
+        return int(self.call("figures").split()[2])
+
+    def maps(self, pool: Pool) -> int:
+        """Count the mappings of a pool."""
+        inode = os.fstat(pool.fd).st_ino
+        lines = Path(f"/proc/{self.process.pid}/maps").read_text().splitlines()
+        return sum(line.split()[4] == str(inode) for line in lines)
+
+    @property
+    def threads(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/task"))
+
+    @property
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
+
+    @property
+    def shared_bytes(self) -> int:
+        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+            if line.startswith("RssShmem:"):
+                return int(line.split()[1]) * 1024
+        raise AssertionError("no RssShmem")
+
+    def errors(self) -> str:
+        """End it and return what it said."""
+        self.process.kill()
+        return self.process.communicate()[1]
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[..., Path]:
+    """Return a function that compiles the program, with flags."""
+    import nvidia
+
+    include = next(
+        header.parent
+        for path in nvidia.__path__
+        for header in sorted(Path(path).glob("*/include/cuda.h"), reverse=True)
+    )
+    nvml = next(
+        header
+        for path in nvidia.__path__
+        for header in sorted(Path(path).glob("*/include/nvml.h"), reverse=True)
+    )
+    made: dict[tuple[str, ...], Path] = {}
+
+    def compile_with(*flags: str) -> Path:
+        if flags in made:
+            return made[flags]
+        folder, csrc = tmp_path_factory.mktemp("host_pool"), root / "csrc"
+        command = [sys.executable, str(csrc / "generate.py"), "--out", str(folder / "gen")]
+        command += ["--include", str(include), "--nvml", str(nvml)]
+        subprocess.run(command, check=True)
+        interop = csrc / "compat/interop"
+        command = ["cc", "-std=gnu11", "-O1", "-g", "-pthread", "-Wall", "-Wextra", "-Werror"]
+        command += ["-D_GNU_SOURCE", "-D__CUDA_API_VERSION_INTERNAL", f"-I{csrc / 'interposer'}"]
+        command += [f"-I{csrc}", f"-I{folder / 'gen'}", f"-I{interop}", "-isystem", str(include)]
+        command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
+        command += [*flags, "-o", str(folder / "host_pool")]
+        sources = (HERE / "host_pool.c", csrc / "interposer/host.c", csrc / "interposer/say.c")
+        subprocess.run([*command, *map(str, sources)], check=True)
+        made[flags] = folder / "host_pool"
+        return made[flags]
+
+    return compile_with
+
+
+@pytest.fixture
+def make_pool() -> Iterator[Callable[..., Pool]]:
+    pools: list[Pool] = []
+
+    def make(chunks: int, fd: int | None = None) -> Pool:
+        pools.append(Pool(chunks, fd))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def make_client(build: Callable[..., Path]) -> Iterator[Callable[..., Client]]:
+    clients: list[Client] = []
+
+    def make(*pools: Pool, flags: tuple[str, ...] = ()) -> Client:
+        clients.append(Client(build(*flags), *pools))
+        return clients[-1]
+
+    yield make
+    for client in clients:
+        client.process.kill()
+        client.process.communicate()
+
+
+MakePool = Callable[..., Pool]
+MakeClient = Callable[..., Client]
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_small_pieces_share_chunks(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(16)
+    client = make_client(pool)
+    client.offer(pool, slot=3)
+    pieces = []
+    for i in range(4):
+        taken = client.take(20 * MIB - 512, value=i + 1)
+        assert taken is not None
+        pieces.append(taken[0])
+        assert sum(taken[1]) == 20 * MIB - 512
+        assert all(0 < extent <= CHUNK for extent in taken[1])
+    assert len(pool.owned_by(4)) == client.owned == 5
+    assert all(client.holds(piece, i + 1) for i, piece in enumerate(pieces))
+    for piece in pieces:
+        client.call("give", piece)
+    assert pool.owned_by(4) == []
+    assert client.owned == 0
+
+
+def test_pieces_of_many_sizes_waste_little(make_pool: MakePool, make_client: MakeClient) -> None:
+    """Whatever was freed in between, free space in our own chunks is used before another is claimed."""
+    pool = make_pool(40)
+    client = make_client(pool)
+    client.offer(pool)
+    draw = random.Random(7)
+    units: dict[int, int] = {}
+    for _ in range(300):
+        if units and draw.random() < 0.45:
+            piece = draw.choice(list(units))
+            client.call("give", piece)
+            del units[piece]
+            continue
+        want, before = draw.randint(1, 23), client.owned
+        if sum(units.values()) + want > 40 * 8:
+            continue
+        free = before * 8 - sum(units.values())
+        piece = client.taken(want * 2 * MIB)
+        units[piece] = want
+        # The rest of a piece may have to share with what is scattered; it never claims beside room enough.
+        claimed = client.owned - before
+        assert claimed <= want // 8 + (free < want % 8)
+
+
+def test_memory_page_locked_ahead_is_there_for_a_move(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool, slot=5)
+    client.call("prepare", 4 * CHUNK)
+    until(lambda: len(pool.pinned_by(5)) == 4)
+    assert pool.owned_by(6) == []
+    client.taken(4 * CHUNK)
+    assert client.pinned_late == 0
+    assert pool.owned_by(6) == pool.pinned_by(5)
+    client.taken(CHUNK)
+    assert client.pinned_late == 1
+    assert len(pool.pinned_by(5)) == client.registered == 5
+
+
+def test_page_locking_ahead_goes_on_while_the_application_computes(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("gate", 1)
+    client.call("prepare", 3 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 3)
+
+
+def test_what_is_not_wanted_any_more_is_unlocked(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("prepare", 6 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 6)
+    kept = client.taken(2 * CHUNK)
+    client.call("prepare", 3 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 3)
+    client.call("prepare", 0)
+    until(lambda: pool.pinned_by(0) == pool.owned_by(1))
+    assert client.registered == 2
+    assert client.holds(kept)
+    client.call("give", kept)
+    until(lambda: pool.pinned_by(0) == [])
+    assert client.registered == 0
+
+
+def test_free_chunks_beyond_the_limit_are_unlocked_and_not_claimed(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(6)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("prepare", 6 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 6)
+    pool.header(limit=2)
+    until(lambda: pool.pinned_by(0) == [0, 1])
+    piece = client.taken(2 * CHUNK)
+    assert client.take(MIB) is None
+    assert pool.owned_by(1) == [0, 1]
+    assert client.holds(piece)
+
+
+def test_a_take_that_fails_leaves_nothing_behind(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    client.offer(pool)
+    piece = client.taken(20 * MIB)
+    before = pool.owned_by(1)
+    assert client.take(44 * MIB + 1) is None
+    assert pool.owned_by(1) == before
+    assert client.take(44 * MIB) is not None
+    assert client.holds(piece)
+
+
+def test_chunks_with_pages_are_preferred_and_nobody_elses_first(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(6)
+    pool.put(2, prepared=1, pinned_by=1 << 9)
+    pool.put(4, prepared=1)
+    pool.put(1, owner=SCHEDULER)
+    client = make_client(pool)
+    client.offer(pool)
+    order = []
+    for _ in range(5):
+        before = set(pool.owned_by(1))
+        client.taken(CHUNK)
+        order += [i for i in pool.owned_by(1) if i not in before]
+    assert order == [4, 2, 0, 3, 5]
+    assert set(order) <= set(pool.prepared())
+    assert client.take(CHUNK) is None
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"magic": 1},
+        {"version": 1},
+        {"chunks": 0},
+        {"chunks": 5},
+        {"chunks": 1 << 31},
+        {"offset": 64},
+        {"offset": DATA + 1},
+        {"offset": 1 << 62},
+    ],
+)
+def test_a_malformed_pool_is_refused(
+    make_pool: MakePool, make_client: MakeClient, header: dict[str, int]
+) -> None:
+    pool = make_pool(4)
+    pool.header(**header, limit=4)
+    client = make_client(pool)
+    client.offer(pool)
+    assert client.holds(client.taken(5 * CHUNK))
+    assert pool.owned_by(1) == []
+    said = client.errors().splitlines()
+    assert len(said) == 1
+    assert "pool of host memory cannot be used" in said[0]
+
+
+def test_a_place_out_of_range_is_refused(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    client.offer(pool, slot=64)
+    assert client.holds(client.taken(CHUNK))
+    assert not client.maps(pool)
+
+
+def test_a_driver_that_does_not_page_lock(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("refuse", 1)
+    pieces = [client.taken(3 * CHUNK, value=i) for i in range(2)]
+    client.call("prepare", 8 * CHUNK)
+    assert all(client.holds(piece, i) for i, piece in enumerate(pieces))
+    assert pool.pinned_by(0) == []
+    said = client.errors().splitlines()
+    assert len(said) == 1
+    assert "slower" in said[0]
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+@pytest.mark.parametrize("prepared", [0, 1])
+def test_a_moves_chunks_are_populated_by_several_threads(
+    make_pool: MakePool, make_client: MakeClient, prepared: int
+) -> None:
+    pool = make_pool(8)
+    for i in range(8):
+        pool.put(i, prepared=prepared)
+    client = make_client(pool)
+    client.offer(pool)
+    before = client.threads
+    client.call("company", 2)
+    piece = client.taken(7 * CHUNK + MIB)
+    assert client.call("company", 0) == "1"
+    assert client.holds(piece)
+    assert client.pinned_late == client.registered == client.owned == 8
+    assert pool.prepared() == pool.pinned_by(0) == list(range(8))
+    until(lambda: client.threads == before)
+
+
+@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
+@pytest.mark.parametrize("nth", [1, 2, 4, 6])
+@pytest.mark.parametrize("prepared", [0, 1])
+def test_one_chunk_that_cannot_be_populated_fails_the_take(
+    make_pool: MakePool,
+    make_client: MakeClient,
+    nth: int,
+    prepared: int,
+    flags: tuple[str, ...],
+) -> None:
+    pool = make_pool(8)
+    for i in range(8):
+        pool.put(i, prepared=prepared)
+    client = make_client(pool, flags=flags)
+    client.offer(pool)
+    kept = client.taken(2 * CHUNK)
+    client.call("fail_populating", nth, errno.ENOMEM)
+    assert client.take(6 * CHUNK) is None
+    assert len(pool.owned_by(1)) == client.owned == 2
+    piece = client.taken(6 * CHUNK, value=2)
+    assert client.holds(kept)
+    assert client.holds(piece, value=2)
+    assert client.registered == 8
+    assert "ThreadSanitizer" not in client.errors()
+
+
+def test_a_kernel_that_does_not_populate(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("fail_populating", 1, errno.EINVAL)
+    piece = client.taken(4 * CHUNK)
+    client.call("prepare", 6 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 6)
+    assert client.holds(piece)
+
+
+def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("prepare", 4 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 4)
+    piece = client.taken(2 * CHUNK)
+    client.call("end_context")
+    assert pool.pinned_by(0) == []
+    assert client.registered == 0
+    assert client.holds(piece)
+    client.call("give", piece)
+    client.taken(2 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 4)
+
+
+def test_another_schedulers_pool(make_pool: MakePool, make_client: MakeClient) -> None:
+    """What is in the earlier pool lives on; then the pool goes."""
+    first, second = make_pool(4), make_pool(4)
+    client = make_client(first, second)
+    client.offer(first, slot=1)
+    old = client.taken(20 * MIB, value=1)
+    client.offer(second, slot=2)
+    new = client.taken(20 * MIB, value=2)
+    assert len(first.owned_by(2)) == len(second.owned_by(3)) == 2
+    assert client.holds(old, 1)
+    assert client.holds(new, 2)
+    client.call("give", old)
+    until(lambda: not client.maps(first))
+    assert first.owned_by(2) == first.pinned_by(1) == []
+    assert client.maps(second)
+    assert client.holds(new, 2)
+
+
+def test_the_same_pool_again_is_kept(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    client.offer(pool, slot=1)
+    piece = client.taken(20 * MIB)
+    client.offer(pool, slot=1)
+    assert client.maps(pool) == 1
+    client.taken(12 * MIB)
+    assert len(pool.owned_by(2)) == 2
+    assert client.holds(piece)
+
+
+def test_the_descriptor_is_closed(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    before = client.descriptors
+    client.offer(pool)
+    client.taken(CHUNK)
+    pool.header(magic=1)
+    client.offer(pool)
+    assert client.descriptors == before
+
+
+def test_without_a_pool_memory_is_our_own_and_goes_back(make_client: MakeClient) -> None:
+    client = make_client()
+    client.offer(None)
+    before = client.shared_bytes
+    piece = client.taken(5 * CHUNK)
+    assert client.owned == 5
+    assert client.shared_bytes >= before + 5 * CHUNK
+    client.call("give", piece)
+    assert client.owned == 0
+    until(lambda: client.shared_bytes < before + CHUNK)
+    assert client.registered == 0
+
+
+def test_a_scheduler_without_a_pool_after_one_with(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    client.offer(pool)
+    old = client.taken(CHUNK, value=1)
+    client.offer(None)
+    new = client.taken(CHUNK, value=2)
+    assert len(pool.owned_by(1)) == 1
+    assert client.owned == 2
+    client.call("give", old)
+    until(lambda: not client.maps(pool))
+    assert client.holds(new, 2)
+
+
+def test_a_forked_child_has_nothing_of_it(make_pool: MakePool, make_client: MakeClient) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("prepare", 2 * CHUNK)
+    until(lambda: len(pool.pinned_by(0)) == 2)
+    piece = client.taken(20 * MIB)
+    owned = pool.owned_by(1)
+    assert client.call("fork") == "0"
+    assert pool.owned_by(1) == owned
+    assert client.holds(piece)
+
+
+@pytest.mark.parametrize("flags", [(), ("-fsanitize=thread",)], ids=["plain", "thread"])
+def test_many_at_once_in_one_pool(
+    make_pool: MakePool, make_client: MakeClient, flags: tuple[str, ...]
+) -> None:
+    """Processes take, fill, compare and give; one dies; the scheduler gives pages back and changes the limit."""
+    pool = make_pool(24)
+    clients = [make_client(pool, flags=flags) for _ in range(3)]
+    for slot, client in enumerate(clients):
+        client.offer(pool, slot)
+        client.start("stress", 2.5, slot)
+    victim, survivors = clients[0], clients[1:]
+    draw = random.Random(3)
+    end = time.monotonic() + 1.2
+    while time.monotonic() < end:
+        pool.header(limit=draw.randint(16, 24))
+        time.sleep(0.02)
+    until(lambda: pool.owned_by(1) != [])
+    victim.process.kill()
+    victim.process.wait()
+    left = pool.owned_by(1)
+    for client in survivors:
+        assert client.answer() == "ok"
+        client.call("prepare", 0)
+    assert pool.owned_by(1) == left
+    assert pool.owned_by(2) == pool.owned_by(3) == []
+    until(lambda: pool.pinned_by(1) == pool.pinned_by(2) == [])
+    pool.sweep(0)
+    pool.header(limit=24)
+    assert survivors[0].holds(survivors[0].taken(24 * CHUNK))
+    assert "ThreadSanitizer" not in "".join(client.errors() for client in survivors)
+
+
+def pool_of(machine: Machine, make_pool: MakePool) -> Pool:
+    """Open the pool that the machine's scheduler lends."""
+    assert machine.scheduler is not None
+    folder = Path(f"/proc/{machine.scheduler.pid}/fd")
+    link = next(fd for fd in folder.iterdir() if "memfd:gpushare-pool" in os.readlink(fd))
+    fd = os.open(link, os.O_RDWR | os.O_CLOEXEC)
+    return make_pool(HEADER.unpack(os.pread(fd, HEADER.size, 0))[3], fd)
+
+
+def owners(pool: Pool) -> set[int]:
+    return {pool.entry(i)[1] for i in range(pool.chunks)} - {0, SCHEDULER}
+
+
+def test_swapped_data_is_in_the_users_pool_and_goes_with_its_process(
+    machine: Machine, make_pool: MakePool
+) -> None:
+    pool = pool_of(machine, make_pool)
+    a, b, c = (machine.program(name) for name in "abc")
+    at = {}
+    for value, program in enumerate((a, b, c)):
+        at[value] = program.filled(160 * UNIT, value)
+        program.call("cell", phase="end")
+    until(lambda: len(owners(pool)) == 2)
+    os.kill(a.pid, signal.SIGKILL)
+    until(lambda: len(owners(pool)) == 1)
+    assert b.holds(at[1], 160 * UNIT, 1)
+    b.call("cell", phase="end")
+    assert c.holds(at[2], 160 * UNIT, 2)
+    for program in (b, c):
+        os.kill(program.pid, signal.SIGKILL)
+    until(lambda: owners(pool) == set())
+    until(lambda: all(pool.entry(i)[0] == 0 for i in range(pool.chunks)))
+
+
+def test_data_in_the_pool_of_a_scheduler_that_died(machine: Machine, make_pool: MakePool) -> None:
+    a, b = machine.program("a"), machine.program("b")
+    at_a = a.filled(192 * UNIT, 1)
+    a.call("cell", phase="end")
+    at_b = b.filled(192 * UNIT, 2)
+    b.call("cell", phase="end")
+    earlier = pool_of(machine, make_pool)
+    machine.kill_scheduler()
+    machine.start_scheduler()
+    assert a.holds(at_a, 192 * UNIT, 1)
+    a.call("cell", phase="end")
+    assert b.holds(at_b, 192 * UNIT, 2)
+    until(lambda: owners(earlier) == set())
+    assert len(owners(pool_of(machine, make_pool))) == 1

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The pool of host memory, with real pages and real processes."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare._protocol import ffi, lib
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.pool import CHUNK, SLOTS, Pool
+from tests.scheduler.client import PATIENCE, FakeClient
+from tests.scheduler.conftest import Start
+
+#: Claims chunks with the slot that it is told, says so, and waits to be ended.
+HOLDER = """
+import mmap, sys
+from jupyter_gpushare._protocol import ffi, lib
+descriptor, slot = int(sys.argv[1]), int(sys.stdin.readline())
+buffer = ffi.from_buffer(mmap.mmap(descriptor, 1 << 21))
+table = ffi.cast("struct gpushare_pool *", buffer)
+for i in 1, 3:
+    assert lib.gpushare_pool_claim(table.chunks + i, slot + 1)
+    lib.gpushare_pool_set_pinned(table.chunks + i, slot, True)
+lib.gpushare_pool_set_pinned(table.chunks + 5, slot, True)
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Table:
+    """A pool as a client maps it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.map = mmap.mmap(descriptor, 1 << 21)
+        self.buffer = ffi.from_buffer(self.map)
+        self.pool = ffi.cast("struct gpushare_pool *", self.buffer)
+
+    def chunk(self, index: int) -> Any:
+        return self.pool.chunks + index
+
+    def close(self) -> None:
+        ffi.release(self.buffer)
+        self.map.close()
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    pool = Pool(64 * CHUNK)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def table(pool: Pool) -> Iterator[Table]:
+    table = Table(pool.descriptor)
+    yield table
+    table.close()
+
+
+def test_a_new_pool_takes_no_memory_and_lends_none(pool: Pool, table: Table) -> None:
+    assert table.pool.magic == lib.GPUSHARE_POOL_MAGIC
+    assert table.pool.chunk_count == 64
+    assert table.pool.limit == 0
+    assert os.fstat(pool.descriptor).st_size == table.pool.data_offset + 64 * CHUNK
+    assert pool.allocated() < CHUNK
+
+
+def test_nobody_can_make_it_smaller(pool: Pool) -> None:
+    with pytest.raises(PermissionError):
+        os.ftruncate(pool.descriptor, 4096)
+
+
+def test_pages_are_made_up_to_the_target_and_given_back(pool: Pool, table: Table) -> None:
+    pool.order(limit=32 * CHUNK, target=8 * CHUNK - 1, most=32 * CHUNK)
+    until(lambda: pool.figures().prepared == 8 * CHUNK)
+    assert 8 * CHUNK <= pool.allocated() < 9 * CHUNK
+    assert lib.gpushare_pool_claim(table.chunk(0), 1)
+    lib.gpushare_pool_set_pinned(table.chunk(2), 0, True)
+    pool.order(limit=32 * CHUNK, target=0, most=0)
+    until(lambda: pool.allocated() < 3 * CHUNK)
+    # In use, and page-locked: these keep their pages.
+    assert pool.allocated() >= 2 * CHUNK
+    assert lib.gpushare_pool_is_prepared(table.chunk(2))
+    assert not lib.gpushare_pool_is_prepared(table.chunk(3))
+    lib.gpushare_pool_return(table.chunk(0))
+    lib.gpushare_pool_set_pinned(table.chunk(2), 0, False)
+    until(lambda: pool.allocated() < CHUNK)
+
+
+def test_the_limit_leaves_out_what_is_in_use_beyond_it(pool: Pool, table: Table) -> None:
+    pool.order(limit=32 * CHUNK, target=0, most=0)
+    assert table.pool.limit == 32
+    for index in (20, 30, 31):
+        assert lib.gpushare_pool_claim(table.chunk(index), 1)
+    pool.order(limit=10 * CHUNK, target=0, most=0)
+    assert table.pool.limit == 7
+    pool.order(limit=2 * CHUNK, target=0, most=0)
+    assert table.pool.limit == 0
+
+
+def test_a_target_beyond_the_limit_is_cut(pool: Pool) -> None:
+    pool.order(limit=3 * CHUNK, target=20 * CHUNK, most=20 * CHUNK)
+    until(lambda: pool.figures().prepared == 3 * CHUNK)
+
+
+def test_a_process_keeps_its_slot_until_it_is_dead(pool: Pool, table: Table) -> None:
+    pool.order(limit=32 * CHUNK, target=0, most=32 * CHUNK)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(pool.descriptor)],
+        pass_fds=[pool.descriptor],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        mine, slot = pool.lend(os.getpid()), pool.lend(holder.pid)
+        assert mine is not None
+        assert slot is not None
+        assert mine != slot
+        holder.stdin.write(f"{slot}\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "holds\n"
+        assert lib.gpushare_pool_claim(table.chunk(0), mine + 1)
+        lib.gpushare_pool_set_pinned(table.chunk(1), mine, True)
+        assert pool.lend(holder.pid, again=True) == slot
+        pool.reap()
+        assert pool.figures().in_use == 3 * CHUNK
+        holder.kill()
+        # Not waited for: dead is dead, also while nobody has asked for the status.
+        until(lambda: pool.reap() or slot not in pool.lent)
+        assert pool.figures().in_use == CHUNK
+        assert lib.gpushare_pool_owner(table.chunk(0)) == mine + 1
+        assert lib.gpushare_pool_pinned_by(table.chunk(1)) == 1 << mine
+        assert lib.gpushare_pool_pinned_by(table.chunk(5)) == 0
+
+
+def test_a_process_that_runs_another_program_holds_nothing(pool: Pool, table: Table) -> None:
+    pool.order(limit=32 * CHUNK, target=0, most=32 * CHUNK)
+    slot = pool.lend(os.getpid())
+    assert slot is not None
+    assert lib.gpushare_pool_claim(table.chunk(0), slot + 1)
+    assert pool.lend(os.getpid(), again=True) == slot
+    assert lib.gpushare_pool_owner(table.chunk(0)) == slot + 1
+    assert pool.lend(os.getpid()) == slot
+    assert lib.gpushare_pool_owner(table.chunk(0)) == 0
+
+
+def test_where_no_process_can_be_watched_its_start_tells(
+    monkeypatch: pytest.MonkeyPatch, pool: Pool
+) -> None:
+    def refuse(pid: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as holder:
+        slot = pool.lend(holder.pid)
+        assert slot is not None
+        pool.reap()
+        assert slot in pool.lent
+        holder.kill()
+        until(lambda: pool.reap() or slot not in pool.lent)
+        assert pool.lend(holder.pid) is None
+
+
+def test_no_slot_beyond_the_last(pool: Pool) -> None:
+    holders = [
+        subprocess.Popen(["cat"], stdin=subprocess.PIPE) for _ in range(SLOTS)
+    ]  # fmt: skip
+    try:
+        assert {pool.lend(h.pid) for h in holders} == set(range(SLOTS))
+        assert pool.lend(os.getpid()) is None
+        holders[7].kill()
+        until(lambda: pool.lend(os.getpid()) == 7)
+    finally:
+        for holder in holders:
+            holder.kill()
+            assert holder.stdin is not None
+            holder.stdin.close()
+            holder.wait()
+
+
+def test_the_pool_comes_with_the_welcome(start: Start) -> None:
+    scheduler = start("--host-memory", "1G")
+    with scheduler.client("a") as client, FakeClient(scheduler.path, "b", backend="plain") as other:
+        assert client.pool is not None
+        table = Table(client.pool)
+        try:
+            assert table.pool.magic == lib.GPUSHARE_POOL_MAGIC
+            assert table.pool.limit == (1 << 30) // CHUNK
+        finally:
+            table.close()
+        other.attach()
+        assert other.pool is None
+
+
+def test_host_memory_is_made_ready_when_contention_is_in_sight(start: Start) -> None:
+    """The GPU has 8 GiB."""
+    scheduler = start("--host-memory", "1G")
+
+    def pool() -> Any:
+        with scheduler.control() as control:
+            return control.request("status")["status"]["host"]["pool"]
+
+    with scheduler.client("a") as a:
+        a.grow(6 << 30)
+        assert pool()["prepared"] == 0
+        with scheduler.client("b") as b:
+            b.grow(1 << 30)
+            assert b.usage is not None
+            assert a.usage is not None
+            # What is on the GPU may have to leave it: the newcomer has nothing there yet.
+            a.change(replace(a.usage, resident=6 << 30))
+            assert a.expect(ev.Prepare).bytes == 1 << 30
+            b.change(replace(b.usage, resident=1 << 30))
+            assert b.expect(ev.Prepare).bytes == 1 << 30
+            until(lambda: pool()["prepared"] == 1 << 30)
+            assert (pool()["limit"], pool()["in_use"], pool()["pinned"]) == (1 << 30, 0, 0)
+    # The processes live on, but nobody is there to use it.
+    until(lambda: pool()["prepared"] == 0)
