@@ -481,7 +481,7 @@ def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMa
     """The other works on, so that the memory comes with the next lease: what would wait for itself is told so."""
     machine = make_machine("--quantum", "600")
     other = machine.program("b")
-    pointer = other.filled(96 * UNIT, 1)
+    other.filled(96 * UNIT, 1)
     assert other.call("hold")["result"] == 0
     code = (
         NODES
