@@ -16,6 +16,7 @@ Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", 
 Growth = Literal["resident", "swapped", "device", "cap", "host"]
 MoveStatus = Literal["done", "partial", "failed"]
 AntiThrash = Literal["auto", "on", "off"]
+Priority = Literal["interactive", "background"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
 #: As ``Room.resident``: the room for all that is promised is there.
@@ -175,6 +176,22 @@ class Rename:
 
 
 @dataclass(frozen=True, slots=True)
+class Adjust:
+    """People ask something for a group; what is None stays as it is.
+
+    ``limit``: bytes of footprint on each GPU, 0 for none. ``later``: remember it for a group that has no process yet.
+    """
+
+    group: str
+    priority: Priority | None = None
+    keep: bool | None = None
+    frozen: bool | None = None
+    limit: int | None = None
+    exclusive: bool | None = None
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
@@ -212,7 +229,7 @@ class Tick:
 
 Event = (
     Attach | Detach | Request | Burst | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Cell | Cancel | Release | Rename | Configure | Device | HostMemory | Notice | Tick
+    | Cell | Cancel | Release | Rename | Adjust | Configure | Device | HostMemory | Notice | Tick
 )  # fmt: skip
 
 

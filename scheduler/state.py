@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .events import Backend, Grow
+from .events import Backend, Grow, Priority
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding"]
 
@@ -207,6 +207,21 @@ class Totals:
     restored: int = 0
 
 
+@dataclass(slots=True)
+class Wishes:
+    """What people asked for a group."""
+
+    priority: Priority = "interactive"
+    #: Its memory stays on the GPU while it is idle, as long as nobody has waited for it too long.
+    keep: bool = False
+    #: It is granted nothing until it is thawed.
+    frozen: bool = False
+    #: Bytes of footprint on each GPU; 0: no limit.
+    limit: int = 0
+    #: The cell that is open keeps its lease to its end.
+    exclusive: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Group:
     """A lease group: the unit that is granted, on all the GPUs that it uses, or nothing."""
@@ -217,6 +232,7 @@ class Group:
     clients: dict[int, Client] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
+    wishes: Wishes = field(default_factory=Wishes)
     #: The lease, while any client has not given it back; and those clients.
     lease: int | None = None
     granted: dict[int, Client] = field(default_factory=dict)

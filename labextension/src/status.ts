@@ -1,20 +1,38 @@
 // SPDX-License-Identifier: BSD-3-Clause
 /**
  * What `GET gpushare/api/status` answers: the scheduler's status (docs/control.md)
- * with what the server adds. Sizes are bytes, times and durations seconds.
+ * with what the server adds (docs/lab.md). Sizes are bytes, times and durations seconds.
  */
 export interface IStatus {
+  /** Names the server process whose deltas continue this state. */
+  stream: string;
+  /** The number of the last delta that this state takes in. */
+  sequence: number;
   /** Whether the GPU is shared, and if not, why. */
   availability: ICode;
-  /** The number of the last hint that this answer takes in. */
-  hint: number;
+  /** What the viewer may do. */
+  may: { adjust: boolean; settings: boolean };
+  settings: ISettings | null;
   /** The scheduler's clock when it answered. */
   time: number;
   gpus: IGpu[];
   host: IHost | null;
   groups: IGroup[];
   notices: INotice[];
+  /** Kernels of this server that do not share the GPU. */
+  unshared: IUnshared[];
+  /** Only if somebody who looks wants it. */
+  timeline: ITimeline | null;
 }
+
+/** How the GPUs are shared. */
+export interface ISettings {
+  quantum: number | 'auto';
+  anti_thrash: AntiThrash;
+  policy: string;
+}
+
+export type AntiThrash = 'auto' | 'on' | 'off';
 
 export interface IHost {
   budget: number;
@@ -45,6 +63,8 @@ export interface IGpu {
   foreign: number;
   ghosts: number;
   free: number;
+  /** Percent of the time in which some kernel ran, or null if NVML does not say. */
+  utilization: number | null;
 }
 
 export type State =
@@ -60,11 +80,51 @@ export interface IGroup {
   position: number | null;
   reason: ICode | null;
   yields_in: number | null;
-  estimate: number | null;
-  cell: { msg_id: string; since: number } | null;
+  estimate: IEstimate | null;
+  wishes: IWishes;
+  cell: ICell | null;
+  last_cell: Omit<ICell, 'since'> | null;
   gpus: IShare[];
-  /** The notebook of this server that it belongs to. */
-  session: ISession | null;
+  /** The documents of this server that use the kernel. */
+  sessions: ISession[];
+  totals: ITotals;
+  /** The scheduler's clock when it said all this: what counts up or down, counts from here. */
+  at: number;
+}
+
+/** How long one that waits has to wait still. */
+export interface IEstimate {
+  seconds: number;
+  low: number;
+  high: number;
+}
+
+export type Priority = 'interactive' | 'background';
+
+/** What people asked for a group. */
+export interface IWishes {
+  priority: Priority;
+  keep: boolean;
+  frozen: boolean;
+  limit: number;
+  exclusive: boolean;
+}
+
+export interface ICell {
+  msg_id: string;
+  since: number;
+  /** Seconds for which it has waited for the GPU, and run on it. */
+  waited: number;
+  ran: number;
+}
+
+export interface ITotals {
+  bursts: number;
+  waits: number;
+  waited: number;
+  ran: number;
+  evicted: number;
+  restored: number;
 }
 
 /** What a group has on one GPU. */
@@ -89,4 +149,47 @@ export interface INotice {
   code: string;
   params: Params;
   time: number;
+}
+
+export interface IUnshared {
+  kernel_id: string;
+  code: string;
+  params: Params;
+  sessions: ISession[];
+}
+
+/** What happened in the last minutes. */
+export interface ITimeline {
+  /** The time from which on it is known. */
+  start: number;
+  spans: ISpan[];
+  /** Utilisation of the GPUs: time, uuid, percent. */
+  samples: [number, string, number][];
+}
+
+export interface ISpan {
+  id: number;
+  group: string;
+  name: string;
+  kind: 'burst' | 'wait' | 'in' | 'out';
+  start: number;
+  /** Null while it lasts. */
+  end: number | null;
+  gpu: string | null;
+  bytes: number;
+}
+
+/** What the server pushes. */
+export interface IDelta {
+  stream: string;
+  sequence: number;
+  time: number;
+  set: Partial<
+    Pick<IStatus, 'availability' | 'host' | 'settings' | 'notices' | 'unshared'>
+  >;
+  gpus: IGpu[];
+  groups: Omit<IGroup, 'at'>[];
+  removed: string[];
+  spans: ISpan[];
+  samples: ITimeline['samples'];
 }

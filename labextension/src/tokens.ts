@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { Token } from '@lumino/coreutils';
+import type { IDisposable } from '@lumino/disposable';
+import type { ISignal } from '@lumino/signaling';
+
+import type { AntiThrash, IGroup, IStatus, Priority } from './status';
+
+/** The state of the shared GPUs as this page knows it. */
+export interface IGpuShareModel {
+  /** The state, or null before the first answer. A new object after each change. */
+  readonly status: IStatus | null;
+  /** Emitted when there is a new status. */
+  readonly changed: ISignal<IGpuShareModel, void>;
+  /** The scheduler's clock now, in seconds, as far as this page can tell. */
+  readonly now: number;
+  /** What people set; read it again when `changed` comes. */
+  readonly preferences: IPreferences;
+  /**
+   * Keep the state up to date until the returned object is disposed. It costs nothing
+   * while the page is hidden.
+   */
+  look(options?: { timeline?: boolean }): IDisposable;
+  /** The group of a kernel, or null if the kernel has not used the GPU. */
+  groupOf(kernelId: string | null | undefined): IGroup | null;
+  /**
+   * Ask the server to do something.
+   *
+   * @throws Error - with the server's sentence, if it refuses or does not answer.
+   */
+  act(action: IAction): Promise<void>;
+}
+
+export const IGpuShareModel = new Token<IGpuShareModel>(
+  'jupyter-gpushare:IGpuShareModel',
+  'The state of the GPUs that notebooks share, and the actions on it.'
+);
+
+export type IAction =
+  | { op: 'release' | 'offload'; group: string }
+  | {
+      op: 'adjust';
+      group: string;
+      priority?: Priority;
+      keep?: boolean;
+      frozen?: boolean;
+      limit?: number;
+    }
+  | { op: 'settings'; quantum?: number | 'auto'; anti_thrash?: AntiThrash };
+
+/** What people set in JupyterLab's settings editor (schema/plugin.json). */
+export interface IPreferences {
+  /** Whether a notification comes when a cell waits for the GPU, and after how many seconds. */
+  notify: boolean;
+  notificationDelay: number;
+  /** Minutes of the timeline. */
+  history: number;
+  side: 'left' | 'right';
+  /** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */
+  units: 'binary' | 'decimal';
+  statusBar: 'state' | 'state-and-memory' | 'none';
+}
+
+/**
+ * The commands. Each takes `{ group }`, a group's id; without it, it means the notebook
+ * or console in front.
+ */
+export namespace CommandIds {
+  /** Show the panel. */
+  export const openPanel = 'gpushare:open-panel';
+  /** Go to the notebook. */
+  export const goTo = 'gpushare:go-to';
+  /** End the burst, so that others can run. */
+  export const release = 'gpushare:release';
+  /** End the burst and move the memory to the host; asks first. */
+  export const offload = 'gpushare:offload';
+  /** `{ priority }`: 'interactive' or 'background'. */
+  export const setPriority = 'gpushare:set-priority';
+  /** Keep the memory on the GPU, or no longer. */
+  export const toggleKeep = 'gpushare:toggle-keep';
+  /** Freeze, or thaw; freezing asks first. */
+  export const toggleFrozen = 'gpushare:toggle-frozen';
+  /** Set a limit to its memory; asks for it. */
+  export const setLimit = 'gpushare:set-limit';
+  /** `{ anti_thrash }`: 'auto', 'on' or 'off'; 'on' and 'off' ask first. */
+  export const setAntiThrash = 'gpushare:set-anti-thrash';
+  /** Set the quantum; asks for it. */
+  export const setQuantum = 'gpushare:set-quantum';
+}
