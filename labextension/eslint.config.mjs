@@ -44,8 +44,17 @@ export default tseslint.config(
     }
   },
   {
-    files: ['*.config.js'],
-    languageOptions: { sourceType: 'commonjs', globals: { module: 'writable' } }
+    files: ['*.js'],
+    languageOptions: {
+      sourceType: 'commonjs',
+      globals: {
+        globalThis: 'readonly',
+        module: 'writable',
+        MouseEvent: 'readonly',
+        navigator: 'readonly',
+        require: 'readonly'
+      }
+    }
   },
   prettier
 );

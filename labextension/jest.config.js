@@ -1,21 +1,45 @@
 // SPDX-License-Identifier: BSD-3-Clause
+
+// These come as ES modules, which Jest's CommonJS cannot read as they are.
+const MODULES = [
+  '@jupyter',
+  '@jupyterlab',
+  '@microsoft',
+  '@rjsf',
+  'exenv-es6',
+  'lib0',
+  'nanoid',
+  'vscode-ws-jsonrpc',
+  'y-protocols',
+  'y-websocket',
+  'yjs'
+];
+
 module.exports = {
-  preset: 'ts-jest',
-  testEnvironment: 'node',
-  testMatch: ['<rootDir>/src/**/__tests__/*.spec.ts'],
+  testEnvironment: 'jsdom',
+  testMatch: ['<rootDir>/src/**/__tests__/**/*.spec.{ts,tsx}'],
+  setupFiles: ['<rootDir>/jest.setup.js'],
   transform: {
-    '^.+\\.tsx?$': [
+    // `tsc` checks the types, of the tests too.
+    '\\.[jt]sx?$': [
       'ts-jest',
       {
+        diagnostics: false,
         tsconfig: {
-          module: 'commonjs',
-          esModuleInterop: true,
-          strict: true,
-          noUncheckedIndexedAccess: true,
+          allowJs: true,
           composite: false,
+          esModuleInterop: true,
+          isolatedModules: true,
+          jsx: 'react',
+          module: 'commonjs',
           target: 'ES2020'
         }
       }
     ]
+  },
+  transformIgnorePatterns: [`/node_modules/(?!(${MODULES.join('|')})/)`],
+  moduleNameMapper: {
+    '\\.css$': '<rootDir>/src/__tests__/empty.ts',
+    '\\.svg$': '<rootDir>/src/__tests__/picture.ts'
   }
 };

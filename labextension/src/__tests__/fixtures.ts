@@ -1,23 +1,65 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { nullTranslator } from '@jupyterlab/translation';
+import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate } from '@lumino/disposable';
+import { Signal } from '@lumino/signaling';
 
-import type { IGroup, IStatus } from '../status';
+import type {
+  IGroup,
+  ISession,
+  ISpan,
+  IStatus,
+  ITimeline,
+  IWishes
+} from '../status';
+import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
 
-const GiB = 1024 ** 3;
+export const GiB = 1024 ** 3;
 
 /** A text whose spaces are ordinary ones. */
 export function plain(text: string): string {
   return text.replace(/\u00a0/g, ' ');
 }
 
-/** English, as JupyterLab's null translator gives it. */
-export const trans = {
-  __: (message: string, ...values: unknown[]): string =>
-    message.replace(/%(\d)/g, (_, index: string) =>
-      plain(String(values[Number(index) - 1]))
-    )
-} as TranslationBundle;
+/** English, as JupyterLab has it without a language pack. */
+export const trans: TranslationBundle = nullTranslator.load('jupyter_gpushare');
 
+export const PREFERENCES: IPreferences = {
+  notify: true,
+  notificationDelay: 10,
+  history: 5,
+  side: 'right',
+  units: 'binary',
+  statusBar: 'state-and-memory'
+};
+
+export function makeWishes(changes: Partial<IWishes> = {}): IWishes {
+  return {
+    priority: 'interactive',
+    keep: false,
+    frozen: false,
+    limit: 0,
+    exclusive: false,
+    ...changes
+  };
+}
+
+/** A notebook of this server that uses the kernel. */
+export function makeSession(
+  path: string,
+  kernel: string,
+  type = 'notebook'
+): ISession {
+  return {
+    path,
+    name: path.slice(path.lastIndexOf('/') + 1),
+    type,
+    kernel_id: kernel
+  };
+}
+
+/** A group of the notebook `<id>.ipynb`, whose kernel's id is its own. */
 export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
   return {
     id,
@@ -29,7 +71,9 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
     reason: null,
     yields_in: null,
     estimate: null,
+    wishes: makeWishes(),
     cell: null,
+    last_cell: null,
     gpus: [
       {
         uuid: 'GPU-0',
@@ -40,15 +84,54 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
         context: 0
       }
     ],
-    session: null,
+    sessions: [makeSession(`${id}.ipynb`, id)],
+    totals: {
+      bursts: 3,
+      waits: 1,
+      waited: 2.1,
+      ran: 12,
+      evicted: 2 * GiB,
+      restored: 0
+    },
+    at: 100,
     ...changes
   };
 }
 
+/** A group that waits behind one whose name is `train.ipynb`. */
+export function makeWaiting(
+  id: string,
+  position: number,
+  changes: Partial<IGroup> = {}
+): IGroup {
+  return makeGroup(id, {
+    state: 'waiting',
+    since: 98,
+    position,
+    reason: {
+      code: 'needs_memory',
+      params: {
+        need: 60 * GiB,
+        lack: 15 * GiB,
+        holder: 'train',
+        holder_name: 'deep/train.ipynb',
+        yields_in: 3
+      }
+    },
+    estimate: { seconds: 4, low: 2, high: 9 },
+    cell: { msg_id: `${id}-cell`, since: 98, waited: 2, ran: 0 },
+    ...changes
+  });
+}
+
+/** A status at second 100, on one GPU. */
 export function makeStatus(...groups: IGroup[]): IStatus {
   return {
+    stream: 'stream',
+    sequence: 1,
     availability: { code: 'ok', params: {} },
-    hint: 1,
+    may: { adjust: true, settings: true },
+    settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'fcfs' },
     time: 100,
     gpus: [
       {
@@ -63,11 +146,88 @@ export function makeStatus(...groups: IGroup[]): IStatus {
         contexts: GiB,
         foreign: 2 * GiB,
         ghosts: 0,
-        free: 5 * GiB
+        free: 5 * GiB,
+        utilization: 40
       }
     ],
     host: { budget: 64 * GiB, swapped: 2 * GiB, promised: 6 * GiB },
     groups,
-    notices: []
+    notices: [],
+    unshared: [],
+    timeline: null
   };
+}
+
+export function makeSpan(
+  id: number,
+  group: string,
+  changes: Partial<ISpan> = {}
+): ISpan {
+  return {
+    id,
+    group,
+    name: `${group}.ipynb`,
+    kind: 'burst',
+    start: 80,
+    end: 90,
+    gpu: null,
+    bytes: 0,
+    ...changes
+  };
+}
+
+export function makeTimeline(...spans: ISpan[]): ITimeline {
+  return { start: 0, spans, samples: [] };
+}
+
+/** A model whose state the test sets. */
+export class FakeModel implements IGpuShareModel {
+  constructor(status: IStatus | null = null) {
+    this._status = status;
+    this.now = status?.time ?? 0;
+  }
+
+  get status(): IStatus | null {
+    return this._status;
+  }
+  set status(status: IStatus | null) {
+    this._status = status;
+    this.now = status?.time ?? this.now;
+    this.changed.emit();
+  }
+
+  look(options: { timeline?: boolean } = {}): IDisposable {
+    this.looks.push(options);
+    return new DisposableDelegate(() => {
+      this.looks.splice(this.looks.indexOf(options), 1);
+    });
+  }
+
+  groupOf(kernelId: string | null | undefined): IGroup | null {
+    return (
+      this._status?.groups.find(
+        group =>
+          group.id === kernelId ||
+          group.sessions.some(session => session.kernel_id === kernelId)
+      ) ?? null
+    );
+  }
+
+  act(action: IAction): Promise<void> {
+    this.acts.push(action);
+    return this.refusal
+      ? Promise.reject(new Error(this.refusal))
+      : Promise.resolve();
+  }
+
+  /** What it was asked to do. */
+  readonly acts: IAction[] = [];
+  readonly changed = new Signal<this, void>(this);
+  /** Who looks now. */
+  readonly looks: { timeline?: boolean }[] = [];
+  now: number;
+  preferences = PREFERENCES;
+  /** The sentence with which the server refuses, if it does. */
+  refusal = '';
+  private _status: IStatus | null;
 }
