@@ -193,3 +193,37 @@ export interface IDelta {
   spans: ISpan[];
   samples: ITimeline['samples'];
 }
+
+/** Whether a group has the GPU now; one that only keeps its lease is idle to people. */
+export function isRunning(group: IGroup): boolean {
+  return (
+    ['running', 'yielding', 'moving'].includes(group.state) ||
+    (group.state === 'held' && group.cell !== null)
+  );
+}
+
+/** Whether a kernel is the group's. */
+export function isOf(
+  group: IGroup,
+  kernelId: string | null | undefined
+): boolean {
+  return (
+    group.id === kernelId ||
+    group.sessions.some(session => session.kernel_id === kernelId)
+  );
+}
+
+/** Bytes of a group on all GPUs; `resident` is all that is there, also what cannot move. */
+export function memoryOf(group: IGroup): {
+  resident: number;
+  swapped: number;
+  total: number;
+} {
+  const sum = { resident: 0, swapped: 0, total: 0 };
+  for (const share of group.gpus) {
+    sum.resident += share.resident + share.pinned;
+    sum.swapped += share.swapped;
+    sum.total += share.footprint + share.pinned;
+  }
+  return sum;
+}

@@ -1,8 +1,32 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { formatBytes, formatDuration } from './format';
-import type { ICode, IGroup, Params } from './status';
+import type { Units } from './format';
+import {
+  formatBytes,
+  formatDuration,
+  formatExactly,
+  formatInterval
+} from './format';
+import type {
+  ICell,
+  ICode,
+  IEstimate,
+  IGroup,
+  IUnshared,
+  IWishes,
+  Params
+} from './status';
+
+/** What groups are called, by their ids. */
+export type Names = ReadonlyMap<string, string>;
+
+/** How this page words things. */
+export interface IWording {
+  trans: TranslationBundle;
+  units: Units;
+  names: Names;
+}
 
 /** A statement, and what to do about it. */
 export interface IExplanation {
@@ -18,14 +42,13 @@ export function shortName(name: string): string {
 }
 
 /** What a notebook is called in a sentence. */
-function wordName(name: unknown): string {
-  return typeof name === 'string'
-    ? shortName(name).replace(/\.ipynb$/, '')
-    : '';
+export function wordName(name: unknown): string {
+  return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
 }
 
-function size(params: Params, key: string): string {
-  return formatBytes(Number(params[key] ?? 0));
+function number(params: Params, key: string): number {
+  const value = Number(params[key]);
+  return Number.isFinite(value) ? value : 0;
 }
 
 function text(params: Params, key: string): string {
@@ -35,18 +58,36 @@ function text(params: Params, key: string): string {
     : '';
 }
 
-function holder(params: Params, key: string, trans: TranslationBundle): string {
-  return wordName(params[key]) || trans.__('another notebook');
+/** The group that `key` names, as it is called now; the scheduler knows older names. */
+function groupName(params: Params, key: string, wording: IWording): string {
+  const said = params[`${key}_name`];
+  return (
+    wordName(wording.names.get(text(params, key))) ||
+    (typeof said === 'string' ? wordName(shortName(said)) : '') ||
+    wording.trans.__('another notebook')
+  );
+}
+
+/** "a, b", or nothing. */
+function victims(params: Params): string {
+  const names = params['victims'];
+  return Array.isArray(names)
+    ? names
+        .filter((name): name is string => typeof name === 'string')
+        .map(name => wordName(shortName(name)))
+        .join(', ')
+    : '';
 }
 
 /** "x yields in 3 s", or "x has the GPU" where nobody can say when. */
 function yields(
   params: Params,
   key: string,
-  trans: TranslationBundle,
+  wording: IWording,
   elapsed: number
 ): string {
-  const name = holder(params, 'holder_name', trans);
+  const { trans } = wording;
+  const name = groupName(params, 'holder', wording);
   const left = params[key];
   if (typeof left !== 'number') {
     return trans.__('%1 has the GPU', name);
@@ -63,84 +104,172 @@ function yields(
  */
 export function reasonText(
   reason: ICode | null,
-  trans: TranslationBundle,
+  wording: IWording,
   elapsed = 0
 ): string {
+  const { trans, units } = wording;
   const { code, params } = reason ?? { code: '', params: {} };
+  const size = (key: string): string => formatBytes(number(params, key), units);
+  const left = (): string =>
+    formatDuration(number(params, 'until_in') - elapsed);
   switch (code) {
     case 'needs_memory':
       return trans.__(
         'needs %1, lacks %2: %3',
-        size(params, 'need'),
-        size(params, 'lack'),
-        yields(params, 'yields_in', trans, elapsed)
+        size('need'),
+        size('lack'),
+        yields(params, 'yields_in', wording, elapsed)
       );
     case 'serialised':
       return trans.__(
         'one notebook at a time: %1',
-        yields(params, 'yields_in', trans, elapsed)
+        yields(params, 'yields_in', wording, elapsed)
       );
     case 'making_room': {
-      const victims = Array.isArray(params['victims'])
-        ? params['victims'].map(wordName)
-        : [];
-      return victims.length
+      const names = victims(params);
+      return names
         ? trans.__(
             'making room: moving %1 of %2 to host memory',
-            size(params, 'lack'),
-            victims.join(', ')
+            size('lack'),
+            names
           )
-        : trans.__('making room for %1', size(params, 'lack'));
+        : trans.__('making room for %1', size('lack'));
     }
     case 'filling': {
-      const victims = Array.isArray(params['victims'])
-        ? params['victims'].map(wordName)
-        : [];
-      return victims.length
+      const names = victims(params);
+      return names
         ? trans.__(
             'its memory is arriving while that of %1 leaves: %2 of %3',
-            victims.join(', '),
-            size(params, 'arrived'),
-            size(params, 'footprint')
+            names,
+            size('arrived'),
+            size('footprint')
           )
         : trans.__(
             'its memory is arriving: %1 of %2',
-            size(params, 'arrived'),
-            size(params, 'footprint')
+            size('arrived'),
+            size('footprint')
           );
     }
     case 'draining':
       return trans.__(
         '%1 is finishing its last GPU work (for %2)',
-        holder(params, 'holder_name', trans),
-        formatDuration(Number(params['for'] ?? 0) + elapsed)
+        groupName(params, 'holder', wording),
+        formatDuration(number(params, 'for') + elapsed)
       );
     case 'behind':
-      return trans.__('after %1', holder(params, 'ahead_name', trans));
+      return trans.__('after %1', groupName(params, 'ahead', wording));
     case 'residency':
       return trans.__(
         'its memory has only just arrived: %1',
-        yields(params, 'until_in', trans, elapsed)
+        yields(params, 'until_in', wording, elapsed)
       );
     case 'foreign_use':
       return trans.__(
         'lacks %1: programs outside the sharing hold %2',
-        size(params, 'lack'),
-        size(params, 'foreign')
+        size('lack'),
+        size('foreign')
       );
     case 'crowded':
       return trans.__(
         'lacks %1: others hold %2 that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory',
-        size(params, 'lack'),
-        size(params, 'fixed')
+        size('lack'),
+        size('fixed')
       );
     case 'dying':
       return trans.__(
         'lacks %1: memory of a process that ended is being freed',
-        size(params, 'lack')
+        size('lack')
+      );
+    case 'frozen':
+      return trans.__('frozen until somebody thaws it');
+    case 'kept':
+      return trans.__(
+        'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
+        size('lack'),
+        groupName(params, 'holder', wording),
+        left()
+      );
+    case 'exclusive':
+      return trans.__(
+        '%1 has the GPU for a whole cell, for at most %2 more',
+        groupName(params, 'holder', wording),
+        left()
       );
     default:
       return trans.__('waiting for the GPU');
+  }
+}
+
+/** A place in the queue: `2nd`. */
+export function placeText(
+  position: number | null,
+  trans: TranslationBundle
+): string {
+  const place = position ?? 1;
+  const last = Math.floor((place % 100) / 10) === 1 ? 0 : place % 10;
+  switch (last) {
+    case 1:
+      return trans.__('%1st', place);
+    case 2:
+      return trans.__('%1nd', place);
+    case 3:
+      return trans.__('%1rd', place);
+    default:
+      return trans.__('%1th', place);
+  }
+}
+
+/**
+ * How long one that waits has to wait still: `about 4 s`.
+ *
+ * @param elapsed - Seconds since the scheduler said so.
+ */
+export function estimateText(
+  estimate: IEstimate,
+  trans: TranslationBundle,
+  elapsed = 0
+): string {
+  const left = estimate.seconds - elapsed;
+  return left >= 0.5
+    ? trans.__('about %1', formatDuration(left))
+    : trans.__('any moment now');
+}
+
+/** The interval in which most such waits end: `2–9 s`. */
+export function intervalText(estimate: IEstimate, elapsed = 0): string {
+  return formatInterval(
+    Math.max(0, estimate.low - elapsed),
+    Math.max(0, estimate.high - elapsed)
+  );
+}
+
+/** How a cell fared: `waited 2.1 s, ran 0.8 s`. */
+export function cellText(
+  { waited, ran }: Pick<ICell, 'waited' | 'ran'>,
+  trans: TranslationBundle
+): string {
+  return trans.__(
+    'waited %1, ran %2',
+    formatExactly(waited),
+    formatExactly(ran)
+  );
+}
+
+/** What a group does, in a word or two. */
+export function stateName(group: IGroup, trans: TranslationBundle): string {
+  switch (group.state) {
+    case 'running':
+      return trans.__('running');
+    case 'yielding':
+      return trans.__('yielding');
+    case 'waiting':
+      return trans.__('waiting');
+    case 'moving':
+      return trans.__('moving in');
+    case 'held':
+      return group.cell ? trans.__('running') : trans.__('idle');
+    default:
+      return trans.__('idle');
   }
 }
 
@@ -148,52 +277,66 @@ export function reasonText(
 export function stateText(
   group: IGroup,
   trans: TranslationBundle,
-  now: number,
-  elapsed: number
+  now: number
 ): string {
-  const parts: string[] = [];
   const since = formatDuration(now - (group.cell?.since ?? group.since));
   switch (group.state) {
-    case 'running':
-      parts.push(
-        group.cell
-          ? trans.__('cell for %1', since)
-          : trans.__('running for %1', since)
-      );
-      break;
+    case 'running': {
+      const state = group.cell
+        ? trans.__('cell for %1', since)
+        : trans.__('running for %1', since);
+      return group.yields_in === null
+        ? state
+        : trans.__(
+            '%1 · yields in %2',
+            state,
+            formatDuration(group.yields_in - (now - group.at))
+          );
+    }
     case 'held':
-      parts.push(
-        group.cell
-          ? trans.__('cell for %1, not using the GPU now', since)
-          : trans.__('for %1', since)
-      );
-      break;
+      return group.cell
+        ? trans.__('cell for %1, not using the GPU now', since)
+        : trans.__('for %1', since);
     case 'yielding':
-      parts.push(trans.__('finishing its last GPU work'));
-      break;
+      return trans.__('finishing its last GPU work');
     case 'moving':
-      parts.push(trans.__('moving its memory to the GPU'));
-      break;
+      return trans.__('moving its memory to the GPU');
     default:
-      parts.push(
-        group.cell
-          ? trans.__('cell for %1, not using the GPU', since)
-          : trans.__('for %1', since)
-      );
+      return group.cell
+        ? trans.__('cell for %1, not using the GPU', since)
+        : trans.__('for %1', since);
   }
-  if (group.yields_in !== null && group.state === 'running') {
-    parts.push(
-      trans.__('yields in %1', formatDuration(group.yields_in - elapsed))
-    );
+}
+
+/** What people asked for a group, other than the usual. */
+export function wishesText(
+  wishes: IWishes,
+  { trans, units }: Pick<IWording, 'trans' | 'units'>
+): string[] {
+  const texts: string[] = [];
+  if (wishes.frozen) {
+    texts.push(trans.__('frozen'));
   }
-  return parts.join(' · ');
+  if (wishes.exclusive) {
+    texts.push(trans.__('exclusive for this cell'));
+  }
+  if (wishes.priority === 'background') {
+    texts.push(trans.__('background'));
+  }
+  if (wishes.keep) {
+    texts.push(trans.__('kept on the GPU'));
+  }
+  if (wishes.limit > 0) {
+    texts.push(trans.__('at most %1', formatBytes(wishes.limit, units)));
+  }
+  return texts;
 }
 
 /** Where a group's memory is. */
 export function memoryText(
   resident: number,
   swapped: number,
-  trans: TranslationBundle
+  { trans, units }: Pick<IWording, 'trans' | 'units'>
 ): string {
   if (resident + swapped === 0) {
     return trans.__('no memory');
@@ -206,9 +349,51 @@ export function memoryText(
   }
   return trans.__(
     '%1 resident, %2 in host memory',
-    formatBytes(resident),
-    formatBytes(swapped)
+    formatBytes(resident, units),
+    formatBytes(swapped, units)
   );
+}
+
+/** Why a kernel of this server does not share the GPU, and what to do about it. */
+export function unsharedText(
+  name: string,
+  { code, params }: Pick<IUnshared, 'code' | 'params'>,
+  trans: TranslationBundle
+): IExplanation {
+  const title = trans.__('%1 does not share the GPU', name);
+  switch (code) {
+    case 'other_provisioner':
+      return {
+        title,
+        text: trans.__(
+          'Its kernel is started by the provisioner "%1", which its kernel specification names. Choose a kernel that does not.',
+          text(params, 'provisioner')
+        )
+      };
+    case 'opted_out':
+      return {
+        title,
+        text: trans.__(
+          'It was started with GPUSHARE_DISABLE=1. Remove that from its environment, and restart the kernel.'
+        )
+      };
+    case 'started_without_interposer':
+      return {
+        title,
+        text: trans.__(
+          'Its kernel did not start with GPU sharing, so it was started without. Restart the kernel to try again; what the server logs says why it failed.'
+        )
+      };
+    case 'started_before':
+      return {
+        title,
+        text: trans.__(
+          'Its kernel was there before GPU sharing was. Restart the kernel.'
+        )
+      };
+    default:
+      return { title, text: trans.__('The server says: %1', code) };
+  }
 }
 
 /** Why nothing is shared, or is shared only in part; null if all is well. */

@@ -13,6 +13,7 @@ import type {
   ITimeline,
   IWishes
 } from '../status';
+import { isOf } from '../status';
 import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
 
 export const GiB = 1024 ** 3;
@@ -204,13 +205,7 @@ export class FakeModel implements IGpuShareModel {
   }
 
   groupOf(kernelId: string | null | undefined): IGroup | null {
-    return (
-      this._status?.groups.find(
-        group =>
-          group.id === kernelId ||
-          group.sessions.some(session => session.kernel_id === kernelId)
-      ) ?? null
-    );
+    return this._status?.groups.find(group => isOf(group, kernelId)) ?? null;
   }
 
   act(action: IAction): Promise<void> {
