@@ -7,11 +7,13 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from . import events as ev
-from . import protocol
+from . import protocol, snapshot
+from .accounts import LARGEST
 
 if TYPE_CHECKING:
     from .server import Connection, Server
@@ -42,6 +44,7 @@ class Requests:
             "set": self._op_set,
             "release": self._op_release,
             "offload": self._op_offload,
+            "adjust": self._op_adjust,
             "cancel": self._op_cancel,
             "cell": self._op_cell,
             "name": self._op_name,
@@ -68,12 +71,17 @@ class Requests:
         return protocol.encode_json(protocol.REPLY, reply)
 
     def _op_status(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        version = request.get("timeline")
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+            raise RequestError(f"'timeline' must be the version that you have, not {version!r}")
         self._server.publish()
         now = time.monotonic()
-        status = self._server.core.status(now)
+        status = snapshot.status(self._server.core, now, self._server.ledger)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
         status["host"]["pool"] = self._server.pool_status()
+        if version is not None:
+            status["timeline"] = self._server.timeline.since(version, now)
         return {
             "status": {
                 "version": __version__,
@@ -125,6 +133,22 @@ class Requests:
         self._server.handle(ev.Release(group, offload=True))
         return {"group": group}
 
+    def _op_adjust(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        wishes = _wishes(request)
+        later = _flag(request, "later") or False
+        group = _string(request, "group")
+        try:
+            group = self._server.core.find_group(group)
+        except LookupError as error:
+            if not later:
+                raise RequestError(str(error)) from None
+        try:
+            self._server.handle(ev.Adjust(group, **wishes, later=later))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        known = self._server.core.groups.get(group)
+        return {"group": group, "wishes": wishes if known is None else asdict(known.wishes)}
+
     def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self._server.handle(ev.Cancel(_string(request, "group")))
         return {}
@@ -159,6 +183,28 @@ class Requests:
             return self._server.core.find_group(_string(request, "group"))
         except LookupError as error:
             raise RequestError(str(error)) from None
+
+
+def _flag(request: dict[str, Any], key: str) -> bool | None:
+    value = request.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise RequestError(f"{key!r} must be true or false, not {value!r}")
+    return value
+
+
+def _wishes(request: dict[str, Any]) -> dict[str, Any]:
+    """What is asked for a group; what is left out stays as it is."""
+    priority, limit = request.get("priority"), request.get("limit")
+    if priority not in (None, "interactive", "background"):
+        raise RequestError(f"'priority' must be 'interactive' or 'background', not {priority!r}")
+    whole = isinstance(limit, int) and not isinstance(limit, bool)
+    if limit is not None and not (whole and 0 <= limit <= LARGEST):
+        raise RequestError(f"'limit' must be bytes, 0 for none, not {limit!r}")
+    asked = {"priority": priority, "limit": limit}
+    asked |= {key: _flag(request, key) for key in ("keep", "frozen", "exclusive")}
+    if all(value is None for value in asked.values()):
+        raise RequestError(f"there is nothing to adjust: give one of {', '.join(asked)}")
+    return asked
 
 
 def _string(request: dict[str, Any], key: str) -> str:

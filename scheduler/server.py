@@ -30,6 +30,7 @@ from .devices import Devices
 from .memory import host_budget, machine_memory
 from .pool import Pool
 from .requests import Requests
+from .timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Options:
     #: Bytes of host memory that swapped data may take; None: what the machine has.
     host_memory: int | None = None
 
+
+_MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
@@ -216,6 +219,9 @@ class Server:
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.sequence = 0
         self._fresh: list[tuple[float, ev.Log]] = []
+        self._glimpses: list[Glimpse] = []
+        self.ledger = Ledger()
+        self.timeline = Timeline(self.started)
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
@@ -364,12 +370,14 @@ class Server:
         frames: dict[int, bytes] = {}
         granted = []
         at_once = []
+        changed: dict[str, None] = {}
         for decision in decisions:
             match decision:
                 case ev.Log():
                     if not self._fresh:
                         self._loop.call_soon(self.publish)
                     self._fresh.append((now, decision))
+                    changed[decision.group] = None
                 case ev.Stock():
                     self._target = decision.bytes
                     self._size_pool()
@@ -393,6 +401,11 @@ class Server:
                 self._send(client, frames.pop(client))
         for client, data in frames.items():
             self._send(client, data)
+        for client in granted:
+            # One that joins its group's lease is no news otherwise.
+            if (known := self.core.clients.get(client)) is not None:
+                changed[known.group.id] = None
+        self._glimpses += [glimpse(self.core, group, now) for group in changed]
         # A grant may wait for the reading: no round of the loop in between.
         for gpu in at_once:
             self._read(self.devices.read, gpu)
@@ -516,6 +529,7 @@ class Server:
         self._reap()
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
+            self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
         self._poller = self._loop.call_later(POLL, self._poll)
 
     # --- History ------------------------------------------------------------------------------
@@ -523,6 +537,9 @@ class Server:
     def publish(self) -> None:
         """Number what has happened, and send it to the subscribers."""
         fresh, self._fresh = self._fresh, []
+        glimpses, self._glimpses = self._glimpses, []
+        for seen in glimpses:
+            self.timeline.see(self.ledger.see(seen))
         frames = []
         for at, entry in fresh:
             self.sequence += 1
@@ -536,6 +553,8 @@ class Server:
             }
             if entry.kind == "leave":
                 self._names.pop(entry.group, None)
+            elif kind := _MOVES.get(entry.kind):
+                self.timeline.move(at, entry.group, event["name"], kind, entry.fields)
             self.history.append(event)
             log.debug("%s %s %s", entry.kind, entry.group, entry.fields)
             if self.subscribers:

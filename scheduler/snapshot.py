@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import reasons
+from .timeline import Ledger
 
 if TYPE_CHECKING:
     from .core import Core
-    from .state import Gpu, Group, Share
+    from .state import Gpu, Group, Share, Wait, Wishes
 
 
-def status(core: Core, now: float) -> dict[str, Any]:
-    """Return the status, less what only the server knows."""
-    places = {w.group.id: n for n, w in reversed(list(enumerate(core.queue, 1)))}
+def status(core: Core, now: float, ledger: Ledger | None = None) -> dict[str, Any]:
+    """Return the status, less what only the server knows; without a ledger, nobody knows what cells took."""
+    ledger = ledger or Ledger()
+    places: dict[str, tuple[int | None, Wait | None]] = {}
+    for place, wait in enumerate(core.queue, 1):
+        places.setdefault(wait.group.id, (place, wait))
     return {
         "time": now,
         "settings": {
@@ -29,7 +32,10 @@ def status(core: Core, now: float) -> dict[str, Any]:
             "swapped": sum(h.host for c in core.clients.values() for h in c.holdings.values()),
             "promised": core.promised,
         },
-        "groups": [_group(core, g, places.get(g.id), now) for g in core.groups.values()],
+        "groups": [
+            _group(core, g, places.get(g.id, (None, None)), ledger, now)
+            for g in core.groups.values()
+        ],
         "notices": [
             {"group": n.group, "code": n.code, "params": n.params, "time": at}
             for at, n in core.notices
@@ -55,28 +61,63 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
     }
 
 
-def _group(core: Core, group: Group, place: int | None, now: float) -> dict[str, Any]:
-    wait = next((w for w in core.queue if w.group is group), None)
-    cell = next(reversed(group.cells), None)
+def _group(
+    core: Core,
+    group: Group,
+    place: tuple[int | None, Wait | None],
+    ledger: Ledger,
+    now: float,
+) -> dict[str, Any]:
+    position, wait = place
     contended = any(c.contended for c in group.clients.values())
     running = group.lease is not None and group.busy and not group.yielding
-    totals = asdict(group.totals)
-    if group.busy:
-        totals["ran"] += now - group.ran_since
     return {
         "id": group.id,
         "name": group.name,
         "kind": "run" if group.id.startswith("run-") else "kernel",
         "state": group.state,
         "since": group.since,
-        "position": place,
+        "position": position,
         "reason": reasons.filling(core, group) if wait is None else reasons.reason(core, wait, now),
         "yields_in": max(0.0, core.quantum_end(group) - now) if running and contended else None,
-        "estimate": None if wait is None else reasons.estimate(core, wait, now),
-        "cell": None if cell is None else {"msg_id": cell, "since": group.cells[cell]},
+        "estimate": None,
+        "wishes": _wishes(group.wishes),
+        "cell": _cell(group, ledger, now),
+        "last_cell": ledger.last_cell(group.id),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
-        "totals": totals,
+        "totals": _totals(group, wait, now),
+    }
+
+
+def _wishes(wishes: Wishes) -> dict[str, Any]:
+    return {
+        "priority": wishes.priority,
+        "keep": wishes.keep,
+        "frozen": wishes.frozen,
+        "limit": wishes.limit,
+        "exclusive": wishes.exclusive,
+    }
+
+
+def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:
+    cell = next(reversed(group.cells), None)
+    if cell is None:
+        return None
+    return {"msg_id": cell, "since": group.cells[cell], **ledger.cell(group.id, cell, now)}
+
+
+def _totals(group: Group, wait: Wait | None, now: float) -> dict[str, Any]:
+    """Return what it has had, with the burst and the wait that are not over."""
+    totals = group.totals
+    waits = wait is not None and wait.logged
+    return {
+        "bursts": totals.bursts,
+        "waits": totals.waits + waits,
+        "waited": totals.waited + (now - wait.since if wait is not None and waits else 0.0),
+        "ran": totals.ran + (now - group.ran_since if group.busy else 0.0),
+        "evicted": totals.evicted,
+        "restored": totals.restored,
     }
 
 

@@ -47,6 +47,7 @@ def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
     assert group.keys() == documented["groups"][0].keys()
     assert group["gpus"][0].keys() == documented["groups"][0]["gpus"][0].keys()
     assert group["totals"].keys() == documented["groups"][0]["totals"].keys()
+    assert group["wishes"].keys() == documented["groups"][0]["wishes"].keys()
     assert (group["name"], group["state"]) == ("train.ipynb", "running")
 
 
@@ -103,6 +104,95 @@ def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
         until(lambda: state(scheduler, "b")["state"] == "idle")
         # Every kernel is interrupted now and then, also those without CUDA.
         control.request("cancel", group="unknown")
+
+
+def test_the_totals_have_what_goes_on(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.client("b") as b:
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        until(lambda: state(scheduler, "b").get("state") == "waiting")
+        assert state(scheduler, "b")["totals"]["waits"] == 1
+        for group, what in (("a", "ran"), ("b", "waited")):
+            before = state(scheduler, group)["totals"][what]
+            until(lambda g=group, w=what, b=before: state(scheduler, g)["totals"][w] > b)
+
+
+def test_a_cell_says_what_it_took(scheduler: Scheduler) -> None:
+    def cell(group: str, phase: str) -> None:
+        control.request("cell", group=group, phase=phase, msg_id="m1", at=time.monotonic())
+
+    with (
+        scheduler.client("a") as a,
+        scheduler.client("b") as b,
+        scheduler.control() as control,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        cell("b", "begin")
+        assert state(scheduler, "b")["cell"]["waited"] == 0
+        b.request()
+        until(lambda: state(scheduler, "b")["cell"]["waited"] > 0.01)
+        assert state(scheduler, "b")["cell"]["ran"] == 0
+        a.end_burst("cell")
+        a.expect(ev.Revoke)
+        a.release()
+        a.evict()
+        b.take()
+        until(lambda: state(scheduler, "b")["cell"]["ran"] > 0.01)
+        waited = state(scheduler, "b")["cell"]["waited"]
+        b.end_burst("cell")
+        cell("b", "end")
+        group = state(scheduler, "b")
+        assert group["cell"] is None
+        assert group["last_cell"]["msg_id"] == "m1"
+        assert group["last_cell"]["waited"] == waited
+        assert group["last_cell"]["ran"] > 0.01
+        assert (group["totals"]["waits"], group["totals"]["bursts"]) == (1, 1)
+
+
+def test_the_timeline_is_told_when_asked_for(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.control() as control:
+        assert "timeline" not in control.request("status")["status"]
+        begun = time.monotonic()
+        a.grow(GIB)
+        a.run()
+        first = control.request("status", timeline=0)["status"]["timeline"]
+        assert [(s["kind"], s["group"]) for s in first["spans"]] == [("burst", "a"), ("in", "a")]
+        burst, move = first["spans"]
+        assert burst["end"] is None
+        assert (move["gpu"], move["bytes"]) == (scheduler.gpu, GIB)
+        assert begun < burst["start"] < move["end"] < time.monotonic()
+        a.end_burst()
+        until(lambda: state(scheduler, "a")["state"] == "held")
+        news = control.request("status", timeline=first["version"])["status"]["timeline"]
+        assert [(s["id"], s["end"] is None) for s in news["spans"]] == [(burst["id"], False)]
+        assert news["version"] > first["version"]
+
+
+def test_a_process_that_joins_the_lease_of_its_group_is_on_the_timeline(
+    scheduler: Scheduler,
+) -> None:
+    with (
+        scheduler.client("a") as first,
+        scheduler.client("a") as second,
+        scheduler.control() as control,
+    ):
+        first.run()
+        first.end_burst()
+        until(lambda: state(scheduler, "a")["state"] == "held")
+        second.run()
+        told = control.request("status", timeline=0)["status"]["timeline"]
+        assert [s["end"] is None for s in told["spans"]] == [False, True]
+
+
+def test_the_utilisation_is_sampled(scheduler: Scheduler) -> None:
+    with scheduler.control() as control:
+        told: list[Any] = control.request("status", timeline=0)["status"]["timeline"]["samples"]
+        assert [sample[1] for sample in told][:1] == [scheduler.gpu]
+        assert 0 <= told[0][2] <= 100
 
 
 def test_cells_end_bursts(scheduler: Scheduler) -> None:
@@ -169,6 +259,20 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "offload", "group": 3}, "group"),
         ({"op": "cancel", "group": None}, "group"),
         ({"op": "history", "since": "x"}, "since"),
+        ({"op": "status", "timeline": True}, "timeline"),
+        ({"op": "status", "timeline": "x"}, "timeline"),
+        ({"op": "adjust", "keep": True}, "group"),
+        ({"op": "adjust", "group": "x", "keep": True}, "no group"),
+        ({"op": "adjust", "group": "x"}, "nothing to adjust"),
+        ({"op": "adjust", "group": "x", "priority": "high"}, "interactive"),
+        ({"op": "adjust", "group": "x", "keep": 1}, "keep"),
+        ({"op": "adjust", "group": "x", "frozen": "yes"}, "frozen"),
+        ({"op": "adjust", "group": "x", "exclusive": []}, "exclusive"),
+        ({"op": "adjust", "group": "x", "keep": True, "later": 1}, "later"),
+        ({"op": "adjust", "group": "x", "limit": 1.5}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": -1}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": True}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": 1 << 60}, "limit"),
         ({"op": "cell", "group": "a", "phase": "middle", "msg_id": "m", "at": 1}, "phase"),
         ({"op": "cell", "group": "a", "phase": "end", "msg_id": "m", "at": "now"}, "at"),
         ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),

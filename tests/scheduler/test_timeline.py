@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The timeline, and what cells took, from what was seen of the groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler.timeline import Glimpse, Ledger, Timeline
+
+GPU = "GPU-0"
+
+
+def seen(
+    time: float,
+    group: str = "a",
+    *,
+    ran: float | None = None,
+    waited: float | None = None,
+    cells: dict[str, float] | None = None,
+    left: bool = False,
+) -> Glimpse:
+    return Glimpse(time, group, f"{group}.ipynb", ran, waited, cells or {}, left)
+
+
+def spans(timeline: Timeline, version: int = 0, now: float = 100.0) -> list[tuple[Any, ...]]:
+    return [(s["kind"], s["start"], s["end"]) for s in timeline.since(version, now)["spans"]]
+
+
+def moved(bytes: int, duration: float) -> dict[str, Any]:
+    return {"gpu": GPU, "bytes": bytes, "copied": 0, "duration": duration, "status": "done"}
+
+
+def test_a_wait_ends_when_the_burst_begins_and_a_burst_when_it_is_over() -> None:
+    timeline = Timeline(0.0)
+    timeline.see(seen(10, waited=9.5))
+    assert spans(timeline) == [("wait", 9.5, None)]
+    timeline.see(seen(12, ran=12))
+    timeline.see(seen(13, ran=12))
+    timeline.see(seen(15))
+    timeline.see(seen(16))
+    assert spans(timeline) == [("wait", 9.5, 12), ("burst", 12, 15)]
+
+
+def test_a_group_that_leaves_ends_what_it_did() -> None:
+    timeline = Timeline(0.0)
+    timeline.see(seen(1, "b", ran=1))
+    timeline.see(seen(2, ran=2, waited=2))
+    timeline.see(seen(3, left=True))
+    assert spans(timeline) == [("burst", 1, None), ("burst", 2, 3), ("wait", 2, 3)]
+
+
+def test_a_burst_whose_end_was_not_seen_ends_with_the_next() -> None:
+    timeline = Timeline(0.0)
+    timeline.see(seen(1, ran=1))
+    timeline.see(seen(8, ran=7))
+    assert spans(timeline) == [("burst", 1, 7), ("burst", 7, None)]
+
+
+def test_pieces_of_one_move_are_one_span() -> None:
+    timeline = Timeline(0.0)
+    for piece in range(10):
+        timeline.move(10 + piece * 0.2, "a", "a.ipynb", "in", moved(100, 0.1))
+    (span,) = timeline.since(0, 20)["spans"]
+    assert span == {
+        "id": span["id"], "group": "a", "name": "a.ipynb", "kind": "in", "gpu": GPU,
+        "start": pytest.approx(9.9), "end": pytest.approx(11.8), "bytes": 1000,
+    }  # fmt: skip
+    timeline.move(11.9, "a", "a.ipynb", "out", moved(7, 0.05))
+    timeline.move(12.0, "a", "a.ipynb", "in", moved(8, 0.05))
+    timeline.move(12.0, "b", "b.ipynb", "in", moved(9, 0.05))
+    timeline.move(20.0, "b", "b.ipynb", "in", moved(9, 0.05))
+    timeline.move(21.0, "b", "b.ipynb", "in", moved(0, 0.0))
+    assert [s["bytes"] for s in timeline.since(0, 30)["spans"]] == [1000, 7, 8, 9, 9]
+
+
+def test_only_what_changed_is_told() -> None:
+    timeline = Timeline(0.0)
+    timeline.see(seen(1, ran=1))
+    timeline.see(seen(2, "b", waited=2))
+    timeline.utilization(2.5, GPU, 40)
+    version = timeline.since(0, 3)["version"]
+    again = timeline.since(version, 4)
+    assert (again["version"], again["spans"], again["samples"]) == (version, [], [])
+    timeline.see(seen(5))
+    timeline.utilization(6, GPU, 50)
+    news = timeline.since(version, 7)
+    assert [(s["id"], s["end"]) for s in news["spans"]] == [(1, 5)]
+    assert news["samples"] == [(6, GPU, 50)]
+    assert len(timeline.since(0, 7)["spans"]) == 2
+
+
+def test_a_level_that_stays_is_noted_now_and_then() -> None:
+    timeline = Timeline(0.0)
+    for second in range(25):
+        timeline.utilization(second, GPU, 3)
+    timeline.utilization(25, GPU, None)
+    timeline.utilization(26, GPU, 4)
+    assert [s[0] for s in timeline.since(0, 30)["samples"]] == [0, 10, 20, 26]
+
+
+def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
+    timeline = Timeline(0.0, keep=100)
+    timeline.see(seen(1, "b", ran=1))
+    for second in range(10, 60, 10):
+        timeline.see(seen(second, ran=second))
+        timeline.see(seen(second + 5))
+        timeline.utilization(second, GPU, second)
+    assert timeline.since(0, 60)["start"] == 0
+    told = timeline.since(0, 135.5)
+    assert told["start"] == 35.5
+    assert [(s["group"], s["start"]) for s in told["spans"]] == [("b", 1), ("a", 40), ("a", 50)]
+    assert [s[0] for s in told["samples"]] == [40, 50]
+
+
+def test_it_is_bounded() -> None:
+    timeline = Timeline(0.0, most=10)
+    timeline.see(seen(0.5, "b", ran=0.5))
+    for second in range(1, 100):
+        timeline.see(seen(second, ran=second))
+        timeline.see(seen(second + 0.5))
+    told = timeline.since(0, 100)
+    assert [s["start"] for s in told["spans"]] == [0.5, *range(91, 100)]
+    assert told["start"] == 90.5
+
+
+def test_a_move_that_is_forgotten_does_not_come_back() -> None:
+    timeline = Timeline(0.0, most=1)
+    timeline.move(1.0, "a", "a.ipynb", "in", moved(1, 0.5))
+    timeline.see(seen(1.0, ran=1.0))
+    timeline.move(1.1, "a", "a.ipynb", "in", moved(1, 0.1))
+    assert [k for k, _, _ in spans(timeline)] == ["burst"]
+
+
+# --- What cells took ------------------------------------------------------------------------------
+
+
+def test_a_cell_waited_and_ran() -> None:
+    ledger = Ledger()
+    ledger.see(seen(0, ran=0))
+    ledger.see(seen(5))
+    ledger.see(seen(10, cells={"m1": 10}))
+    assert ledger.last_cell("a") is None
+    ledger.see(seen(11, waited=11, cells={"m1": 10}))
+    assert ledger.cell("a", "m1", 12) == {"waited": 1, "ran": 0}
+    ledger.see(seen(13, ran=13, cells={"m1": 10}))
+    assert ledger.cell("a", "m1", 16) == {"waited": 2, "ran": 3}
+    ledger.see(seen(17, cells={"m1": 10}))
+    ledger.see(seen(18))
+    assert ledger.last_cell("a") == {"msg_id": "m1", "waited": 2, "ran": 4}
+    assert ledger.cell("a", "m1", 20) == {"waited": 0, "ran": 0}
+
+
+def test_a_cell_begins_before_it_is_known() -> None:
+    ledger = Ledger()
+    ledger.see(seen(3))
+    ledger.see(seen(3.5, waited=3.5))
+    ledger.see(seen(5, ran=5))
+    ledger.see(seen(6))
+    ledger.see(seen(7, ran=7))
+    # The server hears of the cell that has been open all the time.
+    ledger.see(seen(8, ran=7, cells={"m1": 1}))
+    assert ledger.cell("a", "m1", 8) == {"waited": 1.5, "ran": 2}
+    # And this one is told about late, too: it began within the first burst.
+    ledger.see(seen(9, ran=7, cells={"m1": 1, "m2": 5.25}))
+    assert ledger.cell("a", "m2", 9) == {"waited": 0, "ran": 2.75}
+
+
+def test_who_comes_back_to_an_old_place_did_not_wait_while_it_was_served() -> None:
+    ledger, timeline = Ledger(), Timeline(0.0)
+    for one in (seen(1, waited=1), seen(4, ran=4), seen(6, waited=1), seen(9, ran=9)):
+        timeline.see(ledger.see(one))
+    waits = [s for s in spans(timeline) if s[0] == "wait"]
+    assert waits == [("wait", 1, 4), ("wait", 6, 9)]
+
+
+def test_a_group_that_left_is_forgotten() -> None:
+    ledger = Ledger()
+    ledger.see(seen(1, cells={"m": 1}))
+    ledger.see(seen(2))
+    assert ledger.last_cell("a") is not None
+    ledger.see(seen(3, left=True))
+    assert ledger.last_cell("a") is None
