@@ -92,8 +92,10 @@ class GpuShareProvisioner(LocalProvisioner):
                 raise TraitError(f"GpuShareProvisioner.memory: {error}") from error
         return value
 
-    #: Whether the present process was started under the interposer.
+    #: Whether the present process was started under the interposer, and if not, why: a code and its parameters
+    #: (docs/lab.md, ``unshared``). Neither where there is no driver.
     _shared = False
+    _unshared: tuple[str, dict[str, Any]] | None = None
     #: Whether somebody told the present process to end (or to interrupt what may be its start).
     _told_to_end = False
     #: Set when a process under the interposer ended by itself before its first heartbeat: never again for this kernel.
@@ -101,20 +103,27 @@ class GpuShareProvisioner(LocalProvisioner):
     _environment: Mapping[str, str] = {}
     _first_beat: FirstBeat | None = None
 
+    @property
+    def unshared(self) -> tuple[str, dict[str, Any]] | None:
+        """Why the present process uses the GPU without taking turns: a code and its parameters, or None."""
+        return self._unshared
+
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Put the kernel's command and environment under the interposer."""
         kwargs = await super().pre_launch(**kwargs)
         self._note_end()
-        self._shared = False
+        self._shared, self._unshared = False, None
         environ = dict(os.environ if kwargs.get("env") is None else kwargs["env"])
         kwargs["env"] = plain_environment(environ)
         try:
             await self._prepare(kwargs, environ)
         except (DriverError, LaunchError) as error:
+            self._unshared = "started_without_interposer", {"error": str(error)}
             self.log.warning(
                 "gpushare: kernel %s starts without sharing: %s", self.kernel_id, error
             )
-        except Exception:
+        except Exception as error:
+            self._unshared = "started_without_interposer", {"error": repr(error)}
             self.log.warning(
                 "gpushare: kernel %s starts without sharing", self.kernel_id, exc_info=True
             )
@@ -187,9 +196,11 @@ class GpuShareProvisioner(LocalProvisioner):
         """Change the launch's ``env`` and ``cmd``, both or neither."""
         enabled, settings = self._settings()
         if not enabled:
+            self._unshared = "opted_out", {}
             return
         command = with_in_kernel_part(launch["cmd"]) if self.in_kernel_part else launch["cmd"]
         if self._failed_with is not None:
+            self._unshared = "started_without_interposer", {"status": self._failed_with}
             await self._tell_unshared(environ)
             why = "the kernel ended by itself when it was started with it"
             launch["env"]["GPUSHARE_ABSENT"] = why

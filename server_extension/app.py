@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 from jupyter_events import EventLogger
@@ -14,17 +15,20 @@ from traitlets import TraitError
 from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable
 from ..scheduler.drivers import DriverError, find_driver, libraries
 from ..scheduler.host import SchedulerHost
-from .cells import CellWatcher
+from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
+from .delta import State
+from .feed import SCHEMA, Feed
 from .handlers import handlers
-from .hints import SCHEMA, Hints
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
-from .sessions import Notebooks
+from .sessions import FRESH, Documents
+from .unshared import unshared
+from .wishes import Wishes
 
 CONTENTS = "https://events.jupyter.org/jupyter_server/contents_service/v1"
 
-#: Seconds after a file was renamed by which the session of its notebook has been, too.
-RENAMED = 1.0
+#: Seconds after a file was renamed by which the session of its notebook has been, too, and is not known from before.
+RENAMED = FRESH + 0.5
 
 
 class GpuShareExtension(ExtensionApp):
@@ -41,9 +45,14 @@ class GpuShareExtension(ExtensionApp):
     obstacle: tuple[str, dict[str, Any]] | None = None
 
     host: SchedulerHost | None = None
+    feed: Feed
     _watcher: CellWatcher | None = None
-    _notebooks: Notebooks
-    _hints: Hints
+    _documents: Documents
+    _wishes: Wishes
+    #: The scheduler that was told the wishes last: its process.
+    _told: int | None = None
+    #: Kernels that were there before us.
+    _before: frozenset[str] = frozenset()
     _tasks: set[asyncio.Task[Any]]
 
     def _config_file_name_default(self) -> str:
@@ -70,9 +79,9 @@ class GpuShareExtension(ExtensionApp):
         self.handlers.extend(handlers())
         events = self._events
         events.register_event_schema(SCHEMA)
-        interval = self.options.hint_interval if self.options else 1.0
-        self._hints = Hints(events, interval)
-        self._notebooks = Notebooks(self.serverapp.session_manager, self.send)
+        self.feed = Feed(events, self._state, self.log)
+        self._documents = Documents(self.serverapp.session_manager, self.send)
+        self._wishes = Wishes()
         self._tasks = set()
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
@@ -95,20 +104,23 @@ class GpuShareExtension(ExtensionApp):
             on_disconnect=self._on_disconnect,
         )
         events = self._events
+        self._before = frozenset(serverapp.kernel_manager.list_kernel_ids())
         self._watcher = CellWatcher(serverapp.kernel_manager, events, self.send, self.log)
         self._watcher.start()
         events.add_listener(schema_id=CONTENTS, listener=self._on_contents)
+        events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
         await self.host.start()
 
     async def stop_extension(self) -> None:
         """End, and with us a scheduler that we started."""
+        await self.feed.stop()
         if self.host is None:
             return
         self._events.remove_listener(schema_id=CONTENTS, listener=self._on_contents)
+        self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
         if self._watcher is not None:
             self._watcher.stop()
         await self.host.stop()
-        self._hints.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -120,28 +132,6 @@ class GpuShareExtension(ExtensionApp):
         return events
 
     # --- What the API does ----------------------------------------------------------------------
-
-    async def status(self) -> dict[str, Any]:
-        """Return the scheduler's status with what the server adds: docs/control.md, "In the server"."""
-        # What changes from here on may not be in the answer, and has a higher number.
-        hint = self._hints.sequence
-        status: dict[str, Any] = {
-            "time": 0.0,
-            "gpus": [],
-            "host": None,
-            "groups": [],
-            "notices": [],
-        }
-        code, params = self._availability()
-        if code in ("ok", "provisioner_not_default") and self.host and self.host.client:
-            try:
-                status = (await self.host.client.request("status"))["status"]
-            except ControlError as error:
-                code, params = self._unreachable(str(error))
-        sessions = await self._notebooks.by_kernel()
-        for group in status["groups"]:
-            group["session"] = sessions.get(group["id"])
-        return {**status, "availability": {"code": code, "params": params}, "hint": hint}
 
     async def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send a control request and return the answer.
@@ -164,6 +154,46 @@ class GpuShareExtension(ExtensionApp):
             return
         self._spawn(self._try(client, op, params))
 
+    async def _state(self, timeline: int | None) -> State:
+        """Make the state that all viewers share: the scheduler's status, and what only this server knows."""
+        params = {} if timeline is None else {"timeline": timeline}
+        status: State = {
+            "time": time.monotonic(),
+            "settings": None,
+            "gpus": [],
+            "host": None,
+            "groups": [],
+            "notices": [],
+        }
+        code, why = self._availability()
+        if code in ("ok", "provisioner_not_default") and self.host and self.host.client:
+            try:
+                status = (await self.host.client.request("status", **params))["status"]
+            except ControlError as error:
+                code, why = self._unreachable(str(error))
+        documents = await self._documents.by_kernel() if self.host else {}
+        for group in status["groups"]:
+            group["sessions"] = documents.get(group["id"], [])
+        return {
+            **status,
+            "timeline": status.get("timeline"),
+            "availability": {"code": code, "params": why},
+            "unshared": self._unshared(documents) if self.host else [],
+        }
+
+    def _unshared(self, documents: dict[str, list[dict[str, Any]]]) -> list[State]:
+        default = default_provisioner(self.serverapp)
+        found = unshared(self.serverapp.kernel_manager, self._before, default)
+        return [
+            {
+                "kernel_id": kernel_id,
+                "code": code,
+                "params": params,
+                "sessions": documents.get(kernel_id, []),
+            }
+            for kernel_id, (code, params) in found.items()
+        ]
+
     def _availability(self) -> tuple[str, dict[str, Any]]:
         """Whether the GPU is shared, and if not, why."""
         if self.obstacle is not None:
@@ -184,29 +214,59 @@ class GpuShareExtension(ExtensionApp):
     # --- What happens ---------------------------------------------------------------------------
 
     def _on_connect(self, client: AsyncControlClient) -> None:
-        self._hints.add("connection")
+        self.feed.restart()
+        # In this order: the wishes that somebody changes meanwhile come as an event.
         self._spawn(self._follow(client))
+        self._spawn(self._repeat(client))
         if self._watcher is not None:
             self._watcher.announce()
 
     def _on_disconnect(self) -> None:
-        self._hints.add("connection")
+        self.feed.changed()
 
     async def _follow(self, client: AsyncControlClient) -> None:
-        """Turn the scheduler's events into hints until the connection ends."""
+        """Take in the scheduler's events until the connection ends."""
         try:
             async for event in client.subscribe():
-                self._hints.add(str(event.get("kind", "")))
-                if event.get("kind") == "join" and self._watcher is not None:
-                    # A kernel joins in the middle of the cell that uses CUDA first, or after a new scheduler.
-                    self._watcher.announce(event.get("group"))
+                self.feed.changed()
+                self._take_in(event.get("kind"), str(event.get("group")), event)
+        except ControlError as error:
+            self.log.debug("gpushare: %s", error)
+
+    def _take_in(self, kind: str | None, group: str, event: dict[str, Any]) -> None:
+        if kind == "join" and self._watcher is not None:
+            # A kernel joins in the middle of the cell that uses CUDA first, or after a new scheduler.
+            self._watcher.announce(group)
+        elif kind == "adjust":
+            self._wishes.note(group, event["wishes"])
+        elif kind == "leave" and group not in self.serverapp.kernel_manager:
+            # Our kernels come back when they are restarted.
+            self._wishes.forget(group)
+
+    async def _repeat(self, client: AsyncControlClient) -> None:
+        """Tell a new scheduler what people asked for."""
+        try:
+            status = (await client.request("status"))["status"]
+            pid = status["scheduler"]["pid"]
+            wishes = self._wishes.untold(status) if pid != self._told else {}
+            self._wishes.learn(status, but=wishes)
+            self._told = pid
+            for group, wished in wishes.items():
+                await self._try(client, "adjust", {"group": group, **wished, "later": True})
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
 
     async def _on_contents(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
         if data.get("action") == "rename":
             await asyncio.sleep(RENAMED)
-            await self._notebooks.by_kernel()
+            await self._documents.by_kernel()
+            self.feed.changed()
+
+    async def _on_kernel(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        kernel_id = str(data.get("kernel_id"))
+        if data.get("action") == "shutdown" and kernel_id not in self.serverapp.kernel_manager:
+            self._wishes.forget(kernel_id)
+        self.feed.changed()
 
     async def _try(self, client: AsyncControlClient, op: str, params: dict[str, Any]) -> None:
         try:

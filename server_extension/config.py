@@ -64,12 +64,6 @@ class GpuShare(LoggingConfigurable):
         "spare). For a scheduler that this server starts.",
     ).tag(config=True)
 
-    hint_interval = Float(
-        0.1,
-        min=0.01,
-        help="Shortest time in seconds between two hints to open panels that something changed (default: 0.1).",
-    ).tag(config=True)
-
     @validate("quantum")
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
         return _parsed("quantum", quantum, proposal["value"])

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The REST API: the state of the GPU, and asking a notebook to give it up."""
+"""The REST API: the state of the GPUs, and what people may do about it (docs/lab.md)."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
 from ..scheduler.control import ControlError, SchedulerUnreachable
+from .feed import TooManyPages
 
 if TYPE_CHECKING:
     from .app import GpuShareExtension
 
+#: Seeing who has the GPU, and steering groups; and the settings that concern everybody.
 AUTH_RESOURCE = "gpushare"
+SETTINGS_RESOURCE = "gpushare-settings"
+
+PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
+NOT_A_PAGE = "a page is named by 1 to 64 letters, digits, '_' and '-'"
 
 
 class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
@@ -36,6 +44,48 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         self.set_status(status)
         self.finish({"message": message})
 
+    async def may(self, action: str, resource: str) -> bool:
+        """Whether the one who asks may do something else as well."""
+        answer = self.authorizer.is_authorized(self, self.current_user, action, resource)
+        return bool(await ensure_async(answer))
+
+    async def forward(self, op: str, optional: tuple[str, ...], group: bool = True) -> None:
+        """Pass a request on to the scheduler, which judges its values, and answer as it does.
+
+        Parameters
+        ----------
+        op
+            The operation.
+        optional
+            The parameters that the body may have; one at least, if there are any.
+        group
+            Whether it must name a group as well.
+        """
+        body = self.get_json_body()
+        body = body if isinstance(body, dict) else {}
+        name = body.get("group")
+        if group and not (isinstance(name, str) and name):
+            self.refuse(400, 'the body must be an object such as {"group": "ID"}')
+            return
+        unknown = sorted(body.keys() - {*optional, *(["group"] if group else [])})
+        if unknown:
+            self.refuse(400, f"{op} does not know {', '.join(unknown)}")
+            return
+        if optional and not body.keys() & set(optional):
+            self.refuse(400, f"the body must have one of {', '.join(optional)}")
+            return
+        if None in body.values():
+            self.refuse(400, "null says nothing: leave it out")
+            return
+        try:
+            reply = await self.extension.request(op, **body)
+        except SchedulerUnreachable as error:
+            self.refuse(503, str(error))
+        except ControlError as error:
+            self.refuse(400, str(error))
+        else:
+            self.finish({name: value for name, value in reply.items() if name != "ok"})
+
 
 class StatusHandler(GpuShareHandler):
     """Who runs, who waits and why, where the memory is, and if nothing is shared, why."""
@@ -43,42 +93,90 @@ class StatusHandler(GpuShareHandler):
     @web.authenticated
     @authorized
     async def get(self) -> None:
-        """Answer with docs/control.md's status, and the server's additions."""
+        """Answer with the whole state, and register the page that asks."""
+        page = self.get_query_argument("watch", None)
+        if page is not None and not PAGE.fullmatch(page):
+            self.refuse(400, NOT_A_PAGE)
+            return
+        timeline = self.get_query_argument("timeline", "0") not in ("", "0")
+        try:
+            state = await self.extension.feed.state(page, timeline)
+        except TooManyPages as error:
+            self.refuse(429, str(error))
+            return
+        may = {
+            "adjust": await self.may("write", AUTH_RESOURCE),
+            "settings": await self.may("write", SETTINGS_RESOURCE),
+        }
         self.set_header("Cache-Control", "no-store")
-        self.finish(await self.extension.status())
+        self.finish({**state, "may": may})
 
 
-class GroupHandler(GpuShareHandler):
-    """Passes a request about one lease group on to the scheduler."""
+class WatcherHandler(GpuShareHandler):
+    """One page that looks."""
 
-    def initialize(self, name: str, op: str) -> None:
-        """Note which request."""
-        super().initialize(name)
-        self.op = op
+    # Who may look may cease to.
+    @web.authenticated
+    @authorized(action="read")  # type: ignore[untyped-decorator]
+    async def delete(self, page: str) -> None:
+        """End its registration."""
+        if not PAGE.fullmatch(page):
+            self.refuse(400, NOT_A_PAGE)
+            return
+        self.extension.feed.forget(page)
+        self.set_status(204)
+        self.finish()
+
+
+class ReleaseHandler(GpuShareHandler):
+    """Ends a burst."""
 
     @web.authenticated
     @authorized
     async def post(self) -> None:
         """Do it, and answer with the group's id."""
-        body = self.get_json_body()
-        group = body.get("group") if isinstance(body, dict) else None
-        if not isinstance(group, str) or not group:
-            self.refuse(400, 'the body must be an object such as {"group": "ID"}')
-            return
-        try:
-            reply = await self.extension.request(self.op, group=group)
-        except SchedulerUnreachable as error:
-            self.refuse(503, str(error))
-        except ControlError as error:
-            self.refuse(400, str(error))
-        else:
-            self.finish({"group": reply.get("group", group)})
+        await self.forward("release", ())
+
+
+class OffloadHandler(GpuShareHandler):
+    """Ends a burst, and moves the memory out."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Do it, and answer with the group's id."""
+        await self.forward("offload", ())
+
+
+class AdjustHandler(GpuShareHandler):
+    """Takes wishes for a group."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Do it, and answer with the group's id and its wishes."""
+        await self.forward("adjust", ("priority", "keep", "frozen", "limit"))
+
+
+class SettingsHandler(GpuShareHandler):
+    """Takes settings, which concern everybody."""
+
+    auth_resource = SETTINGS_RESOURCE
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Do it, and answer with the settings."""
+        await self.forward("set", ("quantum", "anti_thrash"), group=False)
 
 
 def handlers() -> list[tuple[Any, ...]]:
     """Return the handlers and their addresses."""
     return [
         (r"/gpushare/api/status", StatusHandler),
-        (r"/gpushare/api/release", GroupHandler, {"op": "release"}),
-        (r"/gpushare/api/offload", GroupHandler, {"op": "offload"}),
+        (r"/gpushare/api/watchers/([^/]+)", WatcherHandler),
+        (r"/gpushare/api/release", ReleaseHandler),
+        (r"/gpushare/api/offload", OffloadHandler),
+        (r"/gpushare/api/adjust", AdjustHandler),
+        (r"/gpushare/api/settings", SettingsHandler),
     ]

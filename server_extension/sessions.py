@@ -1,15 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Knows which kernel belongs to which notebook of this server."""
+"""Knows which documents of this server use which kernel."""
 
 from __future__ import annotations
+
+import time
+from typing import Any
 
 from jupyter_server.services.sessions.sessionmanager import SessionManager
 
 from .cells import Send
 
+#: Seconds for which a list of the sessions is good: nothing says when it changes, and it is asked for often.
+FRESH = 1.0
 
-class Notebooks:
-    """The names of the notebooks, which people change while their kernels run.
+
+class Documents:
+    """The notebooks and consoles by kernel, whose names people change while the kernels run.
 
     Parameters
     ----------
@@ -22,23 +28,39 @@ class Notebooks:
     def __init__(self, sessions: SessionManager, send: Send) -> None:
         self._sessions = sessions
         self._send = send
-        #: Path by kernel id, as it was when last looked at.
-        self._paths: dict[str, str] = {}
+        self._found: dict[str, list[dict[str, Any]]] = {}
+        self._good_until = float("-inf")
+        #: What the scheduler calls a kernel's group, as it was when last looked at.
+        self._names: dict[str, str] = {}
 
-    async def by_kernel(self) -> dict[str, dict[str, str]]:
-        """Return path, name, type and kernel id of the sessions by kernel id, and pass renames on."""
-        found = {}
+    async def by_kernel(self) -> dict[str, list[dict[str, Any]]]:
+        """Return path, name, type and kernel id of each document by kernel id, and pass renames on."""
+        now = time.monotonic()
+        if now < self._good_until:
+            return self._found
+        self._good_until = now + FRESH
+        found: dict[str, list[dict[str, Any]]] = {}
         for session in await self._sessions.list_sessions():  # type: ignore[no-untyped-call]
             kernel_id = session["kernel"]["id"]
-            found[kernel_id] = {
+            document = {
                 "path": session["path"],
                 "name": session["name"] or session["path"],
                 "type": session["type"],
                 "kernel_id": kernel_id,
             }
-        for kernel_id, session in found.items():
-            before = self._paths.get(kernel_id)
-            if before is not None and before != session["path"]:
-                self._send("name", {"group": kernel_id, "name": session["path"]})
-        self._paths = {kernel_id: session["path"] for kernel_id, session in found.items()}
+            found.setdefault(kernel_id, []).append(document)
+        self._pass_on({kernel_id: _name(documents) for kernel_id, documents in found.items()})
+        self._found = found
         return found
+
+    def _pass_on(self, names: dict[str, str]) -> None:
+        for kernel_id, name in names.items():
+            if self._names.get(kernel_id, name) != name:
+                self._send("name", {"group": kernel_id, "name": name})
+        self._names = names
+
+
+def _name(documents: list[dict[str, Any]]) -> str:
+    """Return what people call the kernel: its first notebook, for consoles come and go."""
+    first = next((d for d in documents if d["type"] == "notebook"), documents[0])
+    return str(first["path"])

@@ -23,9 +23,9 @@ class Deny(Authorizer):
     asked: list[tuple[str, str]] = []  # noqa: RUF012 - read by the test
 
     def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
-        if resource == "gpushare":
+        if resource.startswith("gpushare"):
             self.asked.append((action, resource))
-        return resource != "gpushare"
+        return not resource.startswith("gpushare")
 
 
 def endpoints(app: ServerApp) -> list[tuple[str, str]]:
@@ -35,24 +35,32 @@ def endpoints(app: ServerApp) -> list[tuple[str, str]]:
         target = rule.target
         if isinstance(target, type) and target.__module__.startswith("jupyter_gpushare"):
             path = rule.matcher.regex.pattern.rstrip("$").removeprefix(app.base_url)
+            path = path.replace("([^/]+)", "page")
             for method in ("GET", "POST", "PUT", "PATCH", "DELETE"):
                 if getattr(target, method.lower()) is not getattr(GpuShareHandler, method.lower()):
                     found.append((method, path))
     return found
 
 
-async def status_of(fetch: Fetch, method: str, path: str, **options: Any) -> tuple[int, Any]:
-    body = '{"group": "x"}' if method != "GET" else None
-    response = await fetch(*path.split("/"), method=method, body=body, raise_error=False, **options)
+async def status_of(
+    fetch: Fetch, method: str, path: str, body: str = '{"group": "x"}', **options: Any
+) -> tuple[int, Any]:
+    content = body if method == "POST" else None
+    response = await fetch(
+        *path.split("/"), method=method, body=content, raise_error=False, **options
+    )
     return response.code, response.body
 
 
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    assert ("GET", "gpushare/api/status") in found
-    assert ("POST", "gpushare/api/release") in found
-    assert ("POST", "gpushare/api/offload") in found
+    posts = ("release", "offload", "adjust", "settings")
+    assert sorted(found) == [
+        ("DELETE", "gpushare/api/watchers/page"),
+        ("GET", "gpushare/api/status"),
+        *(("POST", f"gpushare/api/{name}") for name in sorted(posts)),
+    ]
     return found
 
 
@@ -77,4 +85,49 @@ class TestDenied:
             code, body = await status_of(jp_fetch, method, path)
             assert code == 403, path
             assert "gpushare" in json.loads(body)["message"], path
-        assert sorted(set(Deny.asked)) == [("read", "gpushare"), ("write", "gpushare")]
+        assert sorted(set(Deny.asked)) == [
+            ("read", "gpushare"),
+            ("write", "gpushare"),
+            ("write", "gpushare-settings"),
+        ]
+
+
+class Look(Authorizer):
+    """Lets people do all but steer."""
+
+    refused: tuple[str, ...] = ("gpushare", "gpushare-settings")
+
+    def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+        return action == "read" or resource not in self.refused
+
+
+class TestLooking:
+    @pytest.fixture(params=[("gpushare", "gpushare-settings"), ("gpushare-settings",), ()])
+    def refused(self, request: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+        monkeypatch.setattr(Look, "refused", request.param)
+        return request.param  # type: ignore[no-any-return]
+
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config: Config) -> Config:
+        jp_server_config.ServerApp.authorizer_class = Look
+        return jp_server_config
+
+    async def test_the_page_is_told_what_its_viewer_may_do(
+        self, scheduler: Any, jp_fetch: Fetch, refused: tuple[str, ...]
+    ) -> None:
+        status = json.loads((await jp_fetch("gpushare/api/status", params={"watch": "a"})).body)
+        may = {
+            "adjust": "gpushare" not in refused,
+            "settings": "gpushare-settings" not in refused,
+        }
+        assert status["may"] == may
+        # Who may not steer may look, and cease to.
+        ended = await jp_fetch("gpushare/api/watchers/a", method="DELETE")
+        assert ended.code == 204
+        for path, body, allowed in (
+            ("adjust", '{"group": "nobody", "keep": true}', may["adjust"]),
+            ("release", '{"group": "nobody"}', may["adjust"]),
+            ("settings", '{"anti_thrash": "off"}', may["settings"]),
+        ):
+            code, _ = await status_of(jp_fetch, "POST", f"gpushare/api/{path}", body)
+            assert (code != 403) == allowed, path

@@ -30,7 +30,6 @@ GetStatus = Callable[[], Awaitable[dict[str, Any]]]
         ("reserve", "much"),
         ("host_memory", "12 parsecs"),
         ("host", "perhaps"),
-        ("hint_interval", 0.0),
         ("socket", "/" + "x" * 200),
     ],
 )

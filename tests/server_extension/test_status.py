@@ -107,7 +107,7 @@ async def test_who_runs_and_who_waits_and_why(
     assert groups["second"]["position"] == 1
     assert groups["second"]["reason"]["code"] == "needs_memory"
     assert groups["second"]["reason"]["params"]["holder_name"] == "train.ipynb"
-    assert groups["first"]["session"] is None
+    assert groups["first"]["sessions"] == []
 
 
 async def test_release_ends_the_burst(
@@ -192,12 +192,14 @@ async def test_a_notebook_is_named_by_its_session(
 
     with FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"], name="deep/before.ipynb") as client:
         client.attach()
-        assert (await group())["session"] == {
-            "path": "deep/before.ipynb",
-            "name": "before.ipynb",
-            "type": "notebook",
-            "kernel_id": kernel_id,
-        }
+        assert (await group())["sessions"] == [
+            {
+                "path": "deep/before.ipynb",
+                "name": "before.ipynb",
+                "type": "notebook",
+                "kernel_id": kernel_id,
+            }
+        ]
         # JupyterLab renames the file, then tells the session.
         await jp_fetch(
             *("api", "contents", "deep", "before.ipynb"),
@@ -212,7 +214,7 @@ async def test_a_notebook_is_named_by_its_session(
 
         async def renamed() -> bool:
             found = await group()
-            path = found["session"]["path"]
+            path = found["sessions"][0]["path"]
             return bool(found["name"] == path == "deep/after.ipynb")
 
         await eventually(renamed)

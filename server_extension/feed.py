@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tells the pages that look what changes, as numbered deltas on the event bus (docs/lab.md, "Live by push")."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from logging import Logger
+from pathlib import Path
+from typing import Any
+
+from jupyter_events import EventLogger
+
+from .delta import Changes, State
+
+SCHEMA = Path(__file__).parent / "schemas" / "delta.yaml"
+SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/delta/v1"
+
+#: Seconds for which a page is registered.
+REGISTRATION = 60.0
+#: Most pages that are registered at once.
+MAX_PAGES = 1000
+#: Seconds that the first change of a series waits for those that come with it.
+GATHER = 0.01
+#: Shortest time between two deltas in seconds, and the same as a multiple of what the last one took.
+INTERVAL = 0.1
+SHARE = 20
+#: Seconds after which the state is looked at though nothing was said to have changed: what other programs do makes no
+#: event.
+LOOK = 1.0
+#: Longest time between two deltas in seconds, also where nothing has changed.
+BEAT = 5.0
+
+#: Makes the state; with the version of the timeline that is known (0: none), the new part of the timeline as well.
+Source = Callable[[int | None], Awaitable[State]]
+
+
+class TooManyPages(Exception):
+    """No more pages can be registered; the message is the sentence for the one who asked."""
+
+
+@dataclass
+class Page:
+    """A page that looks: until when in the loop's time, and whether at the timeline."""
+
+    until: float
+    timeline: bool
+
+
+class Feed:
+    """The state of the GPUs for pages that look, and their deltas.
+
+    Every state is made under one lock, and every change from one state to the next goes into a delta, so a page that
+    applies all deltas after the one that an answer names has what the server has.
+
+    Parameters
+    ----------
+    events
+        The server's event bus.
+    source
+        Makes the state.
+    log
+        For what goes wrong.
+    """
+
+    def __init__(self, events: EventLogger, source: Source, log: Logger) -> None:
+        self._events = events
+        self._source = source
+        self._log = log
+        #: Names this feed, for one who has heard another's deltas cannot go on with ours.
+        self.stream = secrets.token_hex(8)
+        #: The number of the last delta.
+        self.sequence = 0
+        self._pages: dict[str, Page] = {}
+        self._changes: Changes | None = None
+        #: The version of the timeline that went into states and changes; None: nobody looks at it.
+        self._version: int | None = None
+        self._lock = asyncio.Lock()
+        self._stirred = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._emitted = 0.0
+
+    async def state(self, page: str | None = None, timeline: bool = False) -> State:
+        """Return the whole state, and register the page that asks.
+
+        Raises
+        ------
+        TooManyPages
+            If it cannot be registered.
+        """
+        if page is not None:
+            self._register(page, timeline)
+        async with self._lock:
+            # What changes from here on has a higher number, though it may be in the answer already.
+            sequence, known = self.sequence, self._version
+            whole = None
+            if timeline and known is not None:
+                whole = (await self._source(0))["timeline"]
+            state = await self._look(timeline)
+            news = state.pop("timeline")
+            if timeline and known is None:
+                whole = news
+            if whole is not None and self._changes is not None:
+                # A page adds samples to those it has.
+                whole = {**whole, "samples": self._changes.untold(whole["samples"])}
+        return {**state, "stream": self.stream, "sequence": sequence, "timeline": whole}
+
+    def forget(self, page: str) -> None:
+        """End the registration of a page."""
+        self._pages.pop(page, None)
+        self._stirred.set()
+
+    def changed(self) -> None:
+        """Note that the state may have changed."""
+        self._stirred.set()
+
+    def restart(self) -> None:
+        """Note that there is another scheduler, whose timeline has nothing to do with the last one's."""
+        self._version = None
+        self._leave_out()
+        self._stirred.set()
+
+    async def stop(self) -> None:
+        """Tell nothing more."""
+        self._pages.clear()
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def _leave_out(self) -> None:
+        """Leave a number out: pages that hear the next one ask for the whole state."""
+        self.sequence += 1
+
+    def _register(self, page: str, timeline: bool) -> None:
+        loop = asyncio.get_running_loop()
+        if page not in self._pages and self._watched() and len(self._pages) >= MAX_PAGES:
+            raise TooManyPages(f"{MAX_PAGES} pages look already; close some")
+        self._pages[page] = Page(loop.time() + REGISTRATION, timeline)
+        if self._task is None:
+            # Nobody has kept the count since the last delta.
+            self._leave_out()
+            self._emitted = loop.time()
+            self._task = loop.create_task(self._run())
+
+    def _watched(self) -> bool:
+        """Whether some page looks still."""
+        now = asyncio.get_running_loop().time()
+        self._pages = {name: page for name, page in self._pages.items() if page.until > now}
+        return bool(self._pages)
+
+    async def _look(self, timeline: bool = False) -> State:
+        """Make the state, with what is new of the timeline, and note what has changed for those that look."""
+        wanted = any(page.timeline for page in self._pages.values())
+        known = self._version if wanted else None
+        state = await self._source(known or 0 if wanted or timeline else None)
+        news = state["timeline"]
+        if self._task is None:
+            return state
+        if self._changes is None:
+            self._changes = Changes(state)
+        else:
+            # The page that asks for the timeline first gets it whole.
+            self._changes.see(state, None if known is None else news)
+        self._version = news["version"] if wanted and news else None
+        return state
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._stirred.wait(), LOOK)
+                if not self._watched():
+                    return
+                await asyncio.sleep(GATHER)
+                self._stirred.clear()
+                took = await self._tell(loop)
+                await asyncio.sleep(min(max(INTERVAL, SHARE * took), BEAT - 2 * LOOK))
+        finally:
+            self._task = self._changes = self._version = None
+
+    async def _tell(self, loop: asyncio.AbstractEventLoop) -> float:
+        """Emit a delta if there is something to tell or nothing was told for long; return the seconds that it took."""
+        async with self._lock:
+            begun = loop.time()
+            try:
+                await self._look()
+                changes = self._changes
+                if changes is not None and (changes.any or begun - self._emitted > BEAT - 2 * LOOK):
+                    if changes.unspeakable:
+                        self._leave_out()
+                    self._emitted = begun
+                    self._emit(changes.take())
+            except Exception:
+                # The next look may do better; pages that hear nothing ask.
+                self._log.exception("gpushare: pages were not told what changed")
+        # The listeners write to their sockets before this goes on.
+        await asyncio.sleep(0)
+        return loop.time() - begun
+
+    def _emit(self, delta: State) -> None:
+        self.sequence += 1
+        numbered: dict[str, Any] = {"stream": self.stream, "sequence": self.sequence, **delta}
+        self._events.emit(schema_id=SCHEMA_ID, data=numbered)
