@@ -2,72 +2,132 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { Event } from '@jupyterlab/services';
 import { ServerConnection } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { UUID } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
-import type { ICode, IStatus } from './status';
+import { applyDelta, keepSame, readDelta, readStatus, trim } from './delta';
+import type { ICode, IDelta, IGroup, IStatus } from './status';
+import { isOf } from './status';
+import type { IAction, IGpuShareModel, IPreferences } from './tokens';
 
-/** The hints that the server emits when something changed. */
-export const SCHEMA_ID =
-  'https://events.jupyter.org/jupyter_gpushare/changed/v1';
+/** The deltas that the server emits while somebody looks. */
+export const SCHEMA_ID = 'https://events.jupyter.org/jupyter_gpushare/delta/v1';
 
-/** While hints arrive nobody needs this: a lost connection loses hints without a sign. */
-const SAFETY_INTERVAL = 30_000;
+/** The server says something every 5 s; a lost connection loses events without a sign. */
+const SILENCE = 15_000;
 
-const FIRST_RETRY = 2_000;
+/** How often to ask a server whose events do not come. */
+const DEAF = 5_000;
+
+/** The longest pause between two attempts while the server does not answer. */
+const LONGEST_RETRY = 30_000;
+
+/** The server forgets who has not asked for 60 s. */
+const RENEWAL = 45_000;
+
+/** How long an answer may take: a connection that died in a sleep answers never. */
+const PATIENCE = 10_000;
+
+/** How long nobody may look before the server is told: a panel that moves is shown again. */
+const GRACE = 1_000;
+
+/** The pause after a question that a wrong delta caused: anybody can post those. */
+const CALM = 1_000;
+
+/** A clock that differs by more than this, in seconds, was moved, or slept. */
+const JUMP = 1;
 
 /**
- * The state of the GPU as the server tells it.
+ * The state of the GPUs as the server tells it.
  *
- * The server pushes hints that something changed, and the model asks what. It asks
- * nothing while it is not active.
+ * While somebody looks at the visible page, it asks once for the whole state, and then
+ * applies the deltas that the server pushes. It asks nothing while nobody looks.
  */
-export class StatusModel implements IDisposable {
-  constructor(options: StatusModel.IOptions) {
-    this._settings = options.serverSettings;
-    this._events = options.events;
+export class GpuShareModel implements IGpuShareModel, IDisposable {
+  constructor(options: GpuShareModel.IOptions) {
+    this._options = options;
+    this._preferences = options.preferences;
+    document.addEventListener('visibilitychange', this._onVisibility);
+    window.addEventListener('online', this._onOnline);
+    options.connectionFailure?.connect(this._onFailure, this);
   }
 
-  /** Emitted when there is a new status. */
   get changed(): ISignal<this, void> {
     return this._changed;
   }
 
-  /** The last status, or null before the first. */
   get status(): IStatus | null {
     return this._status;
   }
 
-  /** Seconds since the status was made. */
-  get elapsed(): number {
-    return (performance.now() - this._received) / 1000;
+  get now(): number {
+    return this._stopped ?? performance.now() / 1000 + this._offset;
+  }
+
+  get preferences(): IPreferences {
+    return this._preferences;
+  }
+  set preferences(value: IPreferences) {
+    this._preferences = value;
+    this._emit();
   }
 
   get isDisposed(): boolean {
     return this._isDisposed;
   }
 
-  /** Whether somebody looks. */
-  get active(): boolean {
+  /** Whether somebody looks, so that the server is asked. */
+  get isActive(): boolean {
     return this._active;
   }
-  set active(value: boolean) {
-    if (value === this._active || this._isDisposed) {
-      return;
-    }
-    this._active = value;
-    if (value) {
-      this._events.stream.connect(this._onEvent, this);
+
+  look(options: { timeline?: boolean } = {}): IDisposable {
+    const timeline = this._wantsTimeline;
+    this._looks.add(options);
+    if (this._active && this._wantsTimeline && !timeline) {
       this.refresh();
-    } else {
-      this._events.stream.disconnect(this._onEvent, this);
-      window.clearTimeout(this._timer);
+    }
+    this._update();
+    return new DisposableDelegate(() => {
+      this._looks.delete(options);
+      this._update();
+    });
+  }
+
+  groupOf(kernelId: string | null | undefined): IGroup | null {
+    return this._status?.groups.find(group => isOf(group, kernelId)) ?? null;
+  }
+
+  async act(action: IAction): Promise<void> {
+    const { op, ...body } = action;
+    let response: Response;
+    try {
+      response = await this._request(op, {
+        method: 'POST',
+        body: JSON.stringify(body)
+      });
+    } catch {
+      throw new Error(
+        this._options.trans.__('The Jupyter server does not answer.')
+      );
+    }
+    if (!response.ok) {
+      throw new Error(await messageOf(response));
+    }
+    if (this._active) {
+      this.refresh();
     }
   }
 
-  /** Ask for the status; one request at a time, and one more if this comes meanwhile. */
+  /** Ask for the whole state; one request at a time, and one more if this comes meanwhile. */
   refresh(): void {
+    if (this._isDisposed) {
+      return;
+    }
     if (this._asking) {
       this._again = true;
       return;
@@ -77,10 +137,7 @@ export class StatusModel implements IDisposable {
       this._asking = false;
       const again = this._again;
       this._again = false;
-      if (!this._active) {
-        return;
-      }
-      if (again) {
+      if (this._active && again) {
         this.refresh();
       } else {
         this._schedule();
@@ -89,100 +146,283 @@ export class StatusModel implements IDisposable {
   }
 
   dispose(): void {
-    if (!this._isDisposed) {
-      this.active = false;
-      this._isDisposed = true;
-      Signal.clearData(this);
+    if (this._isDisposed) {
+      return;
+    }
+    this._looks.clear();
+    this._end();
+    this._isDisposed = true;
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    window.removeEventListener('online', this._onOnline);
+    window.clearTimeout(this._grace);
+    window.cancelAnimationFrame(this._frame);
+    Signal.clearData(this);
+  }
+
+  private get _wantsTimeline(): boolean {
+    return [...this._looks].some(({ timeline }) => timeline);
+  }
+
+  /** Begin, or end in a moment, as people look or no longer do. */
+  private _update(): void {
+    const wanted = this._looks.size > 0 && !document.hidden;
+    window.clearTimeout(this._grace);
+    if (wanted && !this._active) {
+      this._active = true;
+      this._options.events.stream.connect(this._onEvent, this);
+      this.refresh();
+    } else if (!wanted && this._active) {
+      this._grace = window.setTimeout(() => this._end(), GRACE);
     }
   }
 
+  private _end(): void {
+    if (!this._active) {
+      return;
+    }
+    this._active = false;
+    this._options.events.stream.disconnect(this._onEvent, this);
+    window.clearTimeout(this._timer);
+    window.clearTimeout(this._calm);
+    this._calm = 0;
+    // The server forgets us by itself, if this does not arrive.
+    this._request(`watchers/${this._id}`, {
+      method: 'DELETE',
+      keepalive: true
+    }).catch(() => undefined);
+  }
+
   private async _ask(): Promise<void> {
+    this._early = [];
+    const abort = new AbortController();
+    const patience = window.setTimeout(() => abort.abort(), PATIENCE);
     let failure: ICode;
     try {
-      const response = await ServerConnection.makeRequest(
-        URLExt.join(this._settings.baseUrl, 'gpushare/api/status'),
-        { cache: 'no-store' },
-        this._settings
+      const timeline = this._wantsTimeline ? '&timeline=1' : '';
+      const response = await this._request(
+        `status?watch=${this._id}${timeline}`,
+        { cache: 'no-store', signal: abort.signal }
       );
       if (response.ok) {
-        this._set((await response.json()) as IStatus);
-        this._retry = FIRST_RETRY;
-        return;
+        const answer = readStatus(await response.json());
+        if (answer) {
+          this._take(answer);
+          return;
+        }
+        failure = { code: 'other_version', params: {} };
+      } else {
+        failure = await failureOf(response);
       }
-      failure = await failureOf(response);
     } catch (error) {
       failure = {
         code: 'server_unreachable',
         params: { error: String(error) }
       };
+    } finally {
+      window.clearTimeout(patience);
     }
+    this._fail(failure);
+  }
+
+  /** Take a whole state, and the deltas that came while it was on its way. */
+  private _take(answer: IStatus): void {
+    this._failures = 0;
+    this._setClock(answer.time, answer.stream !== this._status?.stream);
+    this._status = keepSame(this._status, {
+      ...answer,
+      timeline:
+        answer.timeline && trim(answer.timeline, answer.time - this._history)
+    });
+    this._asked = this._heard = performance.now();
+    this._emit();
+    this._early.forEach(delta => this._apply(delta));
+    this._early = [];
+  }
+
+  private _fail(failure: ICode): void {
+    this._failures++;
+    this._failed = performance.now();
     // A server that does not answer for a moment leaves what is known in place.
     const known = failure.code === 'server_unreachable' ? this._status : null;
-    this._set({ ...(known ?? NOTHING), availability: failure });
-    this._retry = Math.min(2 * this._retry, SAFETY_INTERVAL);
-  }
-
-  private _set(status: IStatus): void {
-    if (this._isDisposed) {
-      return;
-    }
-    if (status.time !== this._status?.time) {
-      this._received = performance.now();
-    }
-    this._status = status;
-    this._changed.emit();
-  }
-
-  private _schedule(): void {
-    window.clearTimeout(this._timer);
-    const failed = this._retry > FIRST_RETRY;
-    this._timer = window.setTimeout(
-      () => this.refresh(),
-      failed ? this._retry : SAFETY_INTERVAL
-    );
+    this._stopped ??= this.now;
+    this._status = { ...(known ?? NOTHING), availability: failure };
+    this._emit();
   }
 
   private _onEvent(_: unknown, event: Event.Emission): void {
     if (event.schema_id !== SCHEMA_ID) {
       return;
     }
-    // Anybody who may post events can send a wrong number: all that it can do is to
-    // make us ask, or to be taken for old, which the next hint or the timer mends.
-    const sequence = Number(event['sequence']);
-    if (this._asking || !(sequence <= (this._status?.hint ?? -1))) {
+    const delta = readDelta(event);
+    if (!delta || this._failures > 0) {
+      this._askCalmly();
+    } else if (this._asking) {
+      // The answer may be older than this, or newer.
+      this._early.push(delta);
+    } else {
+      this._apply(delta);
+    }
+  }
+
+  private _apply(delta: IDelta): void {
+    const status = this._status;
+    if (!status || delta.stream !== status.stream) {
+      this._askCalmly();
+    } else if (delta.sequence === status.sequence + 1) {
+      this._setClock(delta.time, false);
+      this._status = applyDelta(status, delta, this._history);
+      this._heard = performance.now();
+      this._deaf = false;
+      this._emit();
+    } else if (delta.sequence > status.sequence) {
+      this._askCalmly();
+    }
+  }
+
+  /** Ask, but not all the time: anybody may post wrong deltas. */
+  private _askCalmly(): void {
+    if (this._calm === 0) {
+      const pause = Math.max(0, this._calmed + CALM - performance.now());
+      this._calm = window.setTimeout(() => {
+        this._calm = 0;
+        this._calmed = performance.now();
+        this.refresh();
+      }, pause);
+    }
+  }
+
+  /** Ask again when it is time to. */
+  private _schedule(): void {
+    window.clearTimeout(this._timer);
+    if (this._active) {
+      const pause = this._due - performance.now();
+      this._timer = window.setTimeout(this._onTimer, Math.max(0, pause));
+    }
+  }
+
+  private get _due(): number {
+    if (this._failures > 0) {
+      const pause = Math.min(DEAF * 2 ** (this._failures - 1), LONGEST_RETRY);
+      return this._failed + pause;
+    }
+    const silence = this._heard + (this._deaf ? DEAF : SILENCE);
+    return Math.min(silence, this._asked + RENEWAL);
+  }
+
+  private _onTimer = (): void => {
+    const now = performance.now();
+    if (now < this._due) {
+      // Something came since the timer was set.
+      this._schedule();
+      return;
+    }
+    this._deaf ||= now >= this._heard + SILENCE;
+    this.refresh();
+  };
+
+  private _onVisibility = (): void => this._update();
+
+  private _onOnline = (): void => {
+    if (this._active) {
+      this.refresh();
+    }
+  };
+
+  /** Somebody else's request failed; if ours fails too, it is repeated in its own time. */
+  private _onFailure(): void {
+    if (this._active && this._failures === 0) {
       this.refresh();
     }
   }
 
+  private _setClock(time: number, anew: boolean): void {
+    this._stopped = null;
+    const offset = time - performance.now() / 1000;
+    // The message that was under way for the shortest time is the most exact.
+    this._offset =
+      anew || Math.abs(offset - this._offset) > JUMP
+        ? offset
+        : Math.max(offset, this._offset);
+  }
+
+  /** Say that there is news, once for each picture that the page draws. */
+  private _emit(): void {
+    if (this._frame === 0 && !this._isDisposed) {
+      this._frame = window.requestAnimationFrame(() => {
+        this._frame = 0;
+        this._changed.emit();
+      });
+    }
+  }
+
+  private get _history(): number {
+    return 60 * this._preferences.history;
+  }
+
+  private _request(path: string, init: RequestInit): Promise<Response> {
+    const { serverSettings } = this._options;
+    return ServerConnection.makeRequest(
+      URLExt.join(serverSettings.baseUrl, 'gpushare/api', path),
+      init,
+      serverSettings
+    );
+  }
+
   private _active = false;
   private _again = false;
+  private _asked = 0;
   private _asking = false;
+  private _calm = 0;
+  private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
-  private _events: Event.IManager;
+  private _deaf = false;
+  private _early: IDelta[] = [];
+  private _failed = 0;
+  private _failures = 0;
+  private _frame = 0;
+  private _grace = 0;
+  private _heard = 0;
+  private _id = UUID.uuid4();
   private _isDisposed = false;
-  private _received = performance.now();
-  private _retry = FIRST_RETRY;
-  private _settings: ServerConnection.ISettings;
+  private _looks = new Set<{ timeline?: boolean }>();
+  private _offset = 0;
+  private _options: GpuShareModel.IOptions;
+  private _preferences: IPreferences;
   private _status: IStatus | null = null;
+  private _stopped: number | null = null;
   private _timer = 0;
 }
 
-export namespace StatusModel {
+export namespace GpuShareModel {
   export interface IOptions {
     serverSettings: ServerConnection.ISettings;
-    events: Event.IManager;
+    events: Pick<Event.IManager, 'stream'>;
+    /** Emitted when some request of the page failed. */
+    connectionFailure?: ISignal<unknown, Error>;
+    preferences: IPreferences;
+    trans: TranslationBundle;
   }
 }
 
 const NOTHING: IStatus = {
+  stream: '',
+  sequence: -1,
   availability: { code: 'ok', params: {} },
-  hint: -1,
+  may: { adjust: false, settings: false },
+  settings: null,
   time: 0,
   gpus: [],
   host: null,
   groups: [],
-  notices: []
+  notices: [],
+  unshared: [],
+  timeline: null
 };
+
+async function messageOf(response: Response): Promise<string> {
+  const { message } = await ServerConnection.ResponseError.create(response);
+  return message;
+}
 
 async function failureOf(response: Response): Promise<ICode> {
   switch (response.status) {
@@ -195,9 +435,7 @@ async function failureOf(response: Response): Promise<ICode> {
     case 503:
     case 504:
       return { code: 'server_unreachable', params: {} };
-    default: {
-      const { message } = await ServerConnection.ResponseError.create(response);
-      return { code: 'error', params: { error: message } };
-    }
+    default:
+      return { code: 'error', params: { error: await messageOf(response) } };
   }
 }

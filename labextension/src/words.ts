@@ -481,6 +481,13 @@ export function availabilityText(
           'This server does not let you read its state. Ask its administrator for the permission to read "gpushare".'
         )
       };
+    case 'other_version':
+      return {
+        title: trans.__('The page and the server do not fit'),
+        text: trans.__(
+          'They are of different versions. Reload the page; if that does not help, start the Jupyter server again.'
+        )
+      };
     case 'server_unreachable':
       return {
         title: trans.__('The Jupyter server does not answer'),

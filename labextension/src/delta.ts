@@ -1,0 +1,333 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { ReadonlyJSONValue } from '@lumino/coreutils';
+import { JSONExt } from '@lumino/coreutils';
+
+import type { IDelta, IStatus, ITimeline } from './status';
+
+/** As many as the scheduler keeps. */
+const MOST_SPANS = 5000;
+const MOST_SAMPLES = 20_000;
+
+type Check = (value: unknown) => boolean;
+
+const isText: Check = value => typeof value === 'string';
+const isNumber: Check = value =>
+  typeof value === 'number' && Number.isFinite(value);
+const isFlag: Check = value => typeof value === 'boolean';
+const isParams: Check = value =>
+  typeof value === 'object' && value !== null && !Array.isArray(value);
+
+function nullable(check: Check): Check {
+  return value => value === null || check(value);
+}
+
+function optional(check: Check): Check {
+  return value => value === undefined || check(value);
+}
+
+function oneOf(...values: string[]): Check {
+  return value => typeof value === 'string' && values.includes(value);
+}
+
+function arrayOf(check: Check): Check {
+  return value => Array.isArray(value) && value.every(check);
+}
+
+function shape(members: Record<string, Check>): Check {
+  const checks = Object.entries(members);
+  return value =>
+    isParams(value) &&
+    checks.every(([name, check]) =>
+      check((value as Record<string, unknown>)[name])
+    );
+}
+
+function numbers(...names: string[]): Record<string, Check> {
+  return Object.fromEntries(names.map(name => [name, isNumber]));
+}
+
+const isCode = shape({ code: isText, params: isParams });
+
+const isSession = shape({
+  path: isText,
+  name: isText,
+  type: isText,
+  kernel_id: isText
+});
+
+const isGpu = shape({
+  uuid: isText,
+  name: isText,
+  ...numbers('index', 'total', 'reserve', 'used', 'resident', 'pinned'),
+  ...numbers('contexts', 'foreign', 'ghosts', 'free'),
+  utilization: nullable(isNumber)
+});
+
+const isGroup = shape({
+  id: isText,
+  name: isText,
+  kind: isText,
+  state: oneOf('running', 'held', 'yielding', 'waiting', 'moving', 'idle'),
+  since: isNumber,
+  position: nullable(isNumber),
+  reason: nullable(isCode),
+  yields_in: nullable(isNumber),
+  estimate: nullable(shape(numbers('seconds', 'low', 'high'))),
+  wishes: shape({
+    priority: oneOf('interactive', 'background'),
+    keep: isFlag,
+    frozen: isFlag,
+    limit: isNumber,
+    exclusive: isFlag
+  }),
+  cell: nullable(
+    shape({ msg_id: isText, ...numbers('since', 'waited', 'ran') })
+  ),
+  last_cell: nullable(shape({ msg_id: isText, ...numbers('waited', 'ran') })),
+  gpus: arrayOf(
+    shape({
+      uuid: isText,
+      ...numbers('footprint', 'resident', 'swapped', 'pinned', 'context')
+    })
+  ),
+  sessions: arrayOf(isSession),
+  totals: shape(
+    numbers('bursts', 'waits', 'waited', 'ran', 'evicted', 'restored')
+  )
+});
+
+const isSpan = shape({
+  id: isNumber,
+  group: isText,
+  name: isText,
+  kind: oneOf('burst', 'wait', 'in', 'out'),
+  start: isNumber,
+  end: nullable(isNumber),
+  gpu: nullable(isText),
+  bytes: isNumber
+});
+
+const isSample: Check = value =>
+  Array.isArray(value) &&
+  isNumber(value[0]) &&
+  isText(value[1]) &&
+  isNumber(value[2]);
+
+const isHost = nullable(
+  shape({
+    ...numbers('budget', 'swapped', 'promised'),
+    pool: optional(nullable(shape(numbers('in_use', 'prepared'))))
+  })
+);
+
+const isSettings = nullable(
+  shape({
+    quantum: value => value === 'auto' || isNumber(value),
+    anti_thrash: oneOf('auto', 'on', 'off'),
+    policy: isText
+  })
+);
+
+const isNotices = arrayOf(
+  shape({ group: isText, code: isText, params: isParams, time: isNumber })
+);
+
+const isUnshared = arrayOf(
+  shape({
+    kernel_id: isText,
+    code: isText,
+    params: isParams,
+    sessions: arrayOf(isSession)
+  })
+);
+
+const isSet = shape({
+  availability: optional(isCode),
+  host: optional(isHost),
+  settings: optional(isSettings),
+  notices: optional(isNotices),
+  unshared: optional(isUnshared)
+});
+
+const isDelta = shape({
+  stream: isText,
+  ...numbers('sequence', 'time'),
+  set: optional(isSet),
+  gpus: optional(arrayOf(isGpu)),
+  groups: optional(arrayOf(isGroup)),
+  removed: optional(arrayOf(isText)),
+  spans: optional(arrayOf(isSpan)),
+  samples: optional(arrayOf(isSample))
+});
+
+const isStatus = shape({
+  stream: isText,
+  ...numbers('sequence', 'time'),
+  availability: isCode,
+  may: shape({ adjust: isFlag, settings: isFlag }),
+  host: isHost,
+  settings: isSettings,
+  notices: isNotices,
+  unshared: isUnshared,
+  gpus: arrayOf(isGpu),
+  groups: arrayOf(isGroup),
+  timeline: optional(
+    nullable(
+      shape({
+        start: isNumber,
+        spans: arrayOf(isSpan),
+        samples: arrayOf(isSample)
+      })
+    )
+  )
+});
+
+/** What the server answered, or null if that is the answer of another version. */
+export function readStatus(value: unknown): IStatus | null {
+  if (!isStatus(value)) {
+    return null;
+  }
+  const status = value as IStatus;
+  return {
+    ...status,
+    groups: status.groups.map(group => ({ ...group, at: status.time })),
+    timeline: status.timeline ?? null
+  };
+}
+
+/** What somebody posted on the event bus as a delta, or null if it is none. */
+export function readDelta(value: unknown): IDelta | null {
+  if (!isDelta(value)) {
+    return null;
+  }
+  return {
+    set: {},
+    gpus: [],
+    groups: [],
+    removed: [],
+    spans: [],
+    samples: [],
+    ...(value as Partial<IDelta> & Pick<IDelta, 'stream' | 'sequence' | 'time'>)
+  };
+}
+
+/**
+ * The status after a delta. What did not change stays the same object.
+ *
+ * @param history - Seconds of the timeline to keep.
+ */
+export function applyDelta(
+  status: IStatus,
+  delta: IDelta,
+  history: number
+): IStatus {
+  const { availability, host, settings, notices, unshared } = {
+    ...status,
+    ...delta.set
+  };
+  return {
+    ...status,
+    sequence: delta.sequence,
+    time: delta.time,
+    availability,
+    host,
+    settings,
+    notices,
+    unshared,
+    gpus: delta.gpus.length
+      ? replace(status.gpus, delta.gpus, gpu => gpu.uuid).sort(
+          (a, b) => a.index - b.index
+        )
+      : status.gpus,
+    groups: replace(
+      status.groups,
+      delta.groups.map(group => ({ ...group, at: delta.time })),
+      group => group.id,
+      delta.removed
+    ),
+    timeline:
+      status.timeline &&
+      trim(
+        {
+          start: status.timeline.start,
+          spans: replace(status.timeline.spans, delta.spans, span => span.id),
+          samples: delta.samples.length
+            ? [...status.timeline.samples, ...delta.samples]
+            : status.timeline.samples
+        },
+        delta.time - history
+      )
+  };
+}
+
+/** What a timeline has from a time on. */
+export function trim(timeline: ITimeline, from: number): ITimeline {
+  const { spans, samples } = timeline;
+  const later = spans
+    .filter(span => span.end === null || span.end >= from)
+    .slice(-MOST_SPANS);
+  const late = samples.filter(([time]) => time >= from).slice(-MOST_SAMPLES);
+  return {
+    start: Math.max(timeline.start, from),
+    spans: later.length < spans.length ? later : spans,
+    samples: late.length < samples.length ? late : samples
+  };
+}
+
+/**
+ * A whole new status, in which what is as before is the same object as before.
+ */
+export function keepSame(before: IStatus | null, after: IStatus): IStatus {
+  if (!before) {
+    return after;
+  }
+  const groups = new Map(before.groups.map(group => [group.id, group]));
+  const gpus = new Map(before.gpus.map(gpu => [gpu.uuid, gpu]));
+  return {
+    ...after,
+    availability: same(before.availability, after.availability),
+    may: same(before.may, after.may),
+    settings: same(before.settings, after.settings),
+    host: same(before.host, after.host),
+    notices: same(before.notices, after.notices),
+    unshared: same(before.unshared, after.unshared),
+    gpus: after.gpus.map(gpu => same(gpus.get(gpu.uuid), gpu)),
+    groups: after.groups.map(group => {
+      const known = groups.get(group.id);
+      return known && same(known, { ...group, at: known.at }) === known
+        ? known
+        : group;
+    })
+  };
+}
+
+/** The old one if it says the same. */
+function same<T>(before: T | undefined, after: T): T {
+  return before !== undefined &&
+    JSONExt.deepEqual(
+      before as unknown as ReadonlyJSONValue,
+      after as unknown as ReadonlyJSONValue
+    )
+    ? before
+    : after;
+}
+
+/** The items with some replaced or added, and some removed. */
+function replace<T, K>(
+  items: T[],
+  changed: T[],
+  key: (item: T) => K,
+  removed: readonly K[] = []
+): T[] {
+  if (changed.length === 0 && removed.length === 0) {
+    return items;
+  }
+  const all = new Map(items.map(item => [key(item), item]));
+  for (const item of changed) {
+    all.set(key(item), item);
+  }
+  for (const gone of removed) {
+    all.delete(gone);
+  }
+  return [...all.values()];
+}
