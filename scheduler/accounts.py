@@ -105,6 +105,13 @@ class Accounts:
                 f"but this kernel is limited to {_gib(cap)}"
             )
             return "cap", False, text
+        limit = group.wishes.limit
+        if limit and more > 0 and share.promised + more > limit:
+            text = (
+                f"{_gib(more)} more would make {_gib(share.promised + more)}, but this kernel was "
+                f"limited to {_gib(limit)} on each GPU (`%gpushare limit off` lifts that)"
+            )
+            return "cap", False, text
         backed = self._backed(gpu) - fixed
         if gpu.promised + more > backed:
             text = (

@@ -65,12 +65,14 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any, cast
 
-from . import reasons, snapshot
+from . import reasons, snapshot, wishes
 from .accounts import LARGEST, MIB, ProtocolViolation, growth
 from .events import (
     ALL,
+    Adjust,
     AntiThrash,
     Attach,
     Burst,
@@ -108,7 +110,7 @@ from .events import (
 )
 from .plan import Plan, Planner
 from .policies import POLICIES, Policy
-from .state import Client, Gpu, Group, Holding, Share, Wait
+from .state import Client, Gpu, Group, Holding, Share, Wait, Wishes
 from .stock import Keeper
 
 LONGEST_QUANTUM = 3600.0
@@ -137,6 +139,14 @@ class Core(Planner):
         Seconds for which a reading of a GPU's memory is good for a decision.
     margin
         Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
+    background_delay
+        Seconds by which one in the background counts as later than it came.
+    background_quantum
+        Seconds after which a holder in the background makes way for one that is not.
+    keep_patience
+        Seconds for which one has to wait for memory that people keep.
+    exclusive_limit
+        Seconds for which a cell may have its lease for itself while others wait.
     """
 
     def __init__(
@@ -153,6 +163,10 @@ class Core(Planner):
         bandwidth: float = 10e9,
         fresh: float = 0.001,
         margin: int = 64 * MIB,
+        background_delay: float = 30.0,
+        background_quantum: float = 2.0,
+        keep_patience: float = 300.0,
+        exclusive_limit: float = 600.0,
     ) -> None:
         if policy not in POLICIES:
             raise ValueError(f"policy must be one of {', '.join(sorted(POLICIES))}, not {policy!r}")
@@ -165,6 +179,8 @@ class Core(Planner):
         self.shortest_quantum = shortest_quantum
         self.longest_quantum = longest_quantum
         self.margin = margin
+        self.background_delay, self.background_quantum = background_delay, background_quantum
+        self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
         #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
         #: often, and can be handed back.
         self.fresh_for_growth = 0.050
@@ -177,6 +193,7 @@ class Core(Planner):
         self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
         self._keeper = Keeper(self)
+        self._wishes = wishes.Memory()
         self._touched: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
         self._evictions: dict[int, tuple[Holding, int]] = {}
@@ -198,6 +215,7 @@ class Core(Planner):
             Cancel: self._on_cancel,
             Release: self._on_release,
             Rename: self._on_rename,
+            Adjust: self._on_adjust,
             Configure: self._on_configure,
             Device: self._on_device,
             HostMemory: self._on_host_memory,
@@ -250,6 +268,11 @@ class Core(Planner):
             raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
         raise LookupError(f"no group on the GPU has the id or name {text!r}")
 
+    def wishes_of(self, group: str) -> Wishes:
+        """Return what people asked for the group with this id, whether it is there or not."""
+        found = self.groups.get(group)
+        return self._wishes.recall(group) if found is None else found.wishes
+
     # --- Clients come and go ----------------------------------------------------------------------
 
     def _on_attach(self, event: Attach) -> None:
@@ -269,6 +292,7 @@ class Core(Planner):
             self._numbers += 1
             group = Group(event.group, event.name, self._numbers, since=self._now)
             group.idle_since = self._now
+            group.wishes = self._wishes.recall(group.id)
             self.groups[group.id] = group
             self._log("join", group, pid=event.pid)
         client = Client(
@@ -308,6 +332,8 @@ class Core(Planner):
             self._set_busy(client, True)
         if group.yielding:
             self._out.append(Revoke(client.number, event.lease))
+        elif group.wishes.frozen:
+            self._revoke(group)
         elif group.wait is not None:
             self._dequeue(group.wait)
             self._grant_waiting(group)
@@ -342,6 +368,7 @@ class Core(Planner):
             for uuid in group.shares:
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
+            self._wishes.remember(group.id, group.wishes)
             self._log("leave", group)
             return
         for uuid in [u for u, s in group.shares.items() if not s.holdings]:
@@ -569,7 +596,9 @@ class Core(Planner):
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
-            if any(w.group is not group for w in self.queue if gpu in self._gpus_of(w)):
+            if any(
+                not w.frozen for w in self.queue if w.group is not group and gpu in self._gpus_of(w)
+            ):
                 extra = 0
             leased = client.lease is not None or not more
             self._promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
@@ -622,11 +651,9 @@ class Core(Planner):
         if more > gpu.free:
             return False
         for wait in self.queue:
-            if wait.group is not group and gpu in self._gpus_of(wait):
+            if wait.group is not group and not wait.frozen and gpu in self._gpus_of(wait):
                 barrier = self._leases if wait.barrier is None else wait.barrier
-                need = self.need(wait, gpu)
-                reach = self._reach(wait, gpu, group)
-                return group.turn <= barrier or need <= 0 or need <= reach - more
+                return group.turn <= barrier or self._leaves_room(wait, gpu, group, more)
         return True
 
     # --- Cells and people -------------------------------------------------------------------------
@@ -647,6 +674,8 @@ class Core(Planner):
         group.cells.pop(event.msg_id, None)
         group.ended_cells.append(event.msg_id)
         self._log("cell", group, phase="end", msg_id=event.msg_id)
+        if not group.cells and event.at >= group.exclusive_at:
+            self._end_exclusive(group)
         if not group.cells and not group.busy and group.ended_at is None:
             # It went quiet first: now it is over.
             group.ended_at = self._now
@@ -676,6 +705,8 @@ class Core(Planner):
         if group is None:
             return
         group.offload = group.offload or event.offload
+        if group.exclusive:
+            self._end_exclusive(group)
         if group.lease is not None:
             group.ended_at = self._now - self.debounce
             self._revoke(group)
@@ -691,6 +722,40 @@ class Core(Planner):
         group = self.groups.get(event.group)
         if group is not None:
             group.name = event.name
+
+    def _on_adjust(self, event: Adjust) -> None:
+        group = self.groups.get(event.group)
+        if group is None and not event.later:
+            raise ValueError(f"no group on the GPU has the id {event.group!r}")
+        before = self.wishes_of(event.group)
+        after = wishes.adjusted(before, event)
+        if group is None:
+            # What is for one cell is not for a process that has none yet.
+            after = replace(after, exclusive=False)
+        if after == before:
+            return
+        self._wishes.remember(event.group, after)
+        self._out.append(Log("adjust", event.group, {"wishes": asdict(after)}))
+        if group is None:
+            return
+        group.wishes = after
+        if after.exclusive and not before.exclusive:
+            group.exclusive_at = self._now
+        if after.priority != before.priority:
+            for wait in [w for w in self.queue if w.group is group]:
+                self.queue.remove(wait)
+                wait.delay = self._delay(group)
+                insort(self.queue, wait, key=self.policy.queue_rank)
+        if after.frozen:
+            self._revoke(group)
+
+    def _delay(self, group: Group) -> float:
+        return self.background_delay if group.wishes.priority == "background" else 0.0
+
+    def _end_exclusive(self, group: Group) -> None:
+        if group.wishes.exclusive:
+            group.wishes = replace(group.wishes, exclusive=False)
+            self._log("adjust", group, wishes=asdict(group.wishes))
 
     def _on_configure(self, event: Configure) -> None:
         quantum = self.quantum if event.quantum is None else _valid_quantum(event.quantum)
@@ -750,12 +815,14 @@ class Core(Planner):
         for wait in self.queue:
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
+            if wait.frozen:
+                continue
             if wait.not_before > self._now:
                 self._at(wait.not_before)
                 continue
             ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
             if self._fits(wait):
-                continues = ahead is not None and self._continues(wait)
+                continues = ahead is not None and self._continues(wait, ahead)
                 if (not ahead or continues or self._may_pass(wait, ahead)) and self._read(wait):
                     self._admit(wait, bool(ahead) and continues)
                     return True
@@ -766,7 +833,7 @@ class Core(Planner):
                     continue
                 self._carry_out(plan)
                 served.append((wait, plan))
-            elif self._continues(wait):
+            elif self._continues(wait, ahead):
                 self._let_grow(wait)
             if not ahead and wait.barrier is None:
                 wait.barrier = self._leases
@@ -785,7 +852,10 @@ class Core(Planner):
         Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
         """
         plan = self.plan(wait, waiters=True)
-        if plan.short is None and not plan.later and not any(g.busy for g in plan.revoke):
+        if plan.short is not None:
+            return
+        # A whole cell's turn is long: the others' end first.
+        if wait.group.exclusive or not (plan.later or any(g.runs for g in plan.revoke)):
             self._carry_out(plan)
 
     def _read(self, wait: Wait) -> bool:
@@ -842,6 +912,10 @@ class Core(Planner):
             fresh = self._is_fresh(gpu) and fresh
         if fresh:
             for group in plan.revoke:
+                if group.runs:
+                    group.spent = True
+                    if group.exclusive:
+                        self._end_exclusive(group)
                 self._revoke(group)
             for share, size in plan.evict:
                 self._evict(share, size)
@@ -875,7 +949,7 @@ class Core(Planner):
                 self._at(when)
         revoke: list[Group] = []
         # Within the reserve nothing can fail; what others hold varies by that much.
-        leased.sort(key=lambda g: (g.busy > 0, -g.turn))
+        leased.sort(key=lambda g: (g.runs, -g.turn))
         for group in leased:
             if over <= gpu.reserve:
                 break
@@ -894,12 +968,12 @@ class Core(Planner):
     def _enqueue(self, group: Group, grow: Grow | None = None, front: bool = False) -> Wait:
         self._numbers += 1
         since, number = self._now, self._numbers
-        if front and self.queue:
-            first = self.queue[0]
+        first = next((w for w in self.queue if not w.frozen), None) if front else None
+        if first is not None:
             since, number = min(since, first.since - 1e-9), first.number - 1
-        wait = Wait(group, number, since, grow)
+        wait = Wait(group, number, since, grow, 0.0 if front else self._delay(group))
         if grow is None and group.place is not None:
-            wait = Wait(group, group.place.number, group.place.since)
+            wait = Wait(group, group.place.number, group.place.since, None, self._delay(group))
             wait.not_before, group.place = group.place.not_before, None
         insort(self.queue, wait, key=self.policy.queue_rank)
         self._new_waits.append(wait)
@@ -955,6 +1029,7 @@ class Core(Planner):
                     holding.room = holding.resident if yields else holding.promised
         group.lease = lease
         group.intact = True
+        group.spent = False
         group.ran_before = 0.0
         self.leased[group.id] = group
         self._charge(group)
@@ -1138,7 +1213,7 @@ class Core(Planner):
         """Say to the holders, where it changed, how many other groups wait for their GPUs."""
         waiting: dict[str, set[str]] = {}
         for wait in self.queue:
-            if wait.logged:
+            if wait.logged and not wait.frozen:
                 for uuid in self.uuids(wait):
                     waiting.setdefault(uuid, set()).add(wait.group.id)
         for group in self.leased.values():
@@ -1146,6 +1221,8 @@ class Core(Planner):
             for uuid in group.shares:
                 others |= waiting.get(uuid, set())
             others.discard(group.id)
+            if group.exclusive:
+                others.clear()  # nobody is to go quiet for them
             for client in group.clients.values():
                 if client.contended != len(others):
                     self._tell(client, len(others))
@@ -1171,12 +1248,13 @@ class Core(Planner):
 
     def _log_waits(self) -> None:
         """Those who were not served at once do wait, unless only a reading is out."""
+        explainer = reasons.Explainer(self, self._now)
         for wait in list(self._new_waits):
             if any(g.asked_at is not None for g in self._gpus_of(wait)) and self._fits(wait):
                 continue
             self._new_waits.remove(wait)
             wait.logged = True
-            self._log("wait", wait.group, reason=reasons.reason(self, wait, self._now))
+            self._log("wait", wait.group, reason=explainer.reason(wait))
 
 
 def _valid_quantum(quantum: object) -> Quantum:

@@ -13,7 +13,7 @@ from .policies import Policy
 from .state import Gpu, Group, Share, Wait
 
 #: Kinds of victims, in the order in which they lose memory.
-_IDLE, _HELD, _WAITING, _RUNNING = range(4)
+_IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
 
 
 @dataclass(slots=True)
@@ -32,6 +32,8 @@ class Plan:
     leaving: list[Group] = field(default_factory=list)
     #: Chosen, but protected until then.
     later: list[tuple[float, Group]] = field(default_factory=list)
+    #: Of those, the ones whose memory people keep from it.
+    kept: list[Group] = field(default_factory=list)
 
 
 class Planner(Accounts):
@@ -45,6 +47,9 @@ class Planner(Accounts):
     shortest_quantum: float
     longest_quantum: float
     margin: int
+    background_quantum: float
+    keep_patience: float
+    exclusive_limit: float
     leased: dict[str, Group]
     _leases: int
 
@@ -64,31 +69,48 @@ class Planner(Accounts):
                 return self._floats(group)
         return True
 
-    def _continues(self, wait: Wait) -> bool:
+    def _continues(self, wait: Wait, ahead: list[Wait]) -> bool:
         """Whether it comes back within its residency, its memory still in."""
         group = wait.group
+        residency = min(
+            (self.residency(group, head) for head in ahead), default=self.residency(group)
+        )
         # Headroom that was promised and never used is not in: what counts is that nothing was taken.
         return (
             wait.grow is None
             and group.turn > 0
             and group.intact
-            and self._now < group.turn_at + self.residency(group)
+            and self._now < group.turn_at + residency
         )
 
     def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
         """Whether those before it are held up no longer for its being served now."""
         group = wait.group
         for head in ahead or ():
+            if wait.grow is None and self.keeps(group, head):
+                continue  # it takes no room, and the head cannot have its memory yet
             if wait.grow is None and (
                 self.anti_thrash == "on" or any(s.evicting for s in group.shares.values())
             ):
                 return False
             for gpu in self._gpus_of(head):
-                if gpu.uuid in self.uuids(wait):
-                    take, need = self.need(wait, gpu), self.need(head, gpu)
-                    if need > 0 and need > self._reach(head, gpu, group) - take:
-                        return False
+                if gpu.uuid not in self.uuids(wait):
+                    continue
+                if not self._leaves_room(head, gpu, group, self.need(wait, gpu)):
+                    return False
         return True
+
+    def _leaves_room(self, head: Wait, gpu: Gpu, group: Group, take: int) -> bool:
+        """Whether a head can still be served, and no later, if a group takes so much of a GPU."""
+        need = self.need(head, gpu)
+        if need <= 0:
+            return True
+        reach = self._reach(head, gpu, group)
+        if need > reach - take:
+            return False
+        # What people keep can be had too, but late: nobody makes a head need it.
+        sooner = reach - sum(s.resident for s in gpu.shares.values() if self.keeps(s.group, head))
+        return need > sooner or need <= sooner - take
 
     def uuids(self, wait: Wait) -> Iterator[str] | tuple[str]:
         """Return the GPUs that one waits for."""
@@ -146,10 +168,10 @@ class Planner(Accounts):
         if self.anti_thrash == "on" and wait.grow is None:
             for other in self._others_leased(group):
                 plan.serialised.append(other)
-                end = self.quantum_end(other)
+                end = self.quantum_end(other, wait)
                 if other.yielding:
                     plan.draining.append(other)
-                elif not other.busy or end <= now:
+                elif not (other.busy or other.exclusive) or end <= now:
                     plan.revoke.append(other)
                 else:
                     plan.later.append((end, other))
@@ -175,8 +197,9 @@ class Planner(Accounts):
                         lack -= leaving
                         plan.leaving.append(other)
                     size = share.resident - leaving
-                    when = self._evictable_at(share)
-                    kind = _WAITING if other.wait is not None else _IDLE
+                    when = self._evictable_at(share, wait)
+                    queues = other.wait is not None and not other.wait.frozen
+                    kind = _WAITING if queues else _IDLE
                     if waiters and kind == _WAITING:
                         when = max(h.stuck_until for h in share.holdings.values())
                 elif other.yielding or other in plan.revoke:
@@ -184,12 +207,14 @@ class Planner(Accounts):
                     if other.yielding and other not in plan.draining:
                         plan.draining.append(other)
                     continue
-                elif other.busy or other.state == "moving":
+                elif other.runs:
                     size = share.resident + share.arriving + share.missing
-                    kind, when = _RUNNING, self.quantum_end(other)
+                    kind, when = _RUNNING, self.quantum_end(other, wait)
                 else:
                     size = share.resident + share.arriving + share.missing
-                    kind, when = _HELD, self.movable_at(other)
+                    kind, when = _HELD, self.movable_at(other, wait)
+                if kind != _RUNNING and self._is_kept(other, wait):
+                    kind, when = _KEPT, max(when, wait.since + self.keep_patience)
                 if size > 0:
                     # The debounce is too short to choose somebody else for.
                     order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
@@ -201,7 +226,9 @@ class Planner(Accounts):
                 # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
                 take = min(size, lack + self.margin_of(gpu))
                 lack -= take
-                if kind in (_HELD, _RUNNING):
+                if kind == _KEPT and when > now:
+                    plan.kept.append(share.group)
+                if share.group.lease is not None:
                     if order > 0:
                         plan.later.append((when, share.group))
                     elif share.group not in plan.revoke:
@@ -222,39 +249,82 @@ class Planner(Accounts):
         """Return the seconds that it takes to move a group's footprint one way."""
         return sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
 
-    def quantum_of(self, group: Group) -> float:
-        """Return the seconds for which a running holder is left alone."""
+    def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
+        """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
+        if group.exclusive:
+            return self.exclusive_limit
         if self.quantum != "auto":
-            return self.quantum
-        wish = self.residency_factor * self.move_cost(group)
-        return min(max(wish, self.shortest_quantum), self.longest_quantum)
+            length = self.quantum
+        else:
+            wish = self.residency_factor * self.move_cost(group)
+            length = min(max(wish, self.shortest_quantum), self.longest_quantum)
+        if wait is not None and _precedes(wait, group):
+            length = min(length, self.background_quantum)
+        return length
 
-    def quantum_end(self, group: Group) -> float:
-        """When a running holder may be revoked for one that waits."""
-        end = group.turn_at + self.quantum_of(group)
+    def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
+        """When a running holder may be revoked for one that waits; by default, for the first that does."""
+        if wait is None:
+            wait = next((w for w in self.queue if self._wants_from(w, group)), None)
+        end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
             end += max(1.0, self.residency_factor * self.move_cost(group))
         return end
 
-    def residency(self, group: Group) -> float:
-        """Return the seconds for which a group's memory stays once it is in."""
-        return min(self.residency_factor * self.move_cost(group), self.quantum_of(group))
+    def _wants_from(self, wait: Wait, group: Group) -> bool:
+        return (
+            wait.group is not group
+            and not wait.frozen
+            and any(uuid in group.shares for uuid in self.uuids(wait))
+        )
 
-    def movable_at(self, group: Group) -> float:
+    def residency(self, group: Group, wait: Wait | None = None) -> float:
+        """Return the seconds for which a group's memory stays once it is in."""
+        quantum = self.quantum_of(group, wait)
+        if group.exclusive:
+            return quantum
+        return min(self.residency_factor * self.move_cost(group), quantum)
+
+    def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """When the memory of a group that does not run may be taken."""
-        if group.turn == 0:
+        if group.turn == 0 or group.wishes.frozen:
             return 0.0
         if group.lease is None and not group.intact:
             # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
             return 0.0
         if group.ended_at is not None and not group.cells:
             return group.ended_at + self.debounce
-        return group.turn_at + self.residency(group)
+        return group.turn_at + self.residency(group, wait)
 
-    def _evictable_at(self, share: Share) -> float:
+    def _evictable_at(self, share: Share, wait: Wait | None = None) -> float:
         stuck = max(h.stuck_until for h in share.holdings.values())
-        return max(self.movable_at(share.group), stuck)
+        return max(self.movable_at(share.group, wait), stuck)
+
+    def _is_kept(self, group: Group, wait: Wait) -> bool:
+        """Whether people want the memory of a group that does not run to stay where it is."""
+        wishes = group.wishes
+        if not wishes.keep or wishes.frozen or group.spent or group is wait.group:
+            return False
+        if group.lease is not None or group.wait is None:
+            return True
+        # One that could run at once does. Otherwise each would wait for what the other holds.
+        return self.anti_thrash != "on" and all(
+            s.need <= s.spare and not s.evicting for s in group.shares.values()
+        )
+
+    def keeps(self, group: Group, wait: Wait) -> bool:
+        """Whether one that waits cannot have the memory of a group yet, because people keep it."""
+        return (
+            self._now < wait.since + self.keep_patience
+            and not (group.runs or group.yielding)
+            and self._is_kept(group, wait)
+        )
+
+
+def _precedes(wait: Wait, group: Group) -> bool:
+    """Whether a group is to make way soon for one that waits."""
+    return group.wishes.priority == "background" and wait.group.wishes.priority == "interactive"
 
 
 def _by_order(victim: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -11,23 +11,76 @@ if TYPE_CHECKING:
     from .state import Gpu, Group, Wait
 
 
+class Explainer:
+    """Says why each of those that wait does; plans are made once for all of them.
+
+    Parameters
+    ----------
+    core
+        Must not take an event in meanwhile.
+    now
+        The time.
+    """
+
+    def __init__(self, core: Core, now: float) -> None:
+        self._core = core
+        self._now = now
+        self._plans: dict[Wait, Plan] = {}
+        self._ahead: dict[Wait, Wait] | None = None
+
+    def plan(self, wait: Wait) -> Plan:
+        """Return what stands between one that waits and its grant."""
+        plan = self._plans.get(wait)
+        if plan is None:
+            plan = self._plans[wait] = self._core.plan(wait)
+        return plan
+
+    def ahead(self, wait: Wait) -> Wait | None:
+        """Return the one before it for whom it has to wait."""
+        if self._ahead is None:
+            self._ahead = self._find_heads()
+        return self._ahead.get(wait)
+
+    def reason(self, wait: Wait) -> dict[str, Any]:
+        """Return what one that waits waits for."""
+        core, now, group = self._core, self._now, wait.group
+        if wait.frozen:
+            return _reason("frozen")
+        if wait.grow is None and group.lease is not None:
+            return _draining(group, now)
+        ahead = self.ahead(wait)
+        if ahead is not None and ahead.group is not group:
+            return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
+        plan = self.plan(wait)
+        if plan.short is not None:
+            return _short(group, *plan.short)
+        if wait.not_before > now:
+            # Its memory did not come in although there seemed to be room.
+            gpus = [core.gpus[u] for u in group.shares]
+            gpu = max(gpus, key=lambda g: group.shares[g.uuid].need)
+            return _foreign(gpu, max(0, group.shares[gpu.uuid].need - gpu.free))
+        return _of_plan(core, wait, plan, now)
+
+    def _find_heads(self) -> dict[Wait, Wait]:
+        """Return the first before each, in one walk: on each GPU, whoever follows its head waits for that."""
+        heads: dict[str, tuple[int, Wait]] = {}
+        found: dict[Wait, Wait] = {}
+        for place, wait in enumerate(self._core.queue):
+            uuids = list(self._core.uuids(wait))
+            ahead = [heads[u] for u in uuids if u in heads]
+            if ahead:
+                found[wait] = min(ahead, key=lambda head: head[0])[1]
+            if wait.frozen or (wait.grow is None and wait.group.lease is not None):
+                continue
+            if len(ahead) < len(uuids) and self.plan(wait).short is None:
+                for uuid in uuids:
+                    heads.setdefault(uuid, (place, wait))
+        return found
+
+
 def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
     """Return what one that waits waits for."""
-    group = wait.group
-    if wait.grow is None and group.lease is not None:
-        return _draining(group, now)
-    ahead = _ahead(core, wait)
-    if ahead is not None and ahead.group is not group:
-        return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
-    plan = core.plan(wait)
-    if plan.short is not None:
-        return _short(group, *plan.short)
-    if wait.not_before > now:
-        # Its memory did not come in although there seemed to be room.
-        gpus = [core.gpus[u] for u in group.shares]
-        gpu = max(gpus, key=lambda g: group.shares[g.uuid].need)
-        return _foreign(gpu, max(0, group.shares[gpu.uuid].need - gpu.free))
-    return _of_plan(core, wait, plan, now)
+    return Explainer(core, now).reason(wait)
 
 
 def filling(core: Core, group: Group) -> dict[str, Any] | None:
@@ -42,24 +95,19 @@ def filling(core: Core, group: Group) -> dict[str, Any] | None:
     )  # fmt: skip
 
 
-def estimate(core: Core, wait: Wait, now: float) -> float | None:
-    """Return the seconds until it is served if all goes well, or None where that cannot be said."""
-    if _ahead(core, wait) is not None:
-        return None
-    plan = core.plan(wait)
-    if plan.short is not None or plan.draining:
-        return None
-    later = max((when for when, _ in plan.later), default=now)
-    moves = sum(s.need / s.gpu.bandwidth for s in wait.group.shares.values())
-    return max(0.0, later - now) + moves
-
-
 def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
     if plan.draining:
         return _draining(plan.draining[0], now)
     when, holder = max(plan.later, key=lambda item: item[0], default=(now, None))
     if holder is None and plan.revoke:
         holder = plan.revoke[0]
+    if holder is not None and (holder in plan.kept or holder.exclusive):
+        gpu, lack = max(plan.lacks, key=lambda item: item[1], default=(None, 0))
+        return _reason(
+            "kept" if holder in plan.kept else "exclusive",
+            **_holder(holder), until_in=max(0.0, when - now), lack=lack,
+            gpu=next(iter(core.uuids(wait)), "") if gpu is None else gpu.uuid,
+        )  # fmt: skip
     if holder is not None and holder in plan.serialised:
         return _reason(
             "serialised", **_holder(holder), yields_in=max(0.0, when - now) if holder.busy else 0.0
@@ -82,19 +130,6 @@ def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
         return _reason("making_room", lack=lack, gpu=gpu.uuid, victims=list(victims.values()))
     # There is room: only a reading of the GPU is out.
     return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), victims=[])
-
-
-def _ahead(core: Core, wait: Wait) -> Wait | None:
-    """Return the one before it for whom it has to wait."""
-    mine = set(core.uuids(wait))
-    for other in core.queue:
-        if other is wait:
-            return None
-        if other.grow is None and other.group.lease is not None:
-            continue
-        if mine & set(core.uuids(other)) and core.plan(other).short is None:
-            return other
-    return None
 
 
 def _holder(group: Group) -> dict[str, str]:

@@ -253,6 +253,8 @@ class Group:
     turn_at: float = 0.0
     #: Nothing was taken from it since its last grant.
     intact: bool = False
+    #: It was revoked while it ran, for one that waits: until its next lease, nobody keeps its memory.
+    spent: bool = False
     #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
     ended_at: float | None = None
     busy: int = 0
@@ -262,6 +264,8 @@ class Group:
     #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: deque[str] = field(default_factory=lambda: deque(maxlen=32))
+    #: When people wished for a whole cell: one that ended before was another.
+    exclusive_at: float = 0.0
     #: Its place in the queue for a lease.
     wait: Wait | None = None
     failures: int = 0
@@ -280,6 +284,18 @@ class Group:
             return "running" if self.busy else "held"
         return "idle" if self.wait is None else "waiting"
 
+    @property
+    def exclusive(self) -> bool:
+        """Whether it keeps its lease until the cell that is open ends."""
+        return self.wishes.exclusive and bool(self.cells)
+
+    @property
+    def runs(self) -> bool:
+        """Whether a lease of its own is in use: at work, on its way in, or for a whole cell."""
+        if self.lease is None:
+            return False
+        return self.busy > 0 or self.exclusive or self.state == "moving"
+
 
 @dataclass(slots=True, eq=False)
 class Wait:
@@ -289,7 +305,14 @@ class Wait:
     number: int
     since: float
     grow: Grow | None = None
+    #: Seconds by which it ranks later than it came.
+    delay: float = 0.0
     #: Leases up to this number were granted before it came to the head; it waits for no others.
     barrier: int | None = None
     not_before: float = 0.0
     logged: bool = False
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is for a lease, and its group gets none until people thaw it: it holds nobody up."""
+        return self.grow is None and self.group.wishes.frozen

@@ -20,7 +20,10 @@ class Policy(Protocol):
     name: str
 
     def queue_rank(self, wait: Wait) -> Rank:
-        """Order of the waiting; must not change while one waits, and must let nobody pass forever."""
+        """Order of the waiting; must not change while one waits, and must let nobody pass forever.
+
+        ``Wait.delay`` is how much later than it came it is to count; where that changes, the core places it anew.
+        """
         ...
 
     def victim_rank(self, group: Group) -> Rank:

@@ -231,7 +231,6 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     assert b.reason["params"]["holder_name"] == "a.ipynb"
     assert b.reason["params"]["yields_in"] == pytest.approx(30)
     assert m.group("b")["position"] == 1
-    assert m.group("b")["estimate"] == pytest.approx(30 + 6)
 
     assert of(ev.Revoke, a.end()) == [ev.Revoke(a.number, a.lease)]
     assert b.reason["code"] == "draining"

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What people ask for groups: which of it can be, and how long it is remembered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import fields, replace
+
+from .accounts import LARGEST
+from .events import Adjust
+from .state import Wishes
+
+#: Groups whose wishes are remembered: those that were not heard of for the longest are forgotten first.
+MOST_REMEMBERED = 1000
+
+
+class Memory:
+    """Wishes by the id of their group, while it has no process too: a kernel that is restarted has them again."""
+
+    def __init__(self) -> None:
+        self._wishes: OrderedDict[str, Wishes] = OrderedDict()
+
+    def recall(self, group: str) -> Wishes:
+        """Return what was asked for a group."""
+        return replace(self._wishes.get(group, Wishes()))
+
+    def remember(self, group: str, wishes: Wishes) -> None:
+        """Keep what was asked for a group, other than for one cell."""
+        lasting = replace(wishes, exclusive=False)
+        self._wishes.pop(group, None)
+        if lasting != Wishes():
+            self._wishes[group] = lasting
+        while len(self._wishes) > MOST_REMEMBERED:
+            self._wishes.popitem(last=False)
+
+
+def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
+    """Return the wishes as somebody wants them to be.
+
+    Raises
+    ------
+    ValueError
+        Something that is asked for cannot be; the text is one sentence for the person who asked.
+    """
+    changes = {
+        f.name: value for f in fields(Wishes) if (value := getattr(event, f.name)) is not None
+    }
+    for name, value in changes.items():
+        if name == "priority":
+            if value not in ("interactive", "background"):
+                raise ValueError(f"priority must be interactive or background, not {value!r}")
+        elif name == "limit":
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+                raise ValueError(
+                    f"limit must be a whole number of bytes, 0 for none, not {value!r}"
+                )
+        elif not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, not {value!r}")
+    return replace(wishes, **changes)
