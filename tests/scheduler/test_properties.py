@@ -9,6 +9,8 @@ Memory moves in pieces: what leaves takes host memory when its copy starts, what
 copy has ended, and under a grant that fills nothing arrives beyond the room that was told. A process that finds no host
 memory waits for some, and in the end answers that only a part has left. Some processes may hold more than a GPU has:
 of theirs, what has no room is used from where it is.
+
+People change their wishes at any time, also for groups that are not there.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from hypothesis.stateful import (
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.state import Holding
+from jupyter_gpushare.scheduler.state import Group, Holding
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -38,6 +40,8 @@ GPUS = ("GPU-0", "GPU-1")
 GROUPS = ("a", "b", "c", "d")
 SPEED = 1e9
 PIECE = 64 * MIB
+#: Seconds: shorter than people would have them, so that they matter as often as all else does.
+PATIENCE = {"background_delay": 5.0, "keep_patience": 50.0, "exclusive_limit": 80.0}
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
 
@@ -135,6 +139,9 @@ class World(RuleBasedStateMachine):
         self.broken: set[str] = set()
         #: ``off`` was on: groups were over-committed with leave, and remain so for a while.
         self.floated = False
+        self.cells = 0
+        #: What people wish for each group; the server says it again to a new scheduler.
+        self.wishes: dict[str, dict[str, Any]] = {}
 
     # --- The machine ------------------------------------------------------------------------------
 
@@ -169,7 +176,7 @@ class World(RuleBasedStateMachine):
 
     def boot(self) -> None:
         self.settings_at_boot = dict(self.settings)
-        self.core = Core(bandwidth=SPEED, **self.settings)
+        self.core = Core(bandwidth=SPEED, **PATIENCE, **self.settings)
         self.tape = []
         for gpu in GPUS:
             self.feed(self.reading(gpu))
@@ -190,8 +197,11 @@ class World(RuleBasedStateMachine):
 
     def feed(self, event: ev.Event) -> None:
         """Give an event to the core; check and deliver what it decides."""
-        before = {g.id: (g.lease, {u: s.need for u, s in g.shares.items()})
-                  for g in self.core.groups.values()}  # fmt: skip
+        before = {
+            g.id: (g.lease, {u: s.need for u, s in g.shares.items()},
+                   {u: s.promised for u, s in g.shares.items()})
+            for g in self.core.groups.values()
+        }  # fmt: skip
         decisions = self.core.handle(event, self.now)
         self.tape.append((event, self.now, decisions))
         readings = []
@@ -203,18 +213,21 @@ class World(RuleBasedStateMachine):
             elif not isinstance(decision, ev.Log):
                 process = self.processes.get(decision.client)
                 assert process is not None, f"{decision} is for nobody"
-                self.check(process, decision, before)
+                self.check(process, decision, before, event)
                 process.inbox.append(decision)
         for gpu in readings:
             self.feed(self.reading(gpu))
 
     # --- The rules --------------------------------------------------------------------------------
 
-    def check(self, process: Process, decision: ev.Decision, before: dict[str, Any]) -> None:
+    def check(
+        self, process: Process, decision: ev.Decision, before: dict[str, Any], event: ev.Event
+    ) -> None:
         group = self.core.groups[process.group]
+        lease, needs, promised = before.get(group.id, (None, {}, {}))
         if isinstance(decision, ev.Grant):
+            assert not group.wishes.frozen, "granted although frozen"
             self.served[process.number] += 1
-            lease, needs = before.get(group.id, (None, {}))
             if lease is not None:
                 return  # joins a lease that was granted before
             self.offloaded.discard(group.id)
@@ -241,19 +254,44 @@ class World(RuleBasedStateMachine):
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
             if group.id in self.offloaded or group.id in self.broken:
                 return
+            if group.wishes.frozen:
+                return  # it cannot go on with it
             self.broken.add(group.id)
             if group.wait is not None:
                 return  # it waits itself: one that grows within its turn may take its memory
             if any(p.growing is not None and p.growing.capturing for p in self.processes.values()):
                 return  # a capture's need is everybody's: nobody runs before it ends
+            if group.wishes.keep and not group.spent:
+                self.check_kept(group, decision.gpu)
             over = self.over_since.get(group.id)
             since = self.in_since.get(group.id)
             if over is not None and not group.cells:
                 assert self.now >= over + self.core.debounce - 1e-9, "evicted within the debounce"
             elif since is not None:
-                assert self.now >= since + self.core.residency(group) - 1e-9, "within residency"
+                residency = self.core.residency(group)
+                if group.wishes.priority == "background":
+                    residency = min(residency, self.core.background_quantum)
+                assert self.now >= since + residency - 1e-9, "within residency"
         elif isinstance(decision, ev.Revoke):
             assert decision.lease == self.core.clients[process.number].lease
+            if group.exclusive and isinstance(event, ev.Tick | ev.Request | ev.Burst):
+                grows = any(p.growing for p in self.processes.values() if p.group == group.id)
+                over = any(gpu.free < 0 for gpu in self.core.gpus.values())
+                assert grows or over or group.filling, "interrupted within a whole cell"
+        elif isinstance(decision, ev.Grown) and group.wishes.limit:
+            for gpu, share in group.shares.items():
+                most = max(group.wishes.limit, promised.get(gpu, 0))
+                assert share.promised <= most, "grown beyond the limit"
+
+    def check_kept(self, group: Group, gpu: str) -> None:
+        """What people keep is taken for one that has waited for long, or that is one of its own."""
+        if self.core.gpus[gpu].free < 0:
+            return
+        waits = [w for w in self.core.queue if not w.frozen]
+        waits += [g.filling for g in self.core.groups.values() if g.filling is not None]
+        assert any(
+            w.group is group or self.now >= w.since + self.core.keep_patience - 1e-9 for w in waits
+        ), "taken although people keep it"
 
     def charged(self, gpu: str) -> int:
         """The left side of the inequality, from the processes' own memory."""
@@ -760,6 +798,43 @@ class World(RuleBasedStateMachine):
     def cancel(self, data: Any) -> None:
         self.feed(ev.Cancel(self.pick(data, list(self.processes.values())).group))
 
+    @rule(
+        group=st.sampled_from(GROUPS),
+        wish=st.sampled_from(
+            [
+                {"priority": "background"},
+                {"priority": "interactive"},
+                {"keep": True},
+                {"keep": False},
+                {"frozen": True},
+                {"frozen": False},
+                {"limit": 300 * MIB},
+                {"limit": 0},
+                {"exclusive": True},
+            ]
+        ),
+    )
+    def adjust(self, group: str, wish: dict[str, Any]) -> None:
+        self.wishes.setdefault(group, {}).update(wish)
+        self.feed(ev.Adjust(group, **wish, later=True))
+
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data(), exclusive=st.booleans(), from_kernel=st.booleans())
+    def cell(self, data: Any, exclusive: bool, from_kernel: bool) -> None:
+        """One begins where none is open, and else ends."""
+        group = self.core.groups[self.pick(data, list(self.processes.values())).group]
+        if exclusive:
+            self.feed(ev.Adjust(group.id, exclusive=True))
+        if not group.cells:
+            self.cells += 1
+            self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel))
+            return
+        if group.turn and not group.busy and group.ended_at is None:
+            self.over_since[group.id] = self.now
+        open_ = next(iter(group.cells))
+        self.feed(ev.Cell(group.id, "end", open_, self.now, from_kernel))
+        assert not group.wishes.exclusive
+
     @rule(mode=st.sampled_from(["auto", "on", "off"]))
     def configure(self, mode: Any) -> None:
         self.settings["anti_thrash"] = mode
@@ -772,6 +847,8 @@ class World(RuleBasedStateMachine):
         self.boot()
         self.in_since.clear()
         self.over_since.clear()
+        for group, wish in self.wishes.items():
+            self.feed(ev.Adjust(group, **{**wish, "exclusive": None}, later=True))
         for process in self.processes.values():
             process.inbox.clear()
             process.outbox.clear()
@@ -854,15 +931,20 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule()
     def everybody_is_served(self) -> None:
-        """Holders that never stop, but yield, and come back at once: all that wait are served."""
+        """Holders that never stop, but yield, and come back at once: all that wait and are not frozen are served."""
         self.dead.clear()
         self.settle()
-        waiting = {p.number for p in self.processes.values() if p.waiting}
+        waiting = {
+            p.number
+            for p in self.processes.values()
+            if p.waiting and not self.core.groups[p.group].wishes.frozen
+        }
         growing = {p.number for p in self.processes.values() if p.growing}
         arriving = {p.number: p.lease for p in self.processes.values() if p.arriving}
         self.served.clear()
         rounds = (len(self.processes) + 2) * 3
-        limit = self.now + rounds * 62.0
+        # One in the background comes later, what is kept is waited for once, and so is each whole cell.
+        limit = self.now + rounds * 62.0 + 200.0 + 150.0 * len(GROUPS)
         while self.now < limit:
             for process in self.processes.values():
                 self.submit_as(process)
@@ -884,7 +966,7 @@ class World(RuleBasedStateMachine):
     # --- Determinism ------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        core = Core(bandwidth=SPEED, **self.settings_at_boot)
+        core = Core(bandwidth=SPEED, **PATIENCE, **self.settings_at_boot)
         for event, now, decisions in self.tape:
             assert core.handle(event, now) == decisions
 
