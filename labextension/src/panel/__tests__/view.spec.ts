@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import {
+  GiB,
+  makeGroup,
+  makeStatus,
+  makeWaiting,
+  makeWishes,
+  plain,
+  trans
+} from '../../__tests__/fixtures';
+import type { IGroup, IStatus } from '../../status';
+import type { IWording } from '../../words';
+import type { IGpuView } from '../view';
+import {
+  announce,
+  detailText,
+  explain,
+  firstRows,
+  linkText,
+  makeGpu,
+  makeSections,
+  modeText,
+  turnPercent
+} from '../view';
+
+function wordingOf(groups: IGroup[]): IWording {
+  return {
+    trans,
+    units: 'binary',
+    names: new Map(groups.map(({ id, name }) => [id, name]))
+  };
+}
+
+function gpuOf(status: IStatus, index = 0): IGpuView {
+  const colours = new Map(
+    status.groups.map((group, index) => [group.id, index])
+  );
+  const gpu = status.gpus[index];
+  if (!gpu) {
+    throw new Error(`There is no GPU ${index}.`);
+  }
+  return makeGpu(gpu, status, colours, wordingOf(status.groups));
+}
+
+const cell = { msg_id: 'm', since: 88, waited: 0, ran: 9 };
+
+describe('makeSections', () => {
+  it('puts each group into the section that people expect', () => {
+    const { running, waiting, idle } = makeSections([
+      makeGroup('runs', { state: 'running' }),
+      makeGroup('keeps', { state: 'held' }),
+      makeGroup('thinks', { state: 'held', cell }),
+      makeGroup('arrives', { state: 'moving' }),
+      makeGroup('ends', { state: 'yielding' }),
+      makeGroup('sleeps', { since: 20 }),
+      makeWaiting('second', 2),
+      makeWaiting('first', 1)
+    ]);
+    const ids = (groups: IGroup[]): string[] => groups.map(({ id }) => id);
+    expect(ids(running)).toEqual(['runs', 'thinks', 'arrives', 'ends']);
+    expect(ids(waiting)).toEqual(['first', 'second']);
+    expect(ids(idle)).toEqual(['keeps', 'sleeps']);
+  });
+
+  it('shows the first of many, and the notebook in front wherever it is', () => {
+    const groups = Array.from({ length: 40 }, (_, i) => makeGroup(`${i}`));
+    const ids = firstRows(groups, 3, '30').map(({ id }) => id);
+    expect(ids).toEqual(['0', '1', '2', '30']);
+    // To hide a single one saves no room.
+    expect(firstRows(groups.slice(0, 4), 3, null)).toHaveLength(4);
+  });
+});
+
+describe('makeGpu', () => {
+  it('draws the memory bar from the notebooks and what is not theirs', () => {
+    const gpu = gpuOf(makeStatus(makeGroup('a')));
+    expect(
+      gpu.segments.map(({ part, colour, percent }) => [part, colour, percent])
+    ).toEqual([
+      ['resident', 0, 20],
+      ['pinned', 0, 5],
+      ['contexts', null, 5],
+      ['foreign', null, 10]
+    ]);
+    expect(gpu.used).toBe('15 of 20\u00a0GiB in use');
+    expect(gpu.legend.map(({ text }) => plain(text))).toEqual([
+      'cannot move 1 GiB',
+      'CUDA contexts 1 GiB',
+      'other programs 2 GiB',
+      'free 5 GiB'
+    ]);
+  });
+
+  it('shows what is in host memory as a part of what may be there', () => {
+    const gpu = gpuOf(makeStatus(makeGroup('a')));
+    expect(gpu.host).toMatchObject([
+      { part: 'swapped', colour: 0, percent: 3.125 }
+    ]);
+    expect(plain(gpu.hostText)).toBe('2 GiB in host memory');
+  });
+
+  it('says how much host memory is ready', () => {
+    const status = makeStatus(makeGroup('a'));
+    status.host = {
+      budget: 64 * GiB,
+      swapped: 2 * GiB,
+      promised: 6 * GiB,
+      pool: { in_use: 2 * GiB, prepared: 3 * GiB }
+    };
+    expect(plain(gpuOf(status).hostText)).toBe(
+      '2 GiB in host memory, 1 GiB more ready'
+    );
+  });
+
+  it('takes of each group what is on that GPU', () => {
+    const share = {
+      footprint: GiB,
+      resident: GiB,
+      swapped: 0,
+      pinned: 0,
+      context: 0
+    };
+    const status = makeStatus(
+      makeGroup('both', {
+        gpus: [
+          { ...share, uuid: 'GPU-0', resident: 2 * GiB },
+          { ...share, uuid: 'GPU-1', resident: 4 * GiB }
+        ]
+      })
+    );
+    const first = status.gpus[0];
+    if (first) {
+      status.gpus.push({ ...first, uuid: 'GPU-1', index: 1 });
+    }
+    expect(gpuOf(status, 0).segments[0]).toMatchObject({ percent: 10 });
+    expect(gpuOf(status, 1).segments[0]).toMatchObject({ percent: 20 });
+  });
+
+  it('sums the smallest of many notebooks, and loses none', () => {
+    const groups = Array.from({ length: 40 }, (_, index) =>
+      makeGroup(`${index}`, {
+        gpus: [
+          {
+            uuid: 'GPU-0',
+            footprint: 0,
+            resident: index === 0 ? 8 * GiB : GiB / 8,
+            swapped: 0,
+            pinned: 0,
+            context: 0
+          }
+        ]
+      })
+    );
+    const { segments } = gpuOf(makeStatus(...groups));
+    const own = segments.filter(({ part }) =>
+      ['resident', 'others'].includes(part)
+    );
+    expect(own.map(({ part }) => part)).toEqual(['resident', 'others']);
+    expect(own[1]?.percent).toBeCloseTo((100 * 39) / 8 / 20);
+    expect(plain(own[1]?.title ?? '')).toBe('39 small notebooks: 4.88 GiB');
+  });
+});
+
+describe('detailText', () => {
+  it.each<[string, IGroup, string]>([
+    [
+      'one that runs and has to yield',
+      makeGroup('a', { state: 'running', cell, yields_in: 5 }),
+      'cell for 14 s · yields in 3 s'
+    ],
+    [
+      'one that waits',
+      makeWaiting('a', 1),
+      'needs 60 GiB, lacks 15 GiB: train yields in 1 s'
+    ],
+    [
+      'one whose memory arrives',
+      makeGroup('a', {
+        state: 'moving',
+        reason: {
+          code: 'filling',
+          params: { arrived: GiB, footprint: 2 * GiB, victims: ['b.ipynb'] }
+        }
+      }),
+      'its memory is arriving while that of b leaves: 1 GiB of 2 GiB'
+    ],
+    [
+      'one that is idle',
+      makeGroup('a'),
+      'for 12 s · 5 GiB resident, 2 GiB in host memory'
+    ]
+  ])('says of %s what it does', (_, group, expected) => {
+    expect(plain(detailText(group, wordingOf([]), 102))).toBe(expected);
+  });
+});
+
+describe('turnPercent', () => {
+  const settings = {
+    quantum: 10,
+    anti_thrash: 'auto' as const,
+    policy: 'fcfs'
+  };
+  const group = makeGroup('a', { state: 'running', since: 97, yields_in: 5 });
+
+  it('counts within the quantum that people set', () => {
+    expect(turnPercent(group, settings, 102)).toBe(70);
+    expect(turnPercent(group, settings, 200)).toBe(100);
+  });
+
+  it('counts from the beginning where the scheduler chooses', () => {
+    // 5 s had, 3 s left.
+    expect(turnPercent(group, { ...settings, quantum: 'auto' }, 102)).toBe(63);
+  });
+
+  it('is nothing while nobody waits', () => {
+    expect(
+      turnPercent({ ...group, yields_in: null }, settings, 102)
+    ).toBeNull();
+  });
+});
+
+describe('explain', () => {
+  it('leaves no panel blank', () => {
+    expect(explain(makeStatus(), trans)?.title).toBe('Nobody uses the GPU yet');
+    expect(explain({ ...makeStatus(), gpus: [] }, trans)?.title).toBe(
+      'No GPU was found'
+    );
+    expect(explain(makeStatus(makeGroup('a')), trans)).toBeNull();
+  });
+
+  it('names the reason before anything else', () => {
+    const availability = { code: 'no_driver', params: {} };
+    const status = { ...makeStatus(), gpus: [], availability };
+    expect(explain(status, trans)?.title).toBe('No NVIDIA driver was found');
+  });
+});
+
+describe('words', () => {
+  it('names the mode, and the quantum if people set one', () => {
+    const settings = {
+      quantum: 'auto' as const,
+      anti_thrash: 'auto' as const,
+      policy: 'fcfs'
+    };
+    expect(modeText(settings, trans)).toBe('automatic');
+    expect(
+      plain(modeText({ ...settings, anti_thrash: 'on', quantum: 5 }, trans))
+    ).toBe('one at a time · 5 s');
+  });
+
+  it.each([
+    ['ok', 'live'],
+    ['starting', 'starting'],
+    ['server_unreachable', 'connection lost'],
+    ['disabled', 'not shared']
+  ])('words the state %s', (code, expected) => {
+    expect(linkText({ code, params: {} }, trans).text).toBe(expected);
+  });
+
+  it('says a state aloud in words that do not count', () => {
+    const waiting = makeWaiting('a', 2);
+    expect(announce(waiting, 'a', trans)).toBe(
+      'a waits for the GPU, position 2'
+    );
+    const frozen = makeGroup('a', { wishes: makeWishes({ frozen: true }) });
+    expect(announce(frozen, 'a', trans)).toBe('a does not use the GPU');
+  });
+});

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { LabIcon } from '@jupyterlab/ui-components';
+import {
+  ellipsesIcon,
+  launchIcon,
+  MenuSvg,
+  moveDownIcon,
+  moveUpIcon,
+  stopIcon
+} from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import type { Menu } from '@lumino/widgets';
+import React from 'react';
+
+import type { IGroup } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+
+/** A command with what it is about. */
+export interface IEntry {
+  command: string;
+  args: ReadonlyPartialJSONObject;
+}
+
+/** Run a command, and keep its failure, of which it tells people itself, from the page. */
+export function run(commands: CommandRegistry, entry: IEntry): void {
+  commands.execute(entry.command, entry.args).catch(console.error);
+}
+
+/** Open a menu below a button; the focus returns to the button. */
+export function openMenu(
+  commands: CommandRegistry,
+  button: HTMLElement,
+  entries: readonly (IEntry | null)[]
+): void {
+  const menu = new MenuSvg({ commands });
+  for (const entry of entries) {
+    if (entry === null) {
+      menu.addItem({ type: 'separator' });
+    } else if (commands.hasCommand(entry.command)) {
+      menu.addItem(entry as Menu.IItemOptions);
+    }
+  }
+  button.setAttribute('aria-expanded', 'true');
+  menu.aboutToClose.connect(() => {
+    button.setAttribute('aria-expanded', 'false');
+    button.focus();
+  });
+  const { left, bottom } = button.getBoundingClientRect();
+  menu.open(left, bottom);
+}
+
+interface IActionsProps {
+  group: IGroup;
+  name: string;
+  commands: CommandRegistry;
+  wording: IWording;
+}
+
+/** What one can do about a group. */
+export function Actions(props: IActionsProps): JSX.Element {
+  const { group, name, commands, wording } = props;
+  const { trans } = wording;
+  const args = { group: group.id };
+  const background = group.wishes.priority === 'background';
+  const priority: IEntry = {
+    command: CommandIds.setPriority,
+    args: { ...args, priority: background ? 'interactive' : 'background' }
+  };
+  const open: IEntry = { command: CommandIds.goTo, args };
+  const release: IEntry = { command: CommandIds.release, args };
+  const buttons: [IEntry, LabIcon][] = [
+    [open, launchIcon],
+    [release, stopIcon],
+    [priority, background ? moveUpIcon : moveDownIcon]
+  ];
+  const showMore = (event: React.MouseEvent<HTMLElement>): void =>
+    openMenu(commands, event.currentTarget, [
+      open,
+      release,
+      priority,
+      null,
+      { command: CommandIds.toggleKeep, args },
+      { command: CommandIds.setLimit, args },
+      null,
+      { command: CommandIds.toggleFrozen, args },
+      { command: CommandIds.offload, args }
+    ]);
+  return (
+    <div
+      className="jp-GpuShare-actions"
+      role="group"
+      aria-label={trans.__('Actions for %1', name)}
+    >
+      {buttons.map(([entry, icon]) => (
+        <ActionButton
+          key={entry.command}
+          commands={commands}
+          entry={entry}
+          icon={icon}
+        />
+      ))}
+      <button
+        type="button"
+        className="jp-GpuShare-action"
+        aria-haspopup="menu"
+        aria-expanded="false"
+        aria-label={trans.__('More actions')}
+        title={trans.__('More actions')}
+        onClick={showMore}
+      >
+        <ellipsesIcon.react tag="span" />
+      </button>
+    </div>
+  );
+}
+
+interface IActionButtonProps {
+  commands: CommandRegistry;
+  entry: IEntry;
+  icon: LabIcon;
+}
+
+/** A command that makes sense now; one that does not is left to the menu, which shows it greyed. */
+function ActionButton(props: IActionButtonProps): JSX.Element | null {
+  const { commands, entry, icon } = props;
+  const { command, args } = entry;
+  if (
+    !commands.hasCommand(command) ||
+    !commands.isVisible(command, args) ||
+    !commands.isEnabled(command, args)
+  ) {
+    return null;
+  }
+  return (
+    <button
+      type="button"
+      className="jp-GpuShare-action"
+      title={commands.caption(command, args) || commands.label(command, args)}
+      onClick={() => run(commands, entry)}
+    >
+      <icon.react tag="span" />
+      <span className="jp-GpuShare-actionLabel">
+        {commands.label(command, args)}
+      </span>
+    </button>
+  );
+}

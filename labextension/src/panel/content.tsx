@@ -1,0 +1,482 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { settingsIcon } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ISignal } from '@lumino/signaling';
+import React from 'react';
+
+import { formatBytes } from '../format';
+import type { ICode, IGroup, IStatus, IUnshared } from '../status';
+import type { IGpuShareModel } from '../tokens';
+import type { IExplanation, IWording, Names } from '../words';
+import { noticeText, shortName, unsharedText } from '../words';
+import { Clock } from './clock';
+import { Gpu, Mode } from './gpu';
+import { assignColours } from './palette';
+import { Timeline } from './picture';
+import type { IRowContext } from './row';
+import { Row } from './row';
+import { announce, explain, firstRows, linkText, makeSections } from './view';
+
+/** Rows of a section that is not shown whole. */
+const ROWS = 8;
+
+const SETTINGS_COMMAND = 'settingeditor:open';
+
+export interface IPanelProps {
+  model: IGpuShareModel;
+  commands: CommandRegistry;
+  trans: TranslationBundle;
+  /** What the groups are called, by their ids. */
+  names: (status: IStatus) => Names;
+  /** The id of the group of the notebook in front. */
+  currentGroup: () => string | null;
+  /** Emitted when another document came to the front, or one got another name. */
+  changed?: ISignal<unknown, unknown>;
+}
+
+/** The content of the panel: who has the GPU, who waits and why, and where the memory is. */
+export function PanelContent(props: IPanelProps): JSX.Element {
+  const { model, commands, trans, changed } = props;
+  const root = React.useRef<HTMLDivElement>(null);
+  const clock = React.useMemo(() => new Clock(model), [model]);
+  const visible = useVisible(root);
+  const [fronts, redraw] = React.useReducer((count: number) => count + 1, 0);
+  const status = useStatus(model, clock, visible);
+
+  React.useEffect(() => {
+    changed?.connect(redraw);
+    return () => {
+      changed?.disconnect(redraw);
+    };
+  }, [changed]);
+
+  const counts =
+    visible &&
+    status !== null &&
+    status.availability.code !== 'server_unreachable' &&
+    (status.groups.length > 0 || (status.timeline?.spans.length ?? 0) > 0);
+  React.useEffect(() => {
+    clock.running = counts;
+    return () => {
+      clock.running = false;
+    };
+  }, [clock, counts]);
+
+  return (
+    <div className="jp-GpuSharePanel" ref={root}>
+      <Header
+        availability={status?.availability ?? null}
+        commands={commands}
+        trans={trans}
+      />
+      <div className="jp-GpuShare-body">
+        {status === null ? (
+          <p className="jp-GpuShare-quiet">{trans.__('Loading…')}</p>
+        ) : (
+          <Body {...props} status={status} clock={clock} fronts={fronts} />
+        )}
+      </div>
+    </div>
+  );
+}
+
+/** The last status; while nobody sees the panel, it keeps the one that it has. */
+function useStatus(
+  model: IGpuShareModel,
+  clock: Clock,
+  visible: boolean
+): IStatus | null {
+  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
+  const shown = React.useRef(model.status);
+  React.useEffect(() => {
+    if (!visible) {
+      return;
+    }
+    const update = (): void => {
+      shown.current = model.status;
+      clock.update();
+      redraw();
+    };
+    update();
+    model.changed.connect(update);
+    return () => {
+      model.changed.disconnect(update);
+    };
+  }, [model, clock, visible]);
+  return shown.current;
+}
+
+/** Whether a person could see the element now. */
+function useVisible(element: React.RefObject<Element>): boolean {
+  const [inView, setInView] = React.useState(true);
+  const [inFront, setInFront] = React.useState(!document.hidden);
+  React.useEffect(() => {
+    const update = (): void => setInFront(!document.hidden);
+    const observer = new IntersectionObserver(entries =>
+      setInView(entries[entries.length - 1]?.isIntersecting ?? true)
+    );
+    if (element.current) {
+      observer.observe(element.current);
+    }
+    document.addEventListener('visibilitychange', update);
+    return () => {
+      observer.disconnect();
+      document.removeEventListener('visibilitychange', update);
+    };
+  }, [element]);
+  return inView && inFront;
+}
+
+interface IHeaderProps {
+  availability: ICode | null;
+  commands: CommandRegistry;
+  trans: TranslationBundle;
+}
+
+function Header(props: IHeaderProps): JSX.Element {
+  const { availability, commands, trans } = props;
+  const link = availability && linkText(availability, trans);
+  const label = trans.__('Settings of GPU sharing');
+  return (
+    <div className="jp-GpuShare-title">
+      <h2>{trans.__('GPU sharing')}</h2>
+      {link && (
+        <span className="jp-GpuShare-link" data-state={link.state}>
+          {link.text}
+        </span>
+      )}
+      {commands.hasCommand(SETTINGS_COMMAND) && (
+        <button
+          type="button"
+          className="jp-GpuShare-icon"
+          title={label}
+          aria-label={label}
+          onClick={() =>
+            void commands.execute(SETTINGS_COMMAND, { query: 'GPU sharing' })
+          }
+        >
+          <settingsIcon.react tag="span" />
+        </button>
+      )}
+    </div>
+  );
+}
+
+interface IBodyProps extends IPanelProps {
+  status: IStatus;
+  clock: Clock;
+  /** How often another document came to the front. */
+  fronts: number;
+}
+
+function Body(props: IBodyProps): JSX.Element {
+  const { model, commands, trans, status, clock } = props;
+  const names = props.names(status);
+  const { units, history } = model.preferences;
+  const { settings, may, timeline } = status;
+  const wording = React.useMemo<IWording>(
+    () => ({ trans, units, names }),
+    [trans, units, names]
+  );
+  const context = React.useMemo<IRowContext>(
+    () => ({ wording, commands, clock, settings, mayAdjust: may.adjust }),
+    [wording, commands, clock, settings, may.adjust]
+  );
+  const colours = useColours(status);
+  const current = props.currentGroup();
+  const sections = React.useMemo(
+    () => makeSections(status.groups),
+    [status.groups]
+  );
+  const explanation = explain(status, trans);
+  const nameOf = (id: string): string => names.get(id) ?? shortName(id);
+  const mode = settings && (
+    <Mode
+      settings={settings}
+      may={may.settings}
+      commands={commands}
+      wording={wording}
+    />
+  );
+  const section = { context, colours, current };
+  return (
+    <>
+      {explanation && <Explanation {...explanation} />}
+      {status.gpus.length > 1 && mode && (
+        <div className="jp-GpuShare-allGpus">
+          <span>{trans.__('All GPUs')}</span>
+          {mode}
+        </div>
+      )}
+      {status.gpus.map(gpu => (
+        <Gpu
+          key={gpu.uuid}
+          gpu={gpu}
+          status={status}
+          colours={colours}
+          wording={wording}
+          clock={clock}
+          seconds={60 * history}
+        >
+          {status.gpus.length === 1 && mode}
+        </Gpu>
+      ))}
+      {status.notices
+        // What runs without us is listed with its remedy below.
+        .filter(({ group }) => !isUnshared(status, group))
+        .map(notice => (
+          <p
+            key={`${notice.group} ${notice.code}`}
+            className="jp-GpuShare-notice"
+          >
+            {noticeText(nameOf(notice.group), notice, trans)}
+          </p>
+        ))}
+      <Section
+        {...section}
+        id="running"
+        label={trans.__('Running')}
+        groups={sections.running}
+      />
+      <Section
+        {...section}
+        id="waiting"
+        label={trans.__('Waiting')}
+        groups={sections.waiting}
+      />
+      <Section
+        {...section}
+        id="idle"
+        label={trans.__('Idle')}
+        groups={sections.idle}
+      />
+      <OtherPrograms status={status} wording={wording} />
+      <NotSharing unshared={status.unshared} trans={trans} />
+      {timeline && status.gpus.length > 0 && (
+        <Timeline
+          timeline={timeline}
+          colours={colours}
+          wording={wording}
+          clock={clock}
+          minutes={history}
+        />
+      )}
+      <Announcement
+        group={status.groups.find(group => group.id === current) ?? null}
+        nameOf={nameOf}
+        fronts={props.fronts}
+        trans={trans}
+      />
+    </>
+  );
+}
+
+function isUnshared(status: IStatus, id: string): boolean {
+  return status.unshared.some(kernel => kernel.kernel_id === id);
+}
+
+/** The colours of all that have memory or a lane; each keeps its own while it stays. */
+function useColours({
+  groups,
+  timeline
+}: IStatus): ReadonlyMap<string, number> {
+  const before = React.useRef<ReadonlyMap<string, number>>(new Map());
+  const ids = new Set(groups.map(group => group.id));
+  timeline?.spans.forEach(span => ids.add(span.group));
+  if (
+    ids.size !== before.current.size ||
+    [...ids].some(id => !before.current.has(id))
+  ) {
+    before.current = assignColours(before.current, [...ids]);
+  }
+  return before.current;
+}
+
+function Explanation({ title, text, command }: IExplanation): JSX.Element {
+  return (
+    <div className="jp-GpuShare-explanation">
+      <h3>{title}</h3>
+      <p>{text}</p>
+      {command && <code>{command}</code>}
+    </div>
+  );
+}
+
+interface ISectionProps {
+  id: string;
+  label: string;
+  groups: IGroup[];
+  context: IRowContext;
+  colours: ReadonlyMap<string, number>;
+  current: string | null;
+}
+
+function Section(props: ISectionProps): JSX.Element | null {
+  const { id, label, groups, context, colours, current } = props;
+  const { trans, names } = context.wording;
+  const [all, setAll] = React.useState(false);
+  if (groups.length === 0) {
+    return null;
+  }
+  const few = firstRows(groups, ROWS, current);
+  const heading = `jp-GpuShare-${id}`;
+  return (
+    <section className="jp-GpuShare-section" aria-labelledby={heading}>
+      <h3 id={heading}>
+        {label} <small>{groups.length}</small>
+      </h3>
+      <ul role="list" id={`${heading}-list`}>
+        {(all ? groups : few).map(group => (
+          <Row
+            key={group.id}
+            group={group}
+            name={names.get(group.id) ?? shortName(group.name)}
+            colour={colours.get(group.id) ?? 0}
+            current={group.id === current}
+            context={context}
+          />
+        ))}
+      </ul>
+      {few.length < groups.length && (
+        <button
+          type="button"
+          className="jp-GpuShare-more"
+          aria-expanded={all}
+          aria-controls={`${heading}-list`}
+          onClick={() => setAll(!all)}
+        >
+          {all
+            ? trans.__('Show fewer')
+            : trans.__('Show all %1', groups.length)}
+        </button>
+      )}
+    </section>
+  );
+}
+
+interface IOtherProgramsProps {
+  status: IStatus;
+  wording: IWording;
+}
+
+/** What is on the GPUs without us. */
+function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
+  const { status, wording } = props;
+  const { trans, units } = wording;
+  const gpus = status.gpus.filter(gpu => gpu.foreign > 0);
+  if (gpus.length === 0) {
+    return null;
+  }
+  return (
+    <section
+      className="jp-GpuShare-section"
+      aria-labelledby="jp-GpuShare-foreign"
+    >
+      <h3 id="jp-GpuShare-foreign">{trans.__('Other programs')}</h3>
+      <ul role="list">
+        {gpus.map(gpu => (
+          <li key={gpu.uuid} className="jp-GpuShare-row">
+            <span className="jp-GpuShare-key" data-part="foreign" />
+            <div className="jp-GpuShare-name">
+              <span>{trans.__('outside the sharing')}</span>
+            </div>
+            <div className="jp-GpuShare-figure">
+              {formatBytes(gpu.foreign, units)}
+            </div>
+            <div className="jp-GpuShare-detail">
+              {status.gpus.length > 1
+                ? trans.__('on GPU %1; cannot be moved', gpu.index)
+                : trans.__('cannot be moved')}
+            </div>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+interface INotSharingProps {
+  unshared: IUnshared[];
+  trans: TranslationBundle;
+}
+
+/** Kernels of this server that use the GPU without taking turns, and what to do about it. */
+function NotSharing(props: INotSharingProps): JSX.Element | null {
+  const { unshared, trans } = props;
+  const [all, setAll] = React.useState(false);
+  if (unshared.length === 0) {
+    return null;
+  }
+  return (
+    <section
+      className="jp-GpuShare-section"
+      aria-labelledby="jp-GpuShare-unshared"
+    >
+      <h3 id="jp-GpuShare-unshared">
+        {trans.__('Not sharing')} <small>{unshared.length}</small>
+      </h3>
+      <ul role="list" id="jp-GpuShare-unshared-list">
+        {(all ? unshared : unshared.slice(0, ROWS)).map(kernel => {
+          const name =
+            kernel.sessions.map(session => session.name).join(', ') ||
+            trans.__('kernel %1', kernel.kernel_id.slice(0, 8));
+          const { title, text } = unsharedText(name, kernel, trans);
+          return (
+            <li key={kernel.kernel_id} className="jp-GpuShare-row">
+              <span className="jp-GpuShare-swatch" data-empty="true" />
+              <div className="jp-GpuShare-name">
+                <span title={title}>{name}</span>
+              </div>
+              <div className="jp-GpuShare-detail">{text}</div>
+            </li>
+          );
+        })}
+      </ul>
+      {unshared.length > ROWS && (
+        <button
+          type="button"
+          className="jp-GpuShare-more"
+          aria-expanded={all}
+          aria-controls="jp-GpuShare-unshared-list"
+          onClick={() => setAll(!all)}
+        >
+          {all
+            ? trans.__('Show fewer')
+            : trans.__('Show all %1', unshared.length)}
+        </button>
+      )}
+    </section>
+  );
+}
+
+interface IAnnouncementProps {
+  group: IGroup | null;
+  nameOf: (id: string) => string;
+  /** How often another document came to the front. */
+  fronts: number;
+  trans: TranslationBundle;
+}
+
+/** Says aloud when the notebook in front goes from one state to another, and nothing else. */
+function Announcement(props: IAnnouncementProps): JSX.Element {
+  const { group, nameOf, fronts, trans } = props;
+  const [said, say] = React.useState('');
+  const before = React.useRef<{ fronts: number; state: string } | null>(null);
+  const text = group ? announce(group, nameOf(group.id), trans) : '';
+  // A queue that moves on, or a new name, is no change of state.
+  const state = group ? announce({ ...group, position: null }, '', trans) : '';
+  React.useEffect(() => {
+    if (before.current?.fronts === fronts && before.current.state !== state) {
+      say(text);
+    }
+    before.current = { fronts, state };
+    // The words are those of the moment of the change.
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+  }, [fronts, state]);
+  return (
+    <div className="jp-GpuShare-announcement" role="status">
+      {said}
+    </div>
+  );
+}

@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { caretDownEmptyIcon } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import React from 'react';
+
+import type { IGpu, ISettings, IStatus, ITimeline } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import { openMenu } from './actions';
+import type { Clock } from './clock';
+import { useClock } from './clock';
+import { utilisationPath } from './timeline';
+import type { ISegment } from './view';
+import { makeGpu, modeText } from './view';
+
+const SPARK = { width: 64, height: 14 };
+
+interface IGpuProps {
+  gpu: IGpu;
+  status: IStatus;
+  colours: ReadonlyMap<string, number>;
+  wording: IWording;
+  clock: Clock;
+  /** Seconds of the history of its utilisation. */
+  seconds: number;
+  /** What stands beside its name. */
+  children?: React.ReactNode;
+}
+
+/** A GPU: whose memory is on it, and how busy it is. */
+export function Gpu(props: IGpuProps): JSX.Element {
+  const { gpu, status, colours, wording, clock, seconds } = props;
+  const { trans } = wording;
+  const view = makeGpu(gpu, status, colours, wording);
+  return (
+    <section
+      className="jp-GpuShare-gpu"
+      aria-label={trans.__('GPU %1, %2', gpu.index, gpu.name)}
+    >
+      <div className="jp-GpuShare-gpuHead">
+        <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
+        {status.gpus.length > 1 && (
+          <small>{trans.__('GPU %1', gpu.index)}</small>
+        )}
+        {props.children}
+      </div>
+      <Bar
+        className="jp-GpuShare-bar"
+        label={trans.__('GPU memory')}
+        segments={view.segments}
+      />
+      {view.host.length > 0 && (
+        <Bar
+          className="jp-GpuShare-bar jp-GpuShare-host"
+          label={trans.__('Host memory')}
+          segments={view.host}
+        />
+      )}
+      <div className="jp-GpuShare-figures">
+        <span>{view.used}</span>
+        <Utilisation
+          gpu={gpu}
+          timeline={status.timeline}
+          seconds={seconds}
+          clock={clock}
+          wording={wording}
+        />
+        {view.hostText && <span>{view.hostText}</span>}
+      </div>
+      {view.legend.length > 0 && (
+        <div className="jp-GpuShare-legend">
+          {view.legend.map(({ part, text }) => (
+            <span key={part}>
+              <span className="jp-GpuShare-key" data-part={part} />
+              {text}
+            </span>
+          ))}
+        </div>
+      )}
+    </section>
+  );
+}
+
+interface IBarProps {
+  className: string;
+  label: string;
+  segments: ISegment[];
+}
+
+function Bar({ className, label, segments }: IBarProps): JSX.Element {
+  const titles = segments.map(segment => segment.title).join(', ');
+  return (
+    <div className={className} role="img" aria-label={`${label}: ${titles}`}>
+      {segments.map(({ key, part, colour, percent, title }) => (
+        <span
+          key={key}
+          data-part={part}
+          data-colour={colour ?? undefined}
+          style={{ width: `${percent}%` }}
+          title={title}
+        />
+      ))}
+    </div>
+  );
+}
+
+interface IUtilisationProps {
+  gpu: IGpu;
+  timeline: ITimeline | null;
+  seconds: number;
+  clock: Clock;
+  wording: IWording;
+}
+
+function Utilisation(props: IUtilisationProps): JSX.Element | null {
+  const { gpu, timeline, seconds, clock, wording } = props;
+  const { trans } = wording;
+  const samples = timeline?.samples;
+  const { width, height } = SPARK;
+  // The picture moves when it would differ by a pixel.
+  const step = seconds / width;
+  const now = useClock(clock, now => Math.ceil(now / step) * step);
+  const path = React.useMemo(
+    () =>
+      samples
+        ? utilisationPath(samples, gpu.uuid, now, seconds, width, height - 1)
+        : '',
+    [samples, gpu.uuid, now, seconds, width, height]
+  );
+  if (gpu.utilization === null) {
+    return null;
+  }
+  return (
+    <span
+      className="jp-GpuShare-utilisation"
+      title={trans.__(
+        'The time in which a kernel ran on it, now and in the last %1 minutes',
+        Math.round(seconds / 60)
+      )}
+    >
+      {path && (
+        <svg
+          aria-hidden="true"
+          viewBox={`0 0 ${width} ${height}`}
+          width={width}
+          height={height}
+        >
+          <path
+            className="jp-GpuShare-area"
+            d={`${path}V${height}H${path.slice(1, path.indexOf(' '))}z`}
+          />
+          <path
+            className="jp-GpuShare-line"
+            d={path}
+            transform="translate(0 0.5)"
+          />
+        </svg>
+      )}
+      {trans.__('%1 % busy', Math.round(gpu.utilization))}
+    </span>
+  );
+}
+
+interface IModeProps {
+  settings: ISettings;
+  /** Whether the viewer may change it. */
+  may: boolean;
+  commands: CommandRegistry;
+  wording: IWording;
+}
+
+/** How notebooks share, and for those allowed the menu to change it. */
+export function Mode(props: IModeProps): JSX.Element {
+  const { settings, may, commands, wording } = props;
+  const { trans } = wording;
+  const text = modeText(settings, trans);
+  const title =
+    settings.anti_thrash === 'auto'
+      ? trans.__(
+          'Notebooks take turns where their memory does not fit together.'
+        )
+      : settings.anti_thrash === 'on'
+        ? trans.__('One notebook at a time uses a GPU.')
+        : trans.__('Notebooks with managed memory never wait for each other.');
+  if (
+    !may ||
+    !commands.hasCommand(CommandIds.setAntiThrash) ||
+    !commands.hasCommand(CommandIds.setQuantum)
+  ) {
+    return (
+      <span className="jp-GpuShare-mode" title={title}>
+        {text}
+      </span>
+    );
+  }
+  return (
+    <button
+      type="button"
+      className="jp-GpuShare-mode"
+      aria-haspopup="menu"
+      aria-expanded="false"
+      aria-label={trans.__('How notebooks share: %1', text)}
+      title={title}
+      onClick={event =>
+        openMenu(commands, event.currentTarget, [
+          ...(['auto', 'on', 'off'] as const).map(anti_thrash => ({
+            command: CommandIds.setAntiThrash,
+            args: { anti_thrash }
+          })),
+          null,
+          { command: CommandIds.setQuantum, args: {} }
+        ])
+      }
+    >
+      <span>{text}</span>
+      <caretDownEmptyIcon.react tag="span" />
+    </button>
+  );
+}

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { CommandRegistry } from '@lumino/commands';
+import React from 'react';
+
+import { formatBytes, formatDuration } from '../format';
+import type { IGroup, ISettings } from '../status';
+import { isRunning, memoryOf } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import { estimateText, intervalText, wishesText } from '../words';
+import { Actions, run } from './actions';
+import type { Clock } from './clock';
+import { useClock } from './clock';
+import { detailText, turnPercent, whereText } from './view';
+
+/** What the rows have in common; the same object until something of it changes. */
+export interface IRowContext {
+  wording: IWording;
+  commands: CommandRegistry;
+  clock: Clock;
+  settings: ISettings | null;
+  /** Whether the viewer may act; the commands ask too, but nobody tells us when that changes. */
+  mayAdjust: boolean;
+}
+
+interface IRowProps {
+  group: IGroup;
+  name: string;
+  colour: number;
+  /** Whether it is the notebook in front. */
+  current: boolean;
+  context: IRowContext;
+}
+
+/** A text that counts. */
+function Counting(props: {
+  clock: Clock;
+  text: (now: number) => string;
+}): JSX.Element {
+  return <>{useClock(props.clock, props.text)}</>;
+}
+
+/** One group: who, what it does, how much it has, and what one can do about it. */
+function GroupRow(props: IRowProps): JSX.Element {
+  const { group, name, colour, current, context } = props;
+  const { wording, commands, clock } = context;
+  const { trans } = wording;
+  const waiting = group.state === 'waiting';
+  const open = { command: CommandIds.goTo, args: { group: group.id } };
+  const canOpen =
+    commands.hasCommand(open.command) &&
+    commands.isVisible(open.command, open.args) &&
+    commands.isEnabled(open.command, open.args);
+  const paths = group.sessions.map(session => session.path).join('\n');
+  return (
+    <li
+      className="jp-GpuShare-row"
+      aria-current={current ? 'true' : undefined}
+      data-group={group.id}
+      data-state={group.state}
+    >
+      {waiting ? (
+        <Position colour={colour} position={group.position} wording={wording} />
+      ) : (
+        <span className="jp-GpuShare-swatch" data-colour={colour} />
+      )}
+      <div className="jp-GpuShare-name">
+        <span
+          title={paths || name}
+          data-link={canOpen || undefined}
+          onClick={canOpen ? () => run(commands, open) : undefined}
+        >
+          {name}
+        </span>
+        {current && (
+          <span className="jp-GpuShare-current">{trans.__('this one')}</span>
+        )}
+      </div>
+      {waiting ? (
+        <Waited group={group} context={context} />
+      ) : (
+        <div
+          className="jp-GpuShare-figure"
+          title={trans.__(
+            'Memory of this notebook: %1',
+            whereText(group, wording)
+          )}
+        >
+          {formatBytes(memoryOf(group).total, wording.units)}
+          {isRunning(group) && (
+            <div>
+              {group.wishes.priority === 'background'
+                ? trans.__('background')
+                : trans.__('interactive')}
+            </div>
+          )}
+        </div>
+      )}
+      <div className="jp-GpuShare-detail">
+        <Counting clock={clock} text={now => detailText(group, wording, now)} />
+        <Wishes group={group} wording={wording} />
+      </div>
+      {group.state === 'running' && group.yields_in !== null && (
+        <Turn group={group} name={name} context={context} />
+      )}
+      <Actions
+        group={group}
+        name={name}
+        commands={commands}
+        wording={wording}
+      />
+    </li>
+  );
+}
+
+/** Drawn again only when something of the group, or of what all rows share, changed. */
+export const Row = React.memo(GroupRow);
+
+interface IPositionProps {
+  colour: number;
+  position: number | null;
+  wording: IWording;
+}
+
+function Position(props: IPositionProps): JSX.Element {
+  const { colour, position, wording } = props;
+  return position === null ? (
+    <span className="jp-GpuShare-swatch" data-colour={colour} />
+  ) : (
+    <span
+      className="jp-GpuShare-position"
+      data-colour={colour}
+      role="img"
+      aria-label={wording.trans.__('position %1', position)}
+    >
+      {position}
+    </span>
+  );
+}
+
+interface IGroupProps {
+  group: IGroup;
+  context: IRowContext;
+}
+
+/** For how long it has waited, and how much longer it will. */
+function Waited({ group, context }: IGroupProps): JSX.Element {
+  const { clock, wording } = context;
+  const { trans } = wording;
+  const { estimate } = group;
+  const elapsed = (now: number): number => Math.max(0, now - group.at);
+  return (
+    <div className="jp-GpuShare-figure">
+      <div title={trans.__('It has waited for so long.')}>
+        <Counting
+          clock={clock}
+          text={now => formatDuration(now - group.since)}
+        />
+      </div>
+      {estimate && (
+        <>
+          <div title={trans.__('Its turn comes in about this time.')}>
+            <Counting
+              clock={clock}
+              text={now => estimateText(estimate, trans, elapsed(now))}
+            />
+          </div>
+          <div title={trans.__('Nine of ten such waits end in this time.')}>
+            <Counting
+              clock={clock}
+              text={now => intervalText(estimate, elapsed(now))}
+            />
+          </div>
+        </>
+      )}
+    </div>
+  );
+}
+
+interface IWishesProps {
+  group: IGroup;
+  wording: IWording;
+}
+
+/** What people asked for it; its class stands elsewhere while it runs. */
+function Wishes({ group, wording }: IWishesProps): JSX.Element {
+  const wishes = isRunning(group)
+    ? { ...group.wishes, priority: 'interactive' as const }
+    : group.wishes;
+  return (
+    <>
+      {wishesText(wishes, wording).map(text => (
+        <React.Fragment key={text}>
+          {' '}
+          <span className="jp-GpuShare-wish">{text}</span>
+        </React.Fragment>
+      ))}
+    </>
+  );
+}
+
+/** How much of its turn is over. */
+function Turn(props: IGroupProps & { name: string }): JSX.Element {
+  const { group, name, context } = props;
+  const percent = useClock(
+    context.clock,
+    now => turnPercent(group, context.settings, now) ?? 0
+  );
+  return (
+    <div
+      className="jp-GpuShare-turn"
+      role="progressbar"
+      aria-label={context.wording.trans.__('Turn of %1', name)}
+      aria-valuemin={0}
+      aria-valuemax={100}
+      aria-valuenow={percent}
+    >
+      <div style={{ width: `${percent}%` }} />
+    </div>
+  );
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
+
+import { formatBytes, formatDuration, formatPart } from '../format';
+import type { ICode, IGpu, IGroup, ISettings, IStatus } from '../status';
+import { isRunning, memoryOf } from '../status';
+import type { IExplanation, IWording } from '../words';
+import {
+  availabilityText,
+  memoryText,
+  noGpuText,
+  nobodyText,
+  reasonText,
+  stateText
+} from '../words';
+
+/** What belongs to no notebook, or to many small ones. */
+export type Part =
+  | 'contexts'
+  | 'foreign'
+  | 'ghosts'
+  | 'free'
+  | 'others'
+  | 'pinned'
+  | 'resident'
+  | 'swapped';
+
+/** A part of a memory bar. */
+export interface ISegment {
+  key: string;
+  part: Part;
+  /** A number of the palette, or null if it is no notebook's. */
+  colour: number | null;
+  percent: number;
+  /** What it is, and how much. */
+  title: string;
+}
+
+export interface IGpuView {
+  /** What is on the GPU. */
+  segments: ISegment[];
+  /** What was moved to the host's memory, as parts of what the host may hold. */
+  host: ISegment[];
+  /** The parts of the bar that belong to no notebook. */
+  legend: { part: Part; text: string }[];
+  used: string;
+  hostText: string;
+}
+
+/** With more groups than these, those of less than MERGED percent share a segment. */
+const SEGMENTS = 12;
+const MERGED = 1.5;
+
+export interface ISections {
+  running: IGroup[];
+  waiting: IGroup[];
+  idle: IGroup[];
+}
+
+/** Each group in the section that people expect, in the order in which they look for it. */
+export function makeSections(groups: readonly IGroup[]): ISections {
+  return {
+    running: groups.filter(isRunning),
+    waiting: groups
+      .filter(group => group.state === 'waiting')
+      .sort((a, b) => (a.position ?? Infinity) - (b.position ?? Infinity)),
+    idle: groups
+      .filter(group => group.state !== 'waiting' && !isRunning(group))
+      .sort((a, b) => b.since - a.since)
+  };
+}
+
+/** The rows of a section that is not shown whole: the first, and the one of the notebook in front. */
+export function firstRows(
+  groups: IGroup[],
+  limit: number,
+  current: string | null
+): IGroup[] {
+  return groups.length <= limit + 1
+    ? groups
+    : groups.filter((group, index) => index < limit || group.id === current);
+}
+
+/** Why there is nothing to see, or not all. */
+export function explain(
+  status: IStatus,
+  trans: TranslationBundle
+): IExplanation | null {
+  const explanation = availabilityText(status.availability, trans);
+  if (explanation !== null) {
+    return explanation;
+  }
+  if (status.gpus.length === 0) {
+    return noGpuText(trans);
+  }
+  return status.groups.length === 0 && status.unshared.length === 0
+    ? nobodyText(trans)
+    : null;
+}
+
+/** What the bar of a GPU is made of. */
+export function makeGpu(
+  gpu: IGpu,
+  status: IStatus,
+  colours: ReadonlyMap<string, number>,
+  wording: IWording
+): IGpuView {
+  const { trans, units, names } = wording;
+  const size = (bytes: number): string => formatBytes(bytes, units);
+  const labels: Partial<Record<Part, string>> = {
+    contexts: trans.__('CUDA contexts'),
+    foreign: trans.__('other programs'),
+    ghosts: trans.__('being freed'),
+    free: trans.__('free')
+  };
+  const shares = status.groups.flatMap(group =>
+    group.gpus
+      .filter(share => share.uuid === gpu.uuid)
+      .map(share => ({
+        ...share,
+        id: group.id,
+        name: names.get(group.id) ?? group.name,
+        colour: colours.get(group.id) ?? 0
+      }))
+  );
+  const crowded = shares.length > SEGMENTS;
+  const segment = (
+    key: string,
+    part: Part,
+    bytes: number,
+    whole: number,
+    label: string,
+    colour: number | null = null
+  ): ISegment => ({
+    key: `${key} ${part}`,
+    part,
+    colour,
+    percent: whole > 0 ? (100 * bytes) / whole : 0,
+    title: trans.__('%1: %2', label, size(bytes))
+  });
+  const stack = (
+    whole: number,
+    parts: ('resident' | 'pinned' | 'swapped')[]
+  ): ISegment[] => {
+    const result: ISegment[] = [];
+    let [others, count] = [0, 0];
+    for (const share of shares) {
+      const bytes = parts.reduce((sum, part) => sum + share[part], 0);
+      if (crowded && bytes > 0 && (100 * bytes) / whole < MERGED) {
+        others += bytes;
+        count++;
+        continue;
+      }
+      for (const part of parts.filter(part => share[part] > 0)) {
+        const { id, name, colour } = share;
+        const label =
+          part === 'pinned' ? trans.__('%1, cannot move', name) : name;
+        result.push(segment(id, part, share[part], whole, label, colour));
+      }
+    }
+    if (count > 0) {
+      const label = trans._n('%1 notebook', '%1 small notebooks', count, count);
+      result.push(segment('', 'others', others, whole, label));
+    }
+    return result;
+  };
+
+  const segments = stack(gpu.total, ['resident', 'pinned']);
+  const legend: IGpuView['legend'] = [];
+  for (const part of ['contexts', 'ghosts', 'foreign'] as const) {
+    if (gpu[part] > 0) {
+      const label = labels[part] ?? '';
+      segments.push(segment('', part, gpu[part], gpu.total, label));
+      legend.push({
+        part,
+        text: trans.__('%1 %2', label, size(gpu[part]))
+      });
+    }
+  }
+  const pinned = shares.reduce((sum, share) => sum + share.pinned, 0);
+  if (pinned > 0) {
+    legend.unshift({
+      part: 'pinned',
+      text: trans.__('cannot move %1', size(pinned))
+    });
+  }
+  if (gpu.free > 0) {
+    legend.push({
+      part: 'free',
+      text: trans.__('free %1', size(gpu.free))
+    });
+  }
+  const swapped = shares.reduce((sum, share) => sum + share.swapped, 0);
+  const [used, total] = formatPart(gpu.used, gpu.total, units);
+  return {
+    segments,
+    host:
+      swapped > 0
+        ? stack(Math.max(status.host?.budget ?? 0, swapped), ['swapped'])
+        : [],
+    legend,
+    used: trans.__('%1 of %2 in use', used, total),
+    hostText: hostText(swapped, status, wording)
+  };
+}
+
+function hostText(
+  swapped: number,
+  { host }: IStatus,
+  { trans, units }: IWording
+): string {
+  const size = (bytes: number): string => formatBytes(bytes, units);
+  const ready = Math.max(
+    0,
+    (host?.pool?.prepared ?? 0) - (host?.pool?.in_use ?? 0)
+  );
+  if (swapped > 0 && ready > 0) {
+    return trans.__(
+      '%1 in host memory, %2 more ready',
+      size(swapped),
+      size(ready)
+    );
+  }
+  if (ready > 0) {
+    return trans.__('%1 of host memory ready', size(ready));
+  }
+  return swapped > 0 ? trans.__('%1 in host memory', size(swapped)) : '';
+}
+
+/** What a group does or waits for, and where its memory is. */
+export function detailText(
+  group: IGroup,
+  wording: IWording,
+  now: number
+): string {
+  if (
+    group.state === 'waiting' ||
+    (group.state === 'moving' && group.reason !== null)
+  ) {
+    return reasonText(group.reason, wording, Math.max(0, now - group.at));
+  }
+  const state = stateText(group, wording.trans, now);
+  return isRunning(group)
+    ? state
+    : wording.trans.__('%1 · %2', state, whereText(group, wording));
+}
+
+/** Where a group's memory is. */
+export function whereText(group: IGroup, wording: IWording): string {
+  const { resident, swapped } = memoryOf(group);
+  return memoryText(resident, swapped, wording);
+}
+
+/** How much of its turn a group has had, in percent; null while nobody wants it to end. */
+export function turnPercent(
+  group: IGroup,
+  settings: ISettings | null,
+  now: number
+): number | null {
+  if (group.yields_in === null || group.state !== 'running') {
+    return null;
+  }
+  const left = Math.max(0, group.yields_in - Math.max(0, now - group.at));
+  const quantum = settings?.quantum;
+  // The scheduler's own quantum is not told: what was had and what is left make it.
+  const whole =
+    typeof quantum === 'number' && quantum > 0
+      ? quantum
+      : Math.max(0, now - group.since) + left;
+  return whole > 0
+    ? Math.round(100 * Math.min(1, Math.max(0, 1 - left / whole)))
+    : 100;
+}
+
+/** How the GPU is shared, in a word or two. */
+export function modeText(
+  { anti_thrash, quantum }: ISettings,
+  trans: TranslationBundle
+): string {
+  const mode = {
+    auto: trans.__('automatic'),
+    on: trans.__('one at a time'),
+    off: trans.__('side by side')
+  }[anti_thrash];
+  return quantum === 'auto'
+    ? mode
+    : trans.__('%1 · %2', mode, formatDuration(quantum));
+}
+
+/** Whether it works, in a word or two. */
+export function linkText(
+  { code }: ICode,
+  trans: TranslationBundle
+): { state: 'good' | 'starting' | 'bad'; text: string } {
+  switch (code) {
+    case 'ok':
+      return { state: 'good', text: trans.__('live') };
+    case 'starting':
+      return { state: 'starting', text: trans.__('starting') };
+    case 'server_unreachable':
+      return { state: 'bad', text: trans.__('connection lost') };
+    default:
+      return { state: 'bad', text: trans.__('not shared') };
+  }
+}
+
+/** The state of a notebook in words that stay the same until it changes. */
+export function announce(
+  group: IGroup,
+  name: string,
+  trans: TranslationBundle
+): string {
+  if (group.state === 'waiting') {
+    return trans.__(
+      '%1 waits for the GPU, position %2',
+      name,
+      group.position ?? 1
+    );
+  }
+  return isRunning(group)
+    ? trans.__('%1 has the GPU', name)
+    : trans.__('%1 does not use the GPU', name);
+}
