@@ -5,6 +5,7 @@ import type { INotebookTracker } from '@jupyterlab/notebook';
 import type { KernelSpec, Session } from '@jupyterlab/services';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ISessionContext } from '@jupyterlab/apputils';
+import { Token } from '@lumino/coreutils';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
@@ -25,6 +26,11 @@ export interface IDocuments {
   /** What the groups are called; the same object until a name changes. */
   names(status: IStatus): Names;
 }
+
+export const IDocuments = new Token<IDocuments>(
+  'jupyter-gpushare:IDocuments',
+  'What the documents of the page have to do with the GPUs that they share.'
+);
 
 /**
  * What groups are called.

@@ -4,52 +4,180 @@ import type {
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
 import { ILayoutRestorer } from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IConsoleTracker } from '@jupyterlab/console';
 import { IDocumentManager } from '@jupyterlab/docmanager';
-import type { NotebookPanel } from '@jupyterlab/notebook';
 import { INotebookTracker } from '@jupyterlab/notebook';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 
+import { addCommands, PALETTE } from './commands';
+import { Documents, IDocuments } from './documents';
 import { gpuShareIcon } from './icon';
-import { StatusModel } from './model';
-import { GpuSharePanel } from './panel';
+import { GpuShareModel } from './model';
+import { notebookPlugin } from './notebook';
+import { DEFAULTS, followPreferences } from './settings';
+import { GpuSharePanel } from './sidebar';
+import type { ISession } from './status';
+import { statusBarPlugin } from './statusbar';
+import { CommandIds, IGpuShareModel } from './tokens';
 
-const panelPlugin: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter-gpushare:panel',
-  description: 'Shows who runs and who waits on the GPU that notebooks share.',
+function load(translator: ITranslator | null): TranslationBundle {
+  return (translator ?? nullTranslator).load('jupyter_gpushare');
+}
+
+const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
+  id: 'jupyter-gpushare:plugin',
+  description: 'Knows the state of the GPUs that notebooks share.',
   autoStart: true,
-  optional: [ITranslator, INotebookTracker, IDocumentManager, ILayoutRestorer],
-  activate: (
+  provides: IGpuShareModel,
+  optional: [ISettingRegistry, ITranslator],
+  activate: async (
     app: JupyterFrontEnd,
-    translator: ITranslator | null,
-    notebooks: INotebookTracker | null,
-    documents: IDocumentManager | null,
-    restorer: ILayoutRestorer | null
-  ): void => {
-    const trans = (translator ?? nullTranslator).load('jupyter_gpushare');
-    const { serverSettings, events } = app.serviceManager;
-    const panel = new GpuSharePanel({
-      model: new StatusModel({ serverSettings, events }),
-      trans,
-      kernelId: () =>
-        notebooks?.currentWidget?.sessionContext.session?.kernel?.id ?? null,
-      open: path => documents?.openOrReveal(path)
+    settings: ISettingRegistry | null,
+    translator: ITranslator | null
+  ): Promise<IGpuShareModel> => {
+    const { serverSettings, events, connectionFailure } = app.serviceManager;
+    const model = new GpuShareModel({
+      serverSettings,
+      events,
+      connectionFailure,
+      preferences: DEFAULTS,
+      trans: load(translator)
     });
-    panel.id = 'jupyter-gpushare-panel';
-    panel.title.icon = gpuShareIcon;
-    panel.title.caption = trans.__('GPU sharing');
-    panel.node.setAttribute('role', 'region');
-    panel.node.setAttribute('aria-label', trans.__('GPU sharing'));
-
-    if (notebooks) {
-      const update = (): void => panel.update();
-      notebooks.currentChanged.connect(update);
-      notebooks.widgetAdded.connect((_, notebook: NotebookPanel) =>
-        notebook.sessionContext.kernelChanged.connect(update)
-      );
+    if (settings) {
+      try {
+        await followPreferences(settings, modelPlugin.id, preferences => {
+          model.preferences = preferences;
+        });
+      } catch (error) {
+        // What people set wrongly must not cost them the panel.
+        console.error('The settings of GPU sharing could not be read.', error);
+      }
     }
-    app.shell.add(panel, 'right', { rank: 600, type: 'GPU sharing' });
-    restorer?.add(panel, panel.id);
+    return model;
   }
 };
 
-export default panelPlugin;
+const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
+  id: 'jupyter-gpushare:documents',
+  description: 'Knows which notebooks and consoles use the GPU.',
+  autoStart: true,
+  provides: IDocuments,
+  requires: [IGpuShareModel],
+  optional: [INotebookTracker, IConsoleTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    notebooks: INotebookTracker | null,
+    consoles: IConsoleTracker | null,
+    translator: ITranslator | null
+  ): IDocuments => {
+    const { sessions, kernelspecs } = app.serviceManager;
+    return new Documents({
+      model,
+      sessions,
+      kernelspecs,
+      shell: app.shell,
+      notebooks,
+      consoles,
+      trans: load(translator)
+    });
+  }
+};
+
+const commandsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:commands',
+  description: 'Adds what people can do about the GPUs that notebooks share.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [IDocumentManager, IConsoleTracker, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    manager: IDocumentManager | null,
+    consoles: IConsoleTracker | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ): void => {
+    const { commands, shell } = app;
+    const trans = load(translator);
+    const open = async ({ type, path, name }: ISession): Promise<void> => {
+      const console = consoles?.find(
+        widget => widget.sessionContext.session?.path === path
+      );
+      if (console) {
+        shell.activateById(console.id);
+      } else if (type === 'console' && commands.hasCommand(OPEN_CONSOLE)) {
+        await commands.execute(OPEN_CONSOLE, { path, activate: true });
+      } else if (type !== 'console' && manager) {
+        manager.openOrReveal(path);
+      } else {
+        throw new Error(trans.__('%1 cannot be opened here.', name));
+      }
+    };
+    addCommands({ commands, model, documents, trans, open });
+    for (const { command, args } of PALETTE) {
+      palette?.addItem({ command, args, category: trans.__('GPU sharing') });
+    }
+  }
+};
+
+/** JupyterLab's command that shows a console whose session runs. */
+const OPEN_CONSOLE = 'console:open';
+
+const panelPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:panel',
+  description: 'Shows who runs and who waits on the GPUs that notebooks share.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [ILayoutRestorer, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
+  ): void => {
+    const { commands, shell } = app;
+    const trans = load(translator);
+    const panel = new GpuSharePanel({
+      model,
+      documents,
+      commands,
+      trans,
+      load: async () => (await import('./panel/content')).PanelContent
+    });
+    let side: string | null = null;
+    const place = (): void => {
+      if (side !== model.preferences.side) {
+        side = model.preferences.side;
+        shell.add(panel, side, { rank: 600, type: 'GPU sharing' });
+      }
+    };
+    place();
+    model.changed.connect(place);
+    restorer?.add(panel, panel.id);
+    commands.addCommand(CommandIds.openPanel, {
+      label: trans.__('Show GPU Sharing'),
+      caption: trans.__('Show who runs and who waits on the GPU'),
+      icon: gpuShareIcon,
+      execute: () => shell.activateById(panel.id),
+      describedBy: { args: { type: 'object', properties: {} } }
+    });
+  }
+};
+
+export * from './documents';
+export * from './tokens';
+
+export default [
+  modelPlugin,
+  documentsPlugin,
+  commandsPlugin,
+  panelPlugin,
+  statusBarPlugin,
+  notebookPlugin
+];

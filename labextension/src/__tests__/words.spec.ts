@@ -1,65 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { formatBytes, formatDuration, formatPart } from '../format';
-import { assignColours, COLOURS } from '../palette';
-import { availabilityText, memoryText, noticeText, reasonText } from '../words';
-import { plain, trans } from './fixtures';
+import type { IWording } from '../words';
+import {
+  availabilityText,
+  cellText,
+  estimateText,
+  intervalText,
+  memoryText,
+  noticeText,
+  placeText,
+  reasonText,
+  stateText,
+  unsharedText,
+  wishesText
+} from '../words';
+import { GiB, makeGroup, makeWishes, plain, trans } from './fixtures';
 
-const GiB = 1024 ** 3;
-
-describe('formatBytes', () => {
-  it.each([
-    [0, '0 B'],
-    [900, '900 B'],
-    [1023, '1 KiB'],
-    [1536 * 1024, '1.5 MiB'],
-    [1023.9 * 1024 ** 2, '1 GiB'],
-    [12.34 * GiB, '12.3 GiB'],
-    [139 * GiB, '139 GiB']
-  ])('words %d as %s', (bytes, expected) => {
-    expect(plain(formatBytes(bytes))).toBe(expected);
-  });
-
-  it('uses the unit of the whole for a part', () => {
-    expect(formatPart(512 * 1024 ** 2, 8 * GiB)).toEqual(['0.5', '8\u00a0GiB']);
-    expect(formatPart(0, 8 * GiB)).toEqual(['0', '8\u00a0GiB']);
-    expect(formatPart(1000, 8 * GiB)).toEqual(['< 0.01', '8\u00a0GiB']);
-  });
-});
-
-describe('formatDuration', () => {
-  it.each([
-    [-1, '0.0 s'],
-    [0.42, '0.4 s'],
-    [0.97, '1 s'],
-    [59.4, '59 s'],
-    [59.6, '1 min'],
-    [3599, '59 min'],
-    [3600, '1 h'],
-    [4800, '1 h 20 min'],
-    [200000, '2 d']
-  ])('words %d as %s', (seconds, expected) => {
-    expect(plain(formatDuration(seconds))).toBe(expected);
-  });
-});
-
-describe('assignColours', () => {
-  it('keeps the colours of those who stay, and reuses those of who left', () => {
-    const first = assignColours(new Map(), ['a', 'b', 'c']);
-    expect([...first.values()]).toEqual([0, 1, 2]);
-    const second = assignColours(first, ['c', 'b', 'd']);
-    expect(second.get('b')).toBe(1);
-    expect(second.get('c')).toBe(2);
-    expect(second.get('d')).toBe(0);
-  });
-
-  it('shares colours evenly when there are too few', () => {
-    const ids = Array.from({ length: 2 * COLOURS }, (_, index) => `${index}`);
-    const uses = [...assignColours(new Map(), ids).values()];
-    for (let colour = 0; colour < COLOURS; colour++) {
-      expect(uses.filter(use => use === colour)).toHaveLength(2);
-    }
-  });
-});
+const wording: IWording = { trans, units: 'binary', names: new Map() };
 
 describe('reasonText', () => {
   const holder = { holder: 'h', holder_name: 'deep/train.ipynb' };
@@ -121,9 +77,40 @@ describe('reasonText', () => {
       { lack: GiB, ghosts: GiB },
       'lacks 1 GiB: memory of a process that ended is being freed'
     ],
+    ['frozen', {}, 'frozen until somebody thaws it'],
+    [
+      'kept',
+      { ...holder, lack: GiB, until_in: 240 },
+      'lacks 1 GiB: the memory of train is kept on the GPU, for at most 3 min more'
+    ],
+    [
+      'exclusive',
+      { ...holder, lack: GiB, until_in: 62 },
+      'train has the GPU for a whole cell, for at most 1 min more'
+    ],
+    [
+      'making_room',
+      { lack: 'much', victims: [7, null, 'a.ipynb'] },
+      'making room: moving 0 B of a to host memory'
+    ],
     ['of_a_newer_scheduler', {}, 'waiting for the GPU']
   ])('words %s', (code, params, expected) => {
-    expect(reasonText({ code, params }, trans, 2)).toBe(expected);
+    expect(plain(reasonText({ code, params }, wording, 2))).toBe(expected);
+  });
+
+  it('calls the holder what the page calls it now', () => {
+    const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
+    const names = new Map([['h', 'b/renamed.ipynb']]);
+    expect(plain(reasonText(reason, { ...wording, names }))).toBe(
+      'one notebook at a time: b/renamed yields in 9 s'
+    );
+  });
+
+  it('writes sizes in the units that people chose', () => {
+    const reason = { code: 'making_room', params: { lack: 2e9 } };
+    expect(plain(reasonText(reason, { ...wording, units: 'decimal' }))).toBe(
+      'making room for 2 GB'
+    );
   });
 });
 
@@ -163,10 +150,10 @@ describe('availabilityText', () => {
 
 describe('memoryText', () => {
   it('says where the memory is', () => {
-    expect(memoryText(0, 0, trans)).toBe('no memory');
-    expect(memoryText(GiB, 0, trans)).toBe('all resident');
-    expect(memoryText(0, GiB, trans)).toBe('all in host memory');
-    expect(memoryText(2 * GiB, GiB, trans)).toBe(
+    expect(memoryText(0, 0, wording)).toBe('no memory');
+    expect(memoryText(GiB, 0, wording)).toBe('all resident');
+    expect(memoryText(0, GiB, wording)).toBe('all in host memory');
+    expect(plain(memoryText(2 * GiB, GiB, wording))).toBe(
       '2 GiB resident, 1 GiB in host memory'
     );
   });
@@ -181,5 +168,88 @@ describe('noticeText', () => {
         trans
       )
     ).toContain('Restart the kernel');
+  });
+});
+
+describe('unsharedText', () => {
+  it.each([
+    ['other_provisioner', { provisioner: 'slurm' }, '"slurm"'],
+    ['opted_out', {}, 'GPUSHARE_DISABLE=1'],
+    ['started_without_interposer', { status: 127 }, 'Restart the kernel'],
+    ['started_before', {}, 'Restart the kernel'],
+    ['on_strike', {}, 'on_strike']
+  ])('names a remedy for %s', (code, params, remedy) => {
+    const { title, text } = unsharedText('a.ipynb', { code, params }, trans);
+    expect(title).toBe('a.ipynb does not share the GPU');
+    expect(text).toContain(remedy);
+  });
+});
+
+describe('the wait', () => {
+  it.each([
+    [1, '1st'],
+    [2, '2nd'],
+    [3, '3rd'],
+    [4, '4th'],
+    [11, '11th'],
+    [22, '22nd'],
+    [112, '112th']
+  ])('words place %d as %s', (position, expected) => {
+    expect(placeText(position, trans)).toBe(expected);
+  });
+
+  it('counts down the estimate and its interval', () => {
+    const estimate = { seconds: 4, low: 2, high: 9 };
+    expect(plain(estimateText(estimate, trans))).toBe('about 4 s');
+    expect(plain(estimateText(estimate, trans, 1))).toBe('about 3 s');
+    expect(estimateText(estimate, trans, 4)).toBe('any moment now');
+    expect(plain(intervalText(estimate))).toBe('2–9 s');
+    expect(plain(intervalText(estimate, 5))).toBe('0.0–4 s');
+    expect(plain(intervalText({ seconds: 60, low: 50, high: 4000 }))).toBe(
+      '50 s – 1 h 6 min'
+    );
+  });
+
+  it('tells how a cell fared', () => {
+    expect(plain(cellText({ waited: 2.13, ran: 0.8 }, trans))).toBe(
+      'waited 2.1 s, ran 0.8 s'
+    );
+    expect(plain(cellText({ waited: 0, ran: 75 }, trans))).toBe(
+      'waited 0.0 s, ran 1 min'
+    );
+  });
+});
+
+describe('stateText', () => {
+  const cell = { msg_id: 'm', since: 88, waited: 0, ran: 0 };
+
+  it('counts from the time of the message that brought the group', () => {
+    const group = makeGroup('a', { state: 'running', cell, yields_in: 5 });
+    expect(plain(stateText(group, trans, 102))).toBe(
+      'cell for 14 s · yields in 3 s'
+    );
+  });
+
+  it('tells a cell that computes elsewhere from one that is over', () => {
+    expect(plain(stateText(makeGroup('a', { cell }), trans, 100))).toBe(
+      'cell for 12 s, not using the GPU'
+    );
+    expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('for 10 s');
+  });
+});
+
+describe('wishesText', () => {
+  it('names what differs from the usual', () => {
+    expect(wishesText(makeWishes(), wording)).toEqual([]);
+    const wishes = makeWishes({
+      priority: 'background',
+      keep: true,
+      limit: 20 * GiB
+    });
+    expect(wishesText(wishes, wording).map(plain)).toEqual([
+      'background',
+      'kept on the GPU',
+      'at most 20 GiB'
+    ]);
   });
 });
