@@ -17,6 +17,8 @@ MEMBERS = ("availability", "host", "settings", "notices", "unshared")
 #: share.
 JUMP = 0.5
 JUMP_OF_ESTIMATE = 0.2
+#: Memory that the host could spare is no change unless it is this far from what was told, as a share.
+BREATH = 0.05
 
 
 class Changes:
@@ -65,7 +67,12 @@ class Changes:
     def see(self, state: State, timeline: State | None = None) -> None:
         """Take in the newest state, and the part of the timeline that is new."""
         self._state = state
-        self._of_members.update(n for n in MEMBERS if self._members[n] != state[n])
+        self._of_members.update(
+            name
+            for name in MEMBERS
+            if self._members[name] != state[name]
+            and not (name == "host" and _only_breathes(self._members[name], state[name]))
+        )
         self._see_gpus(state["gpus"])
         self._see_groups(state["groups"], state["time"])
         if timeline is not None:
@@ -119,6 +126,19 @@ class Changes:
             del self._groups[name]
             self._of_groups.discard(name)
             self._removed.add(name)
+
+
+def _only_breathes(before: State | None, after: State | None) -> bool:
+    """Whether the host is what it was, but for what the machine has to spare, which is never the same twice."""
+    if before is None or after is None:
+        return False
+    old, new = ({**host, **(host["pool"] or {}), "pool": None} for host in (before, after))
+    return old.keys() == new.keys() and all(
+        abs(value - old[name]) <= BREATH * old[name]
+        if name in ("budget", "limit")
+        else value == old[name]
+        for name, value in new.items()
+    )
 
 
 def _only_counts(before: State, after: State, passed: float) -> bool:

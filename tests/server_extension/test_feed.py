@@ -1,0 +1,430 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Pages that look are told what changes; nobody else is, and it costs nobody anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jupyter_client.provisioning.factory import KernelProvisionerFactory
+from jupyter_events import EventLogger
+from jupyter_server.serverapp import ServerApp
+
+from jupyter_gpushare.scheduler.control import AsyncControlClient
+from jupyter_gpushare.server_extension import feed as feeds
+from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.feed import SCHEMA, SCHEMA_ID, Feed
+from tests.scheduler.client import FakeClient
+from tests.server_extension.page import Page, settled
+
+Fetch = Callable[..., Awaitable[Any]]
+GetStatus = Callable[[], Awaitable[dict[str, Any]]]
+Open = Callable[..., Awaitable[Page]]
+
+
+@pytest.fixture
+def open_page(
+    scheduler: AsyncControlClient, jp_fetch: Fetch, jp_ws_fetch: Fetch, jp_asyncio_loop: Any
+) -> Iterator[Open]:
+    """Return the function that opens a page."""
+    pages = []
+
+    async def open_one(name: str = "a", timeline: bool = False) -> Page:
+        pages.append(Page(jp_fetch, name, timeline))
+        return await pages[-1].open(jp_ws_fetch)
+
+    yield open_one
+    for page in pages:
+        jp_asyncio_loop.run_until_complete(page.close())
+
+
+@pytest.fixture
+def asked(
+    extension: GpuShareExtension, scheduler: AsyncControlClient, monkeypatch: pytest.MonkeyPatch
+) -> Counter[str]:
+    """Count what the server asks of the scheduler."""
+    counts: Counter[str] = Counter()
+    assert extension.host is not None
+    client: Any = extension.host.client
+    request = client.request
+
+    async def counted(op: str, **params: Any) -> Any:
+        counts[op] += 1
+        return await request(op, **params)
+
+    monkeypatch.setattr(client, "request", counted)
+    return counts
+
+
+@pytest.fixture
+def emitted(jp_serverapp: ServerApp, extension: GpuShareExtension) -> list[dict[str, Any]]:
+    """Return the deltas that the server emits."""
+    found = []
+
+    async def listen(logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        found.append(data)
+
+    assert jp_serverapp.event_logger is not None
+    jp_serverapp.event_logger.add_listener(schema_id=SCHEMA_ID, listener=listen)
+    return found
+
+
+async def test_a_page_has_what_the_server_has(
+    runtime: Path, gpu: dict[str, Any], open_page: Open, get_status: GetStatus
+) -> None:
+    page = await open_page()
+    most = gpu["total"] * 3 // 4
+    with (
+        FakeClient(runtime / "s.sock", "first", gpu["uuid"]) as first,
+        FakeClient(runtime / "s.sock", "second", gpu["uuid"]) as second,
+    ):
+        for client in (first, second):
+            client.attach()
+            client.grow(most)
+        first.run()
+        second.request()
+        await page.hear_until(lambda _: (page.group("second") or {}).get("state") == "waiting")
+        first.release()
+        first.evict()
+        second.take()
+        await page.hear_until(lambda _: (page.group("second") or {}).get("state") == "running")
+        status = await get_status()
+        assert page.state["stream"] == status["stream"]
+
+        async def same() -> bool:
+            return settled(page.state) == settled(await get_status())
+
+        # What the driver says of the memory comes a little later.
+        while not await same():
+            await page.hear()
+    await page.hear_until(lambda state: state["groups"] == [])
+    assert page.missed == []
+
+
+async def test_two_pages_hear_the_same_though_they_asked_at_different_times(
+    scheduler: AsyncControlClient, open_page: Open
+) -> None:
+    one = await open_page("one")
+    await scheduler.request("set", quantum=3.0)
+    two = await open_page("two")
+    await scheduler.request("set", quantum=4.0)
+    for page in (one, two):
+        await page.hear_until(lambda state: state["settings"]["quantum"] == 4.0)
+        assert page.missed == []
+    assert settled(one.state) == settled(two.state)
+
+
+async def test_many_changes_make_few_deltas(scheduler: AsyncControlClient, open_page: Open) -> None:
+    page = await open_page()
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    for number in range(200):
+        await scheduler.request("set", quantum=float(2 + number % 2))
+    await scheduler.request("set", quantum=9.0)
+    await page.hear_until(lambda state: state["settings"]["quantum"] == 9.0)
+    # One every 0.1 s, however long the requests took.
+    assert 1 <= len(page.heard) <= 2 + (loop.time() - start) / 0.1
+    assert page.missed == []
+
+
+async def test_nobody_looks_and_nothing_is_asked_or_told(
+    scheduler: AsyncControlClient,
+    get_status: GetStatus,
+    jp_fetch: Fetch,
+    open_page: Open,
+    asked: Counter[str],
+    emitted: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.05)
+    await get_status()
+    assert asked.pop("status") == 1, "to answer"
+    await scheduler.request("set", quantum=3.0)
+    await asyncio.sleep(0.3)
+    assert not asked
+    page = await open_page()
+    await scheduler.request("set", quantum=4.0)
+    await page.hear_until(lambda state: state["settings"]["quantum"] == 4.0)
+    assert asked["status"] > 1
+    ended = await jp_fetch("gpushare", "api", "watchers", "a", method="DELETE")
+    assert ended.code == 204
+    await asyncio.sleep(0.3)
+    asked.clear()
+    emitted.clear()
+    await scheduler.request("set", quantum=5.0)
+    await asyncio.sleep(0.3)
+    assert not asked
+    assert emitted == []
+
+
+async def test_a_page_that_does_not_come_back_is_forgotten(
+    open_page: Open,
+    scheduler: AsyncControlClient,
+    asked: Counter[str],
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.02)
+    monkeypatch.setattr(feeds, "REGISTRATION", 0.5)
+    sleeper = await open_page("sleeper")
+    assert sleeper.state["sequence"] > 0
+
+    async def quiet() -> bool:
+        before = asked.total()
+        await asyncio.sleep(0.2)
+        return asked.total() == before
+
+    await eventually(quiet)
+    await scheduler.request("set", quantum=3.0)
+    other = await open_page("other")
+    await scheduler.request("set", quantum=4.0)
+    await other.hear_until(lambda state: state["settings"]["quantum"] == 4.0)
+    assert other.missed == []
+    # It has missed what changed while nobody looked, and sees that.
+    while sleeper.heard[-1:] != other.heard[-1:]:
+        await sleeper.hear()
+    assert sleeper.missed
+
+
+async def test_something_is_told_though_nothing_changes(
+    open_page: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.05)
+    monkeypatch.setattr(feeds, "BEAT", 0.4)
+    page = await open_page()
+    deltas = [await page.hear() for _ in range(8)]
+    assert any(delta["groups"] == delta["gpus"] == [] for delta in deltas)
+    assert page.missed == []
+
+
+async def test_what_makes_no_event_is_seen(open_page: Open) -> None:
+    page = await open_page()
+    KernelProvisionerFactory.instance().default_provisioner_name = "local-provisioner"
+    await page.hear_until(lambda state: state["availability"]["code"] == "provisioner_not_default")
+    assert page.missed == []
+
+
+async def test_the_pause_is_long_where_a_delta_takes_long(
+    extension: GpuShareExtension,
+    scheduler: AsyncControlClient,
+    open_page: Open,
+    emitted: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    page = await open_page()
+    source = extension.feed._source
+
+    async def slow(timeline: int | None) -> dict[str, Any]:
+        await asyncio.sleep(0.05)
+        return await source(timeline)
+
+    monkeypatch.setattr(extension.feed, "_source", slow)
+    await scheduler.request("set", quantum=3.0)
+    loop = asyncio.get_running_loop()
+    times = []
+    for quantum in (4.0, 5.0):
+        await page.hear_until(lambda state, q=quantum: state["settings"]["quantum"] == q - 1)
+        times.append(loop.time())
+        await scheduler.request("set", quantum=quantum)
+    await page.hear_until(lambda state: state["settings"]["quantum"] == 5.0)
+    times.append(loop.time())
+    # 20 times 0.05 s, though a delta may be heard late.
+    assert times[2] - times[0] > 1.5
+
+
+async def test_a_scheduler_that_dies_is_told_and_its_successor_too(
+    runtime: Path,
+    gpu: dict[str, Any],
+    open_page: Open,
+    get_status: GetStatus,
+) -> None:
+    page = await open_page(timeline=True)
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"]) as client:
+        client.attach()
+        await page.hear_until(lambda _: page.group("first"))
+        os.kill(page.state["scheduler"]["pid"], signal.SIGKILL)
+        client.expect_closed()
+    # More than a delta can say: the page hears that it has missed something, until it asks.
+    while (await get_status())["availability"]["code"] != "ok" or not page.missed:
+        await page.hear()
+    await page.ask()
+    assert page.state["availability"]["code"] == "ok"
+    assert page.state["groups"] == []
+    assert page.state["gpus"]
+    page.missed.clear()
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"]) as client:
+        client.attach()
+        await page.hear_until(lambda _: page.group("first"))
+    assert len(page.missed) <= 1, "the last word of the old one may come after the answer"
+
+
+async def test_the_timeline_goes_on_in_deltas(
+    runtime: Path, gpu: dict[str, Any], open_page: Open, jp_fetch: Fetch
+) -> None:
+    plain = await open_page("plain")
+    assert plain.state["timeline"] is None
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"]) as client:
+        client.attach()
+        client.run()
+        page = await open_page(timeline=True)
+        (span,) = page.state["timeline"]["spans"]
+        assert (span["group"], span["kind"], span["end"]) == ("first", "burst", None)
+        client.end_burst()
+
+        def ended(state: dict[str, Any]) -> bool:
+            return state["timeline"]["spans"][0]["end"] is not None
+
+        await page.hear_until(ended)
+        client.release()
+        client.run()
+        await page.hear_until(lambda state: len(state["timeline"]["spans"]) == 2)
+        response = await jp_fetch("gpushare", "api", "status", params={"timeline": "1"})
+        assert page.state["timeline"]["spans"] == json.loads(response.body)["timeline"]["spans"]
+        assert page.missed == []
+
+
+class Ticker:
+    """A source whose timeline gets a sample each time somebody asks."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fail = False
+
+    async def state(self, timeline: int | None) -> dict[str, Any]:
+        await asyncio.sleep(0)
+        if self.fail:
+            self.fail = False
+            raise RuntimeError("a fault of ours")
+        self.count += 1
+        samples = [[float(n), "g", n] for n in range(timeline or 0, self.count)]
+        news = {"version": self.count, "start": 0.0, "spans": [], "samples": samples}
+        return {
+            "time": float(self.count),
+            "availability": {"code": "ok", "params": {}},
+            "host": None,
+            "settings": None,
+            "notices": [],
+            "unshared": [],
+            "gpus": [],
+            "groups": [],
+            "timeline": None if timeline is None else news,
+        }
+
+
+@pytest.fixture
+def bus() -> EventLogger:
+    """Return an event bus of its own."""
+    events = EventLogger()
+    events.register_event_schema(SCHEMA)
+    return events
+
+
+async def test_each_sample_comes_once_whenever_a_page_asks(
+    bus: EventLogger,
+    monkeypatch: pytest.MonkeyPatch,
+    jp_serverapp: ServerApp,
+    eventually: Any,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.001)
+    monkeypatch.setattr(feeds, "GATHER", 0.0)
+    monkeypatch.setattr(feeds, "INTERVAL", 0.003)
+    monkeypatch.setattr(feeds, "SHARE", 0)
+    deltas = []
+
+    async def listen(logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        deltas.append(data)
+
+    bus.add_listener(schema_id=SCHEMA_ID, listener=listen)
+    feed = Feed(bus, Ticker().state, jp_serverapp.log)
+    answers = []
+    for number in range(50):
+        answers.append(await feed.state(f"page-{number % 7}", timeline=number > 3))
+        await asyncio.sleep(0.0005 * (number % 5))
+
+    async def told() -> bool:
+        return len(deltas) > 30 and deltas[-1]["sequence"] > answers[-1]["sequence"]
+
+    await eventually(told)
+    await feed.stop()
+    for answer in answers[4:]:
+        seen = [sample[2] for sample in answer["timeline"]["samples"]]
+        for delta in deltas:
+            if delta["sequence"] > answer["sequence"]:
+                seen += [sample[2] for sample in delta["samples"]]
+        assert seen == list(range(len(seen)))
+
+
+async def test_a_fault_of_ours_ends_nothing(
+    bus: EventLogger,
+    monkeypatch: pytest.MonkeyPatch,
+    jp_serverapp: ServerApp,
+    eventually: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.01)
+    source = Ticker()
+    feed = Feed(bus, source.state, jp_serverapp.log)
+    before = (await feed.state("a", timeline=True))["sequence"]
+    source.fail = True
+
+    async def told() -> bool:
+        return feed.sequence > before and not source.fail
+
+    await eventually(told)
+    await feed.stop()
+    (record,) = (r for r in caplog.records if r.exc_info)
+    assert "not told" in record.getMessage()
+
+
+@pytest.mark.parametrize("page", ["", "a b", "x" * 65, "ä", "a%2Fb"])
+async def test_pages_have_plain_names(
+    extension: GpuShareExtension, jp_fetch: Fetch, page: str
+) -> None:
+    response = await jp_fetch(
+        "gpushare", "api", "status", params={"watch": page}, raise_error=False
+    )
+    assert response.code == 400
+    assert "letters" in json.loads(response.body)["message"]
+
+
+async def test_so_many_pages_and_no_more(
+    extension: GpuShareExtension, jp_fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def watch(page: str) -> int:
+        response = await jp_fetch(
+            "gpushare", "api", "status", params={"watch": page}, raise_error=False
+        )
+        return int(response.code)
+
+    monkeypatch.setattr(feeds, "MAX_PAGES", 2)
+    assert [await watch(page) for page in "abacab"] == [200, 200, 200, 429, 200, 200]
+    await jp_fetch("gpushare", "api", "watchers", "a", method="DELETE")
+    assert await watch("c") == 200
+
+
+async def test_looking_is_no_activity(
+    kernel: Any, scheduler: AsyncControlClient, open_page: Open, jp_fetch: Fetch
+) -> None:
+    async def activity() -> tuple[str, str]:
+        server = json.loads((await jp_fetch("api", "status")).body)
+        # The list of kernels says it of the kernel, but asking for it is activity of the server.
+        model = kernel.manager.kernel_model(kernel.id)
+        return server["last_activity"], model["last_activity"]
+
+    before = await activity()
+    page = await open_page()
+    for quantum in (2.0, 3.0, 4.0):
+        await scheduler.request("set", quantum=quantum)
+        await page.hear_until(lambda state, q=quantum: state["settings"]["quantum"] == q)
+        await page.ask()
+    await jp_fetch("gpushare", "api", "watchers", "a", method="DELETE")
+    assert await activity() == before
+    await jp_fetch("api", "kernels")
+    assert (await activity())[0] > before[0], "the reading would show activity"
