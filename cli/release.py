@@ -24,26 +24,32 @@ def add_parser(subparsers: Any) -> None:
         description="End the burst and move all its memory to the host. It comes back by itself.",
     )
     for parser in (release, offload):
-        parser.add_argument(
-            "group",
-            metavar="GROUP",
-            nargs="?",
-            help="its id, a beginning of it, or its name; needed if there are several",
-        )
+        add_group(parser)
+
+
+def add_group(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that says which group."""
+    parser.add_argument(
+        "group",
+        metavar="GROUP",
+        nargs="?",
+        help="its id, a beginning of it, or its name; needed if there are several",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Release or offload a group."""
     try:
         with ControlClient() as client:
-            group = args.group or _only_group(client)
+            group = args.group or only_group(client)
             client.request(args.command, group=group)
     except ControlError as error:
         return complain(str(error))
     return 0
 
 
-def _only_group(client: ControlClient) -> str:
+def only_group(client: ControlClient) -> str:
+    """Return the id of the only group there is."""
     groups = client.request("status")["status"]["groups"]
     if not groups:
         raise ControlError("nobody uses the GPU through gpushare now")

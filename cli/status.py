@@ -98,19 +98,16 @@ def _groups(status: dict[str, Any]) -> str:
     if not status["groups"]:
         return "nobody uses the GPU through gpushare now"
     now = status["time"]
-    head = ("STATE", "NAME", "ID", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "")
+    head = ("STATE", "NAME", "ID", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "WISHES", "")
     rows = []
     order = {"running": 0, "moving": 1, "yielding": 2, "held": 3, "waiting": 4, "idle": 5}
     for group in sorted(
         status["groups"],
         key=lambda group: (order.get(group["state"], 6), group["position"] or 0, group["name"]),
     ):
-        state = group["state"]
-        if state == "waiting" and group["position"] is not None:
-            state = f"waiting ({group['position']})"
         rows.append(
             (
-                state,
+                wording.state(group),
                 group["name"],
                 group["id"][:8],
                 wording.duration(now - group["since"]) if group["since"] is not None else "",
@@ -118,18 +115,11 @@ def _groups(status: dict[str, Any]) -> str:
                     wording.size(sum(gpu[key] for gpu in group["gpus"]))
                     for key in ("footprint", "resident", "swapped")
                 ),
-                _remark(group),
+                wording.wishes(group.get("wishes")),
+                wording.remark(group),
             )
         )
     return table(head, rows, {3, 4, 5, 6})
-
-
-def _remark(group: dict[str, Any]) -> str:
-    if group["reason"] is not None:
-        return wording.reason(group["reason"])
-    if group["yields_in"] is not None:
-        return f"yields within {wording.duration(group['yields_in'])}"
-    return ""
 
 
 def _notices(status: dict[str, Any]) -> str:

@@ -11,23 +11,50 @@ A fault in here must never break a cell: each hook is guarded and at worst leave
 # ruff: noqa: B905, UP006, UP035, UP045 - the kernel's Python may be old
 
 import ctypes
+import difflib
 import errno
 import functools
 import html
 import json
 import logging
+import math
 import os
+import re
 import signal
 import sys
 import threading
+import time
+import uuid
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 log = logging.getLogger("gpushare")
 
-USAGE = (
-    "%gpushare [status] [--json] | %gpushare release [GROUP] | %gpushare offload [GROUP] | "
-    "%gpushare oversubscribe [on|off]"
-)
+#: What ``%gpushare`` understands: by verb, its arguments (in brackets: not needed) and what it does.
+VERBS = {
+    "status": ("", "who uses the GPU, who waits, and why"),
+    "release": ("[GROUP]", "give the GPU up now, though the cell goes on"),
+    "offload": ("[GROUP]", "the same, and move the memory to the host; it comes back by itself"),
+    "background": ("", "wait behind the interactive ones; memory leaves the GPU first"),
+    "interactive": ("", "wait in turn again, before those in the background"),
+    "keep": ("on|off", "idle memory stays until somebody has waited for it for 5 min"),
+    "limit": ("SIZE|off", "most memory on each GPU, such as 20GiB; beyond it: out of memory"),
+    "oversubscribe": ("[on|off]", "what is allocated from now on may be more than the GPU has"),
+    "exclusive": ("", "keep the GPU until this cell ends; %%gpushare exclusive: all of it"),
+    "history": ("", "who ran, waited and moved in the last minutes"),
+    "help": ("", "this text"),
+}  # type: Dict[str, Tuple[str, str]]
+
+#: What a verb has done, said of a kernel.
+DONE = {
+    "release": "{} gives the GPU up.",
+    "offload": "{} gives the GPU up and moves its memory out.",
+    "background": "{} waits behind the interactive ones from now on, and its memory leaves the GPU first.",
+    "interactive": "{} waits in turn from now on, before those in the background.",
+    "keep on": "{} keeps its memory on the GPU while it is idle, until somebody has waited for it for 5 min.",
+    "keep off": "{} keeps its memory on the GPU only until another needs the room.",
+    "limit": "{} gets no more than {} on each GPU from now on; what it holds already stays.",
+    "limit off": "{} has no limit of this kind any more.",
+}
 
 #: What ``%gpushare oversubscribe`` answers.
 OVERSUBSCRIPTION = {
@@ -36,8 +63,15 @@ OVERSUBSCRIPTION = {
     False: "What this kernel allocates from now on may be as much as the GPU has; what it holds already stays.",
 }
 
+#: Said where the interposer lets everything pass, with the reason.
+NO_PART = "This kernel does not take part: "
+
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
+
+#: Seconds that ``history`` looks back, and the most lines that it shows.
+HISTORY = 600.0
+HISTORY_LINES = 40
 
 
 class Failure(Exception):
@@ -125,7 +159,24 @@ class Interposer:
         answer = json.loads(reply.raw[:length].decode("utf-8"))
         if not isinstance(answer, dict) or not answer.get("ok"):
             raise Failure(str(answer.get("error", answer) if isinstance(answer, dict) else answer))
+        del answer["ok"]
         return answer
+
+    def attached(self) -> bool:
+        """Whether this process is a client of the scheduler: it has used CUDA."""
+        return bool(self._library.gpushare_attached(None) > 0)
+
+    def attach(self) -> None:
+        """Begin to use CUDA; what is wrong with it the user's own use will find."""
+        self._library.cuInit(0)
+
+    def tell_of_cell(self, msg_id: str) -> None:
+        """A cell has begun before this process was a client."""
+        self.control("cell", group=self.group(), phase="begin", msg_id=msg_id, at=time.monotonic())
+
+    def adjust(self, **wishes: Any) -> Dict[str, Any]:
+        """Ask something for this kernel, also before it has used the GPU."""
+        return self.control("adjust", group=self.group(), later=True, **wishes)
 
 
 def find_interposer() -> Optional[Interposer]:
@@ -180,6 +231,7 @@ class Cells:
         self._lock = threading.Lock()
         self._running = {}  # type: Dict[int, Any]
         self._msg_id = ""
+        self._exclusive = False
         self._interrupts = Interrupts(shell, interposer)
 
     def install(self) -> None:
@@ -202,9 +254,11 @@ class Cells:
             self._running[id(info)] = info
             if len(self._running) > 1:
                 return
-            self._msg_id = _parent_id(self._shell)
+            self._msg_id = _parent_id(self._shell) or str(uuid.uuid4())
             # Left over from a wait of a background thread.
             self._interposer.take_interrupt()
+            # An interrupt may have come between the last cell's end and its being heard.
+            self._share_again()
             self._interposer.cell_begin(self._msg_id)
 
     @guarded
@@ -215,9 +269,31 @@ class Cells:
             # The cell that loads this file ends without having begun.
             if self._running.pop(id(getattr(result, "info", None)), None) is None or self._running:
                 return
+            self._share_again()
             if self._interposer.contended() > 0:
                 empty_caches()
             self._interposer.cell_end(self._msg_id)
+
+    def keep_others_out(self) -> Dict[str, Any]:
+        """Keep the lease until the cell ends, once there is one."""
+        with self._lock:
+            if not self._running:
+                raise Failure("no cell is open whose end would give the GPU back")
+            if not self._interposer.attached():
+                # Only a client of the scheduler can have a cell for itself, and this one is told of late.
+                self._interposer.attach()
+                self._interposer.tell_of_cell(self._msg_id)
+            self._exclusive = True
+            return self._interposer.adjust(exclusive=True)
+
+    def _share_again(self) -> None:
+        if self._exclusive:
+            self._exclusive = False
+            try:
+                self._interposer.adjust(exclusive=False)
+            except Failure:
+                # The scheduler ends it too, with the cell.
+                log.debug("exclusive", exc_info=True)
 
 
 def _parent_id(shell: Any) -> str:
@@ -347,80 +423,311 @@ def _restore_sigint(handler: Any) -> None:
 # --- %gpushare ----------------------------------------------------------------------------------------------------
 
 
+def usage(verb: str) -> str:
+    """How a verb is written."""
+    return f"%gpushare {verb} {VERBS[verb][0]}".strip()
+
+
+def help_text() -> str:
+    """What ``%gpushare?`` shows."""
+    width = max(len(usage(verb)) for verb in VERBS)
+    lines = [f"{usage(verb).ljust(width)}  {VERBS[verb][1]}" for verb in VERBS]
+    return "\n".join(
+        [
+            "Who uses the GPU and who waits for it; steer what this kernel has of it.",
+            "",
+            *lines,
+            "",
+            "GROUP is a name, an id, or a beginning of the id; this kernel if it is left out.",
+            "With --json the answer is printed as JSON.",
+        ]
+    )
+
+
+def parse(line: str) -> Tuple[str, str, bool]:
+    """Read what follows ``%gpushare``: the verb, its argument, and whether JSON is wanted."""
+    words = line.split()
+    as_json = "--json" in words
+    words = [word for word in words if word != "--json"]
+    if "--help" in words or "-h" in words:
+        return "help", "", as_json
+    for word in words:
+        if word.startswith("-"):
+            raise Failure(f"there is no option {word!r}; there are --json and --help")
+    verb, given = (words[0], " ".join(words[1:])) if words else ("status", "")
+    if verb not in VERBS:
+        near = difflib.get_close_matches(verb, VERBS, 1)
+        if near:
+            raise Failure(f"there is no {verb!r}; did you mean {usage(near[0])}?")
+        raise Failure("there is no {!r}; use {}".format(verb, " | ".join(map(usage, VERBS))))
+    if not _accepts(verb, given):
+        raise Failure(f"this is not understood: {verb} {given}".rstrip() + f"; use {usage(verb)}")
+    return verb, given, as_json
+
+
+def _accepts(verb: str, given: str) -> bool:
+    arguments = VERBS[verb][0]
+    if not given:
+        return not arguments or arguments.startswith("[")
+    choices = _choices(verb)
+    return given in choices or "GROUP" in choices or ("SIZE" in choices and parse_size(given) > 0)
+
+
+def _choices(verb: str) -> List[str]:
+    arguments = VERBS[verb][0].strip("[]")
+    return arguments.split("|") if arguments else []
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as ``20GiB`` or ``1.5G``, in powers of 1024; 0 if it is none."""
+    match = re.match(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?$", text, re.ASCII | re.IGNORECASE)
+    if match is None:
+        return 0
+    factor = 1 << 10 * " KMGT".index(match.group(2).upper() or " ")
+    number = match.group(1)
+    # Whole numbers stay exact.
+    amount = int(float(number) * factor) if "." in number else int(number) * factor
+    return amount if amount < 1 << 63 else 0
+
+
+#: The line up to the cursor where something of ours may be completed: also in an assignment, and without its %.
+COMPLETED = r"(.*%|\s*)gpushare\s+(.*)$"
+
+
 class Magic:
-    """``%gpushare``."""
+    """``%gpushare`` and ``%%gpushare``."""
 
-    def __init__(self, interposer: Optional[Interposer]) -> None:
+    def __init__(
+        self, shell: Any, interposer: Optional[Interposer], cells: Optional[Cells]
+    ) -> None:
+        self._shell = shell
         self._interposer = interposer
+        self._cells = cells
+        self.__doc__ = help_text()
 
-    def __call__(self, line: str) -> Optional["Status"]:
-        """Show who uses the GPU and who waits for it; give it up; move this kernel's memory out.
-
-        ``%gpushare [status] [--json]``: who uses the GPU, who waits and why.
-        ``%gpushare release [GROUP]``: give the GPU up now, though the cell goes on.
-        ``%gpushare offload [GROUP]``: the same, and move the memory to the host.
-        ``%gpushare oversubscribe [on|off]``: let new allocations be more than the GPU has (slower; docs/managed.md).
-        """
+    def __call__(self, line: str, cell: Optional[str] = None) -> Optional["Answer"]:
+        """Do what the line says, and answer."""
         from IPython.core.error import UsageError
 
-        words = line.split()
         try:
-            return self._run(words)
+            verb, given, as_json = parse(line)
+            if cell is not None and verb != "exclusive":
+                raise Failure("a whole cell can be made exclusive; use %%gpushare exclusive")
+            answer = self._answer(verb, given)
         except Failure as failure:
             raise UsageError(f"gpushare: {failure}") from None
+        if as_json:
+            print(json.dumps(answer.data, indent=2, sort_keys=True, ensure_ascii=False))
+        elif verb in ("status", "history", "help"):
+            return answer
+        elif repr(answer):
+            from IPython.display import display
 
-    def _run(self, words: List[str]) -> Optional["Status"]:
-        verb = words[0] if words and not words[0].startswith("-") else "status"
-        rest = words[1:] if words and words[0] == verb else words
-        if verb == "status" and rest in ([], ["--json"]):
-            interposer = self._present()
-            status = Status(
-                interposer.control("status")["status"],
-                interposer.group(),
-                interposer.out_of_the_way(),
-            )
-            if not rest:
-                return status
-            print(json.dumps(status.data, indent=2, sort_keys=True, ensure_ascii=False))
-            return None
-        if (
-            verb in ("release", "offload")
-            and len(rest) <= 1
-            and not any(word.startswith("-") for word in rest)
-        ):
-            interposer = self._present()
-            interposer.control(verb, group=rest[0] if rest else interposer.group())
-            done = (
-                "gives the GPU up"
-                if verb == "release"
-                else "gives the GPU up and moves its memory out"
-            )
-            print("{} {}.".format(rest[0] if rest else "This kernel", done))
-            return None
-        if verb == "oversubscribe" and rest in ([], ["on"], ["off"]):
-            interposer = self._present()
-            if rest:
-                interposer.oversubscribe(rest == ["on"])
-            print(OVERSUBSCRIPTION[interposer.oversubscribes()])
-            return None
-        raise Failure("this is not understood: {}; use {}".format(" ".join(words), USAGE))
+            # Also where it is not the last of its cell.
+            display(answer)  # type: ignore[no-untyped-call,unused-ignore]
+        if cell is not None:
+            self._run(cell)
+        return None
 
-    def _present(self) -> Interposer:
-        if self._interposer is None:
+    def _answer(self, verb: str, given: str) -> "Answer":
+        if verb == "help":
+            return Help({"help": help_text()}, help_text())
+        if self._interposer is None or self._cells is None:
             raise Failure(what_is_missing())
-        return self._interposer
+        interposer, own = self._interposer, self._interposer.group()
+        if verb == "status":
+            status = interposer.control("status")["status"]
+            return Status(status, own, interposer.out_of_the_way())
+        if verb == "history":
+            return History(interposer.control("status", timeline=0)["status"], own)
+        if verb == "oversubscribe":
+            if given:
+                interposer.oversubscribe(given == "on")
+            on = interposer.oversubscribes()
+            return Answer({"oversubscribe": on}, OVERSUBSCRIPTION[on])
+        if verb == "exclusive":
+            return Answer(self._cells.keep_others_out(), self._but())
+        if verb in ("release", "offload"):
+            done = interposer.control(verb, group=given or own)
+            return Answer(done, DONE[verb].format(given or "This kernel"))
+        if verb == "keep":
+            return self._adjusted(f"keep {given}", keep=given == "on")
+        if verb == "limit":
+            limit = 0 if given == "off" else parse_size(given)
+            return self._adjusted("limit" if limit else "limit off", limit=limit)
+        return self._adjusted(verb, priority=verb)
+
+    def _adjusted(self, what: str, **wishes: Any) -> "Answer":
+        assert self._interposer is not None
+        done = self._interposer.adjust(**wishes)
+        said = [DONE[what].format("This kernel", size(wishes.get("limit", 0))), self._but()]
+        return Answer(done, " ".join(filter(None, said)))
+
+    def _but(self) -> str:
+        why = None if self._interposer is None else self._interposer.out_of_the_way()
+        return f"{NO_PART}{why}." if why else ""
+
+    def _run(self, cell: str) -> None:
+        # Only where nobody transformed the cell: `exclusive_cell`.
+        source = self._shell.input_transformer_manager.transform_cell(cell)
+        name = self._shell.compile.cache(source)
+        exec(self._shell.compile(source, name, "exec"), self._shell.user_ns)
+
+    def complete(self, before: str) -> List[str]:
+        """What may stand at the cursor, given the line up to there; it may be written in part."""
+        match = re.match(COMPLETED, before)
+        if match is None:
+            return []
+        words = match.group(2).split(" ")[:-1]
+        options = [] if "--json" in words else ["--json"]
+        words = [word for word in words if word not in ("", "--json")]
+        if not words:
+            whole = match.group(1).strip() == "%%"
+            return (["exclusive"] if whole else list(VERBS)) + options
+        if len(words) > 1 or words[0] not in VERBS:
+            return options
+        choices = [choice for choice in _choices(words[0]) if choice not in ("GROUP", "SIZE")]
+        if "GROUP" in _choices(words[0]):
+            choices += self._groups()
+        return choices + options
+
+    def _groups(self) -> List[str]:
+        try:
+            assert self._interposer is not None
+            groups = self._interposer.control("status")["status"]["groups"]
+        except (AssertionError, Failure):
+            return []
+        return [str(group.get("name") or group["id"]) for group in groups]
 
 
-class Status:
-    """The scheduler's status, shown as a table."""
+def exclusive_cell(lines: List[str]) -> List[str]:
+    """Make ``%%gpushare exclusive`` a line before the rest, which so stays the cell's own code.
 
-    HEADINGS = ("", "notebook", "state", "memory", "on the GPU", "in host memory", "why")
+    Its tracebacks, its last value and its ``await`` are what they are without it, and the end of the cell is its end.
+    """
+    if not lines or lines[0].split() not in (
+        ["%%gpushare", "exclusive"],
+        ["%%gpushare", "exclusive", "--json"],
+    ):
+        return lines
+    from IPython.core import inputtransformer2
+
+    cell_magic = inputtransformer2.cell_magic  # type: Callable[[List[str]], List[str]]
+    rest = lines[1:]
+    while rest and not rest[0].strip():
+        rest.pop(0)
+    # Only one that comes first is a cell magic.
+    code = lines[1:] if not rest or not rest[0].startswith("%%") else cell_magic(rest)
+    return [lines[0].lstrip()[1:], *code]
+
+
+# Consoles ask whether a cell is complete, and a cell magic is so after an empty line; without this they skip it there.
+exclusive_cell.has_side_effects = True  # type: ignore[attr-defined]
+
+
+class Answer:
+    """What is said, as data and in words."""
+
+    def __init__(self, data: Dict[str, Any], text: str) -> None:
+        self.data = data
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._text)}</p>"
+
+
+class Help(Answer):
+    """The help, whose columns stay aligned."""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self._text)}</pre>"
+
+
+class Table(Answer):
+    """Lines of text, and a table below them."""
+
+    #: The first column marks this kernel.
+    HEADINGS = ()  # type: Tuple[str, ...]
+    #: Columns of numbers.
+    RIGHT = ()  # type: Tuple[int, ...]
+    #: What is said if there are no rows.
+    EMPTY = ""
+
+    def __init__(self, data: Dict[str, Any], own: str) -> None:
+        super().__init__(data, "")
+        self._own = own
+
+    def lines(self) -> List[str]:
+        """What is said before the table."""
+        return []
+
+    def rows(self) -> List[Tuple[str, ...]]:
+        """The table's rows."""
+        raise NotImplementedError
+
+    def _mark(self, group: Any) -> str:
+        return "*" if group == self._own else ""
+
+    def __repr__(self) -> str:
+        rows = self.rows()
+        if not rows:
+            return "\n".join([*self.lines(), self.EMPTY])
+        table = [self.HEADINGS, *rows]
+        widths = [max(len(row[column]) for row in table) for column in range(len(self.HEADINGS))]
+        text = [
+            "  ".join(
+                cell.rjust(width) if column in self.RIGHT else cell.ljust(width)
+                for column, (cell, width) in enumerate(zip(row, widths))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join(self.lines() + text)
+
+    def _repr_html_(self) -> str:
+        rows = self.rows()
+        said = [*self.lines(), *([] if rows else [self.EMPTY])]
+        text = "".join(f"<p>{html.escape(line)}</p>" for line in said)
+        if not rows:
+            return text
+        head = "".join(f'<th scope="col">{html.escape(cell)}</th>' for cell in self.HEADINGS[1:])
+        body = []
+        for row in rows:
+            cells = []
+            for column, cell in enumerate(row[1:], start=1):
+                shown = html.escape(cell)
+                if column == self.HEADINGS.index("notebook") and row[0]:
+                    shown = f"<strong>{shown}</strong>"
+                side = "right" if column in self.RIGHT else "left"
+                cells.append(f'<td style="text-align: {side}">{shown}</td>')
+            body.append("<tr>{}</tr>".format("".join(cells)))
+        return "{}<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>".format(
+            text, head, "".join(body)
+        )
+
+
+class Status(Table):
+    """The scheduler's status."""
+
+    HEADINGS = (
+        "",
+        "notebook",
+        "state",
+        "memory",
+        "on the GPU",
+        "in host memory",
+        "wishes",
+        "why",
+    )
+    RIGHT = (3, 4, 5)
+    EMPTY = "No notebook uses the GPU."
 
     def __init__(
         self, data: Dict[str, Any], own: str, out_of_the_way: Optional[str] = None
     ) -> None:
-        self.data = data
-        self._own = own
+        super().__init__(data, own)
         self._out_of_the_way = out_of_the_way
 
     def lines(self) -> List[str]:
@@ -433,7 +740,7 @@ class Status:
                 f"{foreign} by programs outside gpushare"
             )
         if self._out_of_the_way:
-            said.append(f"This kernel does not take part: {self._out_of_the_way}")
+            said.append(NO_PART + self._out_of_the_way)
         return said
 
     def rows(self) -> List[Tuple[str, ...]]:
@@ -443,55 +750,77 @@ class Status:
             gpus = group.get("gpus", [])
             rows.append(
                 (
-                    "*" if group.get("id") == self._own else "",
+                    self._mark(group.get("id")),
                     str(group.get("name") or group.get("id")),
                     state_text(group),
                     size(sum(gpu.get("footprint", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("resident", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("swapped", 0) for gpu in gpus)),
-                    reason_text(group.get("reason")),
+                    wishes_text(group.get("wishes")),
+                    remark(group),
                 )
             )
         return rows
 
-    def __repr__(self) -> str:
-        rows = self.rows()
-        if not rows:
-            return "\n".join([*self.lines(), "No notebook uses the GPU."])
-        table = [self.HEADINGS, *rows]
-        widths = [max(len(row[column]) for row in table) for column in range(len(self.HEADINGS))]
-        text = [
-            "  ".join(
-                cell.rjust(width) if column in (3, 4, 5) else cell.ljust(width)
-                for column, (cell, width) in enumerate(zip(row, widths))
-            ).rstrip()
-            for row in table
-        ]
-        return "\n".join(self.lines() + text)
 
-    def _repr_html_(self) -> str:
-        said = "".join(f"<p>{html.escape(line)}</p>" for line in self.lines())
-        rows = self.rows()
-        if not rows:
-            return said + "<p>No notebook uses the GPU.</p>"
-        head = "".join(f"<th>{html.escape(heading)}</th>" for heading in self.HEADINGS[1:])
-        body = []
-        for row in rows:
-            cells = []
-            for column, cell in enumerate(row[1:], start=1):
-                text = html.escape(cell)
-                if column == 1 and row[0]:
-                    text = f"<strong>{text}</strong>"
-                align = (
-                    ' style="text-align: right"'
-                    if column in (3, 4, 5)
-                    else ' style="text-align: left"'
-                )
-                cells.append(f"<td{align}>{text}</td>")
-            body.append("<tr>{}</tr>".format("".join(cells)))
-        return "{}<table><thead><tr>{}</tr></thead><tbody>{}</tbody></table>".format(
-            said, head, "".join(body)
+#: Kinds of spans in words: while they last, and afterwards.
+SPANS = {
+    "burst": ("runs", "ran"),
+    "wait": ("waits", "waited"),
+    "in": ("moves in", "moved in"),
+    "out": ("moves out", "moved out"),
+}
+
+
+class History(Table):
+    """What the scheduler's timeline has of the last minutes (docs/lab.md)."""
+
+    HEADINGS = ("", "at", "notebook", "what", "for", "memory")
+    RIGHT = (4, 5)
+    EMPTY = "No notebook has used the GPU in the last {}."
+
+    def __init__(self, status: Dict[str, Any], own: str) -> None:
+        timeline, now = status.get("timeline"), float(status["time"])
+        if timeline is None:
+            raise Failure("this scheduler keeps no timeline; restart the Jupyter servers")
+        start = max(float(timeline["start"]), now - HISTORY)
+        spans = [span for span in timeline["spans"] if span["end"] is None or span["end"] > start]
+        spans.sort(key=lambda span: (span["start"], span["id"]))
+        shown = spans[-HISTORY_LINES:]
+        super().__init__(
+            {"time": now, "start": start, "spans": shown, "left_out": len(spans) - len(shown)}, own
         )
+        self.EMPTY = self.EMPTY.format(duration(now - start))
+
+    def lines(self) -> List[str]:
+        """What the table leaves out."""
+        left_out = self.data["left_out"]
+        said = "The last {} things that happened; {} more within {}."
+        if not left_out:
+            return []
+        return [
+            said.format(HISTORY_LINES, left_out, duration(self.data["time"] - self.data["start"]))
+        ]
+
+    def rows(self) -> List[Tuple[str, ...]]:
+        """One row for each burst, wait and move, the last one at the end."""
+        now, clock = self.data["time"], time.time()
+        rows = []  # type: List[Tuple[str, ...]]
+        for span in self.data["spans"]:
+            lasts, lasted = SPANS.get(span["kind"], (span["kind"], span["kind"]))
+            end = span["end"]
+            at = time.localtime(clock - (now - span["start"]))
+            rows.append(
+                (
+                    self._mark(span["group"]),
+                    time.strftime("%H:%M:%S", at),
+                    str(span.get("name") or span["group"]),
+                    lasts if end is None else lasted,
+                    duration((now if end is None else end) - span["start"]),
+                    size(span["bytes"]) if span.get("bytes") else "",
+                )
+            )
+        return rows
 
 
 def _rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
@@ -511,7 +840,7 @@ def state_text(group: Dict[str, Any]) -> str:
     return state if state != "waiting" or position is None else f"waiting ({position})"
 
 
-# The same sentences as `gpushare status` has (cli/wording.py), which cannot be imported here.
+# The command `gpushare` has its words from here (cli/wording.py): this file can import nothing of it.
 
 
 def reason_text(reason: Optional[Dict[str, Any]]) -> str:
@@ -525,6 +854,42 @@ def reason_text(reason: Optional[Dict[str, Any]]) -> str:
         return code
 
 
+def estimate_text(found: Any) -> str:
+    """How long a wait goes on, with the interval in which nine of ten such waits end."""
+    try:
+        seconds, low, high = (max(0.0, float(found[key])) for key in ("seconds", "low", "high"))
+    except (KeyError, TypeError, ValueError):
+        return ""
+    if high >= 59.5:
+        return f"about {duration(seconds)} ({duration(low)} to {duration(high)})"
+    # Outwards, for it is the interval that is promised.
+    step = 1.0 if seconds >= 0.95 else 0.1
+    low, high = math.floor(low / step) * step, math.ceil(high / step) * step
+    about, low_text, high_text = (f"{value:.{int(step < 1)}f}" for value in (seconds, low, high))
+    return f"about {about} s ({low_text}-{high_text} s)"
+
+
+def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
+    """What people ask for a group, where it is not the usual."""
+    given = wishes or {}
+    said = [
+        "background" if given.get("priority") == "background" else "",
+        "keep" if given.get("keep") else "",
+        "frozen" if given.get("frozen") else "",
+        "limit {}".format(size(given["limit"])) if given.get("limit") else "",
+        "exclusive" if given.get("exclusive") else "",
+    ]
+    return ", ".join(word for word in said if word)
+
+
+def remark(group: Dict[str, Any]) -> str:
+    """Why a group waits and for about how long, or when it yields."""
+    said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
+    if not said[0] and group.get("yields_in") is not None:
+        said.append("yields within {}".format(duration(group["yields_in"])))
+    return "; ".join(text for text in said if text)
+
+
 def _holder(given: Dict[str, Any]) -> str:
     return str(given.get("holder_name") or given.get("holder") or "another")
 
@@ -535,6 +900,11 @@ def _within(seconds: Optional[float], otherwise: str) -> str:
 
 def _soon(given: Dict[str, Any]) -> str:
     return _within(given.get("yields_in"), " when its work is over")
+
+
+def _for(given: Dict[str, Any]) -> str:
+    seconds = given.get("until_in")
+    return "" if seconds is None else f" for {duration(seconds)} more at most"
 
 
 REASONS = {
@@ -566,12 +936,19 @@ REASONS = {
         f"lacks {size(given['lack'])}; others hold {size(given['fixed'])} that cannot move "
         "(CUDA contexts, shared memory): shut a notebook down, or restart one that holds such memory"
     ),
+    "frozen": lambda given: "it is frozen, and waits until somebody unfreezes it",
+    "kept": lambda given: (
+        f"lacks {size(given['lack'])}; {_holder(given)} keeps its idle memory on the GPU{_for(given)}"
+    ),
+    "exclusive": lambda given: (
+        f"lacks {size(given['lack'])}; {_holder(given)} has the GPU for a whole cell{_for(given)}"
+    ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]
 
 
 def size(amount: float) -> str:
-    """Bytes in words."""
+    """Bytes in words: ``5.2 GiB``."""
     value, unit = float(amount), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
         if abs(value) < 1023.95:
@@ -581,7 +958,7 @@ def size(amount: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words."""
+    """Seconds in words: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
     seconds = max(0.0, seconds)
     if seconds < 9.95:
         return f"{seconds:.1f} s"
@@ -609,8 +986,51 @@ def load(shell: Any = None) -> None:
     cells = None if interposer is None else Cells(shell, interposer)
     if cells is not None:
         cells.install()
-    shell.register_magic_function(Magic(interposer), "line", "gpushare")
+    magic = Magic(shell, interposer, cells)
+    shell.register_magic_function(magic, "line_cell", "gpushare")
+    # IPython 7 and newer.
+    if hasattr(shell, "input_transformers_cleanup"):
+        shell.input_transformers_cleanup.append(exclusive_cell)
+    _install_completion(shell, magic)
     shell._gpushare = (interposer, cells)
+
+
+@guarded
+def _install_completion(shell: Any, magic: Magic) -> None:
+    try:
+        # IPython 8.6 and newer: nothing else is offered then, such as Jedi's keywords.
+        from IPython.core.completer import SimpleCompletion, context_matcher
+    except ImportError:
+        shell.set_hook(
+            "complete_command",
+            lambda _, event: magic.complete(event.text_until_cursor),
+            re_key=COMPLETED,
+        )
+        return
+
+    def complete(context: Any) -> Dict[str, Any]:
+        words = magic.complete(context.text_until_cursor)
+        fitting = [word for word in words if word.startswith(context.token)]
+        return {
+            "completions": [SimpleCompletion(word) for word in fitting],
+            "suppress": bool(words),
+            "ordered": True,
+        }
+
+    as_matcher = context_matcher(identifier="gpushare")  # type: ignore[no-untyped-call,unused-ignore]
+    shell.Completer.custom_matchers.append(as_matcher(complete))
+
+
+def _remove_completion(shell: Any) -> None:
+    completer = shell.Completer
+    if hasattr(completer, "custom_matchers"):
+        completer.custom_matchers = [
+            matcher
+            for matcher in completer.custom_matchers
+            if getattr(matcher, "matcher_identifier", "") != "gpushare"
+        ]
+    else:
+        shell.strdispatchers["complete_command"].regexs.pop(re.compile(COMPLETED), None)
 
 
 def _run_skipped_startup(shell: Any) -> None:
@@ -643,5 +1063,9 @@ def unload_ipython_extension(shell: Any) -> None:
     _, cells = getattr(shell, "_gpushare", None) or (None, None)
     if cells is not None:
         cells.remove()
-    shell.magics_manager.magics["line"].pop("gpushare", None)
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("gpushare", None)
+    _remove_completion(shell)
+    if exclusive_cell in getattr(shell, "input_transformers_cleanup", ()):
+        shell.input_transformers_cleanup.remove(exclusive_cell)
     shell._gpushare = None

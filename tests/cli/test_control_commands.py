@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare status``, ``set``, ``release``, ``offload`` and ``scheduler``."""
+"""``gpushare status``, ``history``, ``set``, ``release``, ``background`` and the like, and ``scheduler``."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from jupyter_gpushare.cli.status import render
 from jupyter_gpushare.scheduler import events as ev
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE
@@ -49,6 +51,27 @@ def test_the_status_shows_notices(scheduler: Scheduler, gpushare: Command) -> No
     with scheduler.control() as control:
         control.request("notice", group="k1", code="started_without_interposer", params={})
     assert "note: k1 runs without gpushare" in gpushare("status").stdout
+
+
+def test_the_status_shows_the_pool_once_it_has_pages(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
+    assert "pool" not in gpushare("status").stdout
+    with (
+        scheduler.client("a") as a,
+        scheduler.client("b") as b,
+    ):
+        # More than the GPU of 8 GiB will hold: pages are made ready for what has to leave.
+        a.grow(5 * GIB)
+        b.grow(4 * GIB)
+
+        def ready() -> int:
+            with scheduler.control() as control:
+                return int(control.request("status")["status"]["host"]["pool"]["prepared"])
+
+        until(lambda: ready() > 0)
+        footer = gpushare("status").stdout.splitlines()[-1]
+        assert re.search(r", pool 0 B used, [\d.]+ [KMG]iB ready, 0 B pinned, ", footer)
 
 
 def test_the_status_as_json_is_the_schedulers(scheduler: Scheduler, gpushare: Command) -> None:
@@ -97,8 +120,80 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
             assert gpushare("release", "kernel-2").returncode == 0
 
 
+def test_wishes_are_asked_and_shown(scheduler: Scheduler, gpushare: Command) -> None:
+    usual = {"priority": "interactive", "keep": "off", "frozen": "off", "limit": "off"}
+    with scheduler.client("kernel-1", name="a.ipynb") as a:
+        a.grow(GIB)
+        for arguments, changed in (
+            (["background"], {"priority": "background"}),
+            (["interactive", "a.ipynb"], {"priority": "interactive"}),
+            (["keep", "on"], {"keep": "on"}),
+            (["keep", "kernel-1", "off"], {"keep": "off"}),
+            (["limit", "20GiB"], {"limit": "20.0 GiB"}),
+            (["limit", "a.ipynb", "off"], {"limit": "off"}),
+            (["freeze"], {"frozen": "on"}),
+            (["unfreeze", "kernel"], {"frozen": "off"}),
+        ):
+            done = gpushare(*arguments)
+            assert (done.returncode, done.stderr) == (0, "")
+            found = dict(line.split(": ") for line in done.stdout.splitlines())
+            assert found == {**usual, **changed}
+        for arguments in (["background"], ["limit", "2G"]):
+            gpushare(*arguments)
+        assert "background, limit 2.0 GiB" in gpushare("status").stdout
+        with scheduler.client("kernel-2", name="b.ipynb"):
+            for arguments in (["background"], ["keep", "on"], ["limit", "2G"], ["freeze"]):
+                done = gpushare(*arguments)
+                assert (done.returncode, done.stdout) == (2, "")
+                assert "b.ipynb (kernel-2)" in done.stderr
+
+
+def test_a_frozen_one_waits_and_the_status_says_so(scheduler: Scheduler, gpushare: Command) -> None:
+    with scheduler.client("kernel-1", name="a.ipynb") as a:
+        a.grow(GIB)
+        assert gpushare("freeze").returncode == 0
+        a.request()
+        until(lambda: state(scheduler, "kernel-1").get("state") == "waiting")
+        (line,) = [x for x in gpushare("status").stdout.splitlines() if x.startswith("waiting")]
+        assert "frozen  it is frozen, and waits until somebody unfreezes it" in line
+        assert gpushare("unfreeze").returncode == 0
+        a.expect(ev.Grant)
+
+
+def test_an_estimate_is_shown_with_its_interval() -> None:
+    group = {
+        **{"id": "kernel-1", "name": "a.ipynb", "state": "waiting", "position": 1, "since": 1.0},
+        **{"gpus": [], "yields_in": None, "wishes": None},
+        "reason": {"code": "behind", "params": {"ahead_name": "b.ipynb"}},
+        "estimate": {"seconds": 4.0, "low": 2.5, "high": 9.0},
+    }
+    shown = render(
+        {
+            **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
+            "settings": {"quantum": "auto", "anti_thrash": "auto"},
+            "host": {"swapped": 0, "budget": 0, "pool": None},
+            "driver": {"simulated": True},
+        }
+    )
+    assert "b.ipynb is first; about 4 s (2-9 s)" in shown
+
+
+def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command) -> None:
+    assert gpushare("history").stdout.startswith("No notebook has used the GPU in the last ")
+    with scheduler.client("kernel-1", name="a.ipynb") as a:
+        a.grow(GIB)
+        a.run()
+        head, *rows = gpushare("history").stdout.splitlines()
+        assert head.split() == ["AT", "NOTEBOOK", "WHAT", "FOR", "MEMORY"]
+        assert any(re.search(r"^\d\d:\d\d:\d\d  a\.ipynb +runs ", row) for row in rows)
+        found = json.loads(gpushare("history", "--json").stdout)
+        assert {"burst"} <= {span["kind"] for span in found["spans"]}
+        assert found["left_out"] == 0
+
+
 @pytest.mark.parametrize(
-    "arguments", [["status"], ["set", "--quantum", "1"], ["release"], ["offload", "x"]]
+    "arguments",
+    [["status"], ["history"], ["set", "--quantum", "1"], ["release"], ["offload", "x"], ["freeze"]],
 )
 def test_without_a_scheduler_there_is_one_line_with_what_to_do(
     gpushare: Command, arguments: list[str]
@@ -119,6 +214,11 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["set", "--quantum", "99999"], "quantum"),
         (["set", "--anti-thrash", "maybe"], "maybe"),
         (["status", "--colour"], "--colour"),
+        (["background"], "nobody uses"),
+        (["freeze", "nobody"], "'nobody'"),
+        (["keep", "a", "maybe"], "write on or off, not 'maybe'"),
+        (["keep"], "on|off"),
+        (["limit", "a", "much"], "write for instance 20GiB"),
         (["scheduler"], "another scheduler"),
     ],
 )
@@ -147,7 +247,7 @@ def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: C
 def test_help_names_every_command(gpushare: Command) -> None:
     done = gpushare("--help")
     assert done.returncode == 0
-    for command in ("status", "run", "release", "offload", "set", "scheduler", "kernelspec"):
+    for command in ("status", "run", "release", "freeze", "history", "set", "scheduler"):
         assert command in done.stdout
     assert gpushare("--version").stdout.startswith("gpushare ")
     assert gpushare("dance").returncode == 2

@@ -26,6 +26,9 @@ REASONS = {
     "residency": {"holder": "k", "holder_name": "a", "until_in": 0.2},
     "foreign_use": {"lack": GIB, "gpu": "GPU-1", "foreign": 3 * GIB},
     "crowded": {"lack": GIB, "gpu": "GPU-1", "fixed": 3 * GIB},
+    "frozen": {},
+    "kept": {"holder": "k", "holder_name": "a", "until_in": 250.0, "lack": GIB, "gpu": "GPU-1"},
+    "exclusive": {"holder": "k", "holder_name": "a", "until_in": 30.0, "lack": GIB, "gpu": "GPU-1"},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
 }
 
@@ -40,13 +43,66 @@ def test_every_documented_reason_has_words() -> None:
 @pytest.mark.parametrize("code", REASONS)
 def test_a_reason_is_worded_with_its_figures(code: str) -> None:
     text = wording.reason({"code": code, "params": REASONS[code]})
-    assert code not in text
+    assert text not in ("", code)
     names = ["a"] if "holder_name" in REASONS[code] or "ahead_name" in REASONS[code] else []
     assert all(re.search(rf"\b{name}\b", text) for name in names)
-    if code == "needs_memory":
-        assert text == "needs 6.0 GiB, 2.0 GiB more than is free; a yields within 3.0 s"
-    if code == "filling":
-        assert text == "its memory is arriving while that of b leaves: 1.0 GiB of 3.0 GiB"
+
+
+@pytest.mark.parametrize(
+    ("code", "params", "text"),
+    [
+        ("needs_memory", {}, "needs 6.0 GiB, 2.0 GiB more than is free; a yields within 3.0 s"),
+        (
+            "needs_memory",
+            {"yields_in": None},
+            "needs 6.0 GiB, 2.0 GiB more than is free; a yields when its work is over",
+        ),
+        ("making_room", {}, "moving 1.0 GiB of a, b out to make room"),
+        ("making_room", {"victims": []}, "moving 1.0 GiB of others out to make room"),
+        ("filling", {}, "its memory is arriving while that of b leaves: 1.0 GiB of 3.0 GiB"),
+        ("filling", {"victims": []}, "its memory is arriving: 1.0 GiB of 3.0 GiB"),
+        (
+            "kept",
+            {},
+            "lacks 1.0 GiB; a keeps its idle memory on the GPU for 4 min 10 s more at most",
+        ),
+        ("kept", {"until_in": None}, "lacks 1.0 GiB; a keeps its idle memory on the GPU"),
+        ("exclusive", {}, "lacks 1.0 GiB; a has the GPU for a whole cell for 30 s more at most"),
+        ("frozen", {}, "it is frozen, and waits until somebody unfreezes it"),
+    ],
+)
+def test_sentences(code: str, params: dict[str, object], text: str) -> None:
+    assert wording.reason({"code": code, "params": {**REASONS[code], **params}}) == text
+
+
+@pytest.mark.parametrize(
+    ("estimate", "text"),
+    [
+        ((4.0, 2.5, 9.0), "about 4 s (2-9 s)"),
+        ((0.42, 0.28, 1.11), "about 0.4 s (0.2-1.2 s)"),
+        ((0.0, 0.0, 0.0), "about 0.0 s (0.0-0.0 s)"),
+        ((65.0, 40.0, 130.2), "about 1 min 5 s (40 s to 2 min 10 s)"),
+        ((58.0, 50.0, 59.4), "about 58 s (50-60 s)"),
+    ],
+)
+def test_estimates(estimate: tuple[float, float, float], text: str) -> None:
+    found = dict(zip(("seconds", "low", "high"), estimate, strict=True))
+    assert wording.estimate(found) == text
+
+
+@pytest.mark.parametrize("nothing", [None, {}, 4.0])
+def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
+    assert wording.estimate(nothing) == ""
+
+
+def test_wishes() -> None:
+    usual = {"priority": "interactive", "keep": False, "frozen": False, "limit": 0}
+    assert wording.wishes(usual) == wording.wishes(None) == ""
+    asked = {"priority": "background", "keep": True, "frozen": True, "limit": 20 * GIB}
+    assert (
+        wording.wishes({**asked, "exclusive": True})
+        == "background, keep, frozen, limit 20.0 GiB, exclusive"
+    )
 
 
 def test_an_unknown_reason_stays_a_code() -> None:

@@ -2,17 +2,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from IPython.core.error import UsageError
-
-from jupyter_gpushare.cli import wording
-from jupyter_gpushare.kernel_provisioner import in_kernel
 
 from .conftest import Kernel, Result, eventually, started
 
@@ -170,71 +163,6 @@ async def test_a_subshells_cell_does_not_end_the_main_ones(scheduler: Ask) -> No
         assert cells(scheduler, kernel)[before:] == ["begin", "end", "begin", "end"]
 
 
-async def test_status_is_a_table_and_json(scheduler: Ask) -> None:
-    async with started() as kernel:
-        await kernel.execute(SETUP)
-        data = (await kernel.execute("%gpushare")).data()
-        assert "Simulated GPU" in data["text/plain"]
-        assert "running" in data["text/plain"] or "held" in data["text/plain"]
-        assert data["text/html"].count("<table>") == 1
-        assert "Simulated GPU" in data["text/html"]
-        printed = (await kernel.execute("%gpushare status --json")).stream("stdout")
-        assert json.loads(printed)["groups"][0]["id"] == kernel.manager.kernel_id
-        same = (await kernel.execute("found = %gpushare status\nlen(found.data['gpus'])")).data()
-        assert same["text/plain"] == "1"
-
-
-async def test_release_and_offload(scheduler: Ask) -> None:
-    async with started() as kernel:
-        await kernel.execute(SETUP)
-        assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
-        released = await kernel.execute("%gpushare release")
-        assert released.stream("stdout") == "This kernel gives the GPU up.\n"
-        offloaded = await kernel.execute("%gpushare offload")
-        assert (
-            offloaded.stream("stdout") == "This kernel gives the GPU up and moves its memory out.\n"
-        )
-        await eventually(
-            lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
-        )
-        assert (await kernel.execute("work()")).reply["status"] == "ok"
-        assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
-
-
-async def test_oversubscribe(scheduler: Ask) -> None:
-    async with started() as kernel:
-        for words, answer in (("", False), (" on", True), ("", True), (" off", False)):
-            said = (await kernel.execute(f"%gpushare oversubscribe{words}")).stream("stdout")
-            assert said == in_kernel.OVERSUBSCRIPTION[answer] + "\n"
-        await kernel.execute("import os; os.environ['GPUSHARE_FORBID_MANAGED'] = '1'")
-        refused = await kernel.execute("%gpushare oversubscribe on")
-        assert "cannot hold more than the GPU has: GPUSHARE_FORBID_MANAGED=1" in refused.stream(
-            "stderr"
-        )
-        said = (await kernel.execute("%gpushare oversubscribe")).stream("stdout")
-        assert said == in_kernel.OVERSUBSCRIPTION[False] + "\n"
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "nonsense",
-        "status --xml",
-        "release a b",
-        "--json status",
-        "offload --all",
-        "oversubscribe 2",
-    ],
-)
-async def test_wrong_words_are_answered_in_one_line(line: str) -> None:
-    magic = in_kernel.Magic(None)
-    with pytest.raises(UsageError) as caught:
-        magic(line)
-    assert "\n" not in str(caught.value)
-    assert "%gpushare release [GROUP]" in str(caught.value)
-    assert "%gpushare oversubscribe [on|off]" in str(caught.value)
-
-
 async def test_load_ext_says_what_is_missing(add_kernelspec: Callable[..., str], root: Any) -> None:
     name = add_kernelspec("plain", metadata={"gpushare": {"enabled": False}})
     async with started(name, cwd=str(root)) as kernel:
@@ -244,64 +172,6 @@ async def test_load_ext_says_what_is_missing(add_kernelspec: Callable[..., str],
         assert "does not share the GPU" in (await kernel.execute("%gpushare")).stream("stderr")
         await kernel.execute("%unload_ext jupyter_gpushare.kernel_provisioner.in_kernel")
         assert "not found" in (await kernel.execute("%gpushare")).stream("stderr")
-
-
-REASONS = [
-    {
-        "code": "needs_memory",
-        "params": {"need": 6 << 30, "lack": 1 << 30, "holder": "a", "yields_in": None},
-    },
-    {
-        "code": "needs_memory",
-        "params": {"need": 5, "lack": 2, "holder_name": "a.ipynb", "yields_in": 12.3},
-    },
-    {"code": "serialised", "params": {"holder_name": "a.ipynb", "yields_in": 100}},
-    {"code": "making_room", "params": {"lack": 1 << 20, "victims": ["a", "b"]}},
-    {"code": "making_room", "params": {"lack": 1 << 20, "victims": []}},
-    {"code": "filling", "params": {"arrived": 5, "footprint": 9 << 30, "victims": ["a", "b"]}},
-    {"code": "filling", "params": {"arrived": 5, "footprint": 9 << 30, "victims": []}},
-    {"code": "draining", "params": {"holder_name": "a", "for": 4000}},
-    {"code": "behind", "params": {"ahead": "x", "ahead_name": "a.ipynb"}},
-    {"code": "residency", "params": {"holder_name": "a", "until_in": 0.2}},
-    {"code": "foreign_use", "params": {"lack": 3 << 40, "foreign": 1024}},
-    {"code": "crowded", "params": {"lack": 1 << 30, "fixed": 3 << 30}},
-    {"code": "dying", "params": {"ghosts": 1 << 30}},
-    {"code": "needs_memory", "params": {}},
-    {"code": "of_a_newer_scheduler", "params": {}},
-    None,
-]
-
-
-@pytest.mark.parametrize("reason", REASONS)
-def test_reasons_are_worded_as_the_command_words_them(reason: dict[str, Any] | None) -> None:
-    assert in_kernel.reason_text(reason) == wording.reason(reason)
-
-
-def test_every_reason_is_worded() -> None:
-    assert (
-        in_kernel.REASONS.keys() == wording.REASONS.keys() == {r["code"] for r in REASONS[:-2] if r}
-    )
-
-
-@given(st.integers(0, 1 << 60), st.floats(0, 1e7))
-def test_amounts_are_worded_as_the_command_words_them(amount: int, seconds: float) -> None:
-    assert in_kernel.size(amount) == wording.size(amount)
-    assert in_kernel.duration(seconds) == wording.duration(seconds)
-
-
-def test_names_are_escaped() -> None:
-    group = {
-        "id": "g",
-        "name": "<script>.ipynb",
-        "state": "idle",
-        "position": None,
-        "reason": None,
-        "gpus": [],
-    }
-    status = in_kernel.Status({"gpus": [], "groups": [group]}, "g")
-    assert "<script>" not in status._repr_html_()
-    assert "&lt;script&gt;.ipynb" in status._repr_html_()
-    assert "* " in repr(status)
 
 
 #: A torch whose cache counts how often it was emptied; the real one does not run on the simulated driver.

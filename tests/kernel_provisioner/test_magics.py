@@ -1,0 +1,500 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``%gpushare`` and ``%%gpushare``, in real kernels and IPython shells."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.completer import provisionalcompleter
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_gpushare.kernel_provisioner import in_kernel
+from jupyter_gpushare.kernel_provisioner.launch import parse_size
+
+from .conftest import Kernel, Result, eventually, started
+from .test_in_kernel import HOLD, SETUP, Ask, begin, group_of
+
+USUAL = {
+    "priority": "interactive",
+    "keep": False,
+    "frozen": False,
+    "limit": 0,
+    "exclusive": False,
+}
+
+#: The wishes for this kernel, as the scheduler has them amid a cell.
+WISHES = "get_ipython()._gpushare[0].control('status')['status']['groups'][0]['wishes']"
+
+
+def displayed(result: Result) -> dict[str, str]:
+    """What a cell displayed, beside its value."""
+    (found,) = [o["content"]["data"] for o in result.outputs if o["msg_type"] == "display_data"]
+    data: dict[str, str] = found
+    return data
+
+
+def exclusive(ask: Ask, kernel: Kernel) -> bool:
+    return bool(group_of(ask, kernel)["wishes"]["exclusive"])
+
+
+# --- Looking ------------------------------------------------------------------------------------------------------
+
+
+async def test_status_is_a_table_and_json(scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        data = (await kernel.execute("%gpushare")).data()
+        assert "Simulated GPU" in data["text/plain"]
+        assert "running" in data["text/plain"] or "held" in data["text/plain"]
+        assert data["text/html"].count("<table>") == 1
+        assert "Simulated GPU" in data["text/html"]
+        printed = (await kernel.execute("%gpushare status --json")).stream("stdout")
+        assert json.loads(printed)["groups"][0]["id"] == kernel.manager.kernel_id
+        same = (await kernel.execute("found = %gpushare status\nlen(found.data['gpus'])")).data()
+        assert same["text/plain"] == "1"
+
+
+async def test_history_is_a_table_and_json(scheduler: Ask) -> None:
+    async with started() as kernel:
+        assert (
+            "No notebook has used"
+            in (await kernel.execute("%gpushare history")).data()["text/plain"]
+        )
+        await kernel.execute(SETUP)
+        await kernel.execute("%gpushare offload")
+        await eventually(
+            lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
+        )
+        data = (await kernel.execute("%gpushare history")).data()
+        lines = data["text/plain"].splitlines()
+        assert all(line.startswith("*  ") for line in lines[1:])
+        assert any(" ran " in line for line in lines)
+        (out,) = [line for line in lines if " moved out " in line]
+        assert out.endswith("8.0 MiB")
+        assert data["text/html"].count("<tr>") == len(lines)
+        printed = json.loads((await kernel.execute("%gpushare history --json")).stream("stdout"))
+        assert {span["kind"] for span in printed["spans"]} >= {"burst", "out"}
+        assert printed["left_out"] == 0
+
+
+def span(number: int, **fields: Any) -> dict[str, Any]:
+    return {
+        **{"id": number, "group": "g", "name": "a.ipynb", "kind": "burst", "start": number},
+        **{"end": number + 0.5, "gpu": None, "bytes": 0},
+        **fields,
+    }
+
+
+def test_the_history_is_bounded_and_in_order() -> None:
+    spans = [span(number) for number in range(2000)]
+    status = {"time": 2000.0, "timeline": {"version": 1, "start": 0.0, "spans": spans[::-1]}}
+    history = in_kernel.History(status, "g")
+    assert [s["id"] for s in history.data["spans"]] == list(range(1960, 2000))
+    # Of the last ten minutes, not of all that is known.
+    assert history.data["left_out"] == 600 - 40
+    assert repr(history).splitlines()[0] == (
+        "The last 40 things that happened; 560 more within 10 min 0 s."
+    )
+    assert len(repr(history).splitlines()) == 42
+
+
+def test_what_lasts_is_told_from_what_is_over() -> None:
+    spans = [
+        span(1, kind="wait", end=3.0),
+        span(2, kind="wait", end=None),
+        span(3, kind="in", bytes=3 << 30, end=None),
+        span(4, kind="of_a_newer_scheduler"),
+    ]
+    status = {"time": 12.0, "timeline": {"version": 1, "start": 0.0, "spans": spans}}
+    rows = in_kernel.History(status, "other").rows()
+    assert [row[3:] for row in rows] == [
+        ("waited", "2.0 s", ""),
+        ("waits", "10 s", ""),
+        ("moves in", "9.0 s", "3.0 GiB"),
+        ("of_a_newer_scheduler", "0.5 s", ""),
+    ]
+    assert {row[0] for row in rows} == {""}
+    with pytest.raises(in_kernel.Failure, match="no timeline"):
+        in_kernel.History({"time": 12.0}, "other")
+
+
+def group(**fields: Any) -> dict[str, Any]:
+    return {
+        **{"id": "g", "name": "a.ipynb", "state": "idle", "position": None, "reason": None},
+        **{"gpus": [], "wishes": USUAL, "estimate": None, "yields_in": None},
+        **fields,
+    }
+
+
+def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
+    waits = group(
+        state="waiting",
+        position=2,
+        reason={"code": "behind", "params": {"ahead_name": "b.ipynb"}},
+        estimate={"seconds": 4.0, "low": 2.5, "high": 9.0},
+        wishes={**USUAL, "priority": "background", "keep": True, "limit": 20 << 30},
+    )
+    holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
+    status = in_kernel.Status({"gpus": [], "groups": [waits, holds]}, "g")
+    (first, second) = status.rows()
+    assert first[6:] == ("exclusive", "yields within 3.0 s")
+    assert second[2] == "waiting (2)"
+    assert second[6:] == (
+        "background, keep, limit 20.0 GiB",
+        "b.ipynb is first; about 4 s (2-9 s)",
+    )
+    assert all(text in status._repr_html_() for text in (*first[6:], *second[6:]))
+
+
+@pytest.mark.parametrize("name", ["<script>.ipynb", "a & b", '"><b>'])
+def test_names_are_escaped(name: str) -> None:
+    status = in_kernel.Status({"gpus": [], "groups": [group(name=name)]}, "g")
+    history = in_kernel.History(
+        {"time": 2.0, "timeline": {"start": 0.0, "spans": [span(1, name=name)]}}, "g"
+    )
+    answer = in_kernel.Answer({}, name)
+    for shown in (status, history, answer):
+        assert name in repr(shown)
+        assert name not in shown._repr_html_()
+    assert "* " in repr(status)
+
+
+# --- Steering -----------------------------------------------------------------------------------------------------
+
+
+async def test_release_and_offload(scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
+        released = displayed(await kernel.execute("%gpushare release"))
+        assert released == {
+            "text/plain": "This kernel gives the GPU up.",
+            "text/html": "<p>This kernel gives the GPU up.</p>",
+        }
+        # By its name, which has a space; amid a cell.
+        name = group_of(scheduler, kernel)["name"]
+        assert " " in name
+        offloaded = displayed(await kernel.execute(f"%gpushare offload {name}\nx = 1"))
+        assert offloaded["text/plain"] == f"{name} gives the GPU up and moves its memory out."
+        await eventually(
+            lambda: group_of(scheduler, kernel)["gpus"][0]["resident"] == 0, "the memory is out"
+        )
+        assert (await kernel.execute("work()")).reply["status"] == "ok"
+        assert group_of(scheduler, kernel)["gpus"][0]["resident"] >= 1 << 20
+        printed = (await kernel.execute("%gpushare release --json")).stream("stdout")
+        assert json.loads(printed) == {"group": kernel.manager.kernel_id}
+        refused = await kernel.execute("%gpushare release nobody")
+        assert "nobody" in refused.stream("stderr")
+
+
+@pytest.mark.parametrize(
+    ("line", "wish"),
+    [
+        ("background", {"priority": "background"}),
+        ("interactive", {"priority": "interactive"}),
+        ("keep on", {"keep": True}),
+        ("keep off", {"keep": False}),
+        ("limit 20GiB", {"limit": 20 << 30}),
+        ("limit 1.5 G", {"limit": 3 << 29}),
+        ("limit off", {"limit": 0}),
+    ],
+)
+async def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
+    asked: list[tuple[str, dict[str, Any]]] = []
+
+    class Asked(in_kernel.Interposer):
+        def __init__(self) -> None:
+            pass
+
+        def group(self) -> str:
+            return "g"
+
+        def out_of_the_way(self) -> str | None:
+            return None
+
+        def control(self, op: str, **params: Any) -> dict[str, Any]:
+            asked.append((op, params))
+            return {}
+
+    shell = InteractiveShell()
+    interposer = Asked()
+    magic = in_kernel.Magic(shell, interposer, in_kernel.Cells(shell, interposer))
+    magic(f"{line} --json")
+    assert asked == [("adjust", {"group": "g", "later": True, **wish})]
+
+
+async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
+    async with started() as kernel:
+        for line, said in (
+            ("background", "waits behind the interactive ones"),
+            ("keep on", "keeps its memory on the GPU while it is idle"),
+            ("limit 1GiB", "gets no more than 1.0 GiB on each GPU"),
+        ):
+            result = await kernel.execute(f"%gpushare {line}")
+            assert result.reply["status"] == "ok"
+            assert said in displayed(result)["text/plain"]
+        await kernel.execute(SETUP)
+        wished = {**USUAL, "priority": "background", "keep": True, "limit": 1 << 30}
+        assert group_of(scheduler, kernel)["wishes"] == wished
+        table = (await kernel.execute("%gpushare")).data()["text/plain"]
+        assert "background, keep, limit 1.0 GiB" in table
+        printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
+        assert json.loads(printed)["wishes"] == {**wished, "keep": False}
+        for line, said in (
+            ("interactive", "waits in turn from now on"),
+            ("limit off", "has no limit of this kind"),
+        ):
+            assert said in displayed(await kernel.execute(f"%gpushare {line}"))["text/plain"]
+        assert group_of(scheduler, kernel)["wishes"] == USUAL
+
+
+async def test_oversubscribe(scheduler: Ask) -> None:
+    async with started() as kernel:
+        for words, answer in (("", False), (" on", True), ("", True), (" off", False)):
+            said = displayed(await kernel.execute(f"%gpushare oversubscribe{words}"))
+            assert said["text/plain"] == in_kernel.OVERSUBSCRIPTION[answer]
+        printed = (await kernel.execute("%gpushare oversubscribe --json")).stream("stdout")
+        assert json.loads(printed) == {"oversubscribe": False}
+        await kernel.execute("import os; os.environ['GPUSHARE_FORBID_MANAGED'] = '1'")
+        refused = await kernel.execute("%gpushare oversubscribe on")
+        assert "cannot hold more than the GPU has: GPUSHARE_FORBID_MANAGED=1" in refused.stream(
+            "stderr"
+        )
+
+
+# --- A whole cell -------------------------------------------------------------------------------------------------
+
+
+async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
+    async with started() as kernel:
+        # It need not have used the GPU.
+        first = await kernel.execute(f"%%gpushare exclusive\n{SETUP}\n{WISHES}['exclusive']")
+        assert first.data()["text/plain"] == "True"
+        assert not exclusive(scheduler, kernel)
+        # Its value is the cell's, await works in it, and so do other magics.
+        last = await kernel.execute(
+            "%%gpushare exclusive\nimport asyncio\nawait asyncio.sleep(0)\n%time work()\n6 * 7"
+        )
+        assert last.data()["text/plain"] == "42"
+        assert last.stream("stdout").count("Wall time") == 1
+        assert (await kernel.execute("_")).data()["text/plain"] == "42"
+        for cell in ("%%time\n%%gpushare exclusive\n{}", "%%gpushare exclusive\n\n%%time\n{}"):
+            timed = await kernel.execute(cell.format(f"{WISHES}['exclusive']"))
+            assert timed.data()["text/plain"] == "True"
+            assert "Wall time" in timed.stream("stdout")
+        # As an error's traceback has it, the line is the cell's own; it is shown once.
+        failed = await kernel.execute("%%gpushare exclusive\nx = 1\n1 / 0")
+        assert failed.errors() == ["ZeroDivisionError"]
+        assert failed.reply["ename"] == "ZeroDivisionError"
+        assert "line 3" in re.sub(r"\x1b\[[0-9;]*m", "", "".join(failed.reply["traceback"]))
+        assert not exclusive(scheduler, kernel)
+        # The rest of a cell.
+        rest = await kernel.execute(f"x = 1\n%gpushare exclusive\n{WISHES}['exclusive']")
+        assert rest.data()["text/plain"] == "True"
+        assert not exclusive(scheduler, kernel)
+        printed = (await kernel.execute("%%gpushare exclusive --json\nx = 1")).stream("stdout")
+        assert json.loads(printed)["wishes"]["exclusive"] is True
+        # Run by the name of the magic, as in a script that nbconvert made of a notebook.
+        script = "get_ipython().run_cell_magic('gpushare', 'exclusive', 'found = {}\\n')".format(
+            WISHES.replace("'", "\\'")
+        )
+        assert (await kernel.execute(f"{script}\nfound['exclusive']")).data() == {
+            "text/plain": "True"
+        }
+        assert not exclusive(scheduler, kernel)
+
+
+async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        running = await begin(kernel, f"%%gpushare exclusive\n{HOLD}")
+        await eventually(lambda: exclusive(scheduler, kernel), "the cell is exclusive")
+        await kernel.manager.interrupt_kernel()
+        result = await asyncio.wait_for(running, 30)
+        assert result.reply["ename"] == "KeyboardInterrupt"
+        assert result.errors() == ["KeyboardInterrupt"]
+        assert not exclusive(scheduler, kernel)
+
+
+async def test_nobody_runs_within_an_exclusive_cell(scheduler: Ask, tmp_path: Path) -> None:
+    scheduler("set", anti_thrash="on")
+    seen = tmp_path / "seen"
+    # Others would run while it is quiet, were it not exclusive.
+    cell = f"""
+import os
+print('holds', flush=True)
+while not os.path.exists({str(seen)!r}):
+    work()
+    time.sleep(0.3)
+ended = time.monotonic()
+"""
+    async with started() as holder, started() as waiter:
+        for kernel in (holder, waiter):
+            assert (await kernel.execute(SETUP)).reply["status"] == "ok"
+        holding = await begin(holder, f"%%gpushare exclusive\n{cell}")
+        waiting = asyncio.create_task(waiter.execute("work()\nran = time.monotonic()"))
+        await eventually(
+            lambda: (group_of(scheduler, waiter)["reason"] or {}).get("code") == "exclusive",
+            "the waiter waits for the cell",
+        )
+        seen.touch()
+        assert (await asyncio.wait_for(holding, 30)).reply["status"] == "ok"
+        assert (await asyncio.wait_for(waiting, 30)).reply["status"] == "ok"
+        ended = (await holder.execute("ended")).data()["text/plain"]
+        ran = (await waiter.execute("ran")).data()["text/plain"]
+        assert float(ran) > float(ended)
+
+
+async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
+    async with started() as kernel:
+        found = []
+        for code in (
+            "%%gpushare exclusive",
+            "%%gpushare exclusive\nx = 1",
+            "%%gpushare exclusive\nx = 1\n\n",
+        ):
+            kernel.client.is_complete(code)
+            reply = await kernel.client.get_shell_msg(timeout=30)
+            found.append(reply["content"]["status"])
+        assert found == ["incomplete", "incomplete", "complete"]
+
+
+# --- Wrong words, help and completion -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("nonsense", "use %gpushare status | %gpushare release [GROUP] | "),
+        ("relase", "did you mean %gpushare release [GROUP]?"),
+        ("backgruond", "did you mean %gpushare background?"),
+        ("status --xml", "there are --json and --help"),
+        ("status me", "use %gpushare status"),
+        ("background now", "use %gpushare background"),
+        ("keep", "use %gpushare keep on|off"),
+        ("keep maybe", "keep maybe; use %gpushare keep on|off"),
+        ("keep on off", "use %gpushare keep on|off"),
+        ("limit", "use %gpushare limit SIZE|off"),
+        ("limit much", "use %gpushare limit SIZE|off"),
+        ("limit 0", "use %gpushare limit SIZE|off"),
+        ("offload --all", "there are --json and --help"),
+        ("oversubscribe 2", "use %gpushare oversubscribe [on|off]"),
+        ("exclusive on", "use %gpushare exclusive"),
+        ("history 5", "use %gpushare history"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) -> None:
+    magic = in_kernel.Magic(None, None, None)
+    with pytest.raises(UsageError) as caught:
+        magic(line)
+    assert "\n" not in str(caught.value)
+    assert answer in str(caught.value)
+
+
+def test_a_whole_cell_is_only_for_exclusive() -> None:
+    with pytest.raises(UsageError, match="use %%gpushare exclusive"):
+        in_kernel.Magic(None, None, None)("status", "x = 1")
+
+
+async def test_a_wrong_cell_magic_does_not_run_the_cell(scheduler: Ask) -> None:
+    async with started() as kernel:
+        result = await kernel.execute("%%gpushare exclusiv\nprint(1)")
+        assert "did you mean %gpushare exclusive?" in result.stream("stderr")
+        assert result.stream("stdout") == ""
+
+
+async def test_help(scheduler: Ask) -> None:
+    async with started() as kernel:
+        for line in ("%gpushare?", "%%gpushare?"):
+            (page,) = (await kernel.execute(line)).reply["payload"]
+            assert "%gpushare limit SIZE|off" in page["data"]["text/plain"]
+        for line in ("help", "--help", "keep -h"):
+            data = (await kernel.execute(f"%gpushare {line}")).data()
+            assert data["text/plain"] == in_kernel.help_text()
+            assert data["text/html"].startswith("<pre>Who uses the GPU")
+        printed = (await kernel.execute("%gpushare help --json")).stream("stdout")
+        assert json.loads(printed) == {"help": in_kernel.help_text()}
+    for verb in in_kernel.VERBS:
+        assert in_kernel.usage(verb) in in_kernel.help_text()
+
+
+async def complete(kernel: Kernel, code: str) -> list[str]:
+    """What the kernel offers, all in place of the word that the cursor is in."""
+    kernel.client.complete(code)
+    content = (await kernel.client.get_shell_msg(timeout=30))["content"]
+    word = re.split(r"\s", code)[-1]
+    assert content["cursor_end"] - content["cursor_start"] == len(word)
+    return list(content["matches"])
+
+
+@pytest.mark.parametrize("jedi", [True, False])
+async def test_completion(jedi: bool, scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        await kernel.execute(f"%config IPCompleter.use_jedi = {jedi}")
+        name = group_of(scheduler, kernel)["name"]
+        for code, expected in {
+            "%gpushare ": [*in_kernel.VERBS, "--json"],
+            "%gpushare o": ["offload", "oversubscribe"],
+            "x = 1\n%gpushare o": ["offload", "oversubscribe"],
+            "found = %gpushare sta": ["status"],
+            "%%gpushare ": ["exclusive", "--json"],
+            "gpushare back": ["background"],
+            "%gpushare keep ": ["on", "off", "--json"],
+            "%gpushare keep of": ["off"],
+            "%gpushare --json keep ": ["on", "off"],
+            "%gpushare keep on ": ["--json"],
+            "%gpushare limit ": ["off", "--json"],
+            "%gpushare release ": [name, "--json"],
+            "%gpushare status --": ["--json"],
+        }.items():
+            assert await complete(kernel, code) == expected
+        # Elsewhere there is nothing of ours.
+        assert "offload" not in await complete(kernel, "o")
+
+
+def offered(shell: InteractiveShell, line: str) -> list[str]:
+    with provisionalcompleter():
+        return [found.text for found in shell.Completer.completions(line, len(line))]
+
+
+def test_older_ipython_completes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("IPython.core.completer.context_matcher")
+    shell = InteractiveShell()
+    before = len(shell.Completer.custom_matchers)
+    in_kernel.load(shell)
+    try:
+        assert len(shell.Completer.custom_matchers) == before
+        assert {"on", "off"} <= set(offered(shell, "%gpushare keep o"))
+    finally:
+        in_kernel.unload_ipython_extension(shell)
+
+
+def test_nothing_stays_when_it_is_unloaded() -> None:
+    shell = InteractiveShell()
+    before = offered(shell, "%gpushare keep o")
+    transforms = list(shell.input_transformers_cleanup)
+    in_kernel.load(shell)
+    assert offered(shell, "%gpushare keep o") == ["on", "off"]
+    in_kernel.unload_ipython_extension(shell)
+    assert offered(shell, "%gpushare keep o") == before
+    assert shell.input_transformers_cleanup == transforms
+    assert shell.find_cell_magic("gpushare") is None
+    assert shell.find_line_magic("gpushare") is None
+
+
+@given(st.one_of(st.from_regex(r"\d{1,12}(\.\d+)? ?[kKMGT]?i?B?", fullmatch=True), st.text()))
+def test_sizes_are_read_as_the_command_reads_them(text: str) -> None:
+    try:
+        expected = parse_size(text)
+    except ValueError:
+        expected = 0
+    assert in_kernel.parse_size(text.strip()) == expected
