@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { MenuSvg, ReactWidget } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyJSONObject } from '@lumino/coreutils';
+import React from 'react';
+
+import type { IGroup, IUnshared } from '../status';
+import { memoryOf } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import {
+  intervalText,
+  memoryText,
+  placeText,
+  reasonText,
+  stateName,
+  stateText,
+  unsharedText,
+  wishesText
+} from '../words';
+import { markOf, Shape } from './shape';
+import { nameIn, waitText } from './words';
+
+/** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
+export interface IChipState {
+  group: IGroup | null;
+  unshared: IUnshared | null;
+  wording: IWording;
+  /** The scheduler's clock. */
+  now: number;
+}
+
+/** What the chip says when one points at it: a line for each thing to know. */
+export function detailsOf(
+  group: IGroup,
+  wording: IWording,
+  now: number
+): string {
+  const { trans } = wording;
+  const elapsed = now - group.at;
+  const { resident, swapped } = memoryOf(group);
+  const lines = [memoryText(resident, swapped, wording)];
+  if (group.state === 'waiting') {
+    lines.unshift(
+      waitText(group, trans, now),
+      reasonText(group.reason, wording, elapsed)
+    );
+    if (group.estimate) {
+      lines.splice(
+        1,
+        0,
+        trans.__(
+          'Nine of ten such waits end in %1.',
+          intervalText(group.estimate, elapsed)
+        )
+      );
+    }
+  } else {
+    lines.unshift(stateText(group, trans, now));
+  }
+  return [...lines, ...wishesText(group.wishes, wording)].join('\n');
+}
+
+function Chip(props: {
+  state: IChipState;
+  open: (button: HTMLElement) => void;
+}): JSX.Element | null {
+  const { group, unshared, wording, now } = props.state;
+  const { trans } = wording;
+  if (!group && !unshared) {
+    return null;
+  }
+  const mark = group ? markOf(group) : 'unshared';
+  let text = trans.__('GPU: not shared');
+  let title = unshared
+    ? unsharedText(trans.__('This notebook'), unshared, trans).text
+    : '';
+  if (group) {
+    title = detailsOf(group, wording, now);
+    if (mark === 'frozen') {
+      text = trans.__('GPU: frozen');
+    } else if (mark === 'waiting') {
+      text = trans.__('GPU: waiting, %1', placeText(group.position, trans));
+    } else {
+      text = trans.__('GPU: %1', stateName(group, trans));
+    }
+  }
+  return (
+    <button
+      type="button"
+      className="jp-GpuShare-chip"
+      data-mark={mark}
+      title={title}
+      aria-haspopup={group ? 'menu' : undefined}
+      onClick={event => props.open(event.currentTarget)}
+    >
+      <Shape mark={mark} />
+      <span>{text}</span>
+    </button>
+  );
+}
+
+/** A notebook's own state, in its toolbar. */
+export class ChipWidget extends ReactWidget {
+  constructor(commands: CommandRegistry, state: IChipState) {
+    super();
+    this._commands = commands;
+    this._state = state;
+    this.addClass('jp-GpuShare-chipItem');
+  }
+
+  set state(state: IChipState) {
+    this._state = state;
+    this.update();
+  }
+
+  dispose(): void {
+    this._menu?.dispose();
+    super.dispose();
+  }
+
+  protected render(): JSX.Element {
+    return <Chip state={this._state} open={button => this._open(button)} />;
+  }
+
+  /** The actions of this notebook; without a group there is none but to look at the panel. */
+  private _open(button: HTMLElement): void {
+    const { group } = this._state;
+    if (!group) {
+      void this._commands.execute(CommandIds.openPanel);
+      return;
+    }
+    const menu = this._menu ?? this._makeMenu();
+    menu.clearItems();
+    menu.title.label = nameIn(this._state.wording.names, group);
+    for (const [command, args] of actionsOf(group)) {
+      if (this._commands.hasCommand(command)) {
+        menu.addItem({ command, args });
+      }
+    }
+    this._menu = menu;
+    this._button = button;
+    const { left, bottom } = button.getBoundingClientRect();
+    menu.open(left, bottom);
+  }
+
+  private _makeMenu(): MenuSvg {
+    const menu = new MenuSvg({ commands: this._commands });
+    // A menu that closes leaves the focus nowhere.
+    menu.aboutToClose.connect(() => this._button?.focus());
+    return menu;
+  }
+
+  private _button: HTMLElement | null = null;
+  private _commands: CommandRegistry;
+  private _menu: MenuSvg | null = null;
+  private _state: IChipState;
+}
+
+function actionsOf(group: IGroup): [string, ReadonlyJSONObject][] {
+  const { id, wishes } = group;
+  const priority =
+    wishes.priority === 'background' ? 'interactive' : 'background';
+  return [
+    [CommandIds.openPanel, {}],
+    [CommandIds.release, { group: id }],
+    [CommandIds.setPriority, { group: id, priority }],
+    [CommandIds.toggleKeep, { group: id }],
+    [CommandIds.toggleFrozen, { group: id }],
+    [CommandIds.setLimit, { group: id }],
+    [CommandIds.offload, { group: id }]
+  ];
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { Notification } from '@jupyterlab/apputils';
+import type { CommandRegistry } from '@lumino/commands';
+import type { IDisposable } from '@lumino/disposable';
+
+import type { IGroup, IStatus } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import { placeText } from '../words';
+import { holderOf, nameIn } from './words';
+
+/** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
+const LONGEST_NAME = 36;
+
+/**
+ * Tells of one notebook's long waits: once for each, and no longer than it lasts.
+ */
+export class WaitNotification implements IDisposable {
+  constructor(commands: CommandRegistry) {
+    this._commands = commands;
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /**
+   * Show what there is to tell, or take it back.
+   *
+   * @param delay - Seconds after which a wait is worth telling, or Infinity.
+   * @returns Seconds until it would tell, or Infinity.
+   */
+  update(
+    group: IGroup | null,
+    status: IStatus,
+    wording: IWording,
+    now: number,
+    delay: number
+  ): number {
+    // Who froze a notebook knows why it waits.
+    if (
+      !group?.cell ||
+      group.state !== 'waiting' ||
+      group.wishes.frozen ||
+      delay === Infinity
+    ) {
+      this._dismiss();
+      return Infinity;
+    }
+    const wait = `${group.cell.msg_id} ${group.since}`;
+    if (wait === this._wait) {
+      return Infinity;
+    }
+    this._dismiss();
+    const left = delay - (now - group.since);
+    if (left > 0) {
+      return left;
+    }
+    this._wait = wait;
+    this._show(group, status, wording);
+    return Infinity;
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    this._dismiss();
+  }
+
+  private _show(group: IGroup, status: IStatus, wording: IWording): void {
+    const { trans } = wording;
+    const holder = holderOf(group, status);
+    const name = shorten(nameIn(wording.names, group));
+    const place = placeText(group.position, trans);
+    const actions: Notification.IAction[] = [
+      {
+        label: trans.__('Open panel'),
+        caption: trans.__('Show who has the GPU, and who waits'),
+        callback: () => void this._commands.execute(CommandIds.openPanel)
+      }
+    ];
+    let message = trans.__(
+      '%1 waits for the GPU: %2 in the queue.',
+      name,
+      place
+    );
+    if (holder) {
+      const other = shorten(nameIn(wording.names, holder));
+      message = trans.__(
+        '%1 waits for the GPU: %2 in the queue. %3 has it.',
+        name,
+        place,
+        other
+      );
+      if (holder.sessions.length > 0) {
+        actions.push({
+          label: trans.__('Go to %1', other),
+          callback: () =>
+            void this._commands.execute(CommandIds.goTo, { group: holder.id })
+        });
+      }
+    }
+    this._id = Notification.info(message, { autoClose: false, actions });
+  }
+
+  private _dismiss(): void {
+    this._wait = '';
+    if (this._id) {
+      Notification.dismiss(this._id);
+      this._id = '';
+    }
+  }
+
+  private _commands: CommandRegistry;
+  private _id = '';
+  private _isDisposed = false;
+  /** The wait that was told. */
+  private _wait = '';
+}
+
+function shorten(name: string): string {
+  return name.length > LONGEST_NAME
+    ? `${name.slice(0, LONGEST_NAME - 1)}…`
+    : name;
+}

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { Cell } from '@jupyterlab/cells';
+import { CodeCell } from '@jupyterlab/cells';
+import type { NotebookPanel } from '@jupyterlab/notebook';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import type { CommandRegistry } from '@lumino/commands';
+import type { IDisposable } from '@lumino/disposable';
+import type { PanelLayout } from '@lumino/widgets';
+
+import type { ICell, IGroup, IStatus } from '../status';
+import type { IWording } from '../words';
+import { ChipWidget } from './chip';
+import { WaitNotification } from './notification';
+import type { IStripState } from './strip';
+import { resultStrip, runningStrip, StripWidget, waitingStrip } from './strip';
+
+/** Seconds of waiting from which a strip is shown: earlier it would only flicker. */
+const SHOWN_AFTER = 0.3;
+
+/** Seconds of waiting that are worth telling afterwards. */
+const TOLD_AFTER = 0.2;
+
+/** For how long a strip tells how the cell fared, in milliseconds. */
+const TOLD_FOR = 5 * 60_000;
+
+/** Seconds between two drawings of what counts time. */
+const SECOND = 1;
+
+/** What there is to show. */
+export interface IMoment {
+  status: IStatus;
+  wording: IWording;
+  /** The scheduler's clock. */
+  now: number;
+  /** Seconds after which a wait is worth a notification, or Infinity. */
+  delay: number;
+  /** Whether this is of the time since the page is seen: older news disturb nobody. */
+  fresh: boolean;
+}
+
+/** All that one notebook shows of the GPU: chip, strips, notification. */
+export class NotebookPart implements IDisposable {
+  constructor(
+    panel: NotebookPanel,
+    commands: CommandRegistry,
+    trans: TranslationBundle
+  ) {
+    this.panel = panel;
+    this._commands = commands;
+    this._trans = trans;
+    this._notification = new WaitNotification(commands);
+  }
+
+  readonly panel: NotebookPanel;
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  get kernelId(): string | null {
+    return this.panel.sessionContext.session?.kernel?.id ?? null;
+  }
+
+  /** Whether anybody can see it, or it works: then it matters what its kernel gets. */
+  get active(): boolean {
+    return (
+      this.panel.isVisible ||
+      this.panel.sessionContext.session?.kernel?.status === 'busy'
+    );
+  }
+
+  /**
+   * Show how the kernel stands with the GPU.
+   *
+   * @returns Seconds until this differs although nothing happens, or Infinity.
+   */
+  update(group: IGroup | null, moment: IMoment): number {
+    const { status, wording, now, delay, fresh } = moment;
+    if (this.panel.isVisible) {
+      this._updateChip(group, moment);
+    }
+    const next = this._updateStrips(group, moment);
+    return fresh
+      ? Math.min(
+          next,
+          this._notification.update(group, status, wording, now, delay)
+        )
+      : next;
+  }
+
+  /** Take away what is told of earlier runs of a cell. */
+  forget(cell: Cell): void {
+    for (const [id, strip] of this._strips) {
+      if (strip.cell === cell) {
+        this._remove(id);
+      }
+    }
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._isDisposed = true;
+    this._notification.dispose();
+    for (const id of [...this._strips.keys()]) {
+      this._remove(id);
+    }
+    this._chip?.dispose();
+  }
+
+  private _updateChip(group: IGroup | null, moment: IMoment): void {
+    const { status, wording, now } = moment;
+    const kernelId = this.kernelId;
+    const unshared =
+      SHARING.includes(status.availability.code) && kernelId !== null
+        ? (status.unshared.find(({ kernel_id }) => kernel_id === kernelId) ??
+          null)
+        : null;
+    const state = { group, unshared, wording, now };
+    if (this._chip) {
+      this._chip.state = state;
+    } else if (group || unshared) {
+      this._chip = new ChipWidget(this._commands, state);
+      const { toolbar } = this.panel;
+      if (Array.from(toolbar.names()).includes('kernelName')) {
+        toolbar.insertBefore('kernelName', 'gpushare', this._chip);
+      } else {
+        toolbar.addItem('gpushare', this._chip);
+      }
+    }
+  }
+
+  private _updateStrips(group: IGroup | null, moment: IMoment): number {
+    const { status, wording, now } = moment;
+    const cell = group?.cell ?? null;
+    const last = group?.last_cell ?? null;
+    for (const [id, strip] of this._strips) {
+      if (strip.cell.isDisposed) {
+        // Its cell is gone, or was moved and is another widget now.
+        this._remove(id);
+      } else if (this._open.has(id) && id !== cell?.msg_id) {
+        if (group) {
+          const waited = this._open.get(id) ?? 0;
+          const fared = last?.msg_id === id ? last : { waited, ran: null };
+          this._tell(id, fared, wording);
+        } else {
+          this._remove(id);
+        }
+      }
+    }
+    if (last && last.msg_id !== this._told) {
+      this._told = last.msg_id;
+      if (!this._strips.has(last.msg_id)) {
+        this._tell(last.msg_id, last, wording);
+      }
+    }
+    if (!group || !cell) {
+      return Infinity;
+    }
+    const waited = waitedOf(cell, group, now);
+    if (group.state !== 'waiting' && group.state !== 'moving') {
+      if (this._strips.has(cell.msg_id)) {
+        this._show(cell.msg_id, runningStrip(waited, wording));
+        this._open.set(cell.msg_id, waited);
+      }
+      return Infinity;
+    }
+    if (waited < SHOWN_AFTER && !this._strips.has(cell.msg_id)) {
+      return group.state === 'waiting' ? SHOWN_AFTER - waited : Infinity;
+    }
+    this._show(cell.msg_id, waitingStrip(group, status, wording, now));
+    this._open.set(cell.msg_id, waited);
+    return SECOND;
+  }
+
+  /** Tell how a cell fared that is over. */
+  private _tell(
+    id: string,
+    fared: { waited: number; ran: number | null },
+    wording: IWording
+  ): void {
+    this._open.delete(id);
+    if (fared.waited <= TOLD_AFTER) {
+      this._remove(id);
+    } else if (this._show(id, resultStrip(fared, wording))) {
+      this._timers.set(
+        id,
+        window.setTimeout(() => this._remove(id), TOLD_FOR)
+      );
+    }
+  }
+
+  /** Show a strip in the cell whose run has this message, if it is in this notebook. */
+  private _show(id: string, state: IStripState): boolean {
+    const shown = this._strips.get(id);
+    if (shown) {
+      shown.widget.state = state;
+      return true;
+    }
+    const cell = this._cellOf(id);
+    if (!cell) {
+      return false;
+    }
+    this.forget(cell);
+    const widget = new StripWidget(this._commands, this._trans, state);
+    this._strips.set(id, { cell, widget });
+    if (cell.isPlaceholder()) {
+      void cell.ready.then(() => insert(cell, widget));
+    } else {
+      insert(cell, widget);
+    }
+    return true;
+  }
+
+  private _cellOf(id: string): CodeCell | null {
+    if (id === this._unknown) {
+      return null;
+    }
+    for (const cell of this.panel.content.widgets) {
+      if (
+        cell instanceof CodeCell &&
+        cell.outputArea.future?.msg.header.msg_id === id
+      ) {
+        return cell;
+      }
+    }
+    // Another page's, or a run from before this page was loaded.
+    this._unknown = id;
+    return null;
+  }
+
+  private _remove(id: string): void {
+    window.clearTimeout(this._timers.get(id));
+    this._timers.delete(id);
+    this._open.delete(id);
+    this._strips.get(id)?.widget.dispose();
+    this._strips.delete(id);
+  }
+
+  private _chip: ChipWidget | null = null;
+  private _commands: CommandRegistry;
+  private _isDisposed = false;
+  private _notification: WaitNotification;
+  /** Of cells with a strip that are not over: for how many seconds they have waited. */
+  private _open = new Map<string, number>();
+  /** The strips, by the message that ran the cell. */
+  private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
+  private _timers = new Map<string, number>();
+  /** The last cell of which it was told how it fared. */
+  private _told = '';
+  private _trans: TranslationBundle;
+  /** A message that ran no cell of this notebook. */
+  private _unknown = '';
+}
+
+/** Where kernels could share the GPU, so that one that does not is worth a word. */
+const SHARING = ['ok', 'provisioner_not_default'];
+
+/** Seconds for which a cell has waited until now. */
+function waitedOf(cell: ICell, group: IGroup, now: number): number {
+  return cell.waited + (group.state === 'waiting' ? now - group.at : 0);
+}
+
+/** Put a strip below the cell's outputs; one that is not drawn yet has no place for it. */
+function insert(cell: CodeCell, strip: StripWidget): void {
+  if (!cell.isDisposed && !strip.isDisposed) {
+    const layout = cell.layout as PanelLayout;
+    // The last is the footer.
+    layout.insertWidget(layout.widgets.length - 1, strip);
+  }
+}

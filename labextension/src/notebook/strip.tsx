@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { ReactWidget } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import React from 'react';
+
+import { formatExactly } from '../format';
+import type { IGroup, IStatus } from '../status';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import { cellText, intervalText, reasonText } from '../words';
+import type { Mark } from './shape';
+import { Shape } from './shape';
+import { holderOf, nameIn, waitText } from './words';
+
+/** What a strip says. */
+export interface IStripState {
+  mark: Mark | null;
+  text: string;
+  /** More, for who points at it. */
+  title: string;
+  actions: IStripAction[];
+  /** What is said aloud when it differs from what was said before. */
+  announcement: string;
+}
+
+export interface IStripAction {
+  label: string;
+  title: string;
+  command: string;
+  args: ReadonlyPartialJSONObject;
+}
+
+/** What the strip says while the cell waits, or its memory arrives. */
+export function waitingStrip(
+  group: IGroup,
+  status: IStatus,
+  wording: IWording,
+  now: number
+): IStripState {
+  const { trans } = wording;
+  const elapsed = now - group.at;
+  const reason = reasonText(group.reason, wording, elapsed);
+  if (group.state === 'moving') {
+    return {
+      mark: 'moving',
+      text: group.reason ? reason : trans.__('its memory is moving to the GPU'),
+      title: '',
+      actions: [],
+      announcement: trans.__('It is this cell’s turn on the GPU.')
+    };
+  }
+  const announcement = trans.__('This cell waits for the GPU.');
+  if (group.wishes.frozen) {
+    return {
+      mark: 'frozen',
+      text: reason,
+      title: '',
+      actions: [
+        {
+          label: trans.__('Thaw'),
+          title: trans.__('Let this notebook use the GPU again'),
+          command: CommandIds.toggleFrozen,
+          args: { group: group.id }
+        }
+      ],
+      announcement
+    };
+  }
+  const holder = holderOf(group, status);
+  const place = waitText(group, trans, now);
+  const name = holder ? nameIn(wording.names, holder) : '';
+  return {
+    mark: 'waiting',
+    text: trans.__('%1: %2', place, name || reason),
+    title: [
+      name ? reason : '',
+      group.estimate
+        ? trans.__(
+            'Nine of ten such waits end in %1.',
+            intervalText(group.estimate, elapsed)
+          )
+        : ''
+    ]
+      .filter(line => line)
+      .join('\n'),
+    actions: holder ? actionsOf(holder, name, wording) : [],
+    announcement: name
+      ? trans.__('%1 %2 has it.', announcement, name)
+      : announcement
+  };
+}
+
+function actionsOf(
+  holder: IGroup,
+  name: string,
+  { trans }: IWording
+): IStripAction[] {
+  const actions: IStripAction[] = [];
+  if (holder.sessions.length > 0) {
+    actions.push({
+      label: trans.__('Open'),
+      title: trans.__('Go to %1', name),
+      command: CommandIds.goTo,
+      args: { group: holder.id }
+    });
+  }
+  if (holder.wishes.priority === 'interactive') {
+    actions.push({
+      label: trans.__('Make background'),
+      title: trans.__(
+        'Let notebooks in which somebody works come before %1',
+        name
+      ),
+      command: CommandIds.setPriority,
+      args: { group: holder.id, priority: 'background' }
+    });
+  }
+  return actions;
+}
+
+/** What the strip says while the cell runs that has waited. */
+export function runningStrip(waited: number, { trans }: IWording): IStripState {
+  return {
+    mark: 'running',
+    text: trans.__('waited %1, running', formatExactly(waited)),
+    title: '',
+    actions: [],
+    announcement: trans.__('This cell has the GPU.')
+  };
+}
+
+/**
+ * What the strip says when the cell is over.
+ *
+ * @param cell - How it fared; `ran` is null if nobody told.
+ */
+export function resultStrip(
+  cell: { waited: number; ran: number | null },
+  { trans }: IWording
+): IStripState {
+  const { waited, ran } = cell;
+  return {
+    mark: null,
+    text:
+      ran === null
+        ? trans.__('waited %1', formatExactly(waited))
+        : cellText({ waited, ran }, trans),
+    title: trans.__('How long this cell waited for the GPU, and ran on it'),
+    actions: [],
+    announcement: ''
+  };
+}
+
+/**
+ * Says a text aloud when it comes, but not again when it is only drawn again.
+ *
+ * A region that comes with its text is silent in most screen readers.
+ */
+function Announcement(props: {
+  text: string;
+  said: { current: string };
+}): JSX.Element {
+  const { text, said } = props;
+  const [shown, show] = React.useState(said.current);
+  React.useEffect(() => {
+    said.current = text;
+    show(text);
+  }, [said, text]);
+  return (
+    <span className="jp-GpuShare-announcement" role="status">
+      {shown}
+    </span>
+  );
+}
+
+function Strip(props: {
+  state: IStripState;
+  commands: CommandRegistry;
+  said: { current: string };
+}): JSX.Element {
+  const { mark, text, title, actions, announcement } = props.state;
+  const { commands } = props;
+  return (
+    <>
+      {mark && <Shape mark={mark} />}
+      <span className="jp-GpuShare-stripText" title={title || undefined}>
+        {text}
+      </span>
+      {actions
+        .filter(
+          ({ command, args }) =>
+            commands.hasCommand(command) && commands.isEnabled(command, args)
+        )
+        .map(({ label, title, command, args }) => (
+          <button
+            key={command}
+            type="button"
+            title={title}
+            onClick={() => void commands.execute(command, args)}
+          >
+            {label}
+          </button>
+        ))}
+      <Announcement text={announcement} said={props.said} />
+    </>
+  );
+}
+
+/**
+ * A line in a cell that says how long it waits, or has waited, for the GPU.
+ *
+ * It is a widget of the cell alone: the cell's model, which is what a file holds, knows
+ * nothing of it.
+ */
+export class StripWidget extends ReactWidget {
+  constructor(
+    commands: CommandRegistry,
+    trans: TranslationBundle,
+    state: IStripState
+  ) {
+    super();
+    this._commands = commands;
+    this._state = state;
+    this.addClass('jp-GpuShare-strip');
+    this.node.setAttribute('role', 'group');
+    this.node.setAttribute('aria-label', trans.__('GPU'));
+    // Enter and Space are for the buttons here, not for the notebook.
+    this.node.dataset['lmSuppressShortcuts'] = 'true';
+  }
+
+  get state(): IStripState {
+    return this._state;
+  }
+  set state(state: IStripState) {
+    this._state = state;
+    this.update();
+  }
+
+  protected render(): JSX.Element {
+    return (
+      <Strip state={this._state} commands={this._commands} said={this._said} />
+    );
+  }
+
+  private _commands: CommandRegistry;
+  private _said = { current: '' };
+  private _state: IStripState;
+}
