@@ -264,14 +264,18 @@ CUresult gs_client_acquire(void)
 
 static void give_up_locked(enum gpushare_cause cause)
 {
-    bool may_begin = client.release == RELEASE_NONE || (client.release == RELEASE_CAPTURE && lacks_memory(cause));
-    if (!client.leased || !may_begin)
+    bool begins = client.release == RELEASE_NONE;
+    /* Under way for another reason, it learns that its captures cannot go on as before. */
+    bool changes =
+        !begins && client.release != RELEASE_DRAIN && lacks_memory(cause) && !lacks_memory(client.release_cause);
+    if (!client.leased || !(begins || changes))
         return;
     gs_gate_shut();
+    if (begins)
+        client.release_since = gs_now_ns();
     client.release = RELEASE_INSIDE;
     client.release_cause = cause;
     client.release_polls = 0;
-    client.release_since = gs_now_ns();
     client.ended_by_quiet = client.ended_by_quiet && cause == GPUSHARE_CAUSE_REVOKE;
 }
 
@@ -317,11 +321,6 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     while (*link != &pending)
         link = &(*link)->next;
     *link = pending.next;
-    /* Shut before the caller hands out addresses that have no memory behind them. */
-    if (pending.answered && pending.answer.status == GPUSHARE_GROWTH_SWAPPED) {
-        give_up_locked(GPUSHARE_CAUSE_GROWTH);
-        wake_helper();
-    }
     pthread_mutex_unlock(&client.lock);
     *answer = pending.answer;
     return result;
@@ -436,6 +435,10 @@ static void on_grown(const struct gpushare_grown *grown)
         growth->answered = true;
         found = true;
     }
+    /* Shut before the caller hands out addresses that have no memory behind them, and before REVOKE, which may follow
+       at once, gives the release another cause. */
+    if (found && grown->status == GPUSHARE_GROWTH_SWAPPED)
+        give_up_locked(GPUSHARE_CAUSE_GROWTH);
     wake_waiters();
     pthread_mutex_unlock(&client.lock);
     if (!found)
