@@ -75,8 +75,9 @@ class Requests:
         if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
             raise RequestError(f"'timeline' must be the version that you have, not {version!r}")
         self._server.publish()
-        now = time.monotonic()
-        status = snapshot.status(self._server.core, now, self._server.ledger)
+        core, now = self._server.core, time.monotonic()
+        estimates = self._server.forecast.estimates(core, now)
+        status = snapshot.status(core, now, self._server.ledger, estimates)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
         status["host"]["pool"] = self._server.pool_status()
@@ -146,8 +147,7 @@ class Requests:
             self._server.handle(ev.Adjust(group, **wishes, later=later))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        known = self._server.core.groups.get(group)
-        return {"group": group, "wishes": wishes if known is None else asdict(known.wishes)}
+        return {"group": group, "wishes": asdict(self._server.core.wishes_of(group))}
 
     def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self._server.handle(ev.Cancel(_string(request, "group")))

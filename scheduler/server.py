@@ -27,6 +27,7 @@ from .address import AddressError
 from .control import peer_pid, peer_uid
 from .core import Core
 from .devices import Devices
+from .estimates import Forecast
 from .memory import host_budget, machine_memory
 from .pool import Pool
 from .requests import Requests
@@ -222,6 +223,7 @@ class Server:
         self._glimpses: list[Glimpse] = []
         self.ledger = Ledger()
         self.timeline = Timeline(self.started)
+        self.forecast = Forecast()
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
@@ -539,7 +541,11 @@ class Server:
         fresh, self._fresh = self._fresh, []
         glimpses, self._glimpses = self._glimpses, []
         for seen in glimpses:
-            self.timeline.see(self.ledger.see(seen))
+            honest = self.ledger.see(seen)
+            self.timeline.see(honest)
+            self.forecast.see(honest)
+        if self.forecast.due:
+            self.forecast.estimates(self.core, time.monotonic())
         frames = []
         for at, entry in fresh:
             self.sequence += 1

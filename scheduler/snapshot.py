@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import reasons
+from .estimates import Estimate
 from .timeline import Ledger
 
 if TYPE_CHECKING:
@@ -13,9 +15,15 @@ if TYPE_CHECKING:
     from .state import Gpu, Group, Share, Wait, Wishes
 
 
-def status(core: Core, now: float, ledger: Ledger | None = None) -> dict[str, Any]:
-    """Return the status, less what only the server knows; without a ledger, nobody knows what cells took."""
-    ledger = ledger or Ledger()
+def status(
+    core: Core,
+    now: float,
+    ledger: Ledger | None = None,
+    estimates: Mapping[str, Estimate] | None = None,
+) -> dict[str, Any]:
+    """Return the status, less what only the server knows: that is told what cells took, and how long waits will be."""
+    explainer = reasons.Explainer(core, now)
+    ledger, estimates = ledger or Ledger(), estimates or {}
     places: dict[str, tuple[int | None, Wait | None]] = {}
     for place, wait in enumerate(core.queue, 1):
         places.setdefault(wait.group.id, (place, wait))
@@ -33,7 +41,12 @@ def status(core: Core, now: float, ledger: Ledger | None = None) -> dict[str, An
             "promised": core.promised,
         },
         "groups": [
-            _group(core, g, places.get(g.id, (None, None)), ledger, now)
+            {
+                **_group(core, g, places.get(g.id, (None, None)), explainer, now),
+                "estimate": None if (found := estimates.get(g.id)) is None else found._asdict(),
+                "cell": _cell(g, ledger, now),
+                "last_cell": ledger.last_cell(g.id),
+            }
             for g in core.groups.values()
         ],
         "notices": [
@@ -65,7 +78,7 @@ def _group(
     core: Core,
     group: Group,
     place: tuple[int | None, Wait | None],
-    ledger: Ledger,
+    explainer: reasons.Explainer,
     now: float,
 ) -> dict[str, Any]:
     position, wait = place
@@ -78,12 +91,9 @@ def _group(
         "state": group.state,
         "since": group.since,
         "position": position,
-        "reason": reasons.filling(core, group) if wait is None else reasons.reason(core, wait, now),
+        "reason": reasons.filling(core, group) if wait is None else explainer.reason(wait),
         "yields_in": max(0.0, core.quantum_end(group) - now) if running and contended else None,
-        "estimate": None,
         "wishes": _wishes(group.wishes),
-        "cell": _cell(group, ledger, now),
-        "last_cell": ledger.last_cell(group.id),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "totals": _totals(group, wait, now),

@@ -35,6 +35,9 @@ class Glimpse:
     waited_since: float | None
     #: Open cells with their begin, oldest first.
     cells: dict[str, float]
+    #: It holds a lease; if it is not busy, others can have its room from then on.
+    leased: bool = False
+    movable_at: float = 0.0
     #: It has no process any more.
     left: bool = False
 
@@ -51,6 +54,8 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
         group.ran_since if group.busy else None,
         min((w.since for w in core.queue if w.group is group and w.logged), default=None),
         dict(group.cells),
+        leased=group.lease is not None and not group.yielding,
+        movable_at=core.movable_at(group),
     )
 
 

@@ -21,7 +21,7 @@ def seen(
     cells: dict[str, float] | None = None,
     left: bool = False,
 ) -> Glimpse:
-    return Glimpse(time, group, f"{group}.ipynb", ran, waited, cells or {}, left)
+    return Glimpse(time, group, f"{group}.ipynb", ran, waited, cells or {}, left=left)
 
 
 def spans(timeline: Timeline, version: int = 0, now: float = 100.0) -> list[tuple[Any, ...]]:
