@@ -346,6 +346,32 @@ def test_one_that_is_frozen_makes_nobody_go_quiet() -> None:
     assert of(ev.Contended, m.do(ev.Adjust("b", frozen=False))) == [ev.Contended(a.number, 1)]
 
 
+def test_growth_of_the_others_does_not_mind_one_that_is_frozen() -> None:
+    m = Machine()
+    m.runs("a", 45)
+    b = m.process("b", 60)
+    b.request()
+    m.do(ev.Adjust("b", frozen=True))
+    c = m.runs("c", 40)
+    answer = c.grow(10, most=13)
+    assert answer is not None
+    assert (answer.status, answer.promised) == ("resident", 53 * GIB)
+
+
+def test_nobody_makes_way_for_one_that_is_frozen() -> None:
+    m = Machine(quantum=20.0)
+    m.runs("a", 75)
+    b, c = m.process("b", 60), m.process("c", 60)
+    m.do(ev.Adjust("a", priority="background"))
+    m.do(ev.Adjust("b", frozen=True))
+    m.do(ev.Adjust("c", priority="background"))
+    b.request()
+    c.request()
+    assert m.group("a")["yields_in"] == pytest.approx(20)
+    m.do(ev.Adjust("b", frozen=False))
+    assert m.group("a")["yields_in"] == pytest.approx(2)
+
+
 def test_one_that_is_frozen_may_still_pin_what_it_needs() -> None:
     m = Machine()
     a, b = m.process("a", 10), idle(m, "b", 95)
