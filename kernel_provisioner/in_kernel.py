@@ -902,6 +902,11 @@ def _soon(given: Dict[str, Any]) -> str:
     return _within(given.get("yields_in"), " when its work is over")
 
 
+def _lacks(given: Dict[str, Any]) -> str:
+    # Nothing, where one at a time is to run.
+    return "lacks {}; ".format(size(given["lack"])) if given["lack"] else ""
+
+
 def _for(given: Dict[str, Any]) -> str:
     seconds = given.get("until_in")
     return "" if seconds is None else f" for {duration(seconds)} more at most"
@@ -938,10 +943,10 @@ REASONS = {
     ),
     "frozen": lambda given: "it is frozen, and waits until somebody unfreezes it",
     "kept": lambda given: (
-        f"lacks {size(given['lack'])}; {_holder(given)} keeps its idle memory on the GPU{_for(given)}"
+        f"{_lacks(given)}{_holder(given)} keeps its idle memory on the GPU{_for(given)}"
     ),
     "exclusive": lambda given: (
-        f"lacks {size(given['lack'])}; {_holder(given)} has the GPU for a whole cell{_for(given)}"
+        f"{_lacks(given)}{_holder(given)} has the GPU for a whole cell{_for(given)}"
     ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]

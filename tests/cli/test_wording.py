@@ -68,6 +68,7 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         ),
         ("kept", {"until_in": None}, "lacks 1.0 GiB; a keeps its idle memory on the GPU"),
         ("exclusive", {}, "lacks 1.0 GiB; a has the GPU for a whole cell for 30 s more at most"),
+        ("exclusive", {"lack": 0}, "a has the GPU for a whole cell for 30 s more at most"),
         ("frozen", {}, "it is frozen, and waits until somebody unfreezes it"),
     ],
 )

@@ -330,6 +330,7 @@ async def test_nobody_runs_within_an_exclusive_cell(scheduler: Ask, tmp_path: Pa
     # Others would run while it is quiet, were it not exclusive.
     cell = f"""
 import os
+work()
 print('holds', flush=True)
 while not os.path.exists({str(seen)!r}):
     work()
