@@ -29,6 +29,7 @@ Room is made in the order in which it can be had, then by kind:
     held            likewise                                            Revoke, on Released Evict
     waiting         likewise; last in the queue first                   Evict
     running         after its quantum                                   Revoke, on Released Evict
+    kept            once it was waited for with patience (below)        as for its kind
     ==============  ==================================================  =====================================
 
 - *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
@@ -40,6 +41,22 @@ Room is made in the order in which it can be had, then by kind:
 Nothing is taken before all that the head needs can be had (give or take the debounce): it would idle meanwhile.
 Of what is taken, a little more than lacks leaves, where there is more: figures vary while they are read, and a second
 round would cost as much waiting as the first.
+
+Wishes
+------
+People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
+costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
+
+- *Background*: it ranks as if it had come ``background_delay`` later; of a kind, its memory goes first; as a holder,
+  its quantum, and so its residency, is at most ``background_quantum`` for those who are not in the background.
+- *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
+  it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
+  next lease. So is one that waits and is not all in: else each would wait for what the other holds.
+- *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
+  memory may leave at once, kept or not.
+- *Limit*: growth beyond it is refused.
+- *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
+  nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.
 
 Filling
 -------
