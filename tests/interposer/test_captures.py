@@ -477,9 +477,8 @@ def test_a_capture_goes_with_what_it_is_in(make_machine: MakeMachine, mode: str,
         contest.close()
 
 
-def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMachine) -> None:
+def refuses_what_waits_for_itself(machine: Machine) -> None:
     """The other works on, so that the memory comes with the next lease: what would wait for itself is told so."""
-    machine = make_machine("--quantum", "600")
     other = machine.program("b")
     other.filled(96 * UNIT, 1)
     assert other.call("hold")["result"] == 0
@@ -511,6 +510,10 @@ assert (read(int(a) + 4 * MIB, MIB, np.uint8) == values(1, 8 * MIB)[:MIB]).all()
         assert "end the capture before you submit work beside it" in runner.errors
     finally:
         runner.close()
+
+
+def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMachine) -> None:
+    refuses_what_waits_for_itself(make_machine("--quantum", "600"))
 
 
 # --- Bugs that were put in ------------------------------------------------------------------------
@@ -546,6 +549,30 @@ BUGS: dict[str, tuple[Patch, str]] = {
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("captures"), root)
+
+
+#: The thread that allocates wakes up after the helper has read on, but before it has begun to release.
+LATE: tuple[Patch, ...] = (
+    (
+        "interposer/client.c",
+        "    struct pending_growth **link = &client.growths;\n",
+        "    pthread_mutex_unlock(&client.lock);\n    usleep(100000);\n    pthread_mutex_lock(&client.lock);\n"
+        "    struct pending_growth **link = &client.growths;\n",
+    ),
+    (
+        "interposer/client.c",
+        "    client.release_polls++;\n",
+        "    if (client.release_polls++ == 0)\n        usleep(200000);\n",
+    ),
+)
+
+
+def test_nobody_makes_room_and_the_answer_is_seen_late(
+    workshop: Workshop, make_machine: Callable[..., Machine]
+) -> None:
+    machine = make_machine("--quantum", "600")
+    machine.libraries = workshop.build(LATE)
+    refuses_what_waits_for_itself(machine)
 
 
 @pytest.mark.parametrize("bug", BUGS)
