@@ -129,6 +129,64 @@ async def test_offload_moves_the_memory_out(holder: FakeClient, jp_fetch: Fetch)
     assert holder.evict().bytes == held > 0
 
 
+async def test_wishes_are_taken(holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus) -> None:
+    wishes = {"priority": "background", "keep": True, "frozen": False, "limit": 1 << 40}
+    code, answer = await post(jp_fetch, "adjust", json.dumps({"group": "first", **wishes}))
+    assert code == 200
+    assert answer == {"group": "first", "wishes": {**wishes, "exclusive": False}}
+    (group,) = (await get_status())["groups"]
+    assert group["wishes"] == answer["wishes"]
+    # What is left out stays.
+    code, answer = await post(jp_fetch, "adjust", '{"group": "train.ipynb", "keep": false}')
+    assert answer["wishes"] == {**wishes, "keep": False, "exclusive": False}
+
+
+async def test_settings_are_taken(
+    scheduler: AsyncControlClient, jp_fetch: Fetch, get_status: GetStatus
+) -> None:
+    code, answer = await post(jp_fetch, "settings", '{"quantum": 7, "anti_thrash": "on"}')
+    assert code == 200
+    assert answer["settings"] == (await get_status())["settings"]
+    assert (answer["settings"]["quantum"], answer["settings"]["anti_thrash"]) == (7, "on")
+    code, answer = await post(jp_fetch, "settings", '{"quantum": "auto"}')
+    assert (answer["settings"]["quantum"], answer["settings"]["anti_thrash"]) == ("auto", "on")
+
+
+@pytest.mark.parametrize(
+    ("op", "body", "words"),
+    [
+        ("adjust", "[]", "group"),
+        ("adjust", '{"group": "first"}', "priority, keep, frozen, limit"),
+        ("adjust", '{"keep": true}', "group"),
+        ("adjust", '{"group": "first", "keep": 1}', "'keep' must be true or false"),
+        ("adjust", '{"group": "first", "keep": null}', "null"),
+        ("adjust", '{"group": "first", "priority": "high"}', "priority"),
+        ("adjust", '{"group": "first", "limit": -1}', "limit"),
+        ("adjust", '{"group": "first", "limit": 1.5}', "limit"),
+        ("adjust", '{"group": "first", "limit": NaN}', "JSON"),
+        ("adjust", '{"group": "nobody", "keep": true}', "nobody"),
+        # A page asks for no cell's lease, nor for groups to come.
+        ("adjust", '{"group": "first", "exclusive": true}', "exclusive"),
+        ("adjust", '{"group": "nobody", "keep": true, "later": true}', "later"),
+        ("settings", "{}", "quantum, anti_thrash"),
+        ("settings", "[1]", "quantum, anti_thrash"),
+        ("settings", '{"quantum": 0}', "quantum"),
+        ("settings", '{"quantum": true}', "quantum"),
+        ("settings", '{"quantum": NaN}', "JSON"),
+        ("settings", '{"quantum": "soon"}', "quantum"),
+        ("settings", '{"anti_thrash": "maybe"}', "anti_thrash"),
+        ("settings", '{"reserve": 1}', "reserve"),
+        ("release", '{"group": "first", "offload": true}', "offload"),
+    ],
+)
+async def test_a_bad_wish_is_answered_in_words(
+    holder: FakeClient, jp_fetch: Fetch, op: str, body: str, words: str
+) -> None:
+    code, answer = await post(jp_fetch, op, body)
+    assert code == 400
+    assert words in answer["message"]
+
+
 @pytest.mark.parametrize("op", ["release", "offload"])
 @pytest.mark.parametrize(
     ("body", "words"),

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What people asked for a notebook outlives the scheduler that they asked."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler.control import AsyncControlClient
+from jupyter_gpushare.server_extension import wishes as module
+from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.wishes import NONE, Wishes
+from tests.scheduler.client import FakeClient
+
+GetStatus = Callable[[], Awaitable[dict[str, Any]]]
+
+KEEP = {**NONE, "keep": True}
+
+
+@pytest.fixture
+def adjusted(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Note the wishes that this process sends to schedulers."""
+    sent = []
+    request = AsyncControlClient.request
+
+    async def noted(client: AsyncControlClient, op: str, **params: Any) -> dict[str, Any]:
+        if op == "adjust":
+            sent.append(params)
+        return await request(client, op, **params)
+
+    monkeypatch.setattr(AsyncControlClient, "request", noted)
+    return sent
+
+
+@pytest.fixture
+def replace(
+    extension: GpuShareExtension, get_status: GetStatus, eventually: Any
+) -> Callable[[], Awaitable[None]]:
+    """Return the function that kills the scheduler and waits for the next."""
+
+    async def kill() -> None:
+        before = (await get_status())["scheduler"]["pid"]
+        os.kill(before, signal.SIGKILL)
+
+        async def replaced() -> bool:
+            status = await get_status()
+            return bool(status.get("scheduler", {}).get("pid", before) != before)
+
+        await eventually(replaced)
+
+    return kill
+
+
+async def test_they_are_repeated_to_the_next_scheduler(
+    runtime: Path,
+    kernel: Any,
+    gpu: dict[str, Any],
+    scheduler: AsyncControlClient,
+    replace: Callable[[], Awaitable[None]],
+    get_status: GetStatus,
+    eventually: Any,
+) -> None:
+    wishes = {"priority": "background", "keep": True, "frozen": True, "limit": 1 << 40}
+    path = runtime / "s.sock"
+    with FakeClient(path, kernel.id, gpu["uuid"]) as client:
+        client.attach()
+        await scheduler.request("adjust", group=kernel.id, **wishes, exclusive=True)
+    await replace()
+    with FakeClient(path, kernel.id, gpu["uuid"]) as client:
+        client.attach()
+
+        async def repeated() -> bool:
+            (group,) = (await get_status())["groups"]
+            return bool(group["wishes"] == {**wishes, "exclusive": False})
+
+        await eventually(repeated)
+    # And to the one after that, which nobody has told but we.
+    await replace()
+    with FakeClient(path, kernel.id, gpu["uuid"]) as client:
+        client.attach()
+        await eventually(repeated)
+
+
+async def test_they_go_with_the_kernel(
+    runtime: Path,
+    kernel: Any,
+    gpu: dict[str, Any],
+    scheduler: AsyncControlClient,
+    extension: GpuShareExtension,
+    replace: Callable[[], Awaitable[None]],
+    adjusted: list[dict[str, Any]],
+    eventually: Any,
+) -> None:
+    path = runtime / "s.sock"
+    with (
+        FakeClient(path, kernel.id, gpu["uuid"]) as ours,
+        FakeClient(path, "elsewhere", gpu["uuid"]) as other,
+    ):
+        for client in (ours, other):
+            client.attach()
+            await scheduler.request("adjust", group=client.group, keep=True)
+
+        async def known() -> bool:
+            return set(extension._wishes._wishes) == {kernel.id, "elsewhere"}
+
+        await eventually(known)
+
+    # A kernel of ours may be on its way to another process; of others' nobody else would tell.
+    async def gone() -> bool:
+        return set(extension._wishes._wishes) == {kernel.id}
+
+    await eventually(gone)
+    await kernel.manager.shutdown_kernel(kernel.id, now=True)
+
+    async def forgotten() -> bool:
+        return not extension._wishes._wishes
+
+    await eventually(forgotten)
+    adjusted.clear()
+    await replace()
+    assert adjusted == []
+
+
+async def test_the_same_scheduler_is_not_told_twice(
+    runtime: Path,
+    gpu: dict[str, Any],
+    scheduler: AsyncControlClient,
+    extension: GpuShareExtension,
+    adjusted: list[dict[str, Any]],
+    eventually: Any,
+) -> None:
+    with FakeClient(runtime / "s.sock", "first", gpu["uuid"]) as client:
+        client.attach()
+        await scheduler.request("adjust", group="first", keep=True)
+        adjusted.clear()
+        assert extension.host is not None
+        lost = extension.host.client
+        assert lost is not None
+        await lost.close()
+        # What is asked meanwhile is learnt, not undone.
+        await scheduler.request("adjust", group="first", keep=False, frozen=True)
+
+        async def learnt() -> bool:
+            known = extension._wishes._wishes.get("first")
+            return extension.host.client is not lost and known == {**NONE, "frozen": True}  # type: ignore[union-attr]
+
+        await eventually(learnt)
+        assert len(adjusted) == 1, "the test's own"
+
+
+def status(**wishes: dict[str, Any]) -> dict[str, Any]:
+    return {"groups": [{"id": group, "wishes": wished} for group, wished in wishes.items()]}
+
+
+def test_who_has_told_a_new_scheduler_knows_better() -> None:
+    wishes = Wishes()
+    for group in ("a", "b", "c"):
+        wishes.note(group, {**KEEP, "exclusive": True})
+    frozen = {**NONE, "frozen": True}
+    told = status(a=frozen, b={**NONE, "exclusive": True}, d=KEEP)
+    untold = wishes.untold(told)
+    assert untold == {"b": KEEP, "c": KEEP}
+    wishes.learn(told, but=untold)
+    assert wishes.untold(status()) == {"a": frozen, "b": KEEP, "c": KEEP, "d": KEEP}
+
+
+def test_they_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_GROUPS", 3)
+    wishes = Wishes()
+    for group in "abacda":
+        wishes.note(group, KEEP)
+    wishes.note("e", NONE)
+    assert list(wishes.untold(status())) == ["c", "d", "a"]
