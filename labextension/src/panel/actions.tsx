@@ -70,10 +70,13 @@ export function Actions(props: IActionsProps): JSX.Element {
   };
   const open: IEntry = { command: CommandIds.goTo, args };
   const release: IEntry = { command: CommandIds.release, args };
-  const buttons: [IEntry, LabIcon][] = [
-    [open, launchIcon],
-    [release, stopIcon],
-    [priority, background ? moveUpIcon : moveDownIcon]
+  // Shorter than in the palette, where no notebook's name stands beside them.
+  const buttons: [string, IEntry, LabIcon][] = [
+    [trans.__('Open'), open, launchIcon],
+    [trans.__('Release'), release, stopIcon],
+    background
+      ? [trans.__('Make interactive'), priority, moveUpIcon]
+      : [trans.__('Make background'), priority, moveDownIcon]
   ];
   const showMore = (event: React.MouseEvent<HTMLElement>): void =>
     openMenu(commands, event.currentTarget, [
@@ -93,9 +96,10 @@ export function Actions(props: IActionsProps): JSX.Element {
       role="group"
       aria-label={trans.__('Actions for %1', name)}
     >
-      {buttons.map(([entry, icon]) => (
+      {buttons.map(([label, entry, icon]) => (
         <ActionButton
           key={entry.command}
+          label={label}
           commands={commands}
           entry={entry}
           icon={icon}
@@ -117,6 +121,7 @@ export function Actions(props: IActionsProps): JSX.Element {
 }
 
 interface IActionButtonProps {
+  label: string;
   commands: CommandRegistry;
   entry: IEntry;
   icon: LabIcon;
@@ -124,7 +129,7 @@ interface IActionButtonProps {
 
 /** A command that makes sense now; one that does not is left to the menu, which shows it greyed. */
 function ActionButton(props: IActionButtonProps): JSX.Element | null {
-  const { commands, entry, icon } = props;
+  const { label, commands, entry, icon } = props;
   const { command, args } = entry;
   if (
     !commands.hasCommand(command) ||
@@ -137,13 +142,11 @@ function ActionButton(props: IActionButtonProps): JSX.Element | null {
     <button
       type="button"
       className="jp-GpuShare-action"
-      title={commands.caption(command, args) || commands.label(command, args)}
+      title={`${label}: ${commands.caption(command, args)}`}
       onClick={() => run(commands, entry)}
     >
       <icon.react tag="span" />
-      <span className="jp-GpuShare-actionLabel">
-        {commands.label(command, args)}
-      </span>
+      <span className="jp-GpuShare-actionLabel">{label}</span>
     </button>
   );
 }

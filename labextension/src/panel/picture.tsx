@@ -99,7 +99,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
             lanes={lanes}
             colours={colours}
             wording={wording}
-            now={now}
+            clock={clock}
             width={width}
             measure={measure}
           />
@@ -115,7 +115,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
             </p>
           )}
           <Legend trans={trans} />
-          <Table lanes={all} wording={wording} now={now} />
+          <Table lanes={all} wording={wording} clock={clock} />
         </>
       )}
     </section>
@@ -140,14 +140,14 @@ interface IPictureProps {
   lanes: IDrawnLane[];
   colours: ReadonlyMap<string, number>;
   wording: IWording;
-  now: number;
+  clock: Clock;
   width: number;
   measure: (element: Element | null) => void;
 }
 
 /** The lanes; the pointer or the arrow keys choose what is explained. */
 function Picture(props: IPictureProps): JSX.Element {
-  const { lanes, colours, wording, now, width, measure } = props;
+  const { lanes, colours, wording, clock, width, measure } = props;
   const { trans } = wording;
   const [chosen, choose] = React.useState<{
     lane: string;
@@ -157,7 +157,7 @@ function Picture(props: IPictureProps): JSX.Element {
   const row = lanes.findIndex(lane => lane.group === chosen?.lane);
   const lane = lanes[row];
   const mark = lane?.marks.find(mark => mark.start === chosen?.time) ?? null;
-  const text = lane && mark ? markText(lane, mark, wording, now) : '';
+  const text = lane && mark ? markText(lane, mark, wording, clock.now) : '';
   const total = lanes.reduce((sum, lane) => sum + lane.marks.length, 0);
   const index =
     lane && mark
@@ -328,7 +328,7 @@ function markText(
   const many = count > 1 ? trans.__('%1 × %2', count, what) : what;
   const length =
     end === null
-      ? trans.__('%1 so far', formatExactly(seconds))
+      ? trans.__('%1 so far', formatExactly(count > 1 ? seconds : now - start))
       : formatExactly(seconds);
   const size = bytes > 0 ? [formatBytes(bytes, units)] : [];
   const since = trans.__('%1 ago', formatDuration(now - start));
@@ -368,11 +368,11 @@ const NO_MARK: Omit<IMark, 'kind'> = {
 interface ITableProps {
   lanes: readonly ILane[];
   wording: IWording;
-  now: number;
+  clock: Clock;
 }
 
 /** The same as a table, which is made only while it is open. */
-function Table({ lanes, wording, now }: ITableProps): JSX.Element {
+function Table({ lanes, wording, clock }: ITableProps): JSX.Element {
   const { trans } = wording;
   const [open, setOpen] = React.useState(false);
   return (
@@ -381,13 +381,14 @@ function Table({ lanes, wording, now }: ITableProps): JSX.Element {
       onToggle={event => setOpen(event.currentTarget.open)}
     >
       <summary>{trans.__('As a table')}</summary>
-      {open && <Rows lanes={lanes} wording={wording} now={now} />}
+      {open && <Rows lanes={lanes} wording={wording} clock={clock} />}
     </details>
   );
 }
 
-function Rows({ lanes, wording, now }: ITableProps): JSX.Element {
+function Rows({ lanes, wording, clock }: ITableProps): JSX.Element {
   const { trans, units } = wording;
+  const { now } = clock;
   const spans: { name: string; span: ISpan }[] = lanes
     .flatMap(({ name, spans }) => spans.map(span => ({ name, span })))
     .sort((a, b) => b.span.start - a.span.start);

@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { act, fireEvent, render, screen, within } from '@testing-library/react';
+import { CommandRegistry } from '@lumino/commands';
+import { Signal } from '@lumino/signaling';
+import axe from 'axe-core';
+import React from 'react';
+
+import {
+  FakeModel,
+  GiB,
+  makeGroup,
+  makeSpan,
+  makeStatus,
+  makeTimeline,
+  makeWaiting,
+  makeWishes,
+  plain,
+  trans
+} from '../../__tests__/fixtures';
+import type { IStatus } from '../../status';
+import { CommandIds } from '../../tokens';
+import { PanelContent } from '../content';
+
+/** The commands as the panel sees them, and what was asked of them. */
+class Commands extends CommandRegistry {
+  constructor() {
+    super();
+    for (const id of [...Object.values(CommandIds), 'settingeditor:open']) {
+      this.addCommand(id, {
+        label: id,
+        caption: `What ${id} does`,
+        isEnabled: () => !this.disabled.has(id),
+        execute: args => {
+          this.executed.push([id, args]);
+        }
+      });
+    }
+  }
+
+  readonly disabled = new Set<string>();
+  readonly executed: [string, unknown][] = [];
+}
+
+interface ISetUp {
+  model: FakeModel;
+  commands: Commands;
+  container: HTMLElement;
+  /** Another notebook comes to the front. */
+  bringToFront: (group: string | null) => void;
+  /** The scheduler says something new. */
+  tell: (status: IStatus) => void;
+}
+
+function setUp(status: IStatus | null, front: string | null = null): ISetUp {
+  const model = new FakeModel(status);
+  const commands = new Commands();
+  const changed = new Signal<object, void>({});
+  let current = front;
+  const { container } = render(
+    <PanelContent
+      model={model}
+      commands={commands}
+      trans={trans}
+      names={({ groups }) => new Map(groups.map(({ id, name }) => [id, name]))}
+      currentGroup={() => current}
+      changed={changed}
+    />
+  );
+  return {
+    model,
+    commands,
+    container,
+    bringToFront: group =>
+      act(() => {
+        current = group;
+        changed.emit();
+      }),
+    tell: status =>
+      act(() => {
+        model.status = status;
+      })
+  };
+}
+
+/** What an element says, with ordinary spaces. */
+function textOf(element: Element | null | undefined): string {
+  return plain(element?.textContent ?? '');
+}
+
+/** The rows of a section. */
+function rowsOf(name: string): HTMLElement[] {
+  return [...screen.getByRole('region', { name }).querySelectorAll('li')];
+}
+
+function rowOf(name: string): HTMLElement {
+  const row = [...document.querySelectorAll('li')].find(
+    row => within(row).queryByText(name) !== null
+  );
+  if (!row) {
+    throw new Error(`There is no row of ${name}.`);
+  }
+  return row;
+}
+
+const running = makeGroup('train', {
+  state: 'running',
+  since: 90,
+  cell: { msg_id: 'm', since: 88, waited: 0, ran: 9 },
+  yields_in: 5
+});
+const busy = makeStatus(running, makeWaiting('plots', 1), makeGroup('eda'));
+
+/** Open the table of the timeline; browsers tell it a moment later. */
+async function openTable(): Promise<void> {
+  await act(async () => {
+    fireEvent.click(screen.getByText('As a table'));
+    await new Promise(resolve => setTimeout(resolve));
+  });
+}
+
+async function violations(container: HTMLElement): Promise<string[]> {
+  const { violations } = await axe.run(container, {
+    // Colours and regions are those of the page, which is not here.
+    rules: { 'color-contrast': { enabled: false }, region: { enabled: false } }
+  });
+  return violations.map(
+    ({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html).join(' ')}`
+  );
+}
+
+beforeAll(() => {
+  // axe asks whether letters are pictures; here there are no pictures at all.
+  HTMLCanvasElement.prototype.getContext = () => null;
+});
+
+describe('PanelContent', () => {
+  it('shows who runs, who waits and why, and who is idle', () => {
+    setUp(busy, 'plots');
+    const [runs] = rowsOf('Running 1');
+    expect(textOf(runs)).toContain('train.ipynb');
+    expect(textOf(runs)).toContain('cell for 12 s · yields in 5 s');
+    expect(
+      within(runs!).getByRole('progressbar').getAttribute('aria-valuenow')
+    ).toBe('67');
+    const [waits] = rowsOf('Waiting 1');
+    within(waits!).getByLabelText('position 1');
+    expect(textOf(waits)).toContain(
+      'needs 60 GiB, lacks 15 GiB: train yields in 3 s'
+    );
+    expect(textOf(waits)).toContain('about 4 s');
+    expect(textOf(waits)).toContain('2–9 s');
+    expect(waits!.getAttribute('aria-current')).toBe('true');
+    const [rests] = rowsOf('Idle 1');
+    expect(textOf(rests)).toContain('5 GiB resident, 2 GiB in host memory');
+    expect(rests!.getAttribute('aria-current')).toBeNull();
+  });
+
+  it('shows no turn that ends while nobody waits', () => {
+    setUp(makeStatus({ ...running, yields_in: null }));
+    expect(screen.queryByRole('progressbar')).toBeNull();
+  });
+
+  it('says what people asked for', () => {
+    const wishes = makeWishes({
+      priority: 'background',
+      keep: true,
+      frozen: true,
+      limit: 20 * GiB
+    });
+    setUp(makeStatus(makeGroup('a', { wishes }), { ...running, wishes }));
+    for (const text of ['frozen', 'background', 'kept', 'at most 20 GiB']) {
+      expect(textOf(rowOf('a.ipynb'))).toContain(text);
+      expect(textOf(rowOf('train.ipynb'))).toContain(text);
+    }
+  });
+
+  it('shows what other programs use, and who does not share', () => {
+    const status = makeStatus();
+    status.unshared = [
+      {
+        kernel_id: 'k',
+        code: 'opted_out',
+        params: {},
+        sessions: [
+          {
+            path: 'x/b.ipynb',
+            name: 'b.ipynb',
+            type: 'notebook',
+            kernel_id: 'k'
+          }
+        ]
+      }
+    ];
+    // The same is said once.
+    status.notices = [
+      { group: 'k', code: 'opted_out', params: {}, time: 1 },
+      { group: 'z', code: 'new', params: { text: 'Mind the gap.' }, time: 1 }
+    ];
+    const { container } = setUp(status);
+    expect(textOf(rowsOf('Other programs')[0])).toContain('2 GiB');
+    expect(textOf(rowsOf('Not sharing 1')[0])).toMatch(
+      /b\.ipynb.*GPUSHARE_DISABLE=1/
+    );
+    expect(
+      [...container.querySelectorAll('.jp-GpuShare-notice')].map(
+        ({ textContent }) => textContent
+      )
+    ).toEqual(['Mind the gap.']);
+  });
+
+  it('shows the first of many, and all of them if asked', () => {
+    const groups = Array.from({ length: 40 }, (_, index) =>
+      makeGroup(`n${index}`, { since: 90 - index })
+    );
+    setUp(makeStatus(...groups), 'n30');
+    expect(rowsOf('Idle 40')).toHaveLength(9);
+    expect(rowOf('n30.ipynb').getAttribute('aria-current')).toBe('true');
+    const more = screen.getByText('Show all 40');
+    expect(more.getAttribute('aria-expanded')).toBe('false');
+    fireEvent.click(more);
+    expect(rowsOf('Idle 40')).toHaveLength(40);
+    fireEvent.click(screen.getByText('Show fewer'));
+    expect(rowsOf('Idle 40')).toHaveLength(9);
+  });
+
+  it('tells several GPUs apart, and names how they are shared once', () => {
+    const status = makeStatus(running);
+    status.gpus.push({ ...status.gpus[0]!, uuid: 'GPU-1', index: 1 });
+    setUp(status);
+    const second = screen.getByRole('region', {
+      name: 'GPU 1, Simulated GPU'
+    });
+    expect(textOf(second)).toContain('15 of 20 GiB in use');
+    expect(screen.getAllByText('automatic')).toHaveLength(1);
+  });
+
+  it.each([
+    ['no_driver', 'No NVIDIA driver was found', 'not shared'],
+    ['not_installed', 'The driver cannot be used', 'not shared'],
+    ['bad_configuration', 'The configuration has a mistake', 'not shared'],
+    ['disabled', 'GPU sharing is switched off', 'not shared'],
+    ['starting', 'Starting', 'starting'],
+    ['scheduler_unreachable', 'The scheduler does not answer', 'not shared'],
+    ['remote_kernels', 'Kernels run on another machine', 'not shared'],
+    [
+      'server_extension_missing',
+      'The server part is not running',
+      'not shared'
+    ],
+    ['forbidden', 'You may not see the GPU', 'not shared'],
+    [
+      'server_unreachable',
+      'The Jupyter server does not answer',
+      'connection lost'
+    ]
+  ])('explains %s', (code, title, link) => {
+    const { container } = setUp({
+      ...makeStatus(),
+      availability: { code, params: {} },
+      gpus: [],
+      host: null
+    });
+    screen.getByRole('heading', { name: title });
+    expect(textOf(container.querySelector('.jp-GpuShare-link'))).toContain(
+      link
+    );
+    expect(screen.queryByRole('list')).toBeNull();
+  });
+
+  it('says that it waits for the first answer, and then shows it', () => {
+    const { tell } = setUp(null);
+    screen.getByText('Loading…');
+    tell(busy);
+    rowOf('train.ipynb');
+    expect(screen.queryByText('Loading…')).toBeNull();
+  });
+
+  it('counts as time passes, without a new status', () => {
+    jest.useFakeTimers();
+    try {
+      const { model } = setUp(busy);
+      act(() => {
+        model.now = 102;
+        jest.advanceTimersByTime(1000);
+      });
+      expect(textOf(rowOf('train.ipynb'))).toContain(
+        'cell for 14 s · yields in 3 s'
+      );
+      expect(textOf(rowOf('plots.ipynb'))).toContain('about 2 s');
+    } finally {
+      jest.useRealTimers();
+    }
+  });
+
+  it('opens the settings', () => {
+    const { commands } = setUp(busy);
+    fireEvent.click(
+      screen.getByRole('button', { name: 'Settings of GPU sharing' })
+    );
+    expect(commands.executed).toEqual([
+      ['settingeditor:open', { query: 'GPU sharing' }]
+    ]);
+  });
+
+  it.each([
+    ['nothing', makeStatus()],
+    ['many states', busy],
+    [
+      'a timeline and what does not share',
+      {
+        ...busy,
+        timeline: makeTimeline(makeSpan(1, 'train')),
+        unshared: [
+          { kernel_id: 'k', code: 'opted_out', params: {}, sessions: [] }
+        ]
+      }
+    ]
+  ])('has nothing that axe finds: %s', async (_, status) => {
+    const { container } = setUp(status, 'plots');
+    if (status.timeline) {
+      await openTable();
+    }
+    expect(await violations(container)).toEqual([]);
+  });
+});
+
+describe('actions', () => {
+  it.each([
+    ['Open', CommandIds.goTo, { group: 'train' }],
+    ['Release', CommandIds.release, { group: 'train' }],
+    [
+      'Make background',
+      CommandIds.setPriority,
+      { group: 'train', priority: 'background' }
+    ]
+  ])('%s runs its command', (name, command, args) => {
+    const { commands } = setUp(busy);
+    const button = within(rowOf('train.ipynb')).getByRole('button', { name });
+    expect(button.getAttribute('title')).toContain(`What ${command} does`);
+    button.focus();
+    expect(document.activeElement).toBe(button);
+    fireEvent.click(button);
+    expect(commands.executed).toEqual([[command, args]]);
+  });
+
+  it('offers the class that it has not', () => {
+    const wishes = makeWishes({ priority: 'background' });
+    setUp(makeStatus({ ...running, wishes }));
+
+    screen.getByRole('button', { name: 'Make interactive' });
+    expect(
+      screen.queryByRole('button', { name: 'Make background' })
+    ).toBeNull();
+  });
+
+  it('does not offer what makes no sense now', () => {
+    const { commands, tell } = setUp(busy);
+    commands.disabled.add(CommandIds.release);
+    tell({ ...busy, groups: [{ ...running }] });
+    expect(screen.queryByRole('button', { name: 'Release' })).toBeNull();
+  });
+
+  it('goes to the notebook by its name', () => {
+    const { commands } = setUp(busy);
+    fireEvent.click(screen.getByText('eda.ipynb'));
+    expect(commands.executed).toEqual([[CommandIds.goTo, { group: 'eda' }]]);
+  });
+
+  it('has the rest in a menu, from which the focus returns', () => {
+    const { commands } = setUp(busy);
+    const more = within(rowOf('eda.ipynb')).getByRole('button', {
+      name: 'More actions'
+    });
+    fireEvent.click(more);
+    expect(more.getAttribute('aria-expanded')).toBe('true');
+    const menu = screen.getByRole('menu');
+    const items = within(menu)
+      .getAllByRole('menuitem')
+      .map(({ textContent }) => textContent);
+    for (const id of [
+      CommandIds.goTo,
+      CommandIds.release,
+      CommandIds.setPriority,
+      CommandIds.toggleKeep,
+      CommandIds.toggleFrozen,
+      CommandIds.setLimit,
+      CommandIds.offload
+    ]) {
+      expect(items).toContain(id);
+    }
+    for (const key of ['ArrowUp', 'Enter']) {
+      fireEvent.keyDown(menu, {
+        key,
+        keyCode: { ArrowUp: 38, Enter: 13 }[key]
+      });
+    }
+    expect(commands.executed).toEqual([[CommandIds.offload, { group: 'eda' }]]);
+    expect(screen.queryByRole('menu')).toBeNull();
+    expect(more.getAttribute('aria-expanded')).toBe('false');
+    expect(document.activeElement).toBe(more);
+  });
+
+  it('changes how notebooks share, if one may', () => {
+    const { commands, tell } = setUp(busy);
+    fireEvent.click(
+      screen.getByRole('button', { name: 'How notebooks share: automatic' })
+    );
+    const menu = screen.getByRole('menu');
+    for (const key of [40, 40, 13]) {
+      fireEvent.keyDown(menu, { keyCode: key });
+    }
+    expect(commands.executed).toEqual([
+      [CommandIds.setAntiThrash, { anti_thrash: 'on' }]
+    ]);
+    tell({ ...busy, may: { adjust: true, settings: false } });
+    expect(screen.queryByRole('button', { name: /^How/ })).toBeNull();
+    screen.getByText('automatic');
+  });
+});
+
+describe('the live region', () => {
+  const said = (): string | null => screen.getByRole('status').textContent;
+
+  it('speaks when the state of the notebook in front changes, and only then', () => {
+    const { tell } = setUp(busy, 'plots');
+    expect(said()).toBe('');
+    tell({ ...busy, groups: [makeWaiting('plots', 2, { at: 101 })] });
+    expect(said()).toBe('');
+    const has = makeGroup('plots', { state: 'running' });
+    tell({ ...busy, groups: [has] });
+    expect(said()).toBe('plots.ipynb has the GPU');
+    tell({ ...busy, groups: [makeWaiting('plots', 2)] });
+    expect(said()).toBe('plots.ipynb waits for the GPU, position 2');
+  });
+
+  it('is quiet about others, and when another notebook comes to the front', () => {
+    const { tell, bringToFront } = setUp(busy, 'eda');
+    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    expect(said()).toBe('');
+    bringToFront('train');
+    expect(said()).toBe('');
+    expect(rowOf('train.ipynb').getAttribute('aria-current')).toBe('true');
+    bringToFront(null);
+    expect(said()).toBe('');
+  });
+});
+
+describe('the timeline', () => {
+  const timeline = makeTimeline(
+    makeSpan(1, 'train', { start: 20, end: 50 }),
+    makeSpan(2, 'plots', { kind: 'wait', start: 60, end: null }),
+    makeSpan(3, 'train', { kind: 'in', start: 70, end: 72, bytes: 3 * GiB }),
+    makeSpan(4, 'eda', { start: -500, end: -400 })
+  );
+  const status = { ...busy, timeline };
+
+  async function readTable(): Promise<string[][]> {
+    await openTable();
+    return [...document.querySelectorAll('tbody tr')].map(row =>
+      [...row.querySelectorAll('td')].map(textOf)
+    );
+  }
+
+  it('is a picture, and a table of the same, newest first', async () => {
+    const { container } = setUp(status);
+    const lanes = [
+      ...container.querySelectorAll('.jp-GpuShare-lanes > div')
+    ].map(({ textContent }) => textContent);
+    expect(lanes).toEqual(['plots', 'train']);
+    const drawn = [...container.querySelectorAll('svg g')].map(lane =>
+      [...lane.querySelectorAll('path')]
+        .filter(path => path.getAttribute('d'))
+        .map(path => path.getAttribute('data-kind'))
+    );
+    expect(drawn).toEqual([['wait'], ['burst', 'in']]);
+    const rows = await readTable();
+    expect(
+      rows.map(([name, what, , length, size]) => [name, what, length, size])
+    ).toEqual([
+      ['train.ipynb', 'memory arriving', '2.0 s', '3 GiB'],
+      ['plots.ipynb', 'waiting', '40 s so far', ''],
+      ['train.ipynb', 'running', '30 s', '']
+    ]);
+  });
+
+  it('is read with the arrow keys', () => {
+    setUp(status);
+    const picture = screen.getByRole('slider');
+    const text = (): string =>
+      plain(picture.getAttribute('aria-valuetext') ?? '');
+    const press = (key: string): void => {
+      fireEvent.keyDown(picture, { key });
+    };
+    picture.focus();
+    expect(text()).toBe('3 things');
+    press('ArrowDown');
+    expect(text()).toContain('plots.ipynb · waiting · 40 s so far');
+    press('ArrowDown');
+    expect(text()).toContain('train.ipynb · memory arriving · 2.0 s · 3 GiB');
+    press('ArrowLeft');
+    expect(text()).toContain('train.ipynb · running · 30 s');
+    expect(
+      document.querySelector('.jp-GpuShare-tooltip')!.textContent
+    ).toContain('train.ipynb · running');
+    press('Escape');
+    expect(document.querySelector('.jp-GpuShare-tooltip')).toBeNull();
+  });
+
+  it('explains what the pointer is on', () => {
+    const { container } = setUp(status);
+    const svg = container.querySelector('.jp-GpuShare-marks svg')!;
+    // 200 pixels for 300 seconds; the second lane.
+    fireEvent(
+      svg,
+      new MouseEvent('pointermove', {
+        bubbles: true,
+        clientX: 155,
+        clientY: 20
+      })
+    );
+    const tip = container.querySelector('.jp-GpuShare-tooltip');
+    expect(textOf(tip)).toContain('train.ipynb · running · 30 s');
+    fireEvent.pointerOut(svg, { relatedTarget: container });
+    expect(container.querySelector('.jp-GpuShare-tooltip')).toBeNull();
+  });
+
+  it('sums the lanes for which there is no room', async () => {
+    const spans = Array.from({ length: 40 }, (_, index) =>
+      makeSpan(index, `n${index}`, { start: 20, end: 50 + index })
+    );
+    const { container } = setUp({ ...busy, timeline: makeTimeline(...spans) });
+    expect(container.querySelectorAll('.jp-GpuShare-lanes > div')).toHaveLength(
+      12
+    );
+
+    screen.getByText('and 28 others: ran 28 times, waited 0 times');
+    expect(await readTable()).toHaveLength(40);
+  });
+
+  it('says that nothing happened', () => {
+    setUp({ ...busy, timeline: makeTimeline() });
+    screen.getByText('Nobody used the GPU in this time.');
+  });
+});
