@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { fireEvent, screen } from '@testing-library/react';
+import { act, fireEvent, screen } from '@testing-library/react';
 import { CommandRegistry } from '@lumino/commands';
 import { MessageLoop } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import axe from 'axe-core';
-import { act } from 'react-dom/test-utils';
 
 import { FakeDocuments } from '../notebook/__tests__/notebooks';
 import type { IGroup, IStatus } from '../status';

@@ -175,6 +175,34 @@ function Announcement(props: {
   );
 }
 
+function Action(props: {
+  action: IStripAction;
+  commands: CommandRegistry;
+}): JSX.Element {
+  const { label, title, command, args } = props.action;
+  const button = React.useRef<HTMLButtonElement>(null);
+  React.useLayoutEffect(() => {
+    const node = button.current;
+    const strip = node?.closest<HTMLElement>('.jp-GpuShare-strip');
+    return () => {
+      // What one has done is offered no longer; who goes by keyboard stays where they are.
+      if (node === document.activeElement) {
+        strip?.focus({ preventScroll: true });
+      }
+    };
+  }, []);
+  return (
+    <button
+      ref={button}
+      type="button"
+      title={title}
+      onClick={() => void props.commands.execute(command, args)}
+    >
+      {label}
+    </button>
+  );
+}
+
 function Strip(props: {
   state: IStripState;
   commands: CommandRegistry;
@@ -193,15 +221,8 @@ function Strip(props: {
           ({ command, args }) =>
             commands.hasCommand(command) && commands.isEnabled(command, args)
         )
-        .map(({ label, title, command, args }) => (
-          <button
-            key={command}
-            type="button"
-            title={title}
-            onClick={() => void commands.execute(command, args)}
-          >
-            {label}
-          </button>
+        .map(action => (
+          <Action key={action.command} action={action} commands={commands} />
         ))}
       <Announcement text={announcement} said={props.said} />
     </>
@@ -224,6 +245,7 @@ export class StripWidget extends ReactWidget {
     this._commands = commands;
     this._state = state;
     this.addClass('jp-GpuShare-strip');
+    this.node.tabIndex = -1;
     this.node.setAttribute('role', 'group');
     this.node.setAttribute('aria-label', trans.__('GPU'));
     // Enter and Space are for the buttons here, not for the notebook.

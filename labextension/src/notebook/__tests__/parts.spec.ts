@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { Notification } from '@jupyterlab/apputils';
 import { NotebookActions } from '@jupyterlab/notebook';
-import { fireEvent, screen, within } from '@testing-library/react';
+import { act, fireEvent, screen, within } from '@testing-library/react';
 import { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { MessageLoop } from '@lumino/messaging';
 import type { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import axe from 'axe-core';
-import { act } from 'react-dom/test-utils';
 
 import { NotebookParts } from '..';
 import type { IGroup } from '../../status';
@@ -181,6 +180,17 @@ describe('The strip', () => {
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
     await tell(makeWaiting('plots', 1, { reason, estimate: null }));
     expect(text(strip())).toBe('1st: making room for 1 GiB');
+  });
+
+  it('keeps the focus when what one has done is offered no longer', async () => {
+    await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    const button = screen.getByRole('button', { name: 'Make background' });
+    button.focus();
+    const wishes = makeWishes({ priority: 'background' });
+    await tell(makeWaiting('plots', 1), holder({ wishes }));
+    expect(button.isConnected).toBe(false);
+    expect(document.activeElement).toBe(strip());
   });
 
   it('offers to thaw what is frozen', async () => {
