@@ -30,8 +30,9 @@ USUAL = {
     "exclusive": False,
 }
 
-#: The wishes for this kernel, as the scheduler has them amid a cell.
-WISHES = "get_ipython()._gpushare[0].control('status')['status']['groups'][0]['wishes']"
+#: This kernel's group, and what is wished for it, as the scheduler has them amid a cell.
+GROUP = "get_ipython()._gpushare[0].control('status')['status']['groups'][0]"
+WISHES = f"{GROUP}['wishes']"
 
 
 def displayed(result: Result) -> dict[str, str]:
@@ -39,6 +40,38 @@ def displayed(result: Result) -> dict[str, str]:
     (found,) = [o["content"]["data"] for o in result.outputs if o["msg_type"] == "display_data"]
     data: dict[str, str] = found
     return data
+
+
+class Deaf(in_kernel.Interposer):
+    """An interposer whose scheduler does nothing, and which is asked that of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def group(self) -> str:
+        return "g"
+
+    def attached(self) -> bool:
+        return True
+
+    def out_of_the_way(self) -> str | None:
+        return None
+
+    def take_interrupt(self) -> bool:
+        return False
+
+    def contended(self) -> int:
+        return 0
+
+    def cell_begin(self, msg_id: str) -> None:
+        self.asked.append(("begin", {}))
+
+    def cell_end(self, msg_id: str) -> None:
+        self.asked.append(("end", {}))
+
+    def control(self, op: str, **params: Any) -> dict[str, Any]:
+        self.asked.append((op, params))
+        return {}
 
 
 def exclusive(ask: Ask, kernel: Kernel) -> bool:
@@ -207,28 +240,11 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         ("limit off", {"limit": 0}),
     ],
 )
-async def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
-    asked: list[tuple[str, dict[str, Any]]] = []
-
-    class Asked(in_kernel.Interposer):
-        def __init__(self) -> None:
-            pass
-
-        def group(self) -> str:
-            return "g"
-
-        def out_of_the_way(self) -> str | None:
-            return None
-
-        def control(self, op: str, **params: Any) -> dict[str, Any]:
-            asked.append((op, params))
-            return {}
-
-    shell = InteractiveShell()
-    interposer = Asked()
+def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
+    shell, interposer = InteractiveShell(), Deaf()
     magic = in_kernel.Magic(shell, interposer, in_kernel.Cells(shell, interposer))
     magic(f"{line} --json")
-    assert asked == [("adjust", {"group": "g", "later": True, **wish})]
+    assert interposer.asked == [("adjust", {"group": "g", "later": True, **wish})]
 
 
 async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
@@ -276,8 +292,9 @@ async def test_oversubscribe(scheduler: Ask) -> None:
 async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
     async with started() as kernel:
         # It need not have used the GPU.
-        first = await kernel.execute(f"%%gpushare exclusive\n{SETUP}\n{WISHES}['exclusive']")
-        assert first.data()["text/plain"] == "True"
+        both = f"found = {GROUP}\n(found['wishes']['exclusive'], found['cell'] is not None)"
+        first = await kernel.execute(f"%%gpushare exclusive\n{SETUP}\n{both}")
+        assert first.data()["text/plain"] == "(True, True)"
         assert not exclusive(scheduler, kernel)
         # Its value is the cell's, await works in it, and so do other magics.
         last = await kernel.execute(
@@ -310,6 +327,20 @@ async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
             "text/plain": "True"
         }
         assert not exclusive(scheduler, kernel)
+
+
+@pytest.mark.parametrize("body", ["6 * 7", "1 / 0", "raise KeyboardInterrupt", "1 +"])
+def test_a_cell_ends_what_it_asked_for(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell, interposer = InteractiveShell(), Deaf()
+    monkeypatch.setattr(in_kernel, "find_interposer", lambda: interposer)
+    in_kernel.load(shell)
+    shell.run_cell(f"%%gpushare exclusive\n{body}")
+    shell.run_cell("6 * 7")
+    in_kernel.unload_ipython_extension(shell)
+    wishes = [params["exclusive"] if op == "adjust" else op for op, params in interposer.asked]
+    # A cell that cannot be read runs nothing.
+    asked = [] if body == "1 +" else [True, False]
+    assert wishes == ["begin", *asked, "end", "begin", "end"]
 
 
 async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
@@ -362,8 +393,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
             "%%gpushare exclusive\nx = 1",
             "%%gpushare exclusive\nx = 1\n\n",
         ):
-            kernel.client.is_complete(code)
-            reply = await kernel.client.get_shell_msg(timeout=30)
+            reply = await kernel.client.is_complete(code, reply=True, timeout=30)
             found.append(reply["content"]["status"])
         assert found == ["incomplete", "incomplete", "complete"]
 
@@ -429,8 +459,7 @@ async def test_help(scheduler: Ask) -> None:
 
 async def complete(kernel: Kernel, code: str) -> list[str]:
     """What the kernel offers, all in place of the word that the cursor is in."""
-    kernel.client.complete(code)
-    content = (await kernel.client.get_shell_msg(timeout=30))["content"]
+    content = (await kernel.client.complete(code, reply=True, timeout=30))["content"]
     word = re.split(r"\s", code)[-1]
     assert content["cursor_end"] - content["cursor_start"] == len(word)
     return list(content["matches"])
