@@ -286,21 +286,16 @@ function Picture(props: IPictureProps): JSX.Element {
             />
           )}
         </svg>
-        {mark && (
-          <div
-            className="jp-GpuShare-tooltip"
-            role="presentation"
-            style={{
-              top: (row + 1) * LANE_HEIGHT + 2,
-              ...((mark.from + mark.to) / 2 < width / 2
-                ? { left: Math.max(0, mark.from) }
-                : { right: Math.max(0, width - mark.to) })
-            }}
-          >
-            {text}
-          </div>
-        )}
       </div>
+      {mark && (
+        <div
+          className="jp-GpuShare-tooltip"
+          role="presentation"
+          style={{ top: (row + 1) * LANE_HEIGHT + 2 }}
+        >
+          {text}
+        </div>
+      )}
     </div>
   );
 }
