@@ -68,7 +68,7 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-.PHONY: test test-labextension test-python lint format
+.PHONY: test test-labextension test-python screenshots lint format
 test: packages-test setup ## every check and every test
 	@$(MAKE) lint
 	@$(MAKE) test-labextension
@@ -79,6 +79,10 @@ test-labextension: setup ## the JupyterLab extension's tests
 
 test-python: setup ## pytest
 	python -m pytest -q --durations=15
+
+screenshots: setup ## make the pictures in docs/images again
+	mkdir -p docs/images
+	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension
 
 lint: setup ## style and types
 	ruff check .

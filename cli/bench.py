@@ -29,9 +29,11 @@ BENCHES = {
     "conformance": ("conformance", "run"),
     "training": ("training", "run"),
     "oversubscribe": ("oversubscribe", "run"),
+    "estimates": ("estimates", "run"),
+    "lab": ("lab", "run"),
 }
-#: Not on a real GPU: run where they are named.
-NAMED_ONLY = frozenset({"oversubscribe"})
+#: For the simulated driver: run where they are named.
+NAMED_ONLY = frozenset({"lab", "oversubscribe"})
 
 
 def add_parser(subparsers: Any) -> None:
@@ -46,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="*",
         metavar="BENCH",
         help=f"which: {', '.join(BENCHES)} (default: all but "
-        f"{', '.join(sorted(NAMED_ONLY))}, which is for the simulated driver)",
+        f"{' and '.join(sorted(NAMED_ONLY))}, which are for the simulated driver)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 

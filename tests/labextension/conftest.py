@@ -1,9 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Playwright runs an event loop under the tests; pytest-jupyter must not want one of its own here."""
+"""A real JupyterLab, and a real browser in front of it; one of each for a file of tests.
+
+Playwright runs an event loop under the tests; pytest-jupyter must not want one of its own here.
+"""
 
 from __future__ import annotations
 
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from tests.labextension.lab_page import LabPage, launch, notebook, write_settings
+from tests.server_extension.lab import Lab, environment
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +28,77 @@ def jp_asyncio_loop() -> None:
 @pytest.fixture(autouse=True)
 def jp_server_cleanup() -> None:
     """Clean nothing up."""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
+    yield folder
+    shutil.rmtree(folder)
+    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, str]:
+    """Return what is to be special about the simulated machine."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def lab(
+    runtime: Path,
+    simulated: dict[str, str],
+    root: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Lab]:
+    """Return a server with JupyterLab and Notebook 7, behind a base URL, and with some notebooks."""
+    settings = {
+        "LabApp": {"expose_app_in_browser": True},
+        # Nobody is to lose the GPU while a test looks.
+        "GpuShare": {"quantum": 120},
+    }
+    with Lab(
+        tmp_path_factory.mktemp("lab") / "server",
+        {**environment(runtime), **simulated},
+        root,
+        base_url="/user/ada/",
+        settings=settings,
+    ) as lab:
+        # JupyterLab asks at its first start whether people want news.
+        write_settings(
+            lab,
+            "@jupyterlab/apputils-extension/notification",
+            {"fetchNews": "false", "checkForUpdates": False},
+        )
+        for path in ("train.ipynb", "plots.ipynb", "deep/train.ipynb"):
+            file = lab.notebooks / path
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(json.dumps(notebook()))
+        yield lab
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """Return the browser, which talks to nobody else."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright, chromium)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(lab: Lab, browser: Browser) -> Iterator[LabPage]:
+    """Return JupyterLab with a notebook in front and the panel open."""
+    page = LabPage(browser, lab)
+    page.open("lab/tree/plots.ipynb?reset")
+    lab.shared_status()
+    page.show_panel()
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def gpu(lab: Lab) -> dict[str, Any]:
+    """Return what the server says of the simulated GPU."""
+    return lab.shared_status()["gpus"][0]  # type: ignore[no-any-return]

@@ -1,277 +1,315 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The panel in a real JupyterLab, in a real browser, behind a base URL."""
+"""The panel in JupyterLab, with notebooks that only the scheduler knows."""
 
 from __future__ import annotations
 
-import json
-import shutil
-import tempfile
-import time
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, Route, expect, sync_playwright
+from playwright.sync_api import Route, expect
 
-from tests.scheduler.client import FakeClient
-from tests.server_extension.lab import PATIENCE, TOKEN, Lab, environment
+from jupyter_gpushare.scheduler import events as ev
+from tests.labextension.crowd import Crowd
+from tests.labextension.lab_page import PUSH, THEMES, LabPage, overflowing
+from tests.server_extension.lab import Lab
 
 pytestmark = pytest.mark.browser
 
 STATUS = "**/gpushare/api/status*"
 
-#: Milliseconds in which the panel must show a change: the push comes at once, the safety net after 30 s.
-PUSH = 10_000
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[Path]:
-    """Return a private folder whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
-    yield folder
-    shutil.rmtree(folder)
-    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def lab(runtime: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Return a JupyterLab with two notebooks."""
-    folder = tmp_path_factory.mktemp("lab")
-    settings = {"LabApp": {"expose_app_in_browser": True}}
-    notebook = {"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-    kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    notebook["metadata"] = {"kernelspec": kernelspec}
-    with Lab(
-        folder / "server", environment(runtime), root, base_url="/user/ada/", settings=settings
-    ) as lab:
-        for name in ("train.ipynb", "plots.ipynb"):
-            (lab.notebooks / name).write_text(json.dumps(notebook))
-        yield lab
-
-
-@pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
-    """Return the browser, which talks to nobody else."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium,
-            args=[
-                "--no-sandbox",
-                "--disable-background-networking",
-                "--disable-component-update",
-                "--disable-sync",
-                "--no-first-run",
-            ],
-        )
-        yield browser
-        browser.close()
-
-
-@pytest.fixture(scope="module")
-def page(lab: Lab, browser: Browser) -> Page:
-    """Return JupyterLab with a notebook in front."""
-    page = browser.new_page(viewport={"width": 1280, "height": 760})
-    page.set_default_timeout(30_000)
-    page.goto(f"{lab.url}lab/tree/plots.ipynb?token={TOKEN}&reset")
-    page.locator(".jp-Notebook").wait_for()
-    page.locator("li[data-id='jupyter-gpushare-panel']").wait_for()
-    return page
-
-
-@pytest.fixture(scope="module")
-def panel(page: Page, lab: Lab) -> Locator:
-    """Return the panel, open."""
-    lab.shared_status()
-    page.locator("li[data-id='jupyter-gpushare-panel']").click()
-    panel = page.get_by_role("region", name="GPU sharing")
-    panel.wait_for()
-    return panel
+LONG = "a/" * 20 + "the-notebook-whose-name-says-everything-about-what-it-does-" * 3 + ".ipynb"
 
 
 @pytest.fixture
-def gpu(lab: Lab) -> dict[str, Any]:
-    """Return what the server says of the simulated GPU."""
-    return lab.shared_status()["gpus"][0]  # type: ignore[no-any-return]
+def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
+    """Return nobody yet; afterwards the panel is as it was before."""
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        yield crowd
+    expect(page.panel.get_by_role("listitem")).to_have_count(0, timeout=PUSH)
 
 
-def section(panel: Locator, name: str) -> Locator:
-    return panel.get_by_role("region", name=name)
+def contend(crowd: Crowd, page: LabPage) -> None:
+    """One runs, one is idle, and two wait, of which the first is the notebook in front."""
+    crowd.running("deep/train.ipynb", 0.6)
+    crowd.idle("explore.ipynb", 0.12)
+    crowd.waiting("plots.ipynb", 0.45, group=page.kernel_of("plots.ipynb"))
+    crowd.waiting("evaluate.ipynb", 0.4)
+    expect(page.row("Waiting", "evaluate.ipynb")).to_be_visible(timeout=PUSH)
 
 
-def kernel_of(lab: Lab, notebook: str) -> str:
-    deadline = time.monotonic() + PATIENCE
-    while not (found := [s for s in lab.get("api/sessions") if s["path"] == notebook]):
-        assert time.monotonic() < deadline, lab.log
-        time.sleep(0.1)
-    return str(found[0]["kernel"]["id"])
-
-
-def test_it_says_that_nobody_is_there(panel: Locator) -> None:
-    expect(panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
-    expect(panel).to_contain_text("of 8\u00a0GiB in use")
-    expect(panel.get_by_role("list")).to_have_count(0)
+def test_it_says_that_nobody_is_there(page: LabPage) -> None:
+    expect(page.panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
+    expect(page.panel).to_contain_text("of 8\u00a0GiB in use")
 
 
 def test_it_shows_by_push_who_runs_and_who_waits_and_why(
-    runtime: Path, lab: Lab, gpu: dict[str, Any], panel: Locator, page: Page
+    crowd: Crowd, page: LabPage, lab: Lab
 ) -> None:
-    path, most = runtime / "s.sock", gpu["total"] * 3 // 4
-    front = kernel_of(lab, "plots.ipynb")
-    with (
-        FakeClient(path, "other", gpu["uuid"], name="deep/train.ipynb") as holder,
-        FakeClient(path, front, gpu["uuid"], name="plots.ipynb") as waiter,
-    ):
-        holder.attach()
-        holder.grow(most)
-        holder.run()
-        running = section(panel, "Running").get_by_role("listitem")
-        expect(running).to_contain_text("train.ipynb", timeout=PUSH)
-        expect(running).to_contain_text("6\u00a0GiB")
+    holder = crowd.running("deep/train.ipynb", 0.75)
+    running = page.row("Running", "train.ipynb")
+    expect(running).to_contain_text("6\u00a0GiB", timeout=PUSH)
 
-        waiter.attach()
-        waiter.grow(most)
-        waiter.request()
-        waiting = section(panel, "Waiting").get_by_role("listitem")
-        expect(waiting).to_contain_text("plots.ipynb", timeout=PUSH)
-        expect(waiting).to_contain_text("needs 6")
-        expect(waiting).to_contain_text("train")
-        expect(waiting).to_contain_text("this one")
-        expect(waiting.get_by_role("img", name="position 1")).to_be_visible()
-        expect(panel.get_by_role("status")).to_contain_text("waits for the GPU, position 1")
-        # Of this server's notebooks one can open the document, by the keyboard too.
-        name = waiting.get_by_role("button", name="plots.ipynb")
-        name.focus()
-        expect(name).to_be_focused()
-        expect(running.get_by_role("button")).to_have_count(0)
+    waiter = crowd.waiting("plots.ipynb", 0.75, group=page.kernel_of("plots.ipynb"))
+    waiting = page.row("Waiting", "plots.ipynb")
+    expect(waiting).to_contain_text("needs 6\u00a0GiB", timeout=PUSH)
+    expect(waiting).to_contain_text("train")
+    expect(waiting).to_contain_text("this one")
+    expect(waiting.get_by_role("img", name="position 1")).to_be_visible()
+    expect(page.panel.get_by_role("status")).to_contain_text("plots")
+    expect(page.status_item).to_contain_text("1st")
 
-        lab.post("gpushare/api/release", {"group": "other"})
-        holder.release()
-        holder.evict()
-        waiter.take()
-        expect(section(panel, "Running")).to_contain_text("plots.ipynb", timeout=PUSH)
-        expect(section(panel, "Idle")).to_contain_text("train.ipynb")
-        expect(section(panel, "Idle")).to_contain_text("in host memory")
-        expect(section(panel, "Waiting")).to_have_count(0)
-        expect(panel.get_by_role("status")).to_contain_text("has the GPU")
-    expect(panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible(timeout=PUSH)
+    running.hover()
+    running.get_by_role("button", name="Release").click()
+    holder.expect(ev.Revoke)
+    holder.release()
+    holder.evict()
+    waiter.take()
+    expect(page.row("Running", "plots.ipynb")).to_be_visible(timeout=PUSH)
+    expect(page.row("Idle", "train.ipynb")).to_contain_text("in host memory")
+    expect(page.section("Waiting")).to_have_count(0)
+    expect(page.status_item).to_contain_text("running")
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
-def test_every_text_can_be_read(
-    theme: str, runtime: Path, gpu: dict[str, Any], panel: Locator, page: Page, tmp_path: Path
+def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: Lab) -> None:
+    crowd.idle("explore.ipynb", 0.1)
+    row = page.row("Idle", "explore.ipynb")
+    expect(row).to_be_visible(timeout=PUSH)
+    page.panel.get_by_role("button").first.focus()
+    reached = []
+    for _ in range(30):
+        label = page.page.evaluate(
+            "() => [document.activeElement.title, document.activeElement.textContent].join(' ')"
+        )
+        reached.append(label)
+        if "background" in label:
+            break
+        page.page.keyboard.press("Tab")
+    assert "background" in reached[-1], reached
+    # What has the focus can be seen.
+    expect(page.page.locator("*:focus")).to_be_in_viewport()
+    page.page.keyboard.press("Enter")
+    expect(row).to_contain_text("background", timeout=PUSH)
+    (group,) = lab.status()["groups"]
+    assert group["wishes"]["priority"] == "background"
+
+    page.page.keyboard.press("Escape")
+    row.get_by_role("button", name="More actions").focus()
+    page.page.keyboard.press("Enter")
+    menu = page.page.get_by_role("menu")
+    expect(menu.get_by_role("menuitem", name="Keep")).to_be_visible()
+    page.page.keyboard.press("Escape")
+    expect(row.get_by_role("button", name="More actions")).to_be_focused()
+
+
+def test_what_is_dangerous_asks_first(crowd: Crowd, page: LabPage, lab: Lab) -> None:
+    crowd.idle("explore.ipynb", 0.1)
+    row = page.row("Idle", "explore.ipynb")
+    row.hover(timeout=PUSH)
+    row.get_by_role("button", name="More actions").click()
+    page.page.get_by_role("menuitem", name="Freeze").click()
+    dialog = page.page.get_by_role("dialog")
+    expect(dialog).to_contain_text("explore.ipynb")
+    dialog.get_by_role("button", name="Cancel").click()
+    assert lab.status()["groups"][0]["wishes"]["frozen"] is False
+    row.get_by_role("button", name="More actions").click()
+    page.page.get_by_role("menuitem", name="Freeze").click()
+    dialog.get_by_role("button").last.click()
+    expect(row).to_contain_text("frozen", timeout=PUSH)
+    assert lab.status()["groups"][0]["wishes"]["frozen"] is True
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_theme_can_be_read(theme: str, crowd: Crowd, page: LabPage) -> None:
+    contend(crowd, page)
+    page.set_theme(theme)
+    assert page.violations("#jupyter-gpushare-panel", "#jp-main-statusbar") == []
+    assert overflowing(page.panel) == []
+    name = theme.removeprefix("JupyterLab ").lower().replace(" ", "-")
+    page.picture(f"panel-{name}", page.panel)
+    page.set_theme("JupyterLab Light")
+
+
+@pytest.mark.parametrize("width", [240, 600])
+def test_whatever_there_is_fits(width: int, crowd: Crowd, page: LabPage) -> None:
+    crowd.running(LONG, 0.6)
+    crowd.waiting("second-" + LONG.rpartition("/")[2], 0.45)
+    expect(page.section("Waiting").get_by_role("listitem")).to_have_count(1, timeout=PUSH)
+    page.resize_panel(width)
+    assert overflowing(page.panel) == []
+    assert overflowing(page.status_item) == []
+    page.picture(f"panel-{width}", page.panel)
+
+
+def test_forty_notebooks_have_their_place(crowd: Crowd, page: LabPage) -> None:
+    crowd.running("holder.ipynb", 0.6)
+    crowd.waiting("next.ipynb", 0.5)
+    for index in range(38):
+        crowd.idle(f"idle-{index}.ipynb", 0.005)
+    every = page.panel.get_by_role("button", name="Show all 38")
+    expect(every).to_be_visible(timeout=PUSH)
+    page.picture("panel-40")
+    # The ones that matter are seen without scrolling.
+    expect(page.row("Waiting", "next.ipynb")).to_be_in_viewport()
+    every.click()
+    expect(page.panel.get_by_role("listitem")).to_have_count(40)
+    assert overflowing(page.panel) == []
+    page.panel.get_by_role("button", name="Show fewer").click()
+
+
+def test_notebooks_of_one_name_show_their_folders(crowd: Crowd, page: LabPage) -> None:
+    crowd.idle("deep/train.ipynb", 0.1)
+    expect(page.row("Idle", "train.ipynb")).to_be_visible(timeout=PUSH)
+    crowd.idle("wide/train.ipynb", 0.1)
+    expect(page.row("Idle", "wide/train.ipynb")).to_be_visible(timeout=PUSH)
+    expect(page.row("Idle", "deep/train.ipynb")).to_be_visible()
+
+
+def test_names_follow_renames_and_consoles_are_named_as_such(
+    crowd: Crowd, page: LabPage, lab: Lab
 ) -> None:
-    page.evaluate(
-        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})",
-        f"JupyterLab {theme}",
-    )
-    page.wait_for_function(
-        "light => document.body.dataset.jpThemeLight === light", arg=str(theme == "Light").lower()
-    )
-    with FakeClient(runtime / "s.sock", "other", gpu["uuid"], name="train.ipynb") as holder:
-        holder.attach()
-        holder.grow(gpu["total"] // 2)
-        holder.run()
-        expect(section(panel, "Running")).to_contain_text("train.ipynb", timeout=PUSH)
-        panel.screenshot(path=tmp_path / f"{theme}.png")
-        contrasts = panel.evaluate(CONTRASTS)
-        assert "train.ipynb" in [text for text, _ in contrasts]
-        for text, ratio in contrasts:
-            assert ratio >= 4.5, f"{text!r} has a contrast of {ratio:.1f} in the {theme} theme"
+    crowd.idle("plots.ipynb", 0.1, group=page.kernel_of("plots.ipynb"))
+    expect(page.row("Idle", "plots.ipynb")).to_be_visible(timeout=PUSH)
+    rename = "names => window.jupyterapp.serviceManager.contents.rename(...names)"
+    page.page.evaluate(rename, ["plots.ipynb", "curves.ipynb"])
+    expect(page.row("Idle", "curves.ipynb")).to_be_visible(timeout=PUSH)
+    page.page.evaluate(rename, ["curves.ipynb", "plots.ipynb"])
+    expect(page.row("Idle", "plots.ipynb")).to_be_visible(timeout=PUSH)
+
+    page.execute("console:create", {"kernelPreference": {"name": "python3"}})
+    page.page.locator(".jp-ConsolePanel").wait_for()
+    kernel = page.kernel_of("console")
+    crowd.idle("console-1", 0.1, group=kernel)
+    expect(page.row("Idle", "Console 1 (python)")).to_be_visible(timeout=PUSH)
 
 
-def test_a_panel_that_nobody_sees_asks_nothing(
-    runtime: Path, gpu: dict[str, Any], panel: Locator, page: Page
+def test_a_page_that_nobody_sees_asks_nothing(
+    runtime: Path, gpu: dict[str, Any], page: LabPage
 ) -> None:
     asked: list[str] = []
 
     def note(request: Any) -> None:
-        if "gpushare/api/status" in request.url:
-            asked.append(request.url)
+        if "gpushare/api/" in request.url:
+            asked.append(f"{request.method} {request.url}")
 
-    tab = page.locator("li[data-id='jupyter-gpushare-panel']")
-    page.on("request", note)
-    tab.click()
-    expect(panel).to_be_hidden()
+    page.page.on("request", note)
+    with page.page.expect_request("**/gpushare/api/watchers/*"):
+        page.hide(True)
     asked.clear()
-    with FakeClient(runtime / "s.sock", "other", gpu["uuid"], name="train.ipynb") as client:
-        client.attach()
-        # The hint is seen in the page, and the panel lets it pass.
-        page.wait_for_timeout(500)
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        crowd.idle("explore.ipynb", 0.1)
+        # Long enough for a delta to have come if anybody had asked for it.
+        page.page.wait_for_timeout(500)
         assert asked == []
-        tab.click()
-        expect(section(panel, "Idle")).to_contain_text("train.ipynb", timeout=PUSH)
-        assert asked
-    page.remove_listener("request", note)
+        expect(page.panel.get_by_role("listitem")).to_have_count(0)
+        page.hide(False)
+        expect(page.row("Idle", "explore.ipynb")).to_be_visible(timeout=PUSH)
+        # All that is shown is one watcher.
+        assert len({url.partition("watch=")[2].partition("&")[0] for url in asked}) == 1
+    page.page.remove_listener("request", note)
+
+
+def test_a_lost_connection_recovers(crowd: Crowd, page: LabPage) -> None:
+    crowd.idle("explore.ipynb", 0.1)
+    expect(page.row("Idle", "explore.ipynb")).to_be_visible(timeout=PUSH)
+    page.context.set_offline(True)
+    page.close_sockets()
+    page.ask()
+    expect(
+        page.panel.get_by_role("heading", name="The Jupyter server does not answer")
+    ).to_be_visible(timeout=PUSH)
+    # What was known stays.
+    expect(page.row("Idle", "explore.ipynb")).to_be_visible()
+    crowd.idle("meanwhile.ipynb", 0.1)
+    page.context.set_offline(False)
+    expect(page.row("Idle", "meanwhile.ipynb")).to_be_visible(timeout=PUSH)
+    # And by push again.
+    crowd.idle("later.ipynb", 0.1)
+    expect(page.row("Idle", "later.ipynb")).to_be_visible(timeout=PUSH)
+
+
+def test_a_scheduler_that_dies_is_missed_and_found_again(
+    runtime: Path, gpu: dict[str, Any], page: LabPage, lab: Lab
+) -> None:
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        crowd.idle("explore.ipynb", 0.1)
+        expect(page.row("Idle", "explore.ipynb")).to_be_visible(timeout=PUSH)
+        os.kill(lab.status()["scheduler"]["pid"], signal.SIGKILL)
+        expect(page.panel.get_by_role("listitem")).to_have_count(0, timeout=PUSH)
+    lab.shared_status()
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        crowd.idle("afterwards.ipynb", 0.1)
+        expect(page.row("Idle", "afterwards.ipynb")).to_be_visible(timeout=PUSH)
+
+
+EMPTY = {
+    "stream": "x",
+    "sequence": 0,
+    "may": {"adjust": True, "settings": True},
+    "settings": None,
+    "time": 0,
+    "gpus": [],
+    "host": None,
+    "groups": [],
+    "notices": [],
+    "unshared": [],
+    "timeline": None,
+}
 
 
 @pytest.mark.parametrize(
-    ("answer", "heading"),
+    ("answer", "heading", "remedy"),
     [
-        ({"status": 404}, "The server part is not running"),
-        ({"status": 403}, "You may not see the GPU"),
-        ({"status": 503}, "The Jupyter server does not answer"),
-        ({"status": 500, "json": {"message": "Oh."}}, "The GPU is not shared"),
-        ({"json": {"code": "no_driver", "params": {}}}, "No NVIDIA driver was found"),
-        ({"json": {"code": "starting", "params": {}}}, "Starting"),
+        ({"status": 404}, "The server part is not running", "jupyter server extension enable"),
+        ({"status": 403}, "You may not see the GPU", "administrator"),
+        ({"status": 503}, "The Jupyter server does not answer", "keeps trying"),
+        ({"status": 500, "json": {"message": "Oh."}}, "The GPU is not shared", "Oh."),
+        ({"code": "starting"}, "Starting", "being started"),
+        ({"code": "no_driver"}, "No NVIDIA driver was found", "GPUSHARE_SIM=1"),
+        ({"code": "not_installed", "error": "E"}, "The driver cannot be used", "E"),
+        ({"code": "disabled"}, "GPU sharing is switched off", "c.GpuShare.enabled"),
+        ({"code": "bad_configuration", "error": "E"}, "The configuration has a mistake", "E"),
+        ({"code": "remote_kernels", "url": "U"}, "Kernels run on another machine", "U"),
+        (
+            {"code": "scheduler_unreachable", "socket": "S", "error": "E"},
+            "The scheduler does not answer",
+            "gpushare doctor",
+        ),
+        (
+            {"code": "provisioner_not_default", "provisioner": "P"},
+            "Kernels of this server do not share the GPU",
+            "default_provisioner_name",
+        ),
+        ({"code": "ok"}, "No GPU was found", "gpushare doctor"),
     ],
 )
 def test_it_explains_why_there_is_nothing(
-    answer: dict[str, Any], heading: str, panel: Locator, page: Page
+    answer: dict[str, Any], heading: str, remedy: str, page: LabPage
 ) -> None:
-    if "status" not in answer:
-        empty = {"time": 0, "hint": 0, "gpus": [], "groups": [], "notices": [], "host": None}
-        answer = {"json": {**empty, "availability": answer["json"]}}
+    if code := answer.get("code"):
+        params = {key: value for key, value in answer.items() if key != "code"}
+        answer = {"json": {**EMPTY, "availability": {"code": code, "params": params}}}
 
     def fulfil(route: Route) -> None:
         route.fulfill(**answer)
 
-    tab = page.locator("li[data-id='jupyter-gpushare-panel']")
-    page.route(STATUS, fulfil)
-    tab.click()
-    tab.click()
-    expect(panel.get_by_role("heading", name=heading)).to_be_visible()
-    page.unroute(STATUS)
-    tab.click()
-    tab.click()
-    expect(panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
+    page.page.route(STATUS, fulfil)
+    page.ask()
+    expect(page.panel.get_by_role("heading", name=heading)).to_be_visible()
+    expect(page.panel).to_contain_text(remedy)
+    assert overflowing(page.panel) == []
+    page.page.unroute(STATUS)
+    page.ask()
+    expect(page.panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
 
 
-#: Text and contrast of each piece of text in the panel, after WCAG 2.
-CONTRASTS = """panel => {
-  const parse = colour => {
-    const [r, g, b, a = 1] = colour.match(/[\\d.]+/g).map(Number);
-    return [r, g, b, a];
-  };
-  const over = (top, below) =>
-    [0, 1, 2].map(i => top[3] * top[i] + (1 - top[3]) * below[i]);
-  const background = element => {
-    for (; element; element = element.parentElement) {
-      const colour = parse(getComputedStyle(element).backgroundColor);
-      if (colour[3] === 1) {
-        return colour;
-      }
-    }
-    return [255, 255, 255, 1];
-  };
-  const luminance = colour => {
-    const [r, g, b] = colour.map(value => {
-      const part = value / 255;
-      return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
-    });
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const found = [];
-  const walker = document.createTreeWalker(panel, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const text = walker.currentNode.data.trim();
-    const element = walker.currentNode.parentElement;
-    if (text && element.getBoundingClientRect().width > 1) {
-      const below = background(element);
-      const top = over(parse(getComputedStyle(element).color), below);
-      const [high, low] = [luminance(top), luminance(below)].sort((a, b) => b - a);
-      found.push([text, (high + 0.05) / (low + 0.05)]);
-    }
-  }
-  return found;
-}"""
+def test_the_settings_take_effect(page: LabPage) -> None:
+    page.execute("settingeditor:open", {"query": "GPU sharing"})
+    units = page.page.locator("select[id='jp-SettingsEditor-jupyter-gpushare:plugin_units']")
+    units.select_option(label="Decimal: 1 GB is 1000 MB")
+    expect(page.panel).to_contain_text("GB in use")
+    units.select_option(label="Binary: 1 GiB is 1024 MiB")
+    expect(page.panel).to_contain_text("GiB in use")

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Notebooks without kernels that contend for a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from tests.scheduler.client import FakeClient
+
+
+class Crowd:
+    """Groups on one GPU; they leave with the ``with`` block.
+
+    Parameters
+    ----------
+    path
+        The scheduler's socket.
+    gpu
+        The GPU, as the status has it.
+    """
+
+    def __init__(self, path: Path, gpu: dict[str, Any]) -> None:
+        self._path = path
+        self._gpu = gpu
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Crowd:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def join(self, name: str, share: float = 0.0, *, group: str = "") -> FakeClient:
+        """Return a notebook that has asked for a share of the GPU's memory.
+
+        Parameters
+        ----------
+        name
+            Of the notebook.
+        share
+            Of the GPU's memory.
+        group
+            The kernel's id (default: one of its own).
+        """
+        client = FakeClient(self._path, group or uuid.uuid4().hex, self._gpu["uuid"], name=name)
+        self._stack.enter_context(client)
+        client.attach()
+        client.grow(int(share * self._gpu["total"]))
+        return client
+
+    def running(self, name: str, share: float, *, group: str = "") -> FakeClient:
+        """Return a notebook that runs on the GPU."""
+        client = self.join(name, share, group=group)
+        client.run()
+        return client
+
+    def idle(self, name: str, share: float, *, group: str = "") -> FakeClient:
+        """Return a notebook that has run, and left its memory where it was."""
+        client = self.running(name, share, group=group)
+        client.end_burst()
+        client.release("quiet")
+        return client
+
+    def waiting(self, name: str, share: float, *, group: str = "") -> FakeClient:
+        """Return a notebook that has asked for the GPU; it waits if its share is not to be had."""
+        client = self.join(name, share, group=group)
+        client.request()
+        return client

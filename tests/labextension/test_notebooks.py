@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Real notebooks that contend for the GPU, in JupyterLab and in Notebook 7: what one sees in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from tests.labextension.lab_page import (
+    PUSH,
+    REACTION,
+    THEMES,
+    LabPage,
+    notebook,
+    overflowing,
+    write_settings,
+)
+from tests.server_extension.lab import Lab
+
+pytestmark = pytest.mark.browser
+
+#: Three quarters of the GPU's memory.
+ALLOCATE = """\
+import os
+from cuda.bindings import driver
+
+def check(answer):
+    error, *values = answer
+    assert not error, error
+    return values[0] if values else None
+
+check(driver.cuInit(0))
+check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
+size = check(driver.cuDeviceTotalMem(0)) * 3 // 4
+memory = check(driver.cuMemAlloc(size))
+"""
+
+TRAIN = """\
+while not os.path.exists("stop"):
+    check(driver.cuMemsetD8(memory, 1, size))
+    check(driver.cuCtxSynchronize())
+print("trained")
+"""
+
+PLOT = """\
+check(driver.cuMemsetD8(memory, 2, size))
+check(driver.cuCtxSynchronize())
+print("plotted")
+"""
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, str]:
+    """Return a GPU whose memory a test may fill."""
+    return {"GPUSHARE_SIM_MEMORY": "128MiB", "GPUSHARE_SIM_CONTEXT": "2MiB"}
+
+
+@pytest.fixture(scope="module")
+def lab(lab: Lab) -> Lab:
+    """Return the server, whose notebooks use the GPU, and whose user is impatient."""
+    write_settings(lab, "jupyter-gpushare/plugin", {"notificationDelay": 1})
+    (lab.notebooks / "train.ipynb").write_text(json.dumps(notebook(ALLOCATE, TRAIN)))
+    (lab.notebooks / "plots.ipynb").write_text(json.dumps(notebook(ALLOCATE, PLOT)))
+    return lab
+
+
+def run_cell(page: LabPage) -> None:
+    """Run the cell that is selected, with the toolbar's button, and select the next."""
+    page.front.get_by_role("button", name="Run this cell and advance").click()
+
+
+def cell(page: LabPage, index: int) -> Locator:
+    return page.front.locator(".jp-CodeCell").nth(index)
+
+
+@pytest.fixture(scope="module")
+def contention(lab: Lab, page: LabPage) -> Iterator[None]:
+    """Two notebooks want the GPU: train.ipynb has it, and plots.ipynb, in front, waits."""
+    page.execute("docmanager:open", {"path": "train.ipynb"})
+    for _ in range(2):
+        run_cell(page)
+    expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=REACTION)
+    page.execute("docmanager:open", {"path": "plots.ipynb"})
+    for _ in range(2):
+        run_cell(page)
+    expect(page.row("Waiting", "plots.ipynb")).to_be_visible(timeout=REACTION)
+    yield
+    (lab.notebooks / "stop").touch()
+
+
+def test_one_runs_and_the_other_waits_and_everything_says_why(
+    contention: None, page: LabPage
+) -> None:
+    expect(page.row("Running", "train.ipynb")).to_be_visible()
+    waiting = page.row("Waiting", "plots.ipynb")
+    expect(waiting).to_contain_text("needs 96")
+    expect(waiting).to_contain_text("train")
+    expect(page.chip).to_contain_text("waiting, 1st")
+    expect(page.status_item).to_contain_text("1st")
+    strip = cell(page, 1).locator(".jp-GpuShare-strip")
+    expect(strip).to_contain_text("1st")
+    expect(strip).to_contain_text("train")
+    for action in ("Open", "Make background"):
+        expect(strip.get_by_role("button", name=action)).to_be_visible()
+    notification = page.page.locator(".Toastify__toast")
+    expect(notification).to_contain_text("plots waits for the GPU: 1st in the queue. train has it")
+    page.picture("notification")
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) -> None:
+    page.dismiss_notifications()
+    page.set_theme(theme)
+    found = page.violations(
+        "#jupyter-gpushare-panel",
+        ".jp-GpuShare-chip",
+        ".jp-GpuShare-strip",
+        ".jp-GpuShare-statusItem",
+    )
+    assert found == []
+    for part in (page.panel, page.chip, page.strip, page.status_item):
+        assert overflowing(part) == []
+    page.picture(f"lab-{theme.removeprefix('JupyterLab ').lower().replace(' ', '-')}")
+    page.set_theme("JupyterLab Light")
+
+
+def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab) -> None:
+    page = LabPage(browser, lab)
+    page.open("notebooks/plots.ipynb")
+    expect(page.chip).to_contain_text("waiting, 1st", timeout=REACTION)
+    page.chip.click()
+    page.page.get_by_role("menuitem", name="panel").click()
+    expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
+    expect(page.row("Running", "train.ipynb")).to_be_visible()
+    assert page.violations("#jupyter-gpushare-panel", ".jp-GpuShare-chip") == []
+    assert overflowing(page.panel) == []
+    page.picture("notebook-7")
+    page.close()
+
+
+def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage, lab: Lab) -> None:
+    row = page.row("Running", "train.ipynb")
+    row.hover()
+    row.get_by_role("button", name="Release").click()
+    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("plotted", timeout=REACTION)
+    strip = cell(page, 1).locator(".jp-GpuShare-strip")
+    expect(strip).to_contain_text("waited", timeout=PUSH)
+    expect(strip).to_contain_text("ran")
+    expect(page.page.locator(".Toastify__toast")).to_have_count(0)
+    # The one that gave way goes on.
+    expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=PUSH)
+    page.picture("waited", cell(page, 1))
+
+    page.execute("docmanager:save")
+    saved = json.loads((lab.notebooks / "plots.ipynb").read_text())
+    assert saved["cells"][1]["outputs"][0]["text"] == ["plotted\n"]
+    assert "gpushare" not in json.dumps(saved).lower()
+    assert "waited" not in json.dumps(saved)
+
+
+def test_the_one_that_gave_way_ends_as_if_alone(contention: None, page: LabPage, lab: Lab) -> None:
+    (lab.notebooks / "stop").touch()
+    page.execute("docmanager:open", {"path": "train.ipynb"})
+    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("trained", timeout=REACTION)
+    expect(page.chip).to_contain_text("idle", timeout=PUSH)
+    expect(page.status_item).to_contain_text("idle")
