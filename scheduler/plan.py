@@ -70,18 +70,14 @@ class Planner(Accounts):
         return True
 
     def _continues(self, wait: Wait, ahead: list[Wait]) -> bool:
-        """Whether it comes back within its residency, its memory still in."""
+        """Whether it comes back within its residency, as those before it see it, its memory still in."""
         group = wait.group
-        residency = min(
-            (self.residency(group, head) for head in ahead), default=self.residency(group)
-        )
         # Headroom that was promised and never used is not in: what counts is that nothing was taken.
-        return (
-            wait.grow is None
-            and group.turn > 0
-            and group.intact
-            and self._now < group.turn_at + residency
-        )
+        if wait.grow is not None or group.turn == 0 or not group.intact:
+            return False
+        if not ahead:
+            return self._now < group.turn_at + self.residency(group)
+        return all(self._now < group.turn_at + self.residency(group, head) for head in ahead)
 
     def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
         """Whether those before it are held up no longer for its being served now."""
