@@ -152,6 +152,9 @@ class World(RuleBasedStateMachine):
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
+        wishes=st.lists(
+            st.sampled_from([{}, {"keep": True}, {"priority": "background"}]), max_size=len(GROUPS)
+        ),
     )
     def start(
         self,
@@ -161,6 +164,7 @@ class World(RuleBasedStateMachine):
         foreign: int,
         host: int,
         footprints: list[int],
+        wishes: list[dict[str, Any]],
     ) -> None:
         self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash}
@@ -168,6 +172,8 @@ class World(RuleBasedStateMachine):
         self.floated = anti_thrash == "off"
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)
         self.boot()
+        for group, wish in zip(GROUPS, wishes, strict=False):
+            self.adjust_as(group, wish)
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
             self.ask(process, GPUS[0], size * MIB, 0, 0)
@@ -199,7 +205,7 @@ class World(RuleBasedStateMachine):
         """Give an event to the core; check and deliver what it decides."""
         before = {
             g.id: (g.lease, {u: s.need for u, s in g.shares.items()},
-                   {u: s.promised for u, s in g.shares.items()})
+                   {u: s.promised for u, s in g.shares.items()}, g.exclusive)
             for g in self.core.groups.values()
         }  # fmt: skip
         decisions = self.core.handle(event, self.now)
@@ -224,7 +230,7 @@ class World(RuleBasedStateMachine):
         self, process: Process, decision: ev.Decision, before: dict[str, Any], event: ev.Event
     ) -> None:
         group = self.core.groups[process.group]
-        lease, needs, promised = before.get(group.id, (None, {}, {}))
+        lease, needs, promised, exclusive = before.get(group.id, (None, {}, {}, False))
         if isinstance(decision, ev.Grant):
             assert not group.wishes.frozen, "granted although frozen"
             self.served[process.number] += 1
@@ -274,10 +280,12 @@ class World(RuleBasedStateMachine):
                 assert self.now >= since + residency - 1e-9, "within residency"
         elif isinstance(decision, ev.Revoke):
             assert decision.lease == self.core.clients[process.number].lease
-            if group.exclusive and isinstance(event, ev.Tick | ev.Request | ev.Burst):
+            over = group.turn_at + self.core.exclusive_limit
+            calm = isinstance(event, ev.Tick | ev.Request | ev.Burst)
+            if exclusive and calm and self.now < over - 1e-9:
                 grows = any(p.growing for p in self.processes.values() if p.group == group.id)
-                over = any(gpu.free < 0 for gpu in self.core.gpus.values())
-                assert grows or over or group.filling, "interrupted within a whole cell"
+                too_much = any(gpu.free < 0 for gpu in self.core.gpus.values())
+                assert grows or too_much or group.filling, "interrupted within a whole cell"
         elif isinstance(decision, ev.Grown) and group.wishes.limit:
             for gpu, share in group.shares.items():
                 most = max(group.wishes.limit, promised.get(gpu, 0))
@@ -815,6 +823,9 @@ class World(RuleBasedStateMachine):
         ),
     )
     def adjust(self, group: str, wish: dict[str, Any]) -> None:
+        self.adjust_as(group, wish)
+
+    def adjust_as(self, group: str, wish: dict[str, Any]) -> None:
         self.wishes.setdefault(group, {}).update(wish)
         self.feed(ev.Adjust(group, **wish, later=True))
 
