@@ -185,6 +185,7 @@ def test_the_part_is_python_3_6() -> None:
         )
     }
     assert imported <= {
-        "ctypes", "errno", "functools", "html", "json", "logging", "os", "signal", "sys", "threading", "typing",
+        "ctypes", "difflib", "errno", "functools", "html", "json", "logging", "math", "os", "re", "signal", "sys",
+        "threading", "time", "typing", "uuid",
         "IPython",
     }  # fmt: skip
