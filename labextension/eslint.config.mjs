@@ -56,5 +56,9 @@ export default tseslint.config(
       }
     }
   },
+  {
+    files: ['*.mjs'],
+    languageOptions: { globals: { URL: 'readonly' } }
+  },
   prettier
 );

@@ -11,12 +11,12 @@ import { INotebookTracker } from '@jupyterlab/notebook';
 import { ISettingRegistry } from '@jupyterlab/settingregistry';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import type { IDisposable } from '@lumino/disposable';
 
 import { addCommands, PALETTE } from './commands';
 import { Documents, IDocuments } from './documents';
 import { gpuShareIcon } from './icon';
 import { GpuShareModel } from './model';
-import { notebookPlugin } from './notebook';
 import { DEFAULTS, followPreferences } from './settings';
 import { GpuSharePanel } from './sidebar';
 import type { ISession } from './status';
@@ -148,7 +148,8 @@ const panelPlugin: JupyterFrontEndPlugin<void> = {
       documents,
       commands,
       trans,
-      load: async () => (await import('./panel/content')).PanelContent
+      load: async () =>
+        (await import(/* webpackChunkName: "panel" */ './panel')).PanelContent
     });
     let side: string | null = null;
     const place = (): void => {
@@ -167,6 +168,51 @@ const panelPlugin: JupyterFrontEndPlugin<void> = {
       execute: () => shell.activateById(panel.id),
       describedBy: { args: { type: 'object', properties: {} } }
     });
+  }
+};
+
+const notebookPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:notebook',
+  description:
+    'Shows in each notebook whether it runs on the GPU, waits for it, or has waited.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    notebooks: INotebookTracker | null,
+    translator: ITranslator | null
+  ): void => {
+    if (!notebooks) {
+      return;
+    }
+    // Until some kernel uses the GPU there is nothing to show in a notebook.
+    let look: IDisposable | null = null;
+    const update = (): void => {
+      if (notebooks.size > 0) {
+        look ??= model.look();
+      }
+      const { groups = [], unshared = [] } = model.status ?? {};
+      if (notebooks.size > 0 && groups.length + unshared.length > 0) {
+        model.changed.disconnect(update);
+        notebooks.widgetAdded.disconnect(update);
+        import(/* webpackChunkName: "notebooks" */ './notebooks')
+          .then(({ NotebookParts }) => {
+            const { commands } = app;
+            const trans = load(translator);
+            new NotebookParts({ model, documents, commands, trans }).connect(
+              notebooks
+            );
+          })
+          .catch(console.error)
+          .finally(() => look?.dispose());
+      }
+    };
+    model.changed.connect(update);
+    notebooks.widgetAdded.connect(update);
+    update();
   }
 };
 

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import {
+  Dialog,
+  InputDialog,
+  Notification,
+  showDialog
+} from '@jupyterlab/apputils';
+
+import type { Args, ICommandsOptions } from './commands';
+import { LONGEST_QUANTUM, modeOf, priorityOf } from './commands';
+import { formatBytes, parseBytes } from './format';
+import type { IGroup } from './status';
+import type { IAction } from './tokens';
+import { CommandIds } from './tokens';
+import { shortName } from './words';
+
+/** For how long a failure is shown, in milliseconds. */
+const SHOWN = 10_000;
+
+/**
+ * What the commands do when somebody chooses one: ask, if it is dangerous or needs a
+ * value, then do it, and say why if it fails. Loaded with the first that is chosen.
+ */
+export async function perform(
+  command: string,
+  args: Args,
+  group: IGroup | null,
+  options: ICommandsOptions
+): Promise<void> {
+  try {
+    if (command === CommandIds.goTo) {
+      await goTo(group, options);
+      return;
+    }
+    const action = group
+      ? await adjust(command, args, group, options)
+      : await set(command, args, options);
+    if (action) {
+      await options.model.act(action);
+    }
+  } catch (error) {
+    Notification.error((error as Error).message, { autoClose: SHOWN });
+  }
+}
+
+async function goTo(
+  group: IGroup | null,
+  { documents, open }: ICommandsOptions
+): Promise<void> {
+  const all = group ? documents.of(group) : [];
+  const document = all.find(({ type }) => type !== 'console') ?? all[0];
+  if (document) {
+    await open(document);
+  }
+}
+
+/** What to do about a group; null if people change their minds. */
+async function adjust(
+  command: string,
+  args: Args,
+  group: IGroup,
+  options: ICommandsOptions
+): Promise<IAction | null> {
+  const { model, documents, trans } = options;
+  const name =
+    (model.status && documents.names(model.status).get(group.id)) ??
+    shortName(group.name);
+  const { id, wishes } = group;
+  switch (command) {
+    case CommandIds.release:
+      return { op: 'release', group: id };
+    case CommandIds.offload: {
+      const agreed =
+        (group.state === 'idle' && group.cell === null) ||
+        (await confirm(
+          options,
+          trans.__('Move the memory of %1 to the host?', name),
+          trans.__(
+            'It is in use. Its cell stands still until the memory is back on the GPU, which may take a while. Nothing is lost.'
+          ),
+          trans.__('Move')
+        ));
+      return agreed ? { op: 'offload', group: id } : null;
+    }
+    case CommandIds.setPriority:
+      return { op: 'adjust', group: id, priority: priorityOf(group, args) };
+    case CommandIds.toggleKeep:
+      return { op: 'adjust', group: id, keep: !wishes.keep };
+    case CommandIds.toggleFrozen: {
+      const agreed =
+        wishes.frozen ||
+        (await confirm(
+          options,
+          trans.__('Freeze %1?', name),
+          trans.__(
+            'It does not get the GPU until somebody thaws it: a cell that uses the GPU stands still. Nothing is lost.'
+          ),
+          trans.__('Freeze')
+        ));
+      return agreed
+        ? { op: 'adjust', group: id, frozen: !wishes.frozen }
+        : null;
+    }
+    case CommandIds.setLimit: {
+      const { units } = model.preferences;
+      const example = formatBytes(
+        units === 'binary' ? 20 * 2 ** 30 : 20e9,
+        units
+      );
+      const limit =
+        typeof args['limit'] === 'number'
+          ? args['limit']
+          : await ask(
+              options,
+              trans.__('Limit the memory of %1', name),
+              trans.__(
+                'On each GPU, for example %1; nothing: no limit',
+                example
+              ),
+              wishes.limit > 0 ? formatBytes(wishes.limit, units) : '',
+              text =>
+                (text === '' ? 0 : parseBytes(text, units)) ??
+                trans.__('"%1" is not a size. Write one as %2.', text, example)
+            );
+      return limit === null ? null : { op: 'adjust', group: id, limit };
+    }
+    default:
+      return null;
+  }
+}
+
+/** How to change the settings; null if people change their minds. */
+async function set(
+  command: string,
+  args: Args,
+  options: ICommandsOptions
+): Promise<IAction | null> {
+  const { commands, model, trans } = options;
+  if (command === CommandIds.setAntiThrash) {
+    const mode = modeOf(args);
+    const agreed =
+      mode === 'auto' ||
+      (await confirm(
+        options,
+        commands.label(command, args),
+        mode === 'on'
+          ? trans.__(
+              'This holds for all notebooks that share these GPUs. Those that could run side by side will wait for each other.'
+            )
+          : trans.__(
+              'This holds for all notebooks that share these GPUs. When their memory does not fit, all of them may become very slow.'
+            ),
+        trans.__('Change')
+      ));
+    return agreed ? { op: 'settings', anti_thrash: mode } : null;
+  }
+  if (command === CommandIds.setQuantum) {
+    const given = args['quantum'];
+    const now = model.status?.settings?.quantum ?? 'auto';
+    const quantum =
+      typeof given === 'number' || given === 'auto'
+        ? given
+        : await ask<number | null>(
+            options,
+            trans.__('Set the quantum'),
+            trans.__(
+              'Seconds; nothing: chosen by how long the memory takes to move'
+            ),
+            now === 'auto' ? '' : String(now),
+            text => {
+              const seconds = Number(text.replace(',', '.'));
+              return text === ''
+                ? AUTO
+                : seconds > 0 && seconds <= LONGEST_QUANTUM
+                  ? seconds
+                  : trans.__(
+                      '"%1" is not a number of seconds above 0 and at most %2.',
+                      text,
+                      LONGEST_QUANTUM
+                    );
+            }
+          );
+    return quantum === null
+      ? null
+      : { op: 'settings', quantum: quantum === AUTO ? 'auto' : quantum };
+  }
+  return null;
+}
+
+/** A quantum that the scheduler chooses. */
+const AUTO = 0;
+
+async function confirm(
+  { trans }: ICommandsOptions,
+  title: string,
+  body: string,
+  label: string
+): Promise<boolean> {
+  const answer = await showDialog({
+    title,
+    body,
+    buttons: [
+      Dialog.cancelButton({ label: trans.__('Cancel') }),
+      Dialog.warnButton({ label })
+    ],
+    defaultButton: 0
+  });
+  return answer.button.accept;
+}
+
+/**
+ * Ask for a text until it is a good one.
+ *
+ * @param parse - Its value, or a sentence that says what is wrong with it.
+ * @returns Null if people change their minds.
+ */
+async function ask<T>(
+  { trans }: ICommandsOptions,
+  title: string,
+  label: string,
+  text: string,
+  parse: (text: string) => T | string
+): Promise<T | null> {
+  for (;;) {
+    const answer = await InputDialog.getText({
+      title,
+      label,
+      text,
+      cancelLabel: trans.__('Cancel'),
+      okLabel: trans.__('Set')
+    });
+    if (!answer.button.accept) {
+      return null;
+    }
+    text = (answer.value ?? '').trim();
+    const value = parse(text);
+    if (typeof value !== 'string') {
+      return value;
+    }
+    label = value;
+  }
+}
