@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
 import type { LabIcon } from '@jupyterlab/ui-components';
 import {
   ellipsesIcon,
@@ -6,6 +7,7 @@ import {
   MenuSvg,
   moveDownIcon,
   moveUpIcon,
+  runIcon,
   stopIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
@@ -70,10 +72,13 @@ export function Actions(props: IActionsProps): JSX.Element {
   };
   const open: IEntry = { command: CommandIds.goTo, args };
   const release: IEntry = { command: CommandIds.release, args };
+  const freeze: IEntry = { command: CommandIds.toggleFrozen, args };
   // Shorter than in the palette, where no notebook's name stands beside them.
   const buttons: [string, IEntry, LabIcon][] = [
     [trans.__('Open'), open, launchIcon],
-    [trans.__('Release'), release, stopIcon],
+    group.wishes.frozen
+      ? [trans.__('Thaw'), freeze, runIcon]
+      : [trans.__('Release'), release, stopIcon],
     background
       ? [trans.__('Make interactive'), priority, moveUpIcon]
       : [trans.__('Make background'), priority, moveDownIcon]
@@ -87,7 +92,7 @@ export function Actions(props: IActionsProps): JSX.Element {
       { command: CommandIds.toggleKeep, args },
       { command: CommandIds.setLimit, args },
       null,
-      { command: CommandIds.toggleFrozen, args },
+      freeze,
       { command: CommandIds.offload, args }
     ]);
   return (
@@ -100,6 +105,7 @@ export function Actions(props: IActionsProps): JSX.Element {
         <ActionButton
           key={entry.command}
           label={label}
+          trans={trans}
           commands={commands}
           entry={entry}
           icon={icon}
@@ -122,6 +128,7 @@ export function Actions(props: IActionsProps): JSX.Element {
 
 interface IActionButtonProps {
   label: string;
+  trans: TranslationBundle;
   commands: CommandRegistry;
   entry: IEntry;
   icon: LabIcon;
@@ -129,7 +136,7 @@ interface IActionButtonProps {
 
 /** A command that makes sense now; one that does not is left to the menu, which shows it greyed. */
 function ActionButton(props: IActionButtonProps): JSX.Element | null {
-  const { label, commands, entry, icon } = props;
+  const { label, trans, commands, entry, icon } = props;
   const { command, args } = entry;
   if (
     !commands.hasCommand(command) ||
@@ -142,7 +149,7 @@ function ActionButton(props: IActionButtonProps): JSX.Element | null {
     <button
       type="button"
       className="jp-GpuShare-action"
-      title={`${label}: ${commands.caption(command, args)}`}
+      title={trans.__('%1: %2', label, commands.caption(command, args))}
       onClick={() => run(commands, entry)}
     >
       <icon.react tag="span" />

@@ -6,7 +6,7 @@ import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
 import { formatBytes } from '../format';
-import type { ICode, IGroup, IStatus, IUnshared } from '../status';
+import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation, IWording, Names } from '../words';
 import { noticeText, shortName, unsharedText } from '../words';
@@ -43,6 +43,7 @@ export function PanelContent(props: IPanelProps): JSX.Element {
   const visible = useVisible(root);
   const [fronts, redraw] = React.useReducer((count: number) => count + 1, 0);
   const status = useStatus(model, clock, visible);
+  const keptFocus = useKeptFocus();
 
   React.useEffect(() => {
     changed?.connect(redraw);
@@ -70,7 +71,7 @@ export function PanelContent(props: IPanelProps): JSX.Element {
         commands={commands}
         trans={trans}
       />
-      <div className="jp-GpuShare-body">
+      <div className="jp-GpuShare-body" {...keptFocus}>
         {status === null ? (
           <p className="jp-GpuShare-quiet">{trans.__('Loading…')}</p>
         ) : (
@@ -179,9 +180,10 @@ function Body(props: IBodyProps): JSX.Element {
     () => ({ trans, units, names }),
     [trans, units, names]
   );
+  const gpus = useNumbers(status.gpus);
   const context = React.useMemo<IRowContext>(
-    () => ({ wording, commands, clock, settings, mayAdjust: may.adjust }),
-    [wording, commands, clock, settings, may.adjust]
+    () => ({ wording, commands, clock, settings, gpus, mayAdjust: may.adjust }),
+    [wording, commands, clock, settings, gpus, may.adjust]
   );
   const colours = useColours(status);
   const current = props.currentGroup();
@@ -291,6 +293,58 @@ function useColours({
     before.current = assignColours(before.current, [...ids]);
   }
   return before.current;
+}
+
+/** The numbers of several GPUs; the same object while they are the same GPUs. */
+function useNumbers(gpus: IGpu[]): ReadonlyMap<string, number> | null {
+  const key = gpus.map(({ uuid, index }) => `${index} ${uuid}`).join();
+  return React.useMemo(
+    () =>
+      gpus.length > 1
+        ? new Map(gpus.map(({ uuid, index }) => [uuid, index]))
+        : null,
+    // eslint-disable-next-line react-hooks/exhaustive-deps
+    [key]
+  );
+}
+
+/**
+ * Keep the focus with a notebook whose button goes away under it: one that was released
+ * goes to another section, and nobody should have to look for it from the top of the page.
+ */
+function useKeptFocus(): Pick<
+  React.HTMLAttributes<HTMLElement>,
+  'onFocus' | 'onBlur'
+> {
+  const focused = React.useRef<HTMLElement | null>(null);
+  const group = React.useRef('');
+  const body = React.useRef<HTMLElement | null>(null);
+  React.useLayoutEffect(() => {
+    if (focused.current && !focused.current.isConnected) {
+      focused.current = null;
+      const rows = body.current?.querySelectorAll<HTMLElement>('li') ?? [];
+      [...rows]
+        .find(row => row.dataset['group'] === group.current)
+        ?.querySelector<HTMLElement>('[aria-haspopup]')
+        ?.focus();
+    }
+  });
+  return {
+    onFocus: ({ target, currentTarget }) => {
+      const row = target.closest('li');
+      body.current = currentTarget;
+      focused.current = row ? target : null;
+      group.current = row?.dataset['group'] ?? '';
+    },
+    onBlur: ({ target }) => {
+      // What is removed may say that it lost the focus before it is gone.
+      window.setTimeout(() => {
+        if (focused.current === target && target.isConnected) {
+          focused.current = null;
+        }
+      });
+    }
+  };
 }
 
 function Explanation({ title, text, command }: IExplanation): JSX.Element {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
 import { caretDownEmptyIcon } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
@@ -48,12 +49,14 @@ export function Gpu(props: IGpuProps): JSX.Element {
         className="jp-GpuShare-bar"
         label={trans.__('GPU memory')}
         segments={view.segments}
+        trans={trans}
       />
       {view.host.length > 0 && (
         <Bar
           className="jp-GpuShare-bar jp-GpuShare-host"
           label={trans.__('Host memory')}
           segments={view.host}
+          trans={trans}
         />
       )}
       <div className="jp-GpuShare-figures">
@@ -85,12 +88,18 @@ interface IBarProps {
   className: string;
   label: string;
   segments: ISegment[];
+  trans: TranslationBundle;
 }
 
-function Bar({ className, label, segments }: IBarProps): JSX.Element {
+function Bar(props: IBarProps): JSX.Element {
+  const { className, label, segments, trans } = props;
   const titles = segments.map(segment => segment.title).join(', ');
   return (
-    <div className={className} role="img" aria-label={`${label}: ${titles}`}>
+    <div
+      className={className}
+      role="img"
+      aria-label={trans.__('%1: %2', label, titles || trans.__('empty'))}
+    >
       {segments.map(({ key, part, colour, percent, title }) => (
         <span
           key={key}

@@ -5,9 +5,10 @@ import React from 'react';
 import { formatBytes, formatDuration, formatExactly } from '../format';
 import type { ISpan, ITimeline } from '../status';
 import type { IWording } from '../words';
-import { shortName } from '../words';
+import { shortName, wordName } from '../words';
 import type { Clock } from './clock';
 import { useClock } from './clock';
+import { Name } from './name';
 import type { ILane, IMark, Kind } from './timeline';
 import { KINDS, makeLanes, makeMarks, markAt } from './timeline';
 
@@ -51,7 +52,9 @@ export function kindText(kind: Kind, trans: TranslationBundle): string {
 
 /** The time of the day at which something began. */
 function timeText(start: number, now: number): string {
-  return new Date(Date.now() - (now - start) * 1000).toLocaleTimeString();
+  return new Date(Date.now() - (now - start) * 1000).toLocaleTimeString([], {
+    hourCycle: 'h23'
+  });
 }
 
 /** What happened in the last minutes, as a picture and as a table. */
@@ -247,7 +250,7 @@ function Picture(props: IPictureProps): JSX.Element {
             title={name}
             data-chosen={group === lane?.group || undefined}
           >
-            {name.replace(/\.ipynb$/, '')}
+            <Name text={wordName(name)} end={4} />
           </div>
         ))}
       </div>
@@ -407,7 +410,9 @@ function Rows({ lanes, wording, clock }: ITableProps): JSX.Element {
         <tbody>
           {spans.slice(0, ROWS).map(({ name, span }) => (
             <tr key={span.id}>
-              <td title={name}>{name}</td>
+              <td title={name}>
+                <Name text={wordName(name)} end={6} />
+              </td>
               <td>{kindText(span.kind, trans)}</td>
               <td>{timeText(span.start, now)}</td>
               <td>

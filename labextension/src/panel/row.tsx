@@ -11,6 +11,7 @@ import { estimateText, intervalText, wishesText } from '../words';
 import { Actions, run } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
+import { Name } from './name';
 import { detailText, turnPercent, whereText } from './view';
 
 /** What the rows have in common; the same object until something of it changes. */
@@ -19,6 +20,8 @@ export interface IRowContext {
   commands: CommandRegistry;
   clock: Clock;
   settings: ISettings | null;
+  /** The numbers of the GPUs by their uuids, where there are several. */
+  gpus: ReadonlyMap<string, number> | null;
   /** Whether the viewer may act; the commands ask too, but nobody tells us when that changes. */
   mayAdjust: boolean;
 }
@@ -70,7 +73,7 @@ function GroupRow(props: IRowProps): JSX.Element {
           data-link={canOpen || undefined}
           onClick={canOpen ? () => run(commands, open) : undefined}
         >
-          {name}
+          <Name text={name} end={10} />
         </span>
         {current && (
           <span className="jp-GpuShare-current">{trans.__('this one')}</span>
@@ -97,7 +100,10 @@ function GroupRow(props: IRowProps): JSX.Element {
         </div>
       )}
       <div className="jp-GpuShare-detail">
-        <Counting clock={clock} text={now => detailText(group, wording, now)} />
+        <Counting
+          clock={clock}
+          text={now => detailText(group, wording, now, context.gpus)}
+        />
         <Wishes group={group} wording={wording} />
       </div>
       {group.state === 'running' && group.yields_in !== null && (

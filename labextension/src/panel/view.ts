@@ -227,22 +227,41 @@ function hostText(
   return swapped > 0 ? trans.__('%1 in host memory', size(swapped)) : '';
 }
 
-/** What a group does or waits for, and where its memory is. */
+/**
+ * What a group does or waits for, where its memory is, and on which GPU.
+ *
+ * @param gpus - The numbers of the GPUs by their uuids, where there are several.
+ */
 export function detailText(
   group: IGroup,
   wording: IWording,
-  now: number
+  now: number,
+  gpus: ReadonlyMap<string, number> | null = null
 ): string {
+  const { trans } = wording;
+  const parts: string[] = [];
   if (
     group.state === 'waiting' ||
     (group.state === 'moving' && group.reason !== null)
   ) {
-    return reasonText(group.reason, wording, Math.max(0, now - group.at));
+    const elapsed = Math.max(0, now - group.at);
+    parts.push(reasonText(group.reason, wording, elapsed));
+  } else {
+    parts.push(stateText(group, trans, now));
+    if (!isRunning(group)) {
+      parts.push(whereText(group, wording));
+    }
   }
-  const state = stateText(group, wording.trans, now);
-  return isRunning(group)
-    ? state
-    : wording.trans.__('%1 · %2', state, whereText(group, wording));
+  const numbers = group.gpus
+    .map(({ uuid }) => gpus?.get(uuid))
+    .filter((index): index is number => index !== undefined)
+    .sort((a, b) => a - b);
+  if (numbers.length > 0) {
+    parts.push(
+      trans._n('GPU\u00a0%2', 'GPUs\u00a0%2', numbers.length, numbers.join(', '))
+    );
+  }
+  return parts.join(' · ');
 }
 
 /** Where a group's memory is. */

@@ -232,6 +232,7 @@ describe('PanelContent', () => {
     });
     expect(textOf(second)).toContain('15 of 20 GiB in use');
     expect(screen.getAllByText('automatic')).toHaveLength(1);
+    expect(textOf(rowOf('train.ipynb'))).toContain('yields in 5 s · GPU 0');
   });
 
   it.each([
@@ -265,6 +266,13 @@ describe('PanelContent', () => {
       link
     );
     expect(screen.queryByRole('list')).toBeNull();
+  });
+
+  it('says a long name whole, though it is drawn in two parts', () => {
+    const name = 'segmentation_of_everything_version_12.ipynb';
+    setUp(makeStatus(makeGroup('a', { name })));
+    const [row] = rowsOf('Idle 1');
+    expect(textOf(row)).toContain(name);
   });
 
   it('says that it waits for the first answer, and then shows it', () => {
@@ -358,6 +366,35 @@ describe('actions', () => {
     commands.disabled.add(CommandIds.release);
     tell({ ...busy, groups: [{ ...running }] });
     expect(screen.queryByRole('button', { name: 'Release' })).toBeNull();
+  });
+
+  it('thaws what is frozen', () => {
+    const wishes = makeWishes({ frozen: true });
+    const { commands } = setUp(makeStatus(makeGroup('a', { wishes })));
+    fireEvent.click(screen.getByRole('button', { name: 'Thaw' }));
+    expect(commands.executed).toEqual([
+      [CommandIds.toggleFrozen, { group: 'a' }]
+    ]);
+  });
+
+  it('keeps the focus with a notebook that goes to another section', () => {
+    const { tell } = setUp(busy);
+    const release = within(rowOf('train.ipynb')).getByText('Release');
+    release.closest('button')!.focus();
+    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    const [now] = rowsOf('Idle 2');
+    expect(now?.contains(document.activeElement)).toBe(true);
+    expect(textOf(now)).toContain('train.ipynb');
+  });
+
+  it('takes no focus that went elsewhere', async () => {
+    const { tell } = setUp(busy);
+    const release = within(rowOf('train.ipynb')).getByText('Release');
+    release.closest('button')!.focus();
+    release.closest('button')!.blur();
+    await act(() => new Promise(resolve => setTimeout(resolve)));
+    tell({ ...busy, groups: [makeGroup('train')] });
+    expect(document.activeElement).toBe(document.body);
   });
 
   it('goes to the notebook by its name', () => {
@@ -477,9 +514,9 @@ describe('the timeline', () => {
     expect(
       rows.map(([name, what, , length, size]) => [name, what, length, size])
     ).toEqual([
-      ['train.ipynb', 'memory arriving', '2.0 s', '3 GiB'],
-      ['plots.ipynb', 'waiting', '40 s so far', ''],
-      ['train.ipynb', 'running', '30 s', '']
+      ['train', 'memory arriving', '2.0 s', '3 GiB'],
+      ['plots', 'waiting', '40 s so far', ''],
+      ['train', 'running', '30 s', '']
     ]);
   });
 
