@@ -222,6 +222,9 @@ class GpuShareProvisioner(LocalProvisioner):
         )
         launch["cmd"] = command
         self._shared = True
+        if environ.get("GPUSHARE_DISABLE") == "1":
+            # The interposer steps aside.
+            self._unshared = "opted_out", {}
 
     def _settings(self) -> tuple[bool, Settings]:
         """What the configuration and the kernelspec's metadata say; what they say wrongly is left out."""

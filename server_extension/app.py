@@ -80,7 +80,7 @@ class GpuShareExtension(ExtensionApp):
         events = self._events
         events.register_event_schema(SCHEMA)
         self.feed = Feed(events, self._state, self.log)
-        self._documents = Documents(self.serverapp.session_manager, self.send)
+        self._documents = Documents(self.serverapp.session_manager, self.send, self.log)
         self._wishes = Wishes()
         self._tasks = set()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from logging import Logger
 from typing import Any
 
 from jupyter_server.services.sessions.sessionmanager import SessionManager
@@ -23,9 +24,12 @@ class Documents:
         The server's session manager.
     send
         Sends a control request, if there is a scheduler to send it to.
+    log
+        For what goes wrong.
     """
 
-    def __init__(self, sessions: SessionManager, send: Send) -> None:
+    def __init__(self, sessions: SessionManager, send: Send, log: Logger) -> None:
+        self._log = log
         self._sessions = sessions
         self._send = send
         self._found: dict[str, list[dict[str, Any]]] = {}
@@ -39,8 +43,14 @@ class Documents:
         if now < self._good_until:
             return self._found
         self._good_until = now + FRESH
+        try:
+            sessions = await self._sessions.list_sessions()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            # Servers have session managers of their own; ours is but to name things.
+            self._log.debug("gpushare: the sessions are not known: %r", error)
+            return self._found
         found: dict[str, list[dict[str, Any]]] = {}
-        for session in await self._sessions.list_sessions():  # type: ignore[no-untyped-call]
+        for session in sessions:
             kernel_id = session["kernel"]["id"]
             document = {
                 "path": session["path"],

@@ -28,7 +28,7 @@ def unshared(
     found = {}
     for kernel_id in kernels.list_kernel_ids():
         kernel = kernels.get_kernel(kernel_id)
-        provisioner = kernel.provisioner
+        provisioner = getattr(kernel, "provisioner", None)
         if provisioner is None:
             continue
         if isinstance(provisioner, GpuShareProvisioner):
@@ -36,7 +36,7 @@ def unshared(
         elif kernel_id in before:
             why = "started_before", {}
         else:
-            name = _named(kernel.kernel_spec) or default or type(provisioner).__name__
+            name = _named(provisioner.kernel_spec) or default or type(provisioner).__name__
             why = "other_provisioner", {"provisioner": name}
         if why is not None:
             found[kernel_id] = why

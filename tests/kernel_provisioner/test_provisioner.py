@@ -34,7 +34,14 @@ SHIMS = [str(LIBRARIES / f"libgpushare{part}.so") for part in ("", "-alias", "-n
 
 def is_shared(kernel: Kernel) -> bool:
     environment = kernel.environment()
-    return "GPUSHARE_GROUP" in environment or "libgpushare" in environment.get("LD_PRELOAD", "")
+    shared = "GPUSHARE_GROUP" in environment or "libgpushare" in environment.get("LD_PRELOAD", "")
+    assert not (shared and unshared(kernel))
+    return shared
+
+
+def unshared(kernel: Kernel) -> tuple[str, dict[str, Any]] | None:
+    assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
+    return kernel.manager.provisioner.unshared
 
 
 async def test_a_kernel_is_a_client() -> None:
@@ -91,9 +98,14 @@ async def test_the_users_own_start_up_still_runs(
 
 async def test_a_kernelspec_opts_out(add_kernelspec: Callable[..., str]) -> None:
     async with started(add_kernelspec("out", metadata={"gpushare": {"enabled": False}})) as kernel:
-        assert isinstance(kernel.manager.provisioner, GpuShareProvisioner)
         assert not is_shared(kernel)
+        assert unshared(kernel) == ("opted_out", {})
         assert len(kernel.command()) == 5
+
+
+async def test_the_environment_opts_out() -> None:
+    async with started(env={**os.environ, "GPUSHARE_DISABLE": "1"}) as kernel:
+        assert unshared(kernel) == ("opted_out", {})
 
 
 async def test_a_kernelspec_opts_in(add_kernelspec: Callable[..., str]) -> None:
@@ -113,7 +125,7 @@ async def test_the_users_provisioner_wins(
     )
     async with started(named) as kernel:
         assert type(kernel.manager.provisioner) is LocalProvisioner
-        assert not is_shared(kernel)
+        assert "GPUSHARE_GROUP" not in kernel.environment()
 
 
 async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> None:
@@ -192,6 +204,7 @@ async def test_without_driver_there_is_no_preload(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(provisioner, "find_driver", lambda environ: None)
     async with started() as kernel:
         assert not is_shared(kernel)
+        assert unshared(kernel) is None, "there is nothing to share"
         assert "XLA_PYTHON_CLIENT_PREALLOCATE" not in kernel.environment()
         said = (await kernel.execute("%gpushare")).stream("stderr")
         assert "no CUDA driver was found" in said
@@ -210,6 +223,9 @@ async def test_a_fault_of_ours_does_not_cost_the_kernel(
     monkeypatch.setattr(provisioner, broken, fail)
     async with started() as kernel:
         assert not is_shared(kernel)
+        code, params = unshared(kernel) or ("", {})
+        assert code == "started_without_interposer"
+        assert "a fault of ours" in params["error"]
         assert (await kernel.execute("1 + 1")).data()["text/plain"] == "2"
     assert any("starts without sharing" in record.getMessage() for record in caplog.records)
 
@@ -255,6 +271,9 @@ async def test_a_kernel_that_dies_at_once_is_started_again_without(
         await manager.restart_kernel(now=True)
         await kernel.client.wait_for_ready(timeout=60)
         assert not is_shared(kernel)
+        code, params = unshared(kernel) or ("", {})
+        assert code == "started_without_interposer"
+        assert params["status"] != 0
     assert any("before its first heartbeat" in record.getMessage() for record in caplog.records)
 
 

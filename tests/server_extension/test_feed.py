@@ -64,6 +64,19 @@ def asked(
 
 
 @pytest.fixture
+def rest(extension: GpuShareExtension, eventually: Any) -> Callable[[], Awaitable[None]]:
+    """Return the function that waits until the server knows that nobody looks."""
+
+    async def wait() -> None:
+        async def rests() -> bool:
+            return extension.feed._task is None
+
+        await eventually(rests)
+
+    return wait
+
+
+@pytest.fixture
 def emitted(jp_serverapp: ServerApp, extension: GpuShareExtension) -> list[dict[str, Any]]:
     """Return the deltas that the server emits."""
     found = []
@@ -141,6 +154,7 @@ async def test_nobody_looks_and_nothing_is_asked_or_told(
     open_page: Open,
     asked: Counter[str],
     emitted: list[dict[str, Any]],
+    rest: Callable[[], Awaitable[None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feeds, "LOOK", 0.05)
@@ -155,7 +169,7 @@ async def test_nobody_looks_and_nothing_is_asked_or_told(
     assert asked["status"] > 1
     ended = await jp_fetch("gpushare", "api", "watchers", "a", method="DELETE")
     assert ended.code == 204
-    await asyncio.sleep(0.3)
+    await rest()
     asked.clear()
     emitted.clear()
     await scheduler.request("set", quantum=5.0)
@@ -167,21 +181,13 @@ async def test_nobody_looks_and_nothing_is_asked_or_told(
 async def test_a_page_that_does_not_come_back_is_forgotten(
     open_page: Open,
     scheduler: AsyncControlClient,
-    asked: Counter[str],
-    eventually: Any,
+    rest: Callable[[], Awaitable[None]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(feeds, "LOOK", 0.02)
-    monkeypatch.setattr(feeds, "REGISTRATION", 0.5)
-    sleeper = await open_page("sleeper")
-    assert sleeper.state["sequence"] > 0
-
-    async def quiet() -> bool:
-        before = asked.total()
-        await asyncio.sleep(0.2)
-        return asked.total() == before
-
-    await eventually(quiet)
+    with monkeypatch.context() as soon:
+        soon.setattr(feeds, "REGISTRATION", 0.3)
+        sleeper = await open_page("sleeper")
+    await rest()
     await scheduler.request("set", quantum=3.0)
     other = await open_page("other")
     await scheduler.request("set", quantum=4.0)
@@ -200,7 +206,8 @@ async def test_something_is_told_though_nothing_changes(
     monkeypatch.setattr(feeds, "BEAT", 0.4)
     page = await open_page()
     deltas = [await page.hear() for _ in range(8)]
-    assert any(delta["groups"] == delta["gpus"] == [] for delta in deltas)
+    said = ("set", "gpus", "groups", "removed", "spans", "samples")
+    assert any(not any(delta[name] for name in said) for delta in deltas)
     assert page.missed == []
 
 
