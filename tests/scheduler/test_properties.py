@@ -153,7 +153,8 @@ class World(RuleBasedStateMachine):
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
         wishes=st.lists(
-            st.sampled_from([{}, {"keep": True}, {"priority": "background"}]), max_size=len(GROUPS)
+            st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
+            max_size=len(GROUPS),
         ),
     )
     def start(
@@ -173,12 +174,17 @@ class World(RuleBasedStateMachine):
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)
         self.boot()
         for group, wish in zip(GROUPS, wishes, strict=False):
-            self.adjust_as(group, wish)
+            if "exclusive" not in wish:
+                self.adjust_as(group, wish)
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
             self.ask(process, GPUS[0], size * MIB, 0, 0)
             self.settle()
             self.submit_as(process)
+        for group, wish in zip(GROUPS[: len(footprints)], wishes, strict=False):
+            if "exclusive" in wish:
+                self.adjust_as(group, wish)
+                self.feed(ev.Cell(group, "begin", group, self.now, from_kernel=True))
 
     def boot(self) -> None:
         self.settings_at_boot = dict(self.settings)
@@ -356,6 +362,12 @@ class World(RuleBasedStateMachine):
             h.promised for c in self.core.clients.values() for h in c.holdings.values()
         )
         self.core.status(self.now)
+
+    @invariant()
+    def nobody_runs_who_is_frozen(self) -> None:
+        if hasattr(self, "core"):
+            for group in self.core.groups.values():
+                assert not group.wishes.frozen or group.lease is None or group.yielding
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
