@@ -16,8 +16,7 @@ import React from 'react';
 
 import { IDocuments } from './documents';
 import { formatBytes } from './format';
-import { detailsOf } from './notebook/chip';
-import { waitText, wordingOf } from './notebook/words';
+import { detailsOf, waitText, wordingOf } from './notebook/words';
 import type { IGroup, IStatus } from './status';
 import { isRunning, memoryOf } from './status';
 import { CommandIds, IGpuShareModel } from './tokens';

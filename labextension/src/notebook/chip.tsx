@@ -5,21 +5,11 @@ import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import React from 'react';
 
 import type { IGroup, IUnshared } from '../status';
-import { memoryOf } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import {
-  intervalText,
-  memoryText,
-  placeText,
-  reasonText,
-  stateName,
-  stateText,
-  unsharedText,
-  wishesText
-} from '../words';
+import { placeText, stateName, unsharedText } from '../words';
 import { markOf, Shape } from './shape';
-import { nameIn, waitText } from './words';
+import { detailsOf, nameIn } from './words';
 
 /** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
 export interface IChipState {
@@ -28,37 +18,6 @@ export interface IChipState {
   wording: IWording;
   /** The scheduler's clock. */
   now: number;
-}
-
-/** What the chip says when one points at it: a line for each thing to know. */
-export function detailsOf(
-  group: IGroup,
-  wording: IWording,
-  now: number
-): string {
-  const { trans } = wording;
-  const elapsed = now - group.at;
-  const { resident, swapped } = memoryOf(group);
-  const lines = [memoryText(resident, swapped, wording)];
-  if (group.state === 'waiting') {
-    lines.unshift(
-      waitText(group, trans, now),
-      reasonText(group.reason, wording, elapsed)
-    );
-    if (group.estimate) {
-      lines.splice(
-        1,
-        0,
-        trans.__(
-          'Nine of ten such waits end in %1.',
-          intervalText(group.estimate, elapsed)
-        )
-      );
-    }
-  } else {
-    lines.unshift(stateText(group, trans, now));
-  }
-  return [...lines, ...wishesText(group.wishes, wording)].join('\n');
 }
 
 function Chip(props: {

@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type {
-  JupyterFrontEnd,
-  JupyterFrontEndPlugin
-} from '@jupyterlab/application';
 import type { Cell } from '@jupyterlab/cells';
-import type { NotebookPanel } from '@jupyterlab/notebook';
-import { INotebookTracker, NotebookActions } from '@jupyterlab/notebook';
+import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
+import { NotebookActions } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import { MessageLoop } from '@lumino/messaging';
 import { Signal } from '@lumino/signaling';
 
-import { IDocuments } from '../documents';
-import { IGpuShareModel } from '../tokens';
+import type { IDocuments } from '../documents';
+import type { IGpuShareModel } from '../tokens';
 import { NotebookPart } from './part';
 import { wordingOf } from './words';
 
@@ -150,7 +145,7 @@ export class NotebookParts implements IDisposable {
   }
 
   /** Whether the state is one of the time since the page is seen. */
-  private _fresh = false;
+  private _fresh = !document.hidden;
   private _isDisposed = false;
   private _leaving = 0;
   private _look: IDisposable | null = null;
@@ -168,28 +163,3 @@ export namespace NotebookParts {
     trans: TranslationBundle;
   }
 }
-
-export const notebookPlugin: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter-gpushare:notebook',
-  description:
-    'Shows in each notebook whether it runs on the GPU, waits for it, or has waited.',
-  autoStart: true,
-  requires: [IGpuShareModel, IDocuments],
-  optional: [INotebookTracker, ITranslator],
-  activate: (
-    app: JupyterFrontEnd,
-    model: IGpuShareModel,
-    documents: IDocuments,
-    notebooks: INotebookTracker | null,
-    translator: ITranslator | null
-  ): void => {
-    if (notebooks) {
-      new NotebookParts({
-        model,
-        documents,
-        commands: app.commands,
-        trans: (translator ?? nullTranslator).load('jupyter_gpushare')
-      }).connect(notebooks);
-    }
-  }
-};

@@ -88,10 +88,10 @@ export class NotebookPart implements IDisposable {
       : next;
   }
 
-  /** Take away what is told of earlier runs of a cell. */
+  /** Take away what is told of runs of a cell that are over. */
   forget(cell: Cell): void {
     for (const [id, strip] of this._strips) {
-      if (strip.cell === cell) {
+      if (strip.cell === cell && !this._open.has(id)) {
         this._remove(id);
       }
     }

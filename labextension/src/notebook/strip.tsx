@@ -87,7 +87,7 @@ export function waitingStrip(
       .join('\n'),
     actions: holder ? actionsOf(holder, name, wording) : [],
     announcement: name
-      ? trans.__('%1 %2 has it.', announcement, name)
+      ? trans.__('This cell waits for the GPU. %1 has it.', name)
       : announcement
   };
 }

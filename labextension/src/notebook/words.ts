@@ -3,9 +3,19 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import type { IDocuments } from '../documents';
 import type { IGroup, IStatus } from '../status';
+import { memoryOf } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IWording, Names } from '../words';
-import { estimateText, placeText, wordName } from '../words';
+import {
+  estimateText,
+  intervalText,
+  memoryText,
+  placeText,
+  reasonText,
+  stateText,
+  wishesText,
+  wordName
+} from '../words';
 
 /** How things are worded now; names are looked for only if something is named. */
 export function wordingOf(
@@ -38,6 +48,37 @@ export function waitText(
         estimateText(group.estimate, trans, now - group.at)
       )
     : place;
+}
+
+/** How a group stands: a line for each thing to know. */
+export function detailsOf(
+  group: IGroup,
+  wording: IWording,
+  now: number
+): string {
+  const { trans } = wording;
+  const elapsed = now - group.at;
+  const { resident, swapped } = memoryOf(group);
+  const lines = [memoryText(resident, swapped, wording)];
+  if (group.state === 'waiting') {
+    lines.unshift(
+      waitText(group, trans, now),
+      reasonText(group.reason, wording, elapsed)
+    );
+    if (group.estimate) {
+      lines.splice(
+        1,
+        0,
+        trans.__(
+          'Nine of ten such waits end in %1.',
+          intervalText(group.estimate, elapsed)
+        )
+      );
+    }
+  } else {
+    lines.unshift(stateText(group, trans, now));
+  }
+  return [...lines, ...wishesText(group.wishes, wording)].join('\n');
 }
 
 /** The group that another one waits for: who has the GPU, not who merely comes before it. */

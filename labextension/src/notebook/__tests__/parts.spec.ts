@@ -232,6 +232,15 @@ describe('The strip', () => {
     expect(strip()).toBeNull();
   });
 
+  it('stays while the cell waits, even if one has asked to run it again', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    await run(panel, 0);
+    await settle(() => panel.execute(0, 'again'));
+    await tell(makeWaiting('plots', 2), holder());
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+  });
+
   it('goes after some minutes', async () => {
     await open('plots');
     const last_cell = { msg_id: 'plots-cell', waited: 0.25, ran: 0.8 };
