@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 #: Of so many waits at each place, and so many stints of each group, is learned.
 WAITS, STINTS = 200, 16
 #: How far off walks are taken to be until enough is known, in standard deviations: wide.
-PRIOR = (-3.0, -2.0, -1.2, -0.7, -0.3, 0.0, 0.2, 0.5, 1.0, 1.6, 2.5, 4.0, 6.0)
+PRIOR = (-3.0, -2.4, -1.8, -1.2, -0.7, -0.3, 0.0, 0.1, 0.3, 0.6, 1.0, 1.8, 3.0)
 #: Chance that a group goes on after a pause until it is known, and how much each pause counts for that.
 DOUBT = 0.1
 #: Share of the waits that fall outside on either side.
@@ -42,6 +42,7 @@ FINEST = 0.005
 #: Forecasts are of a class each: by the place, from 0 to the later ones; and, since they wait for nothing but the
 #: machine, those that are to be served within so many seconds.
 LATER, AT_ONCE, SOON = 2, 3, 0.1
+TYPICAL, PART = 0.05, 0.6
 #: Nor more certain than this part of itself.
 COARSE = 0.1
 
@@ -82,17 +83,35 @@ class Shown:
     kind: int
 
 
+class Way(NamedTuple):
+    """When a group makes way, and for how much."""
+
+    mean: float
+    #: Breaks ties.
+    number: int
+    variance: float
+    size: int
+    group: Group
+    #: It is what it has now, and not what it will have when it is served.
+    now: bool
+
+
 @dataclass(slots=True)
 class Room:
     """The walk's idea of one GPU."""
 
+    gpu: Gpu
     free: int
-    #: Who makes way when, earliest first: mean, a number that breaks ties, variance, bytes, group.
-    ways: list[tuple[float, int, float, int, Group]]
+    #: Who makes way when, earliest first.
+    ways: list[Way]
     #: When the last one in the queue is served; and when its memory is in, from when room is made for another.
     served: Time = NOW
     filled: float = 0.0
+    #: How many are served before.
     place: int = 0
+    #: Who is served and not where it is now; and what the others lose that wait, in bytes.
+    moved: set[str] = field(default_factory=set)
+    lost: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -101,13 +120,21 @@ class Residuals:
 
     ordered: list[float] = field(default_factory=lambda: list(PRIOR))
     recent: deque[float] = field(default_factory=lambda: deque(PRIOR))
+    #: By how many seconds they are off, lately.
+    typical: float = 0.0
 
-    def add(self, value: float) -> None:
-        """Take in one more, in standard deviations."""
+    def add(self, off: float, deviation: float) -> None:
+        """Take in by how many seconds one more was off, and its standard deviation."""
+        self.typical += (abs(off) - self.typical) * TYPICAL
+        value = off / deviation
         insort(self.ordered, value)
         self.recent.append(value)
         if len(self.recent) > WAITS:
             del self.ordered[bisect_left(self.ordered, self.recent.popleft())]
+
+    def interval(self) -> tuple[float, float, float]:
+        """Return the ends and the middle of the interval."""
+        return self.quantile(TAIL), self.quantile(0.5), self.quantile(1 - TAIL)
 
     def quantile(self, part: float) -> float:
         """Return what this part of them stays under."""
@@ -127,6 +154,9 @@ class Forecast:
         self._persistence: dict[str, float] = {}
         self._waits: dict[str, Shown | None] = {}
         self._residuals = tuple(Residuals() for _ in range(AT_ONCE + 1))
+        #: How long a group will use the GPU when it is served, under this quantum.
+        self._expected: dict[str, Time] = {}
+        self._quantum: object = None
         #: Somebody waits for whom nothing was forecast yet.
         self.due = False
 
@@ -135,6 +165,7 @@ class Forecast:
     def see(self, seen: Glimpse) -> None:
         """Take in how a group stands."""
         group = seen.group
+        self._expected.pop(group, None)
         if seen.left:
             self._stints.pop(group, None)
             self._lengths.pop(group, None)
@@ -151,7 +182,7 @@ class Forecast:
         # Whoever has no lease now was cancelled.
         if shown is not None and seen.leased:
             off = seen.time - shown.at - shown.walk.mean
-            self._residuals[shown.kind].add(off / math.sqrt(shown.walk.variance))
+            self._residuals[shown.kind].add(off, math.sqrt(shown.walk.variance))
 
     def _see_stint(self, seen: Glimpse) -> None:
         group, stint = seen.group, self._stints.get(seen.group)
@@ -188,96 +219,94 @@ class Forecast:
     def estimates(self, core: Core, now: float) -> dict[str, Estimate]:
         """Return what can be said about those that wait, by group."""
         self.due = False
+        if core.quantum != self._quantum:
+            self._quantum = core.quantum
+            self._expected.clear()
+        intervals = [one.interval() for one in self._residuals]
         found: dict[str, Estimate] = {}
+        before: dict[str, float] = {}
         for wait, walk, kind in self._walk(core, now):
             group = wait.group.id
             if group in found:
                 continue
-            if group in self._waits and self._waits[group] is None:
+            if self._waits.get(group, walk) is None:
                 self._waits[group] = Shown(now, walk, kind)
-            found[group] = self._estimate(walk, self._residuals[kind])
+            # One that is behind others is not said to be served first, though it may be.
+            least = max((before.get(uuid, 0.0) for uuid in core.uuids(wait)), default=0.0)
+            found[group] = one = _estimate(walk, intervals[kind], least)
+            for uuid in core.uuids(wait):
+                before[uuid] = one.seconds
         return found
-
-    def _estimate(self, walk: Time, residuals: Residuals) -> Estimate:
-        deviation = math.sqrt(walk.variance)
-        low, seconds, high = (
-            max(0.0, walk.mean + residuals.quantile(part) * deviation)
-            for part in (TAIL, 0.5, 1 - TAIL)
-        )
-        # To hundredths of a second, outwards: nobody sees less.
-        return Estimate(round(seconds, 2), math.floor(low * 100) / 100, math.ceil(high * 100) / 100)
 
     def _walk(self, core: Core, now: float) -> list[tuple[Wait, Time, int]]:
         """Return when those that wait are served, as far as can be said, and the class of each forecast."""
         rooms: dict[str, Room] = {}
-        lost: dict[tuple[str, str], int] = {}
         found: list[tuple[Wait, Time, int]] = []
         for wait in core.queue:
             if wait.frozen:
                 continue
-            gpus = [core.gpus[uuid] for uuid in core.uuids(wait)]
-            for gpu in gpus:
-                if gpu.uuid not in rooms:
-                    rooms[gpu.uuid] = self._room(core, gpu, wait, now)
-            on = [(gpu, rooms[gpu.uuid]) for gpu in gpus]
-            served = self._serve(core, wait, on, lost, now)
+            on = []
+            for uuid in core.uuids(wait):
+                room = rooms.get(uuid)
+                if room is None:
+                    room = rooms[uuid] = self._room(core, core.gpus[uuid], wait, now)
+                on.append(room)
+            served = self._serve(core, wait, on, now)
             if served is None:
                 continue
-            place = max((room.place for _, room in on), default=0)
-            for _, room in on:
+            place = 0
+            for room in on:
+                place = max(place, room.place)
                 room.place += 1
-            deviation = max(FINEST, COARSE * served.mean)
+            kind = AT_ONCE if served.mean < SOON else min(place, LATER)
+            deviation = max(FINEST, COARSE * served.mean, PART * self._residuals[kind].typical)
             walk = Time(served.mean, served.variance + deviation * deviation)
-            found.append((wait, walk, AT_ONCE if served.mean < SOON else min(place, LATER)))
+            found.append((wait, walk, kind))
         return found
 
-    def _serve(
-        self,
-        core: Core,
-        wait: Wait,
-        rooms: list[tuple[Gpu, Room]],
-        lost: dict[tuple[str, str], int],
-        now: float,
-    ) -> Time | None:
+    def _serve(self, core: Core, wait: Wait, rooms: list[Room], now: float) -> Time | None:
         """Return when one that waits is served; None if it cannot be said."""
         group = wait.group
+        alone = core.anti_thrash == "on" and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
-        for gpu, room in rooms:
-            need = _need(core, wait, gpu, lost)
-            if core.anti_thrash == "on" and wait.grow is None:
-                # One at a time: whoever is there has to go.
-                need = room.free + sum(way[3] for way in room.ways if way[4] is not group)
+        needs = []
+        for room in rooms:
+            need = _need(core, wait, room)
+            needs.append(need)
             served = max(served, room.served)
-            if need > room.free:
-                served = max(served, Time(room.filled, 0.0))
-            own: list[tuple[float, int, float, int, Group]] = []
-            while need > room.free and room.ways:
+            if need > room.free and room.filled > served.mean:
+                served = Time(room.filled, 0.0)
+            own = None
+            while room.ways and (alone or need > room.free):
                 way = heapq.heappop(room.ways)
-                if way[4] is group and wait.grow is None:
-                    own.append(way)
-                    continue
-                room.free += way[3]
-                served = max(served, Time(way[0], way[2]))
-                if way[4].wait is not None and way[4].lease is None:
-                    key = (way[4].id, gpu.uuid)
-                    lost[key] = lost.get(key, 0) + way[3]
+                if way.group is group and wait.grow is None:
+                    own = way
+                elif not (way.now and way.group.id in room.moved):
+                    room.free += way.size
+                    served = max(served, Time(way.mean, way.variance))
+                    if way.now and way.group.wait is not None:
+                        room.lost[way.group.id] = way.size
             if need > room.free:
-                for way in own:
-                    heapq.heappush(room.ways, way)
+                if own is not None:
+                    heapq.heappush(room.ways, own)
                 return None
-        stint = self._stint(core, group)
-        for gpu, room in rooms:
-            need = _need(core, wait, gpu, lost)
+        for room, need in zip(rooms, needs, strict=True):
             room.free -= need
             room.served = served
-            room.filled = served.mean + max(0, need) / gpu.bandwidth
+            room.filled = served.mean + max(0, need) / room.gpu.bandwidth
             if wait.grow is None:
-                share = group.shares[gpu.uuid]
-                room.ways = [way for way in room.ways if way[4] is not group]
-                heapq.heapify(room.ways)
-                until = Time(served.mean + stint.mean, served.variance + stint.variance)
+                room.moved.add(group.id)
+                stint = self._stint(core, group)
                 heapq.heappush(
-                    room.ways, (until.mean, -group.number, until.variance, share.goal, group)
+                    room.ways,
+                    Way(
+                        served.mean + stint.mean,
+                        -group.number,
+                        served.variance + stint.variance,
+                        group.shares[room.gpu.uuid].goal,
+                        group,
+                        now=False,
+                    ),
                 )
         return served
 
@@ -285,12 +314,13 @@ class Forecast:
         """Return how things stand on one GPU, and who will make way when for the first that waits."""
         ways = []
         for share in gpu.shares.values():
-            size, when = self._way(core, share, wait, now)
-            if size > 0:
+            size = share.resident + share.arriving
+            if size or share.group.lease is not None:
+                size, when = self._way(core, share, wait, now)
                 group = share.group
-                ways.append((when.mean, group.number, when.variance, size, group))
+                ways.append(Way(when.mean, group.number, when.variance, size, group, now=True))
         heapq.heapify(ways)
-        return Room(gpu.free - gpu.owed + gpu.leaving, ways)
+        return Room(gpu, gpu.free - gpu.owed + gpu.leaving, ways)
 
     def _way(self, core: Core, share: Share, wait: Wait, now: float) -> tuple[int, Time]:
         group = share.group
@@ -316,26 +346,37 @@ class Forecast:
 
     def _stint(self, core: Core, group: Group) -> Time:
         """Return how long a group will use the GPU once it is served."""
-        return self._left(group, 0.0, core.quantum_of(group) + core.move_cost(group))
+        found = self._expected.get(group.id)
+        if found is None:
+            last = core.quantum_of(group) + core.move_cost(group)
+            found = self._expected[group.id] = self._left(group, 0.0, last)
+        return found
 
     def _left(self, group: Group, elapsed: float, last: float) -> Time:
         """Return for how long a group will go on after so many seconds, at most until ``last``."""
         lengths: Sequence[float] = self._lengths.get(group.id, ())
-        # One that has not ended yet may go on for as long as it may.
-        left = [last, *(min(one - elapsed, last) for one in lengths if one > elapsed)]
-        mean = sum(left) / len(left)
-        variance = sum((one - mean) ** 2 for one in left) / len(left)
-        if len(left) < 3:
-            variance += (last / 3) ** 2
+        left = [min(one - elapsed, last) for one in lengths if one > elapsed]
+        # One that has not ended yet may go on for as long as it may: the less likely, the more is known.
+        doubt = 1.0 / (1 + len(left))
+        mean = (sum(left) + doubt * last) / (len(left) + doubt)
+        variance = sum((one - mean) ** 2 for one in left) + doubt * (last - mean) ** 2
+        variance = variance / (len(left) + doubt) + doubt * (last / 3) ** 2
         return Time(mean, variance)
 
 
-def _need(core: Core, wait: Wait, gpu: Gpu, lost: dict[tuple[str, str], int]) -> int:
+def _estimate(walk: Time, interval: tuple[float, float, float], least: float) -> Estimate:
+    deviation = math.sqrt(walk.variance)
+    low, seconds, high = (max(0.0, walk.mean + part * deviation) for part in interval)
+    # To hundredths of a second, outwards: nobody sees less.
+    seconds = max(round(seconds, 2), least)
+    return Estimate(seconds, math.floor(low * 100) / 100, max(math.ceil(high * 100) / 100, seconds))
+
+
+def _need(core: Core, wait: Wait, room: Room) -> int:
     """Return the room that it will need: what leaves the GPU by then has to come back."""
-    need = core.need(wait, gpu)
+    need = core.need(wait, room.gpu)
     if wait.grow is None:
-        share = wait.group.shares[gpu.uuid]
-        need += share.evicting + lost.get((wait.group.id, gpu.uuid), 0)
+        need += wait.group.shares[room.gpu.uuid].evicting + room.lost.get(wait.group.id, 0)
     return need
 
 

@@ -136,13 +136,9 @@ class Requests:
 
     def _op_adjust(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         wishes = _wishes(request)
+        # An id that nobody has yet may well be the beginning of another's.
         later = _flag(request, "later") or False
-        group = _string(request, "group")
-        try:
-            group = self._server.core.find_group(group)
-        except LookupError as error:
-            if not later:
-                raise RequestError(str(error)) from None
+        group = _string(request, "group") if later else self._find(request)
         try:
             self._server.handle(ev.Adjust(group, **wishes, later=later))
         except ValueError as error:

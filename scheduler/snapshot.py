@@ -25,8 +25,12 @@ def status(
     explainer = reasons.Explainer(core, now)
     ledger, estimates = ledger or Ledger(), estimates or {}
     places: dict[str, tuple[int | None, Wait | None]] = {}
+    first: dict[str, Wait] = {}
     for place, wait in enumerate(core.queue, 1):
         places.setdefault(wait.group.id, (place, wait))
+        if not wait.frozen:
+            for uuid in core.uuids(wait):
+                first.setdefault(uuid, wait)
     return {
         "time": now,
         "settings": {
@@ -43,6 +47,7 @@ def status(
         "groups": [
             {
                 **_group(core, g, places.get(g.id, (None, None)), explainer, now),
+                "yields_in": _yields_in(core, g, first, now),
                 "estimate": None if (found := estimates.get(g.id)) is None else found._asdict(),
                 "cell": _cell(g, ledger, now),
                 "last_cell": ledger.last_cell(g.id),
@@ -82,8 +87,6 @@ def _group(
     now: float,
 ) -> dict[str, Any]:
     position, wait = place
-    contended = any(c.contended for c in group.clients.values())
-    running = group.lease is not None and group.busy and not group.yielding
     return {
         "id": group.id,
         "name": group.name,
@@ -92,12 +95,23 @@ def _group(
         "since": group.since,
         "position": position,
         "reason": reasons.filling(core, group) if wait is None else explainer.reason(wait),
-        "yields_in": max(0.0, core.quantum_end(group) - now) if running and contended else None,
         "wishes": _wishes(group.wishes),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "totals": _totals(group, wait, now),
     }
+
+
+def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) -> float | None:
+    if group.lease is None or not group.busy or group.yielding:
+        return None
+    if not any(c.contended for c in group.clients.values()):
+        return None
+    # On several GPUs, or if it waits itself, the core has to look for whom it yields to.
+    wait = first.get(next(iter(group.shares))) if len(group.shares) == 1 else None
+    if wait is not None and wait.group is group:
+        wait = None
+    return max(0.0, core.quantum_end(group, wait) - now)
 
 
 def _wishes(wishes: Wishes) -> dict[str, Any]:

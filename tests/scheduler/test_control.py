@@ -106,6 +106,51 @@ def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
         control.request("cancel", group="unknown")
 
 
+def test_wishes_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
+    with (
+        scheduler.client("kernel-1", name="a.ipynb"),
+        scheduler.client("kernel-2", name="b.ipynb"),
+        scheduler.control() as control,
+    ):
+        answer = control.request("adjust", group="b.ipynb", priority="background", limit=3 * GIB)
+        assert answer["group"] == "kernel-2"
+        wishes = {"keep": False, "frozen": False, "exclusive": False}
+        wishes |= {"priority": "background", "limit": 3 * GIB}
+        assert answer["wishes"] == state(scheduler, "kernel-2")["wishes"] == wishes
+        assert control.request("adjust", group="kernel-2", limit=0)["wishes"]["limit"] == 0
+        assert state(scheduler, "kernel-1")["wishes"]["priority"] == "interactive"
+        with pytest.raises(ControlError, match="several"):
+            control.request("adjust", group="kernel-", keep=True)
+        events = control.request("history")["events"]
+        assert [e["wishes"]["limit"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
+
+
+def test_wishes_wait_for_a_kernel_that_is_not_there_yet(scheduler: Scheduler) -> None:
+    with scheduler.client("kernel-10"), scheduler.control() as control:
+        control.request("adjust", group="kernel-1", keep=True, later=True)
+        answer = control.request("adjust", group="kernel-1", frozen=True, later=True)
+        assert answer["group"] == "kernel-1"
+        assert (answer["wishes"]["keep"], answer["wishes"]["frozen"]) == (True, True)
+        with scheduler.client("kernel-1") as client:
+            assert state(scheduler, "kernel-1")["wishes"] == answer["wishes"]
+            client.request()
+            until(lambda: state(scheduler, "kernel-1")["state"] == "waiting")
+            group = state(scheduler, "kernel-1")
+            assert (group["reason"]["code"], group["estimate"]) == ("frozen", None)
+
+
+def test_an_estimate_is_given_while_one_waits(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.client("b") as b:
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        until(lambda: state(scheduler, "b").get("state") == "waiting")
+        found = state(scheduler, "b")["estimate"]
+        assert 0 <= found["low"] <= found["seconds"] <= found["high"]
+        assert state(scheduler, "a")["estimate"] is None
+
+
 def test_the_totals_have_what_goes_on(scheduler: Scheduler) -> None:
     with scheduler.client("a") as a, scheduler.client("b") as b:
         a.grow(6 * GIB)

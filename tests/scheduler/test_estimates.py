@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Estimates of waits: what they learn, what they never say, and how many waits they are right about."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import invariant
+
+from jupyter_gpushare.benchmarks import estimates as bench
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.estimates import Estimate, Forecast
+from jupyter_gpushare.scheduler.timeline import Ledger, Timeline, glimpse
+from tests.scheduler import test_properties
+from tests.scheduler.test_core import Machine, Process
+
+
+class Watched(Machine):
+    """A machine whose groups are watched, as the server does."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.ledger, self.forecast = Ledger(), Forecast()
+        super().__init__(**settings)
+
+    def do(self, event: ev.Event) -> list[ev.Decision]:
+        found = super().do(event)
+        for group in list(self.core.groups):
+            self.forecast.see(self.ledger.see(glimpse(self.core, group, self.now)))
+        if self.forecast.due:
+            self.estimates()
+        return found
+
+    def estimates(self) -> dict[str, Estimate]:
+        return self.forecast.estimates(self.core, self.now)
+
+    def hand_over(self, holder: Process, waiter: Process) -> None:
+        """The holder gives its lease back, and the waiter is served."""
+        for order in [*holder.release(), *self.sleep(0.02)]:
+            if isinstance(order, ev.Evict):
+                holder.evict(order)
+        assert waiter.state == "moving"
+        waiter.restore()
+
+
+def two(**settings: Any) -> tuple[Watched, Process, Process]:
+    machine = Watched(**settings)
+    return machine, machine.runs("a", 75), machine.process("b", 60)
+
+
+def test_at_first_it_reckons_with_the_quantum() -> None:
+    m, _, b = two()
+    b.request()
+    found = m.estimates()["b"]
+    assert 20 < found.seconds <= 30
+    assert found.low < 15
+    assert found.high > 30
+
+
+def test_it_learns_how_long_a_holder_uses_the_gpu() -> None:
+    m, a, b = two()
+    for _ in range(12):
+        for holder, waiter in ((a, b), (b, a)):
+            m.sleep(1.0)
+            waiter.request()
+            m.sleep(1.0)
+            assert any(isinstance(d, ev.Revoke) for d in holder.end())
+            m.hand_over(holder, waiter)
+    m.sleep(1.0)
+    b.request()
+    found = m.estimates()["b"]
+    # All its cells took 2 s, of which one has passed.
+    assert 0.5 < found.seconds < 2
+    assert found.low < 1.0 < found.high < 20
+    m.sleep(20.0)
+    # Longer than ever: it may take its whole quantum.
+    assert m.estimates()["b"].high > 5
+
+
+def test_who_is_behind_waits_longer() -> None:
+    m, _, b = two()
+    b.request()
+    for name in ("c", "d", "e"):
+        m.process(name, 60).request()
+    found = m.estimates()
+    order = [found[name] for name in ("b", "c", "d", "e")]
+    assert [one.seconds for one in order] == sorted(one.seconds for one in order)
+    assert order[3].seconds > order[0].seconds + 30
+
+
+def test_who_fits_beside_the_one_before_waits_no_longer() -> None:
+    m, _, b = two()
+    b.request()
+    m.process("c", 30).request()
+    found = m.estimates()
+    assert found["c"].seconds == found["b"].seconds
+
+
+@pytest.mark.parametrize("change", [{"frozen": True}, None])
+def test_nothing_is_said_where_nothing_can_be_said(change: dict[str, Any] | None) -> None:
+    m, _, b = two()
+    b.request()
+    assert "b" in m.estimates()
+    if change:
+        m.do(ev.Adjust("b", **change))
+    else:
+        m.foreign = 50 << 30
+        m.do(m.reading())
+    assert m.group("b")["reason"]["code"] in ("frozen", "foreign_use")
+    assert "b" not in m.estimates()
+
+
+def test_a_wait_that_was_cancelled_teaches_nothing() -> None:
+    m, _, b = two()
+    b.request()
+    before = m.estimates()["b"]
+    for _ in range(50):
+        m.do(ev.Cancel("b"))
+        b.request()
+    assert m.estimates()["b"] == before
+
+
+def test_being_right_makes_the_interval_narrower() -> None:
+    m, a, b = two(quantum=10.0)
+    widths = []
+    for _ in range(40):
+        b.request()
+        found = m.estimates()[b.group]
+        widths.append(found.high - found.low)
+        # Always the whole quantum.
+        assert any(isinstance(d, ev.Revoke) for d in m.sleep(10.0))
+        m.hand_over(a, b)
+        a, b = b, a
+    assert widths[-1] < widths[0] / 2
+
+
+@pytest.mark.parametrize("mix", bench.MIXES)
+def test_nine_of_ten_waits_are_within(mix: str) -> None:
+    found = bench.waits(mix, seconds=1500.0, seed=7)
+    assert len(found) > 30
+    assert sum(one.inside for one in found) >= 0.8 * len(found)
+    # And not because the interval says nothing.
+    assert all(one.shown.high < 600 for one in found)
+
+
+class World(test_properties.World):
+    """All that can happen to the core, watched as the server watches it."""
+
+    def boot(self) -> None:
+        self.ledger, self.forecast, self.timeline = Ledger(), Forecast(), Timeline(self.now)
+        self.known: set[str] = set()
+        super().boot()
+
+    def feed(self, event: ev.Event) -> None:
+        super().feed(event)
+        for group in self.known | self.core.groups.keys():
+            seen = self.ledger.see(glimpse(self.core, group, self.now))
+            self.timeline.see(seen)
+            self.forecast.see(seen)
+        self.known = set(self.core.groups)
+
+    @invariant()
+    def estimates_make_sense(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        waiting = {wait.group.id for wait in self.core.queue if not wait.frozen}
+        for group, found in self.forecast.estimates(self.core, self.now).items():
+            assert group in waiting
+            assert 0 <= found.low <= found.seconds <= found.high < math.inf
+
+    @invariant()
+    def the_timeline_shows_what_is(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        spans = self.timeline.since(0, self.now)["spans"]
+        assert all(s["end"] is None or s["start"] <= s["end"] <= self.now for s in spans)
+        busy = {g.id for g in self.core.groups.values() if g.busy}
+        waiting = {w.group.id for w in self.core.queue if w.logged}
+        for kind, groups in (("burst", busy), ("wait", waiting)):
+            opened = [s["group"] for s in spans if s["kind"] == kind and s["end"] is None]
+            assert sorted(opened) == sorted(groups)
+
+
+World.TestCase.settings = settings(
+    max_examples=40,
+    stateful_step_count=50,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestWorld = World.TestCase
