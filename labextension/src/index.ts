@@ -155,12 +155,19 @@ const panelPlugin: JupyterFrontEndPlugin<void> = {
     const place = (): void => {
       if (side !== model.preferences.side) {
         side = model.preferences.side;
-        shell.add(panel, side, { rank: 600, type: 'GPU sharing' });
+        if (!Array.from(shell.widgets(side)).includes(panel)) {
+          shell.add(panel, side, { rank: 600, type: 'GPU sharing' });
+        }
       }
     };
     place();
     model.changed.connect(place);
     restorer?.add(panel, panel.id);
+    void app.restored.then(() => {
+      // The layout that was restored may be from before people chose another side.
+      side = null;
+      place();
+    });
     commands.addCommand(CommandIds.openPanel, {
       label: trans.__('Show GPU Sharing'),
       caption: trans.__('Show who runs and who waits on the GPU'),
