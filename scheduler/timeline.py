@@ -6,9 +6,12 @@ Both are told how a group stands after each event that concerns it, and find out
 
 from __future__ import annotations
 
+import json
 from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from .protocol import Encoded
 
 if TYPE_CHECKING:
     from .core import Core
@@ -97,7 +100,9 @@ class Timeline:
         self._open: dict[tuple[str, SpanKind], Span] = {}
         #: The last move of each group on each GPU.
         self._moves: dict[tuple[str, str], Span] = {}
-        self._samples: deque[tuple[int, tuple[float, str, int]]] = deque()
+        #: What has ended is encoded once, and not whenever somebody asks for all of it.
+        self._texts: dict[int, str] = {}
+        self._samples: deque[tuple[int, float, str]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
     def see(self, seen: Glimpse) -> None:
@@ -134,26 +139,26 @@ class Timeline:
             return
         self._levels[gpu] = (time, percent)
         self.version += 1
-        self._samples.append((self.version, (time, gpu, percent)))
+        self._samples.append((self.version, time, _encode((time, gpu, percent))))
 
     def since(self, version: int, now: float) -> dict[str, Any]:
         """Return what has changed since a version (0: all), as docs/lab.md describes it."""
         self._forget(now)
-        spans: list[Span] = []
+        spans = []
         for number in reversed(self._changed):
             if self._changed[number] <= version:
                 break
-            spans.append(self._spans[number])
-        samples: list[tuple[float, str, int]] = []
-        for changed, sample in reversed(self._samples):
+            spans.append(self._texts.get(number) or _encode(self._spans[number]))
+        samples = []
+        for changed, _, text in reversed(self._samples):
             if changed <= version:
                 break
-            samples.append(sample)
+            samples.append(text)
         return {
             "version": self.version,
             "start": self._start,
-            "spans": spans[::-1],
-            "samples": samples[::-1],
+            "spans": Encoded(f"[{','.join(reversed(spans))}]"),
+            "samples": Encoded(f"[{','.join(reversed(samples))}]"),
         }
 
     def _update(self, seen: Glimpse, kind: SpanKind, since: float | None) -> None:
@@ -201,6 +206,8 @@ class Timeline:
         self.version += 1
         self._changed.pop(span["id"], None)
         self._changed[span["id"]] = self.version
+        if span["end"] is not None:
+            self._texts[span["id"]] = _encode(span)
 
     def _forget(self, now: float) -> None:
         """Forget what is too old, and the oldest of what is too much."""
@@ -211,11 +218,14 @@ class Timeline:
             if end >= oldest and len(self._spans) <= self._most:
                 break
             number = self._ended.popleft()
-            del self._spans[number], self._changed[number]
+            del self._spans[number], self._changed[number], self._texts[number]
             self._start = max(self._start, end)
         self._start = max(self._start, oldest)
-        while self._samples and self._samples[0][1][0] < self._start:
+        while self._samples and self._samples[0][1] < self._start:
             self._samples.popleft()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Stopwatch:

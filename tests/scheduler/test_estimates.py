@@ -16,6 +16,7 @@ from jupyter_gpushare.scheduler.estimates import Estimate, Forecast
 from jupyter_gpushare.scheduler.timeline import Ledger, Timeline, glimpse
 from tests.scheduler import test_properties
 from tests.scheduler.test_core import Machine, Process
+from tests.scheduler.test_timeline import told
 
 
 class Watched(Machine):
@@ -174,7 +175,7 @@ class World(test_properties.World):
     def the_timeline_shows_what_is(self) -> None:
         if not hasattr(self, "core"):
             return
-        spans = self.timeline.since(0, self.now)["spans"]
+        spans = told(self.timeline, 0, self.now)["spans"]
         assert all(s["end"] is None or s["start"] <= s["end"] <= self.now for s in spans)
         busy = {g.id for g in self.core.groups.values() if g.busy}
         waiting = {w.group.id for w in self.core.queue if w.logged}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpushare.scheduler import protocol
 from jupyter_gpushare.scheduler.timeline import Glimpse, Ledger, Timeline
 
 GPU = "GPU-0"
@@ -24,8 +25,14 @@ def seen(
     return Glimpse(time, group, f"{group}.ipynb", ran, waited, cells or {}, left=left)
 
 
+def told(timeline: Timeline, version: int, now: float) -> dict[str, Any]:
+    """What a control program reads."""
+    frame = protocol.encode_json(protocol.REPLY, timeline.since(version, now))
+    return protocol.decode_json(frame[protocol.HEADER_SIZE :])
+
+
 def spans(timeline: Timeline, version: int = 0, now: float = 100.0) -> list[tuple[Any, ...]]:
-    return [(s["kind"], s["start"], s["end"]) for s in timeline.since(version, now)["spans"]]
+    return [(s["kind"], s["start"], s["end"]) for s in told(timeline, version, now)["spans"]]
 
 
 def moved(bytes: int, duration: float) -> dict[str, Any]:
@@ -62,7 +69,7 @@ def test_pieces_of_one_move_are_one_span() -> None:
     timeline = Timeline(0.0)
     for piece in range(10):
         timeline.move(10 + piece * 0.2, "a", "a.ipynb", "in", moved(100, 0.1))
-    (span,) = timeline.since(0, 20)["spans"]
+    (span,) = told(timeline, 0, 20)["spans"]
     assert span == {
         "id": span["id"], "group": "a", "name": "a.ipynb", "kind": "in", "gpu": GPU,
         "start": pytest.approx(9.9), "end": pytest.approx(11.8), "bytes": 1000,
@@ -72,7 +79,7 @@ def test_pieces_of_one_move_are_one_span() -> None:
     timeline.move(12.0, "b", "b.ipynb", "in", moved(9, 0.05))
     timeline.move(20.0, "b", "b.ipynb", "in", moved(9, 0.05))
     timeline.move(21.0, "b", "b.ipynb", "in", moved(0, 0.0))
-    assert [s["bytes"] for s in timeline.since(0, 30)["spans"]] == [1000, 7, 8, 9, 9]
+    assert [s["bytes"] for s in told(timeline, 0, 30)["spans"]] == [1000, 7, 8, 9, 9]
 
 
 def test_only_what_changed_is_told() -> None:
@@ -80,15 +87,15 @@ def test_only_what_changed_is_told() -> None:
     timeline.see(seen(1, ran=1))
     timeline.see(seen(2, "b", waited=2))
     timeline.utilization(2.5, GPU, 40)
-    version = timeline.since(0, 3)["version"]
-    again = timeline.since(version, 4)
+    version = told(timeline, 0, 3)["version"]
+    again = told(timeline, version, 4)
     assert (again["version"], again["spans"], again["samples"]) == (version, [], [])
     timeline.see(seen(5))
     timeline.utilization(6, GPU, 50)
-    news = timeline.since(version, 7)
+    news = told(timeline, version, 7)
     assert [(s["id"], s["end"]) for s in news["spans"]] == [(1, 5)]
-    assert news["samples"] == [(6, GPU, 50)]
-    assert len(timeline.since(0, 7)["spans"]) == 2
+    assert news["samples"] == [[6, GPU, 50]]
+    assert len(told(timeline, 0, 7)["spans"]) == 2
 
 
 def test_a_level_that_stays_is_noted_now_and_then() -> None:
@@ -97,7 +104,7 @@ def test_a_level_that_stays_is_noted_now_and_then() -> None:
         timeline.utilization(second, GPU, 3)
     timeline.utilization(25, GPU, None)
     timeline.utilization(26, GPU, 4)
-    assert [s[0] for s in timeline.since(0, 30)["samples"]] == [0, 10, 20, 26]
+    assert [s[0] for s in told(timeline, 0, 30)["samples"]] == [0, 10, 20, 26]
 
 
 def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
@@ -107,11 +114,11 @@ def test_what_is_old_is_forgotten_and_what_goes_on_is_not() -> None:
         timeline.see(seen(second, ran=second))
         timeline.see(seen(second + 5))
         timeline.utilization(second, GPU, second)
-    assert timeline.since(0, 60)["start"] == 0
-    told = timeline.since(0, 135.5)
-    assert told["start"] == 35.5
-    assert [(s["group"], s["start"]) for s in told["spans"]] == [("b", 1), ("a", 40), ("a", 50)]
-    assert [s[0] for s in told["samples"]] == [40, 50]
+    assert told(timeline, 0, 60)["start"] == 0
+    found = told(timeline, 0, 135.5)
+    assert found["start"] == 35.5
+    assert [(s["group"], s["start"]) for s in found["spans"]] == [("b", 1), ("a", 40), ("a", 50)]
+    assert [s[0] for s in found["samples"]] == [40, 50]
 
 
 def test_it_is_bounded() -> None:
@@ -120,9 +127,9 @@ def test_it_is_bounded() -> None:
     for second in range(1, 100):
         timeline.see(seen(second, ran=second))
         timeline.see(seen(second + 0.5))
-    told = timeline.since(0, 100)
-    assert [s["start"] for s in told["spans"]] == [0.5, *range(91, 100)]
-    assert told["start"] == 90.5
+    found = told(timeline, 0, 100)
+    assert [s["start"] for s in found["spans"]] == [0.5, *range(91, 100)]
+    assert found["start"] == 90.5
 
 
 def test_a_move_that_is_forgotten_does_not_come_back() -> None:
