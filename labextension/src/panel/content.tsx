@@ -516,15 +516,15 @@ interface IAnnouncementProps {
 function Announcement(props: IAnnouncementProps): JSX.Element {
   const { group, nameOf, fronts, trans } = props;
   const [said, say] = React.useState('');
-  const before = React.useRef<{ fronts: number; state: string } | null>(null);
+  const before = React.useRef<number | null>(null);
   const text = group ? announce(group, nameOf(group.id), trans) : '';
   // A queue that moves on, or a new name, is no change of state.
   const state = group ? announce({ ...group, position: null }, '', trans) : '';
   React.useEffect(() => {
-    if (before.current?.fronts === fronts && before.current.state !== state) {
+    if (before.current === fronts) {
       say(text);
     }
-    before.current = { fronts, state };
+    before.current = fronts;
     // The words are those of the moment of the change.
     // eslint-disable-next-line react-hooks/exhaustive-deps
   }, [fronts, state]);
