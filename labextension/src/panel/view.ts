@@ -258,7 +258,12 @@ export function detailText(
     .sort((a, b) => a - b);
   if (numbers.length > 0) {
     parts.push(
-      trans._n('GPU\u00a0%2', 'GPUs\u00a0%2', numbers.length, numbers.join(', '))
+      trans._n(
+        'GPU\u00a0%2',
+        'GPUs\u00a0%2',
+        numbers.length,
+        numbers.join(', ')
+      )
     );
   }
   return parts.join(' · ');
