@@ -13,7 +13,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..scheduler import events as ev
 from ..scheduler.core import Core
@@ -29,7 +29,7 @@ SPEED, PIECE = 25e9, 4 * GIB
 #: While others wait, a burst is over after so many seconds without work.
 QUIET = 0.008
 #: Seconds of each mix.
-LONG = 4 * 3600.0
+LONG = 2 * 3600.0
 GOAL = 0.8
 
 
@@ -418,14 +418,10 @@ def _figures(mix: str, found: list[Wait]) -> Iterator[Figure]:
     if not found:
         return
     inside = sum(one.inside for one in found) / len(found)
-    widths = [one.shown.high - one.shown.low for one in found]
-    figure: Any = ("estimates", f"{mix}: inside", inside, "", None, len(found), 0.0, GOAL)
-    yield Figure(*figure)
-    yield Figure(
-        "estimates", f"{mix}: width", statistics.median(widths), "s", None, len(found),
-        quartile_distance(widths),
-    )  # fmt: skip
-    yield Figure(
-        "estimates", f"{mix}: waited", statistics.median([o.waited for o in found]), "s", None,
-        len(found), quartile_distance([o.waited for o in found]),
-    )  # fmt: skip
+    yield Figure("estimates", f"{mix}: inside", inside, "", None, len(found), 0.0, GOAL)
+    for metric, values in (
+        ("width", [one.shown.high - one.shown.low for one in found]),
+        ("waited", [one.waited for one in found]),
+    ):
+        median, spread = statistics.median(values), quartile_distance(values)
+        yield Figure("estimates", f"{mix}: {metric}", median, "s", None, len(values), spread)

@@ -8,8 +8,8 @@ The walk
     step has a mean and a variance, which add up along the queue.
 
 The interval
-    How far such walks were off, in standard deviations, is kept for the first, the second and the later places; the
-    interval reaches between the quantiles of the last of these that leave a tenth out.
+    How far such walks were off when a wait began, in standard deviations, is kept for the first, the second and the
+    later places; the interval reaches between the quantiles of the last of these that leave a tenth out.
     So it is as wide as it has to be, however wrong the walk is, provided that it goes on being wrong in the same way
     (conformal prediction with normalised residuals).
 """
@@ -39,12 +39,12 @@ DOUBT = 0.1
 TAIL = 0.05
 #: Seconds: no forecast is more certain than this, for want of knowing what the machine does meanwhile.
 FINEST = 0.005
+#: Nor more certain than this part of itself, and this part of what its class has been off by, of which each wait
+#: counts for the last.
+COARSE, PART, TYPICAL = 0.1, 0.6, 0.05
 #: Forecasts are of a class each: by the place, from 0 to the later ones; and, since they wait for nothing but the
 #: machine, those that are to be served within so many seconds.
 LATER, AT_ONCE, SOON = 2, 3, 0.1
-TYPICAL, PART = 0.05, 0.6
-#: Nor more certain than this part of itself.
-COARSE = 0.1
 
 
 class Estimate(NamedTuple):
@@ -101,13 +101,15 @@ class Room:
     """The walk's idea of one GPU."""
 
     gpu: Gpu
+    #: Bytes that are on their way out of it, and that are free then.
+    leaving: int
     free: int
     #: Who makes way when, earliest first.
     ways: list[Way]
     #: When the last one in the queue is served; and when its memory is in, from when room is made for another.
     served: Time = NOW
     filled: float = 0.0
-    #: How many are served before.
+    #: How many are served before, up to the later ones.
     place: int = 0
     #: Who is served and not where it is now; and what the others lose that wait, in bytes.
     moved: set[str] = field(default_factory=set)
@@ -257,8 +259,8 @@ class Forecast:
             place = 0
             for room in on:
                 place = max(place, room.place)
-                room.place += 1
-            kind = AT_ONCE if served.mean < SOON else min(place, LATER)
+                room.place = min(room.place + 1, LATER)
+            kind = AT_ONCE if served.mean < SOON else place
             deviation = max(FINEST, COARSE * served.mean, PART * self._residuals[kind].typical)
             walk = Time(served.mean, served.variance + deviation * deviation)
             found.append((wait, walk, kind))
@@ -273,7 +275,8 @@ class Forecast:
         for room in rooms:
             need = _need(core, wait, room)
             needs.append(need)
-            served = max(served, room.served)
+            if room.served.mean > served.mean:
+                served = room.served
             if need > room.free and room.filled > served.mean:
                 served = Time(room.filled, 0.0)
             own = None
@@ -283,7 +286,8 @@ class Forecast:
                     own = way
                 elif not (way.now and way.group.id in room.moved):
                     room.free += way.size
-                    served = max(served, Time(way.mean, way.variance))
+                    if way.mean > served.mean:
+                        served = Time(way.mean, way.variance)
                     if way.now and way.group.wait is not None:
                         room.lost[way.group.id] = way.size
             if need > room.free:
@@ -320,7 +324,8 @@ class Forecast:
                 group = share.group
                 ways.append(Way(when.mean, group.number, when.variance, size, group, now=True))
         heapq.heapify(ways)
-        return Room(gpu, gpu.free - gpu.owed + gpu.leaving, ways)
+        leaving = gpu.leaving
+        return Room(gpu, leaving, gpu.free - gpu.owed + leaving, ways)
 
     def _way(self, core: Core, share: Share, wait: Wait, now: float) -> tuple[int, Time]:
         group = share.group
@@ -376,7 +381,9 @@ def _need(core: Core, wait: Wait, room: Room) -> int:
     """Return the room that it will need: what leaves the GPU by then has to come back."""
     need = core.need(wait, room.gpu)
     if wait.grow is None:
-        need += wait.group.shares[room.gpu.uuid].evicting + room.lost.get(wait.group.id, 0)
+        need += room.lost.get(wait.group.id, 0)
+        if room.leaving:
+            need += wait.group.shares[room.gpu.uuid].evicting
     return need
 
 
