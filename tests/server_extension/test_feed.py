@@ -368,6 +368,31 @@ async def test_each_sample_comes_once_whenever_a_page_asks(
         assert seen == list(range(len(seen)))
 
 
+async def test_another_scheduler_is_more_than_a_delta_can_say(
+    bus: EventLogger,
+    monkeypatch: pytest.MonkeyPatch,
+    jp_serverapp: ServerApp,
+    eventually: Any,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.01)
+    deltas: list[dict[str, Any]] = []
+
+    async def listen(logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        deltas.append(data)
+
+    bus.add_listener(schema_id=SCHEMA_ID, listener=listen)
+    feed = Feed(bus, Ticker().state, jp_serverapp.log)
+    before = (await feed.state("a", timeline=True))["sequence"]
+    feed.restart()
+
+    async def told() -> bool:
+        return bool(deltas)
+
+    await eventually(told)
+    await feed.stop()
+    assert deltas[0]["sequence"] == before + 2
+
+
 async def test_a_fault_of_ours_ends_nothing(
     bus: EventLogger,
     monkeypatch: pytest.MonkeyPatch,
