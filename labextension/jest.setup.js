@@ -7,10 +7,20 @@ class Observer {
   unobserve() {}
 }
 
+class Request {
+  constructor(url, init) {
+    this.url = url;
+    this.init = init;
+    this.headers = new Map();
+  }
+}
+
 // What browsers have, and jsdom has not.
 Object.assign(globalThis, {
   DragEvent: MouseEvent,
+  Headers: Map,
   IntersectionObserver: Observer,
+  Request,
   ResizeObserver: Observer,
   TextDecoder,
   TextEncoder,
