@@ -264,6 +264,8 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
       item,
       align: 'left',
       rank: 3,
+      // It stays where there is little room: that a cell waits matters more than its line.
+      priority: 1,
       isActive: () => item.wanted,
       activeStateChanged: item.wantedChanged
     });

@@ -12,6 +12,9 @@ import { holderOf, nameIn } from './words';
 /** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
 const LONGEST_NAME = 36;
 
+/** A button has less room. */
+const LONGEST_LABEL = 20;
+
 /**
  * Tells of one notebook's long waits: once for each, and no longer than it lasts.
  */
@@ -69,7 +72,7 @@ export class WaitNotification implements IDisposable {
   private _show(group: IGroup, status: IStatus, wording: IWording): void {
     const { trans } = wording;
     const holder = holderOf(group, status);
-    const name = shorten(nameIn(wording.names, group));
+    const name = shorten(nameIn(wording.names, group), LONGEST_NAME);
     const place = placeText(group.position, trans);
     const actions: Notification.IAction[] = [
       {
@@ -84,16 +87,17 @@ export class WaitNotification implements IDisposable {
       place
     );
     if (holder) {
-      const other = shorten(nameIn(wording.names, holder));
+      const other = nameIn(wording.names, holder);
       message = trans.__(
         '%1 waits for the GPU: %2 in the queue. %3 has it.',
         name,
         place,
-        other
+        shorten(other, LONGEST_NAME)
       );
       if (holder.sessions.length > 0) {
         actions.push({
-          label: trans.__('Go to %1', other),
+          label: trans.__('Go to %1', shorten(other, LONGEST_LABEL)),
+          caption: trans.__('Go to %1', other),
           callback: () =>
             void this._commands.execute(CommandIds.goTo, { group: holder.id })
         });
@@ -117,8 +121,6 @@ export class WaitNotification implements IDisposable {
   private _wait = '';
 }
 
-function shorten(name: string): string {
-  return name.length > LONGEST_NAME
-    ? `${name.slice(0, LONGEST_NAME - 1)}…`
-    : name;
+function shorten(name: string, length: number): string {
+  return name.length > length ? `${name.slice(0, length - 1)}…` : name;
 }

@@ -212,8 +212,11 @@ function Strip(props: {
   const { commands } = props;
   return (
     <>
-      {mark && <Shape mark={mark} />}
-      <span className="jp-GpuShare-stripText" title={title || undefined}>
+      <span
+        className="jp-GpuShare-stripText"
+        title={[text, title].filter(line => line).join('\n')}
+      >
+        {mark && <Shape mark={mark} />}
         {text}
       </span>
       {actions

@@ -491,6 +491,18 @@ describe('The notification', () => {
     expect(toasts()).toEqual([]);
   });
 
+  it('is no matter of what was known before the page was hidden', async () => {
+    await open('plots');
+    await tell(long(), holder());
+    await show(false);
+    await pass(60);
+    await show(true);
+    expect(toasts()).toEqual([]);
+    await tell(long(), holder());
+    await pass(9);
+    expect(toasts()).toHaveLength(1);
+  });
+
   it('goes with the notebook', async () => {
     const panel = await open('plots');
     await tell(long({ since: 80 }), holder());
