@@ -80,6 +80,18 @@ def test_it_learns_how_long_a_holder_uses_the_gpu() -> None:
     assert m.estimates()["b"].high > 5
 
 
+def test_it_learns_while_nobody_waits_too() -> None:
+    m, a, b = two()
+    for _ in range(12):
+        m.sleep(2.0)
+        a.end()
+        m.sleep(5.0)
+        a.begin()
+    m.sleep(1.0)
+    b.request()
+    assert m.estimates()["b"].seconds < 5
+
+
 def test_who_is_behind_waits_longer() -> None:
     m, _, b = two()
     b.request()
