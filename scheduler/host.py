@@ -152,8 +152,10 @@ class SchedulerHost:
             try:
                 self._client = await AsyncControlClient(self.path).connect()
             except SchedulerUnreachable as error:
-                self.trouble = self.trouble or str(error)
                 if not (self._start and await self._start_child()):
+                    # What stands in the scheduler's place says more than that it ended.
+                    if not self.trouble or (self.path.exists() and not self.path.is_socket()):
+                        self.trouble = str(error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, HOPELESS_PAUSE if self._hopeless else LAST_PAUSE)
                 continue

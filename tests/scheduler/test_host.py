@@ -134,9 +134,20 @@ async def test_a_path_that_cannot_be_is_told(environ: dict[str, str], tmp_path: 
     one = SchedulerHost(file, environ=environ)
     await one.start()
     try:
-        await until(lambda: bool(one.trouble))
+        await until(lambda: "is not a socket" in one.trouble)
         with pytest.raises(SchedulerUnreachable):
             await one.connected(0.01)
         assert one.state == "connecting"
+    finally:
+        await one.stop()
+
+
+async def test_one_that_is_being_started_is_no_trouble(environ: dict[str, str]) -> None:
+    one = SchedulerHost(environ=environ)
+    await one.start()
+    try:
+        while one.client is None:
+            assert one.trouble == ""
+            await asyncio.sleep(0.01)
     finally:
         await one.stop()
