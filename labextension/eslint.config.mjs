@@ -52,7 +52,8 @@ export default tseslint.config(
         module: 'writable',
         MouseEvent: 'readonly',
         navigator: 'readonly',
-        require: 'readonly'
+        require: 'readonly',
+        setTimeout: 'readonly'
       }
     }
   },

@@ -21,6 +21,7 @@ Object.assign(globalThis, {
   Headers: Map,
   IntersectionObserver: Observer,
   Request,
+  requestIdleCallback: callback => setTimeout(callback),
   ResizeObserver: Observer,
   TextDecoder,
   TextEncoder,
