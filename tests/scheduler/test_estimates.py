@@ -81,7 +81,7 @@ def test_it_learns_how_long_a_holder_uses_the_gpu() -> None:
 
 
 def test_it_learns_while_nobody_waits_too() -> None:
-    m, a, b = two()
+    m, a, b = two(quantum=600.0)
     for _ in range(12):
         m.sleep(2.0)
         a.end()
@@ -89,7 +89,7 @@ def test_it_learns_while_nobody_waits_too() -> None:
         a.begin()
     m.sleep(1.0)
     b.request()
-    assert m.estimates()["b"].seconds < 5
+    assert m.estimates()["b"].seconds < 100
 
 
 def test_who_is_behind_waits_longer() -> None:
