@@ -10,6 +10,7 @@ import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation, IWording, Names } from '../words';
 import { noticeText, shortName, unsharedText } from '../words';
+import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
 import { assignColours } from './palette';
@@ -75,7 +76,9 @@ export function PanelContent(props: IPanelProps): JSX.Element {
         {status === null ? (
           <p className="jp-GpuShare-quiet">{trans.__('Loading…')}</p>
         ) : (
-          <Body {...props} status={status} clock={clock} fronts={fronts} />
+          <Boundary trans={trans}>
+            <Body {...props} status={status} clock={clock} fronts={fronts} />
+          </Boundary>
         )}
       </div>
     </div>

@@ -283,6 +283,23 @@ describe('PanelContent', () => {
     expect(screen.queryByText('Loading…')).toBeNull();
   });
 
+  it('is not blank after a fault of its own', () => {
+    const quiet = jest.spyOn(console, 'error').mockImplementation();
+    try {
+      const broken = { ...busy, notices: null } as unknown as IStatus;
+      const { tell } = setUp(broken);
+      expect(textOf(screen.getByRole('alert'))).toContain(
+        'The panel could not be drawn'
+      );
+      tell(busy);
+      fireEvent.click(screen.getByRole('button', { name: 'Try again' }));
+      expect(textOf(rowOf('train.ipynb'))).toContain('cell for 12 s');
+      expect(screen.queryByRole('alert')).toBeNull();
+    } finally {
+      quiet.mockRestore();
+    }
+  });
+
   it('counts as time passes, without a new status', () => {
     jest.useFakeTimers();
     try {

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
+import React from 'react';
+
+interface IBoundaryProps {
+  trans: TranslationBundle;
+  children: React.ReactNode;
+}
+
+/** Says what went wrong where React would leave an empty panel. */
+export class Boundary extends React.Component<
+  IBoundaryProps,
+  { error: Error | null }
+> {
+  state = { error: null as Error | null };
+
+  static getDerivedStateFromError(error: Error): { error: Error } {
+    return { error };
+  }
+
+  render(): React.ReactNode {
+    const { trans, children } = this.props;
+    const { error } = this.state;
+    if (error === null) {
+      return children;
+    }
+    return (
+      <div className="jp-GpuShare-explanation" role="alert">
+        <h3>{trans.__('The panel could not be drawn')}</h3>
+        <p>
+          {trans.__(
+            'This is a fault of jupyter-gpushare; notebooks share the GPU all the same. It says: %1',
+            error.message
+          )}
+        </p>
+        <button
+          type="button"
+          className="jp-GpuShare-again"
+          onClick={() => this.setState({ error: null })}
+        >
+          {trans.__('Try again')}
+        </button>
+      </div>
+    );
+  }
+}
