@@ -118,6 +118,8 @@ async function show(visible: boolean): Promise<void> {
 const holder = (changes: Partial<IGroup> = {}): IGroup =>
   makeGroup('train', { state: 'running', ...changes });
 
+const CELL = { msg_id: 'plots-cell', since: 98, waited: 2.1, ran: 0.1 };
+
 const strip = (): HTMLElement | null =>
   screen.queryByRole('group', { name: 'GPU' });
 
@@ -214,8 +216,7 @@ describe('The strip', () => {
   it('turns into how the cell fared, until the cell runs again', async () => {
     const panel = await open('plots');
     await tell(makeWaiting('plots', 1), holder());
-    const cell = { msg_id: 'plots-cell', since: 98, waited: 2.1, ran: 0.1 };
-    await tell(makeGroup('plots', { state: 'running', cell }));
+    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
     expect(announced()).toBe('This cell has the GPU.');
     const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
@@ -309,14 +310,43 @@ describe('The strip', () => {
     expect(panel.content.model?.dirty).toBe(false);
   });
 
-  it('survives that its cell leaves the window and comes back', async () => {
+  it('survives that its cell leaves the window and comes back, and is not said again', async () => {
     const panel = await open('plots');
     await tell(makeWaiting('plots', 2), holder());
+    const said = jest.fn();
+    const observer = new MutationObserver(records => {
+      for (const { target } of records) {
+        const element =
+          target instanceof Element ? target : target.parentElement;
+        if (element?.matches('[role=status]')) {
+          said();
+        }
+      }
+    });
+    observer.observe(document.body, {
+      characterData: true,
+      childList: true,
+      subtree: true
+    });
     const { parentElement } = panel.node;
     await settle(() => {
       Widget.detach(panel);
       Widget.attach(panel, parentElement as HTMLElement);
     });
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+    expect(announced()).toBe('This cell waits for the GPU. train has it.');
+    expect(said).not.toHaveBeenCalled();
+    await tell(makeGroup('plots', { state: 'moving', cell: CELL }));
+    expect(said).toHaveBeenCalled();
+    observer.disconnect();
+  });
+
+  it('is drawn only where the page is seen', async () => {
+    await open('plots');
+    await show(false);
+    await tell(makeWaiting('plots', 2), holder());
+    expect(strip()).toBeNull();
+    await show(true);
     expect(text(strip())).toBe('2nd, about 4 s: train');
   });
 });
