@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { CommandRegistry } from '@lumino/commands';
+import { Signal } from '@lumino/signaling';
+import { Widget } from '@lumino/widgets';
+import { act, cleanup, render } from '@testing-library/react';
+import React from 'react';
+
+import { addCommands, PALETTE } from '../commands';
+import type { IDocuments } from '../documents';
+import { nameGroups } from '../documents';
+import { ChipWidget } from '../notebook/chip';
+import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
+import { PanelContent } from '../panel';
+import type { ICode, IGroup, IStatus, State } from '../status';
+import { statusText } from '../statusbar';
+import { CommandIds } from '../tokens';
+import type { IWording } from '../words';
+import {
+  availabilityText,
+  memoryText,
+  nobodyText,
+  noGpuText,
+  noticeText,
+  unsharedText
+} from '../words';
+import {
+  FakeModel,
+  GiB,
+  makeGroup,
+  makeSession,
+  makeSpan,
+  makeStatus,
+  makeTimeline,
+  trans
+} from './fixtures';
+
+/** A language in which each message stands in brackets. */
+const pseudo = {
+  __: (message: string, ...values: unknown[]) =>
+    `⟦${trans.__(message, ...values)}⟧`,
+  _n: (one: string, more: string, n: number, ...values: unknown[]) =>
+    `⟦${trans._n(one, more, n, ...values)}⟧`
+} as TranslationBundle;
+
+/** What is no text of ours: it has no letters that we would write. */
+const NAME = 'ηθι';
+const OTHER = 'κλμ';
+
+/** What stands outside of brackets and is neither a name, nor a number with its unit. */
+function unbracketed(text: string): string {
+  let rest = text;
+  for (let before = ''; before !== rest;) {
+    before = rest;
+    rest = rest.replace(/⟦[^⟦⟧]*⟧/g, ' ');
+  }
+  return rest
+    .replace(/\.ipynb|GPU-\d/g, ' ')
+    .replace(/\d[\d.,]*\s*([KMGT]i?B|kB|B|min|s|h|d)(?![a-z])/g, ' ')
+    .replace(/[^a-zA-Z⟦⟧]+/g, ' ')
+    .trim();
+}
+
+function check(...texts: string[]): void {
+  for (const text of texts) {
+    expect([text, unbracketed(text)]).toEqual([text, '']);
+  }
+}
+
+/** All that a person can see or hear of an element; commands to type are in no language. */
+function textsOf(root: Element): string[] {
+  const texts: string[] = [];
+  for (const element of [root, ...root.querySelectorAll('*')]) {
+    if (element.closest('code, style')) {
+      continue;
+    }
+    for (const name of ['title', 'aria-label', 'alt', 'placeholder']) {
+      texts.push(element.getAttribute(name) ?? '');
+    }
+    for (const node of element.childNodes) {
+      if (node.nodeType === Node.TEXT_NODE) {
+        texts.push(node.textContent ?? '');
+      }
+    }
+  }
+  return texts.filter(text => text.trim() !== '');
+}
+
+const holder = {
+  holder: 'h',
+  holder_name: OTHER,
+  ahead: 'h',
+  ahead_name: OTHER
+};
+const sizes = { need: GiB, lack: GiB, foreign: GiB, fixed: GiB, ghosts: GiB };
+const params = {
+  ...holder,
+  ...sizes,
+  arrived: GiB,
+  footprint: 2 * GiB,
+  victims: [OTHER],
+  yields_in: 3,
+  until_in: 70,
+  for: 2
+};
+
+const REASONS: (ICode | null)[] = [
+  null,
+  ...[
+    ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
+    ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
+    ...['kept', 'exclusive', 'of_a_newer_scheduler']
+  ].flatMap(code => [
+    { code, params },
+    { code, params: { ...sizes, yields_in: null } }
+  ])
+];
+
+const STATES: State[] = ['running', 'held', 'yielding', 'moving', 'idle'];
+
+const cell = { msg_id: 'm', since: 90, waited: 1, ran: 2 };
+const name = `${NAME}.ipynb`;
+const sessions = [makeSession(`α/${name}`, 'a')];
+
+const GROUPS: IGroup[] = [
+  ...STATES.flatMap(state =>
+    [null, cell].map(cell =>
+      makeGroup('a', { name, sessions, state, cell, yields_in: 4 })
+    )
+  ),
+  ...REASONS.flatMap((reason, index) => [
+    makeGroup('a', {
+      name,
+      sessions,
+      state: 'waiting',
+      position: index + 1,
+      reason,
+      cell,
+      estimate: index % 2 ? { seconds: 4, low: 2, high: 90 } : null
+    }),
+    makeGroup('a', { name, sessions, state: 'moving', reason, cell })
+  ]),
+  makeGroup('a', {
+    name,
+    sessions,
+    wishes: {
+      priority: 'background',
+      keep: true,
+      frozen: true,
+      limit: GiB,
+      exclusive: true
+    }
+  })
+];
+
+const AVAILABILITIES = [
+  ...['ok', 'no_driver', 'not_installed', 'bad_configuration', 'disabled'],
+  ...['starting', 'scheduler_unreachable', 'remote_kernels', 'forbidden'],
+  ...['provisioner_not_default', 'server_extension_missing', 'other_version'],
+  ...['server_unreachable', 'of_a_newer_server']
+];
+
+const UNSHARED = [
+  ...['other_provisioner', 'opted_out', 'started_without_interposer'],
+  ...['started_before', 'of_a_newer_server']
+];
+
+function statusOf(...groups: IGroup[]): IStatus {
+  const status = makeStatus(...groups);
+  return { ...status, gpus: status.gpus.map(gpu => ({ ...gpu, name: 'φ' })) };
+}
+
+const wording: IWording = {
+  trans: pseudo,
+  units: 'binary',
+  names: new Map([['a', name]])
+};
+
+function makeCommands(model: FakeModel): CommandRegistry {
+  const commands = new CommandRegistry();
+  const documents: IDocuments = {
+    changed: new Signal({} as IDocuments),
+    currentKernel: 'a',
+    get currentGroup() {
+      return model.groupOf('a');
+    },
+    of: group => group.sessions,
+    names: () => wording.names
+  };
+  addCommands({
+    commands,
+    model,
+    documents,
+    trans: pseudo,
+    open: () => Promise.resolve()
+  });
+  return commands;
+}
+
+function checkPanel(status: IStatus | null): string[] {
+  const model = new FakeModel(status);
+  const { container } = render(
+    <PanelContent
+      model={model}
+      commands={makeCommands(model)}
+      trans={pseudo}
+      names={status =>
+        nameGroups(
+          status.groups,
+          group => group.sessions,
+          () => '',
+          pseudo
+        )
+      }
+      currentGroup={() => 'a'}
+    />
+  );
+  const texts = textsOf(container);
+  check(...texts);
+  cleanup();
+  return texts;
+}
+
+describe('in a language of brackets', () => {
+  it('would see a text that is not translated', () => {
+    expect(unbracketed(`⟦GPU ⟦1 of 2⟧⟧ ${name} 3 GiB 4 s –`)).toBe('');
+    expect(unbracketed('⟦GPU⟧ idle')).toBe('idle');
+    expect(unbracketed('7 waiting')).toBe('waiting');
+  });
+
+  it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
+    'the panel says all of %s %s',
+    (_state, _code, group) => {
+      const texts = checkPanel(
+        statusOf(group, makeGroup('h', { name: OTHER, sessions: [] }))
+      );
+      expect(texts.some(text => text.includes('⟦'))).toBe(true);
+    }
+  );
+
+  it.each(AVAILABILITIES)('the panel says %s', code => {
+    const params = { error: '', socket: '/1', url: '7', provisioner: '8' };
+    checkPanel({ ...statusOf(), availability: { code, params } });
+  });
+
+  it('the panel says what there is besides notebooks', () => {
+    checkPanel(null);
+    checkPanel({ ...statusOf(), gpus: [] });
+    checkPanel({
+      ...statusOf(makeGroup('a', { name, sessions })),
+      unshared: UNSHARED.map((code, index) => ({
+        kernel_id: `${index}`,
+        code,
+        params: {},
+        sessions: index ? [makeSession(`${NAME}${index}.ipynb`, '1')] : []
+      })),
+      notices: [
+        { group: 'a', code: 'started_without_interposer', params: {}, time: 1 }
+      ],
+      timeline: {
+        ...makeTimeline(
+          ...(['burst', 'wait', 'in', 'out'] as const).map((kind, index) =>
+            makeSpan(index, 'a', { kind, name, bytes: GiB, gpu: 'GPU-0' })
+          )
+        ),
+        samples: [[90, 'GPU-0', 50]]
+      },
+      may: { adjust: false, settings: false }
+    });
+  });
+
+  it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
+    'notebooks, status bar and commands say %s %s',
+    (_state, _code, group) => {
+      const status = statusOf(group);
+      const strips = [
+        waitingStrip(group, status, wording, 103),
+        runningStrip(2, wording),
+        resultStrip({ waited: 2, ran: null }, wording),
+        resultStrip({ waited: 2, ran: 1 }, wording)
+      ];
+      for (const { text, title, announcement, actions } of strips) {
+        check(text, title, announcement);
+        actions.forEach(({ label, title }) => check(label, title));
+      }
+      for (const about of [group, null]) {
+        const { text, title } = statusText(
+          status,
+          'a',
+          about,
+          wording,
+          103,
+          true
+        );
+        check(text, title);
+      }
+      const commands = makeCommands(new FakeModel(status));
+      for (const { command, args } of PALETTE) {
+        check(commands.label(command, args), commands.caption(command, args));
+      }
+      check(commands.label(CommandIds.goTo));
+    }
+  );
+
+  it.each(UNSHARED)('the chip says %s', async code => {
+    const unshared = { kernel_id: 'a', code, params: {}, sessions: [] };
+    const chip = new ChipWidget(makeCommands(new FakeModel()), {
+      group: null,
+      unshared,
+      wording,
+      now: 100
+    });
+    await act(async () => {
+      Widget.attach(chip, document.body);
+      await chip.renderPromise;
+    });
+    const texts = textsOf(chip.node);
+    expect(texts.length).toBeGreaterThan(0);
+    check(...texts);
+    act(() => chip.dispose());
+  });
+
+  it('all explanations are said', () => {
+    for (const code of AVAILABILITIES) {
+      const said = availabilityText({ code, params: {} }, pseudo);
+      check(said?.title ?? '', said?.text ?? '');
+    }
+    for (const code of UNSHARED) {
+      const { title, text } = unsharedText(name, { code, params: {} }, pseudo);
+      check(title, text);
+    }
+    for (const { title, text } of [nobodyText(pseudo), noGpuText(pseudo)]) {
+      check(title, text);
+    }
+    check(noticeText(name, { code: 'other', params: {} }, pseudo));
+    check(
+      memoryText(0, 0, wording),
+      memoryText(1, 0, wording),
+      memoryText(0, 1, wording),
+      memoryText(1, 1, wording)
+    );
+  });
+});
