@@ -22,34 +22,47 @@ from tests.server_extension.lab import Lab
 
 pytestmark = pytest.mark.browser
 
-#: Three quarters of the GPU's memory.
+#: Takes three quarters of the GPU's memory.
 ALLOCATE = """\
 import os
 from cuda.bindings import driver
+from cuda.core import Device, LaunchConfig, Program, launch
 
-def check(answer):
-    error, *values = answer
-    assert not error, error
-    return values[0] if values else None
-
-check(driver.cuInit(0))
-check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(0))))
-size = check(driver.cuDeviceTotalMem(0)) * 3 // 4
-memory = check(driver.cuMemAlloc(size))
+SOURCE = '__global__ void step(float *x) { x[blockIdx.x] += 1; }'
+device = Device()
+device.set_current()
+stream = device.create_stream()
+compiled = Program(SOURCE, "c++").compile("cubin", name_expressions=["step"])
+step, grid = compiled.get_kernel("step"), LaunchConfig(grid=400_000, block=1)
+_, free, total = driver.cuMemGetInfo()
+data = device.allocate(total * 3 // 4, stream=stream)
 """
 
+#: Has always something to do on the GPU, however busy the machine is.
 TRAIN = """\
+steps = []
 while not os.path.exists("stop"):
-    check(driver.cuMemsetD8(memory, 1, size))
-    check(driver.cuCtxSynchronize())
+    launch(stream, grid, step, data)
+    steps.append(stream.record())
+    if len(steps) > 16:
+        steps.pop(0).sync()
+stream.sync()
 print("trained")
 """
 
 PLOT = """\
-check(driver.cuMemsetD8(memory, 2, size))
-check(driver.cuCtxSynchronize())
+launch(stream, grid, step, data)
+stream.sync()
 print("plotted")
 """
+
+#: The kernel of the notebook in front has answered, and the first cell is selected.
+READY = """async () => {
+  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+  await sessionContext.ready;
+  await sessionContext.session.kernel.info;
+  content.activeCellIndex = 0;
+}"""
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +80,11 @@ def lab(lab: Lab) -> Lab:
     return lab
 
 
-def run_cell(page: LabPage) -> None:
-    """Run the cell that is selected, with the toolbar's button, and select the next."""
-    page.front.get_by_role("button", name="Run this cell and advance").click()
+def run(page: LabPage) -> None:
+    """Run both cells of the notebook in front, with the toolbar's button."""
+    page.page.evaluate(READY)
+    for _ in range(2):
+        page.front.get_by_role("button", name="Run this cell and advance").click()
 
 
 def cell(page: LabPage, index: int) -> Locator:
@@ -80,12 +95,10 @@ def cell(page: LabPage, index: int) -> Locator:
 def contention(lab: Lab, page: LabPage) -> Iterator[None]:
     """Two notebooks want the GPU: train.ipynb has it, and plots.ipynb, in front, waits."""
     page.execute("docmanager:open", {"path": "train.ipynb"})
-    for _ in range(2):
-        run_cell(page)
+    run(page)
     expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=REACTION)
     page.execute("docmanager:open", {"path": "plots.ipynb"})
-    for _ in range(2):
-        run_cell(page)
+    run(page)
     expect(page.row("Waiting", "plots.ipynb")).to_be_visible(timeout=REACTION)
     yield
     (lab.notebooks / "stop").touch()
@@ -96,7 +109,7 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
 ) -> None:
     expect(page.row("Running", "train.ipynb")).to_be_visible()
     waiting = page.row("Waiting", "plots.ipynb")
-    expect(waiting).to_contain_text("needs 96")
+    expect(waiting).to_contain_text("needs")
     expect(waiting).to_contain_text("train")
     expect(page.chip).to_contain_text("waiting, 1st")
     expect(page.status_item).to_contain_text("1st")
@@ -108,11 +121,12 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
     notification = page.page.locator(".Toastify__toast")
     expect(notification).to_contain_text("plots waits for the GPU: 1st in the queue. train has it")
     page.picture("notification")
+    notification.get_by_role("button", name="Hide notification").click()
+    expect(notification).to_have_count(0)
 
 
 @pytest.mark.parametrize("theme", THEMES)
 def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) -> None:
-    page.dismiss_notifications()
     page.set_theme(theme)
     found = page.violations(
         "#jupyter-gpushare-panel",
@@ -132,7 +146,7 @@ def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab)
     page.open("notebooks/plots.ipynb")
     expect(page.chip).to_contain_text("waiting, 1st", timeout=REACTION)
     page.chip.click()
-    page.page.get_by_role("menuitem", name="panel").click()
+    page.page.get_by_role("menuitem", name="Show GPU Sharing").click()
     expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
     expect(page.row("Running", "train.ipynb")).to_be_visible()
     assert page.violations("#jupyter-gpushare-panel", ".jp-GpuShare-chip") == []
