@@ -103,6 +103,8 @@ export class GpuSharePanel extends ReactWidget {
   }
 
   private _load(): void {
+    this._failed = false;
+    this.update();
     this._options
       .load()
       .then(content => {
