@@ -55,6 +55,7 @@ def lab(
     """Return a server with JupyterLab and Notebook 7, behind a base URL, and with some notebooks."""
     settings = {
         "LabApp": {"expose_app_in_browser": True},
+        "JupyterNotebookApp": {"expose_app_in_browser": True},
         # Nobody is to lose the GPU while a test looks.
         "GpuShare": {"quantum": 120},
     }

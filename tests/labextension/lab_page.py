@@ -136,6 +136,11 @@ class LabPage:
         """The lines under cells of the notebook in front."""
         return self.front.locator(".jp-GpuShare-strip")
 
+    @property
+    def notification(self) -> Locator:
+        """A notification in the corner."""
+        return self.page.locator(".Toastify__toast")
+
     # --- What one does ----------------------------------------------------------------------------
 
     def show_panel(self) -> None:
@@ -163,6 +168,11 @@ class LabPage:
         self.page.wait_for_function(
             "theme => document.body.dataset.jpThemeName === theme", arg=theme
         )
+
+    def dismiss_notification(self) -> None:
+        """Wait for a notification, and close it."""
+        self.notification.get_by_role("button", name="Hide notification").click()
+        self.notification.wait_for(state="detached")
 
     def hide(self, hidden: bool) -> None:
         """Be in a tab that nobody sees, or in front again."""

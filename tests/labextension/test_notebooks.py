@@ -76,7 +76,8 @@ def lab(lab: Lab) -> Lab:
     """Return the server, whose notebooks use the GPU, and whose user is impatient."""
     write_settings(lab, "jupyter-gpushare/plugin", {"notificationDelay": 1})
     (lab.notebooks / "train.ipynb").write_text(json.dumps(notebook(ALLOCATE, TRAIN)))
-    (lab.notebooks / "plots.ipynb").write_text(json.dumps(notebook(ALLOCATE, PLOT)))
+    for name in ("plots.ipynb", "evaluate.ipynb"):
+        (lab.notebooks / name).write_text(json.dumps(notebook(ALLOCATE, PLOT)))
     return lab
 
 
@@ -94,6 +95,9 @@ def cell(page: LabPage, index: int) -> Locator:
 @pytest.fixture(scope="module")
 def contention(lab: Lab, page: LabPage) -> Iterator[None]:
     """Two notebooks want the GPU: train.ipynb has it, and plots.ipynb, in front, waits."""
+    # Room for what is to be seen.
+    page.execute("application:toggle-left-area")
+    page.resize_panel(320)
     page.execute("docmanager:open", {"path": "train.ipynb"})
     run(page)
     expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=REACTION)
@@ -118,11 +122,10 @@ def test_one_runs_and_the_other_waits_and_everything_says_why(
     expect(strip).to_contain_text("train")
     for action in ("Open", "Make background"):
         expect(strip.get_by_role("button", name=action)).to_be_visible()
-    notification = page.page.locator(".Toastify__toast")
-    expect(notification).to_contain_text("plots waits for the GPU: 1st in the queue. train has it")
+    text = "plots waits for the GPU: 1st in the queue. train has it"
+    expect(page.notification).to_contain_text(text)
     page.picture("notification")
-    notification.get_by_role("button", name="Hide notification").click()
-    expect(notification).to_have_count(0)
+    page.dismiss_notification()
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -137,20 +140,29 @@ def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) ->
     assert found == []
     for part in (page.panel, page.chip, page.strip, page.status_item):
         assert overflowing(part) == []
-    page.picture(f"lab-{theme.removeprefix('JupyterLab ').lower().replace(' ', '-')}")
+    name = theme.removeprefix("JupyterLab ").lower().replace(" ", "-")
+    page.picture(f"lab-{name}")
+    page.picture(f"panel-{name}", page.panel)
     page.set_theme("JupyterLab Light")
 
 
 def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab) -> None:
     page = LabPage(browser, lab)
-    page.open("notebooks/plots.ipynb")
-    expect(page.chip).to_contain_text("waiting, 1st", timeout=REACTION)
+    page.open("notebooks/evaluate.ipynb")
+    run(page)
+    expect(page.chip).to_contain_text("waiting, 2nd", timeout=REACTION)
+    strip = cell(page, 1).locator(".jp-GpuShare-strip")
+    expect(strip).to_contain_text("2nd", timeout=PUSH)
     page.chip.click()
     page.page.get_by_role("menuitem", name="Show GPU Sharing").click()
-    expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
     expect(page.row("Running", "train.ipynb")).to_be_visible()
-    assert page.violations("#jupyter-gpushare-panel", ".jp-GpuShare-chip") == []
-    assert overflowing(page.panel) == []
+    expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
+    expect(page.row("Waiting", "evaluate.ipynb")).to_contain_text("this one")
+    parts = ("#jupyter-gpushare-panel", ".jp-GpuShare-chip", ".jp-GpuShare-strip")
+    assert page.violations(*parts) == []
+    for part in (page.panel, page.chip, page.strip):
+        assert overflowing(part) == []
+    page.dismiss_notification()
     page.picture("notebook-7")
     page.close()
 
@@ -163,7 +175,7 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
     strip = cell(page, 1).locator(".jp-GpuShare-strip")
     expect(strip).to_contain_text("waited", timeout=PUSH)
     expect(strip).to_contain_text("ran")
-    expect(page.page.locator(".Toastify__toast")).to_have_count(0)
+    expect(page.notification).to_have_count(0)
     # The one that gave way goes on.
     expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=PUSH)
     page.picture("waited", cell(page, 1))

@@ -14,7 +14,7 @@ from playwright.sync_api import Route, expect
 
 from jupyter_gpushare.scheduler import events as ev
 from tests.labextension.crowd import Crowd
-from tests.labextension.lab_page import PUSH, THEMES, LabPage, overflowing
+from tests.labextension.lab_page import PUSH, REACTION, THEMES, LabPage, overflowing
 from tests.server_extension.lab import Lab
 
 pytestmark = pytest.mark.browser
@@ -128,8 +128,6 @@ def test_every_theme_can_be_read(theme: str, crowd: Crowd, page: LabPage) -> Non
     page.set_theme(theme)
     assert page.violations("#jupyter-gpushare-panel", "#jp-main-statusbar") == []
     assert overflowing(page.panel) == []
-    name = theme.removeprefix("JupyterLab ").lower().replace(" ", "-")
-    page.picture(f"panel-{name}", page.panel)
     page.set_theme("JupyterLab Light")
 
 
@@ -181,9 +179,13 @@ def test_names_follow_renames_and_consoles_are_named_as_such(
 
     page.execute("console:create", {"kernelPreference": {"name": "python3"}})
     page.page.locator(".jp-ConsolePanel").wait_for()
-    kernel = page.kernel_of("console")
-    crowd.idle("console-1", 0.1, group=kernel)
+    crowd.idle("console-1", 0.1, group=page.kernel_of("console"))
     expect(page.row("Idle", "Console 1 (python)")).to_be_visible(timeout=PUSH)
+
+    other = {"path": "deep/train.ipynb", "name": "train.ipynb", "type": "notebook"}
+    lab.post("api/sessions", {**other, "kernel": {"id": page.kernel_of("plots.ipynb")}})
+    shared = page.row("Idle", "plots.ipynb and train.ipynb")
+    expect(shared).to_be_visible(timeout=REACTION)
 
 
 def test_a_page_that_nobody_sees_asks_nothing(
