@@ -214,7 +214,7 @@ class Wishes:
     priority: Priority = "interactive"
     #: Its memory stays on the GPU while it is idle, as long as nobody has waited for it too long.
     keep: bool = False
-    #: It is granted nothing until it is thawed.
+    #: It is granted nothing until it is unfrozen.
     frozen: bool = False
     #: Bytes of footprint on each GPU; 0: no limit.
     limit: int = 0
@@ -314,5 +314,5 @@ class Wait:
 
     @property
     def frozen(self) -> bool:
-        """Whether it is for a lease, and its group gets none until people thaw it: it holds nobody up."""
+        """Whether it is for a lease, and its group gets none until people unfreeze it: it holds nobody up."""
         return self.grow is None and self.group.wishes.frozen

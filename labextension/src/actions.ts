@@ -93,7 +93,7 @@ async function adjust(
           options,
           trans.__('Freeze %1?', name),
           trans.__(
-            'It does not get the GPU until somebody thaws it: a cell that uses the GPU stands still. Nothing is lost.'
+            'It does not get the GPU until somebody unfreezes it: a cell that uses the GPU stands still. Nothing is lost.'
           ),
           trans.__('Freeze')
         ));

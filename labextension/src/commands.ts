@@ -177,12 +177,12 @@ export function addCommands(options: ICommandsOptions): void {
 
   addForGroup(CommandIds.toggleFrozen, {
     label: group =>
-      group?.wishes.frozen ? trans.__('Thaw') : trans.__('Freeze'),
+      group?.wishes.frozen ? trans.__('Unfreeze') : trans.__('Freeze'),
     caption: group =>
       group?.wishes.frozen
         ? trans.__('Let it use the GPU again; it takes its place in the queue.')
         : trans.__(
-            'Take the GPU from it until it is thawed. Its cell stands still, and its memory may leave; nothing is lost.'
+            'Take the GPU from it until it is unfrozen. Its cell stands still, and its memory may leave; nothing is lost.'
           )
   });
 

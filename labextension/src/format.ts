@@ -100,9 +100,9 @@ export function formatInterval(low: number, high: number): string {
   if (first === second) {
     return second;
   }
-  const [number, unit, ...rest] = first.split(SPACE);
+  const [number = '', unit, ...rest] = first.split(SPACE);
   const parts = second.split(SPACE);
   return rest.length === 0 && parts.length === 2 && parts[1] === unit
-    ? `${number}–${second}`
+    ? `${Number(number)}–${second}`
     : `${first} – ${second}`;
 }

@@ -77,7 +77,7 @@ export namespace CommandIds {
   export const setPriority = 'gpushare:set-priority';
   /** Keep the memory on the GPU, or no longer. */
   export const toggleKeep = 'gpushare:toggle-keep';
-  /** Freeze, or thaw; freezing asks first. */
+  /** Freeze, or unfreeze; freezing asks first. */
   export const toggleFrozen = 'gpushare:toggle-frozen';
   /** Set a limit to its memory; asks for it. */
   export const setLimit = 'gpushare:set-limit';

@@ -181,7 +181,7 @@ export function reasonText(
         size('lack')
       );
     case 'frozen':
-      return trans.__('frozen until somebody thaws it');
+      return trans.__('frozen until somebody unfreezes it');
     case 'kept':
       return trans.__(
         'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
@@ -230,9 +230,12 @@ export function estimateText(
   elapsed = 0
 ): string {
   const left = estimate.seconds - elapsed;
-  return left >= 0.5
-    ? trans.__('about %1', formatDuration(left))
-    : trans.__('any moment now');
+  if (left >= 0.5) {
+    return trans.__('about %1', formatDuration(left));
+  }
+  return elapsed > estimate.high + 1
+    ? trans.__('longer than expected')
+    : trans.__('any moment');
 }
 
 /** The interval in which most such waits end: `2–9 s`. */
@@ -285,13 +288,13 @@ export function stateText(
       const state = group.cell
         ? trans.__('cell for %1', since)
         : trans.__('running for %1', since);
-      return group.yields_in === null
-        ? state
-        : trans.__(
-            '%1 · yields in %2',
-            state,
-            formatDuration(group.yields_in - (now - group.at))
-          );
+      if (group.yields_in === null) {
+        return state;
+      }
+      const left = group.yields_in - (now - group.at);
+      return left >= 0.5
+        ? trans.__('%1 · yields in %2', state, formatDuration(left))
+        : trans.__('%1 · about to yield', state);
     }
     case 'held':
       return group.cell
@@ -374,7 +377,7 @@ export function unsharedText(
       return {
         title,
         text: trans.__(
-          'It was started with GPUSHARE_DISABLE=1. Remove that from its environment, and restart the kernel.'
+          'Its kernel was told not to: by "gpushare": {"enabled": false} in the kernelspec\'s metadata, by GpuShareProvisioner.enabled = False, or by GPUSHARE_DISABLE=1. Remove that, and restart the kernel.'
         )
       };
     case 'started_without_interposer':

@@ -120,7 +120,7 @@ describe('commands', () => {
     change('a', { wishes: makeWishes({ keep: true, frozen: true }) });
     expect(commands.label(keep)).toBe('No Longer Keep on the GPU');
     expect(commands.caption(keep)).not.toBe(caption);
-    expect(commands.label(CommandIds.toggleFrozen)).toBe('Thaw');
+    expect(commands.label(CommandIds.toggleFrozen)).toBe('Unfreeze');
     for (const { command, args } of PALETTE) {
       if (command !== CommandIds.openPanel) {
         expect(commands.label(command, args)).not.toBe('');

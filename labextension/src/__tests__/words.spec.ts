@@ -77,7 +77,7 @@ describe('reasonText', () => {
       { lack: GiB, ghosts: GiB },
       'lacks 1 GiB: memory of a process that ended is being freed'
     ],
-    ['frozen', {}, 'frozen until somebody thaws it'],
+    ['frozen', {}, 'frozen until somebody unfreezes it'],
     [
       'kept',
       { ...holder, lack: GiB, until_in: 240 },
@@ -202,9 +202,10 @@ describe('the wait', () => {
     const estimate = { seconds: 4, low: 2, high: 9 };
     expect(plain(estimateText(estimate, trans))).toBe('about 4 s');
     expect(plain(estimateText(estimate, trans, 1))).toBe('about 3 s');
-    expect(estimateText(estimate, trans, 4)).toBe('any moment now');
+    expect(estimateText(estimate, trans, 4)).toBe('any moment');
+    expect(estimateText(estimate, trans, 11)).toBe('longer than expected');
     expect(plain(intervalText(estimate))).toBe('2–9 s');
-    expect(plain(intervalText(estimate, 5))).toBe('0.0–4 s');
+    expect(plain(intervalText(estimate, 5))).toBe('0–4 s');
     expect(plain(intervalText({ seconds: 60, low: 50, high: 4000 }))).toBe(
       '50 s – 1 h 6 min'
     );

@@ -59,7 +59,7 @@ export function waitingStrip(
       title: '',
       actions: [
         {
-          label: trans.__('Thaw'),
+          label: trans.__('Unfreeze'),
           title: trans.__('Let this notebook use the GPU again'),
           command: CommandIds.toggleFrozen,
           args: { group: group.id }

@@ -77,7 +77,7 @@ export function Actions(props: IActionsProps): JSX.Element {
   const buttons: [string, IEntry, LabIcon][] = [
     [trans.__('Open'), open, launchIcon],
     group.wishes.frozen
-      ? [trans.__('Thaw'), freeze, runIcon]
+      ? [trans.__('Unfreeze'), freeze, runIcon]
       : [trans.__('Release'), release, stopIcon],
     background
       ? [trans.__('Make interactive'), priority, moveUpIcon]

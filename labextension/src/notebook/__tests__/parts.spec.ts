@@ -157,7 +157,7 @@ describe('The strip', () => {
     await pass(2);
     expect(text(strip())).toBe('2nd, about 2 s: train');
     await pass(2);
-    expect(text(strip())).toBe('2nd, any moment now: train');
+    expect(text(strip())).toBe('2nd, any moment: train');
     expect(announced()).toBe(before);
   });
 
@@ -195,12 +195,12 @@ describe('The strip', () => {
     expect(document.activeElement).toBe(strip());
   });
 
-  it('offers to thaw what is frozen', async () => {
+  it('offers to unfreeze what is frozen', async () => {
     await open('plots');
     const wishes = makeWishes({ frozen: true });
     const reason = { code: 'frozen', params: {} };
     await tell(makeWaiting('plots', 1, { wishes, reason }));
-    fireEvent.click(screen.getByRole('button', { name: 'Thaw' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(executed).toEqual([[CommandIds.toggleFrozen, { group: 'plots' }]]);
   });
 

@@ -385,10 +385,10 @@ describe('actions', () => {
     expect(screen.queryByRole('button', { name: 'Release' })).toBeNull();
   });
 
-  it('thaws what is frozen', () => {
+  it('unfreezes what is frozen', () => {
     const wishes = makeWishes({ frozen: true });
     const { commands } = setUp(makeStatus(makeGroup('a', { wishes })));
-    fireEvent.click(screen.getByRole('button', { name: 'Thaw' }));
+    fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(commands.executed).toEqual([
       [CommandIds.toggleFrozen, { group: 'a' }]
     ]);
