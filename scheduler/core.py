@@ -15,8 +15,8 @@ an eviction that was answered, a lease given back (its missing part is charged n
 Who waits, and for how long
 ---------------------------
 The queue is in the policy's order. The first that waits for a GPU is its *head*; only for heads is room made. One who
-is not a head may pass if it needs no eviction and no revocation, and if the head could still be served from leases
-that are older than its time at the head (``Wait.barrier``). So a head waits for a fixed set of leases, each of which is
+is not a head may pass if it needs no eviction and no revocation, if it was not revoked for the head, and if the head
+could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for a fixed set of leases, each of which is
 revoked once its quantum is over: it is granted in bounded time provided that holders yield, then the next is the head.
 A head that could not be served if everybody yielded (foreign use, ghosts) keeps its place and holds nobody up.
 
@@ -929,6 +929,7 @@ class Core(Planner):
             fresh = self._is_fresh(gpu) and fresh
         if fresh:
             for group in plan.revoke:
+                group.makes_way_for = plan.wait
                 if group.runs:
                     group.spent = True
                     if group.exclusive:
@@ -1047,6 +1048,7 @@ class Core(Planner):
         group.lease = lease
         group.intact = True
         group.spent = False
+        group.makes_way_for = None
         group.ran_before = 0.0
         self.leased[group.id] = group
         self._charge(group)

@@ -18,8 +18,9 @@ _IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
 
 @dataclass(slots=True)
 class Plan:
-    """What stands between the head of the queue and its grant."""
+    """What stands between one that waits and its grant."""
 
+    wait: Wait
     #: GPUs with too little room, and by how much.
     lacks: list[tuple[Gpu, int]] = field(default_factory=list)
     #: The GPU that lacks room even if everybody yields, and by how much.
@@ -83,6 +84,8 @@ class Planner(Accounts):
         """Whether those before it are held up no longer for its being served now."""
         group = wait.group
         for head in ahead or ():
+            if wait.grow is None and group.makes_way_for is head:
+                return False
             if wait.grow is None and self.keeps(group, head):
                 continue  # it takes no room, and the head cannot have its memory yet
             if wait.grow is None and (
@@ -158,7 +161,7 @@ class Planner(Accounts):
 
         With ``waiters``, others that wait are not protected.
         """
-        plan = Plan()
+        plan = Plan(wait)
         now, soon = self._now, self._now + self.debounce
         group = wait.group
         if self.anti_thrash == "on" and wait.grow is None:

@@ -255,6 +255,8 @@ class Group:
     intact: bool = False
     #: It was revoked while it ran, for one that waits: until its next lease, nobody keeps its memory.
     spent: bool = False
+    #: It was revoked for this one that waits: until its next lease, it does not pass that one.
+    makes_way_for: Wait | None = None
     #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
     ended_at: float | None = None
     busy: int = 0

@@ -127,6 +127,8 @@ class Machine:
         self.processes: dict[int, Process] = {}
         self.history: list[ev.Log] = []
         self.readings = 0
+        #: Whether readings take time: then nothing comes but what a test sends.
+        self.slow = False
         #: Host memory that is to be ready: of the pool, and pinned by each process; and how often they were told.
         self.stock = 0
         self.prepared: dict[int, int] = {}
@@ -144,7 +146,8 @@ class Machine:
         for decision in self.core.handle(event, self.now):
             if isinstance(decision, ev.ReadDevice):
                 self.readings += 1
-                found += self.do(self.reading())
+                if not self.slow:
+                    found += self.do(self.reading())
             elif isinstance(decision, ev.Log):
                 self.history.append(decision)
             elif isinstance(decision, ev.Stock):
@@ -253,6 +256,33 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     assert b.state == "running"
     assert m.kinds("b")[-3:] == ["wait", "grant", "restore"]
     assert m.kinds("a")[-4:] == ["burst", "revoke", "release", "evict"]
+
+
+@pytest.mark.parametrize("while_draining", [True, False])
+@pytest.mark.parametrize("quiet", [True, False])
+def test_one_that_makes_way_does_not_pass_the_one_it_was_revoked_for(
+    while_draining: bool, quiet: bool
+) -> None:
+    m = Machine(quantum=5.0, residency_factor=0.0)
+    a = m.runs("a", 50)
+    m.sleep(1)
+    b, c = m.process("b", 50), m.runs("c", 50)
+    if quiet:
+        a.end("quiet")
+    decisions = b.request() + m.sleep(4)
+    assert of(ev.Revoke, decisions) == [ev.Revoke(1, 1)]
+    # Its next work comes before the reading that the eviction waits for; for that, there is room.
+    m.slow = True
+    m.now += 0.002
+    decisions = a.request() if while_draining else []
+    decisions += a.release()
+    decisions += [] if while_draining else a.request()
+    assert of(ev.Grant, decisions) == []
+    m.slow = False
+    (evict,) = of(ev.Evict, m.do(m.reading()))
+    assert evict.client == 1
+    a.evict(evict)
+    assert (b.state, a.state, c.state) == ("moving", "waiting", "running")
 
 
 def test_a_running_holder_keeps_its_quantum() -> None:
