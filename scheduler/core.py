@@ -16,9 +16,10 @@ Who waits, and for how long
 ---------------------------
 The queue is in the policy's order. The first that waits for a GPU is its *head*; only for heads is room made. One who
 is not a head may pass if it needs no eviction and no revocation, if it was not revoked for the head, and if the head
-could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for a fixed set of leases, each of which is
-revoked once its quantum is over: it is granted in bounded time provided that holders yield, then the next is the head.
-A head that could not be served if everybody yielded (foreign use, ghosts) keeps its place and holds nobody up.
+could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for a
+fixed set of leases, each of which is revoked once its quantum is over: it is granted in bounded time provided that
+holders yield, then the next is the head. A head that could not be served if everybody yielded (foreign use, ghosts)
+keeps its place and holds nobody up.
 
 Room is made in the order in which it can be had, then by kind:
 
