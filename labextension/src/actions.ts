@@ -7,15 +7,12 @@ import {
 } from '@jupyterlab/apputils';
 
 import type { Args, ICommandsOptions } from './commands';
-import { LONGEST_QUANTUM, modeOf, priorityOf } from './commands';
+import { LONGEST_QUANTUM, modeOf, priorityOf, SHOWN } from './commands';
 import { formatBytes, parseBytes } from './format';
 import type { IGroup } from './status';
 import type { IAction } from './tokens';
 import { CommandIds } from './tokens';
 import { shortName } from './words';
-
-/** For how long a failure is shown, in milliseconds. */
-const SHOWN = 10_000;
 
 /**
  * What the commands do when somebody chooses one: ask, if it is dangerous or needs a

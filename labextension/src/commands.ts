@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import type {
@@ -24,6 +25,23 @@ export interface ICommandsOptions {
   /** Go to a document of this server. */
   open: (document: ISession) => Promise<void>;
 }
+
+/** A command with what it is about. */
+export interface IEntry {
+  command: string;
+  args?: Args;
+}
+
+/** Run a command, and keep its failure from the page: people may have disabled what adds it. */
+export function run(
+  commands: CommandRegistry,
+  { command, args }: IEntry
+): void {
+  commands.execute(command, args).catch(console.error);
+}
+
+/** For how long a failure is shown, in milliseconds. */
+export const SHOWN = 10_000;
 
 /** The palette's entries: what has arguments is there once for each choice. */
 export const PALETTE: { command: string; args?: ReadonlyJSONObject }[] = [
@@ -82,8 +100,20 @@ export function addCommands(options: ICommandsOptions): void {
     args: Args,
     group: IGroup | null
   ): Promise<void> => {
-    const actions = await import(/* webpackChunkName: "actions" */ './actions');
-    await actions.perform(command, args, group, options);
+    try {
+      const actions = await import(
+        /* webpackChunkName: "actions" */ './actions'
+      );
+      await actions.perform(command, args, group, options);
+    } catch (error) {
+      console.error(error);
+      Notification.error(
+        trans.__(
+          'What this command does could not be loaded. If it does not help to try again, reload the page.'
+        ),
+        { autoClose: SHOWN }
+      );
+    }
   };
 
   const addForGroup = (command: string, about: IGroupCommand): void => {

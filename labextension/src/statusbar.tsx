@@ -14,6 +14,7 @@ import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 import React from 'react';
 
+import { run } from './commands';
 import { IDocuments } from './documents';
 import { formatBytes } from './format';
 import { detailsOf, waitText, wordingOf } from './notebook/words';
@@ -177,9 +178,7 @@ export class StatusItem extends ReactWidget {
       now,
       preferences.statusBar === 'state-and-memory'
     );
-    const open = (): void => {
-      void commands.execute(CommandIds.openPanel);
-    };
+    const open = (): void => run(commands, { command: CommandIds.openPanel });
     return (
       <TextItem
         source={text}

@@ -5,7 +5,7 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Signal } from '@lumino/signaling';
 import { waitFor } from '@testing-library/react';
 
-import { addCommands, PALETTE } from '../commands';
+import { addCommands, PALETTE, run } from '../commands';
 import type { IDocuments } from '../documents';
 import type { IGroup, ISession } from '../status';
 import { CommandIds } from '../tokens';
@@ -265,5 +265,36 @@ describe('commands that want a value', () => {
   it('do nothing when people change their minds', async () => {
     await answer(CommandIds.setLimit, {}, 'reject', ['no limit', '20 GiB']);
     expect(model.acts).toEqual([]);
+  });
+});
+
+describe('a command that fails', () => {
+  const failed = jest.fn();
+
+  beforeEach(() => {
+    failed.mockReset();
+    jest.spyOn(console, 'error').mockImplementation(failed);
+  });
+
+  afterEach(() => {
+    jest.restoreAllMocks();
+    jest.dontMock('../actions');
+  });
+
+  it('says so when what it does cannot be loaded', async () => {
+    jest.resetModules();
+    jest.doMock('../actions', () => {
+      throw new Error('There is no network.');
+    });
+    await commands.execute(CommandIds.release, { group: 'a' });
+    expect(failed).toHaveBeenCalled();
+    expect(Notification.manager.notifications[0]?.message).toContain(
+      'could not be loaded'
+    );
+  });
+
+  it('does no harm to the page when it is not there', async () => {
+    run(commands, { command: CommandIds.openPanel });
+    await waitFor(() => expect(failed).toHaveBeenCalled());
   });
 });

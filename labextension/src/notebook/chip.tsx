@@ -4,6 +4,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyJSONObject } from '@lumino/coreutils';
 import React from 'react';
 
+import { run } from '../commands';
 import type { IGroup, IUnshared } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
@@ -86,7 +87,7 @@ export class ChipWidget extends ReactWidget {
   private _open(button: HTMLElement): void {
     const { group } = this._state;
     if (!group) {
-      void this._commands.execute(CommandIds.openPanel);
+      run(this._commands, { command: CommandIds.openPanel });
       return;
     }
     const menu = this._menu ?? this._makeMenu();

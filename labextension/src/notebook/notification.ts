@@ -3,6 +3,7 @@ import { Notification } from '@jupyterlab/apputils';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 
+import { run } from '../commands';
 import type { IGroup, IStatus } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
@@ -78,7 +79,7 @@ export class WaitNotification implements IDisposable {
       {
         label: trans.__('Open panel'),
         caption: trans.__('Show who has the GPU, and who waits'),
-        callback: () => void this._commands.execute(CommandIds.openPanel)
+        callback: () => run(this._commands, { command: CommandIds.openPanel })
       }
     ];
     let message = trans.__(
@@ -99,7 +100,10 @@ export class WaitNotification implements IDisposable {
           label: trans.__('Go to %1', shorten(other, LONGEST_LABEL)),
           caption: trans.__('Go to %1', other),
           callback: () =>
-            void this._commands.execute(CommandIds.goTo, { group: holder.id })
+            run(this._commands, {
+              command: CommandIds.goTo,
+              args: { group: holder.id }
+            })
         });
       }
     }

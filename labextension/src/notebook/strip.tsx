@@ -2,9 +2,10 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import React from 'react';
 
+import type { IEntry } from '../commands';
+import { run } from '../commands';
 import { formatExactly } from '../format';
 import type { IGroup, IStatus } from '../status';
 import { CommandIds } from '../tokens';
@@ -25,11 +26,9 @@ export interface IStripState {
   announcement: string;
 }
 
-export interface IStripAction {
+export interface IStripAction extends IEntry {
   label: string;
   title: string;
-  command: string;
-  args: ReadonlyPartialJSONObject;
 }
 
 /** What the strip says while the cell waits, or its memory arrives. */
@@ -179,7 +178,7 @@ function Action(props: {
   action: IStripAction;
   commands: CommandRegistry;
 }): JSX.Element {
-  const { label, title, command, args } = props.action;
+  const { label, title } = props.action;
   const button = React.useRef<HTMLButtonElement>(null);
   React.useLayoutEffect(() => {
     const node = button.current;
@@ -196,7 +195,7 @@ function Action(props: {
       ref={button}
       type="button"
       title={title}
-      onClick={() => void props.commands.execute(command, args)}
+      onClick={() => run(props.commands, props.action)}
     >
       {label}
     </button>

@@ -11,24 +11,14 @@ import {
   stopIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
+import type { IEntry } from '../commands';
+import { run } from '../commands';
 import type { IGroup } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-
-/** A command with what it is about. */
-export interface IEntry {
-  command: string;
-  args: ReadonlyPartialJSONObject;
-}
-
-/** Run a command, and keep its failure, of which it tells people itself, from the page. */
-export function run(commands: CommandRegistry, entry: IEntry): void {
-  commands.execute(entry.command, entry.args).catch(console.error);
-}
 
 /** Open a menu below a button; the focus returns to the button. */
 export function openMenu(

@@ -5,6 +5,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
+import { run } from '../commands';
 import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
@@ -157,7 +158,10 @@ function Header(props: IHeaderProps): JSX.Element {
           title={label}
           aria-label={label}
           onClick={() =>
-            void commands.execute(SETTINGS_COMMAND, { query: 'GPU sharing' })
+            run(commands, {
+              command: SETTINGS_COMMAND,
+              args: { query: 'GPU sharing' }
+            })
           }
         >
           <settingsIcon.react tag="span" />

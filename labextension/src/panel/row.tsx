@@ -2,13 +2,14 @@
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
+import { run } from '../commands';
 import { formatBytes, formatDuration } from '../format';
 import type { IGroup, ISettings } from '../status';
 import { isRunning, memoryOf } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { estimateText, intervalText, wishesText } from '../words';
-import { Actions, run } from './actions';
+import { Actions } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import { Name } from './name';
