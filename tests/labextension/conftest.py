@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.labextension.lab_page import LabPage, launch, notebook, write_settings
+from tests.labextension.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings
 from tests.server_extension.lab import Lab, environment
 
 
@@ -66,12 +66,7 @@ def lab(
         base_url="/user/ada/",
         settings=settings,
     ) as lab:
-        # JupyterLab asks at its first start whether people want news.
-        write_settings(
-            lab,
-            "@jupyterlab/apputils-extension/notification",
-            {"fetchNews": "false", "checkForUpdates": False},
-        )
+        write_settings(lab, NEWS, NO_NEWS)
         for path in ("train.ipynb", "plots.ipynb", "deep/train.ipynb"):
             file = lab.notebooks / path
             file.parent.mkdir(exist_ok=True)
