@@ -200,6 +200,9 @@ const notebookPlugin: JupyterFrontEndPlugin<void> = {
     const update = (): void => {
       if (notebooks.size > 0) {
         look ??= model.look();
+      } else {
+        look?.dispose();
+        look = null;
       }
       const { groups = [], unshared = [] } = model.status ?? {};
       if (notebooks.size > 0 && groups.length + unshared.length > 0) {
@@ -213,8 +216,15 @@ const notebookPlugin: JupyterFrontEndPlugin<void> = {
               notebooks
             );
           })
-          .catch(console.error)
-          .finally(() => look?.dispose());
+          .catch((error: unknown) => {
+            console.error(error);
+            // The next notebook that is opened tries again.
+            notebooks.widgetAdded.connect(update);
+          })
+          .finally(() => {
+            look?.dispose();
+            look = null;
+          });
       }
     };
     model.changed.connect(update);

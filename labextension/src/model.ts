@@ -279,10 +279,11 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   }
 
-  /** Ask, but not all the time: anybody may post wrong deltas. */
+  /** Ask, but not all the time: anybody may post wrong deltas, and a server may stay unwell. */
   private _askCalmly(): void {
-    if (this._calm === 0) {
-      const pause = Math.max(0, this._calmed + CALM - performance.now());
+    if (this._active && this._calm === 0) {
+      const rest = Math.min(CALM * 2 ** this._failures, LONGEST_RETRY);
+      const pause = Math.max(0, this._calmed + rest - performance.now());
       this._calm = window.setTimeout(() => {
         this._calm = 0;
         this._calmed = performance.now();

@@ -267,6 +267,30 @@ describe('deltas', () => {
     expect(server.asked).toBeLessThanOrEqual(1 + 6);
   });
 
+  it('cannot make it ask a server that stays unwell all the time', async () => {
+    server.answer = () => server.refuse(500, 'Oh.');
+    for (let time = 0; time < 600; time++) {
+      server.delta(1000 + time);
+      await pass(0.1);
+    }
+    expect(server.asked).toBeLessThanOrEqual(1 + 8);
+  });
+
+  it('that are wrong make it ask no more when nobody looks', async () => {
+    let send: (response: Response) => void = () => undefined;
+    server.answer = ({ method }) =>
+      method === 'DELETE'
+        ? server.ok({})
+        : new Promise(resolve => (send = resolve));
+    model.refresh();
+    server.delta(9);
+    hide(true);
+    await pass(2);
+    send(await server.ok(server.status));
+    await pass(60);
+    expect(server.asked).toBe(2);
+  });
+
   it('that overtake the answer are applied after it', async () => {
     let send: (response: Response) => void = () => undefined;
     server.answer = () => new Promise(resolve => (send = resolve));
