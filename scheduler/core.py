@@ -1011,7 +1011,6 @@ class Core(Planner):
         waited = max(0.0, self._now - wait.since)
         if wait.logged:
             group.totals.waits += 1
-            group.totals.waited += waited
         self._touch(group)
         if wait.grow is not None:
             client = self.clients[wait.grow.client]
@@ -1220,9 +1219,7 @@ class Core(Planner):
         else:
             group.busy -= 1
             if not group.busy:
-                ran = self._now - group.ran_since
-                group.ran_before += ran
-                group.totals.ran += ran
+                group.ran_before += self._now - group.ran_since
 
     def _tell(self, client: Client, waiting: int) -> None:
         if client.contended != waiting:

@@ -26,9 +26,12 @@ def status(
     ledger, estimates = ledger or Ledger(), estimates or {}
     places: dict[str, tuple[int | None, Wait | None]] = {}
     first: dict[str, Wait] = {}
-    for place, wait in enumerate(core.queue, 1):
-        places.setdefault(wait.group.id, (place, wait))
+    ahead: set[str] = set()
+    for wait in core.queue:
+        # Who is frozen holds nobody up.
+        places.setdefault(wait.group.id, (len(ahead) + 1, wait))
         if not wait.frozen:
+            ahead.add(wait.group.id)
             for uuid in core.uuids(wait):
                 first.setdefault(uuid, wait)
     return {
@@ -46,11 +49,9 @@ def status(
         },
         "groups": [
             {
-                **_group(core, g, places.get(g.id, (None, None)), explainer, now),
+                **_group(core, g, places.get(g.id, (None, None)), explainer, ledger, now),
                 "yields_in": _yields_in(core, g, first, now),
                 "estimate": None if (found := estimates.get(g.id)) is None else found._asdict(),
-                "cell": _cell(g, ledger, now),
-                "last_cell": ledger.last_cell(g.id),
             }
             for g in core.groups.values()
         ],
@@ -84,6 +85,7 @@ def _group(
     group: Group,
     place: tuple[int | None, Wait | None],
     explainer: reasons.Explainer,
+    ledger: Ledger,
     now: float,
 ) -> dict[str, Any]:
     position, wait = place
@@ -98,7 +100,9 @@ def _group(
         "wishes": _wishes(group.wishes),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
-        "totals": _totals(group, wait, now),
+        "cell": _cell(group, ledger, now),
+        "last_cell": ledger.last_cell(group.id),
+        "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
     }
 
 
@@ -131,15 +135,12 @@ def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:
     return {"msg_id": cell, "since": group.cells[cell], **ledger.cell(group.id, cell, now)}
 
 
-def _totals(group: Group, wait: Wait | None, now: float) -> dict[str, Any]:
-    """Return what it has had, with the burst and the wait that are not over."""
+def _totals(group: Group, wait: Wait | None) -> dict[str, int]:
+    """Return what it has had, with the wait that is not over."""
     totals = group.totals
-    waits = wait is not None and wait.logged
     return {
         "bursts": totals.bursts,
-        "waits": totals.waits + waits,
-        "waited": totals.waited + (now - wait.since if wait is not None and waits else 0.0),
-        "ran": totals.ran + (now - group.ran_since if group.busy else 0.0),
+        "waits": totals.waits + (wait is not None and wait.logged),
         "evicted": totals.evicted,
         "restored": totals.restored,
     }

@@ -197,12 +197,10 @@ class Client:
 
 @dataclass(slots=True)
 class Totals:
-    """What a group has had so far."""
+    """What a group has had so far; `Ledger` knows for how long it waited and ran."""
 
     bursts: int = 0
     waits: int = 0
-    waited: float = 0.0
-    ran: float = 0.0
     evicted: int = 0
     restored: int = 0
 

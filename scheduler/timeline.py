@@ -33,7 +33,7 @@ class Glimpse:
     time: float
     group: str
     name: str
-    #: Since when it has submitted work, and since when it has waited; None: it does not.
+    #: Since when it has submitted work, and since when it has waited; None: it does not. One that is frozen does not.
     ran_since: float | None
     waited_since: float | None
     #: Open cells with their begin, oldest first.
@@ -55,7 +55,10 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
         group_id,
         group.name,
         group.ran_since if group.busy else None,
-        min((w.since for w in core.queue if w.group is group and w.logged), default=None),
+        min(
+            (w.since for w in core.queue if w.group is group and w.logged and not w.frozen),
+            default=None,
+        ),
         dict(group.cells),
         leased=group.lease is not None and not group.yielding,
         movable_at=core.movable_at(group),
@@ -274,7 +277,7 @@ class Account:
 
 
 class Ledger:
-    """What the cells of each group took: seconds waited and run."""
+    """What each group and its cells took: seconds waited and run."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -282,7 +285,7 @@ class Ledger:
     def see(self, seen: Glimpse) -> Glimpse:
         """Take in how a group stands; return it with the time from which it really has waited.
 
-        Who comes back to its old place in the queue has not waited while it was served.
+        Who comes back to its old place in the queue has not waited while it was served, or frozen.
         """
         if seen.left:
             self._accounts.pop(seen.group, None)
@@ -311,6 +314,13 @@ class Ledger:
         if account is None or cell not in account.cells:
             return {"waited": 0.0, "ran": 0.0}
         return _taken(account, cell, now)
+
+    def totals(self, group: str, now: float) -> dict[str, float]:
+        """Return what a group had so far."""
+        account = self._accounts.get(group)
+        if account is None:
+            return {"waited": 0.0, "ran": 0.0}
+        return {"waited": account.waits.total(now), "ran": account.runs.total(now)}
 
     def last_cell(self, group: str) -> dict[str, Any] | None:
         """Return the last cell that ended and what it took."""

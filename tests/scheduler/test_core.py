@@ -1077,9 +1077,7 @@ def test_the_status_is_json_and_counts() -> None:
     b.restore()
     json.dumps(m.core.status(m.now))
     assert m.group("a")["totals"]["evicted"] == 35 * GIB
-    assert m.group("a")["totals"]["ran"] == pytest.approx(2)
     assert m.group("b")["totals"]["waits"] == 1
-    assert m.group("b")["totals"]["waited"] > 2
 
 
 # --- What cannot be -------------------------------------------------------------------------------

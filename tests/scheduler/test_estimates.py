@@ -135,6 +135,20 @@ def test_a_wait_that_was_cancelled_teaches_nothing() -> None:
     assert m.estimates()["b"] == before
 
 
+def test_a_wait_that_was_frozen_teaches_what_it_took_since() -> None:
+    m, a, b = two(quantum=10.0)
+    b.request()
+    m.sleep(5.0)
+    before = m.estimates()["b"].high
+    m.do(ev.Adjust("b", frozen=True))
+    m.sleep(600.0)
+    assert any(isinstance(d, ev.Revoke) for d in m.do(ev.Adjust("b", frozen=False)))
+    m.hand_over(a, b)
+    assert m.ledger.totals("b", m.now)["waited"] == pytest.approx(5.0, abs=0.1)
+    a.request()
+    assert m.estimates()["a"].high < 2 * before
+
+
 def test_being_right_makes_the_interval_narrower() -> None:
     m, a, b = two(quantum=10.0)
     widths = []
@@ -190,7 +204,7 @@ class World(test_properties.World):
         spans = told(self.timeline, 0, self.now)["spans"]
         assert all(s["end"] is None or s["start"] <= s["end"] <= self.now for s in spans)
         busy = {g.id for g in self.core.groups.values() if g.busy}
-        waiting = {w.group.id for w in self.core.queue if w.logged}
+        waiting = {w.group.id for w in self.core.queue if w.logged and not w.frozen}
         for kind, groups in (("burst", busy), ("wait", waiting)):
             opened = [s["group"] for s in spans if s["kind"] == kind and s["end"] is None]
             assert sorted(opened) == sorted(groups)

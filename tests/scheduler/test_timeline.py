@@ -157,6 +157,7 @@ def test_a_cell_waited_and_ran() -> None:
     ledger.see(seen(18))
     assert ledger.last_cell("a") == {"msg_id": "m1", "waited": 2, "ran": 4}
     assert ledger.cell("a", "m1", 20) == {"waited": 0, "ran": 0}
+    assert ledger.totals("a", 20) == {"waited": 2, "ran": 9}
 
 
 def test_a_cell_begins_before_it_is_known() -> None:

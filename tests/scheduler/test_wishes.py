@@ -337,6 +337,17 @@ def test_freezing_takes_the_lease_and_holds_nobody_up() -> None:
     assert c.reason["params"]["ahead"] == "a"
 
 
+def test_one_that_is_frozen_does_not_count_in_the_queue() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    for group in "bcd":
+        m.process(group, 75).request()
+    m.do(ev.Adjust("b", frozen=True))
+    assert [m.group(group)["position"] for group in "abcd"] == [None, 1, 1, 2]
+    m.do(ev.Adjust("b", frozen=False))
+    assert [m.group(group)["position"] for group in "abcd"] == [None, 1, 2, 3]
+
+
 def test_one_that_is_frozen_makes_nobody_go_quiet() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
