@@ -74,7 +74,7 @@ function GroupRow(props: IRowProps): JSX.Element {
           data-link={canOpen || undefined}
           onClick={canOpen ? () => run(commands, open) : undefined}
         >
-          <Name text={name} end={10} />
+          <Name text={name} end={5} />
         </span>
         {current && (
           <span className="jp-GpuShare-current">{trans.__('this one')}</span>

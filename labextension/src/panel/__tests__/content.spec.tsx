@@ -268,11 +268,13 @@ describe('PanelContent', () => {
     expect(screen.queryByRole('list')).toBeNull();
   });
 
-  it('says a long name whole, though it is drawn in two parts', () => {
+  it('says a long name whole, though it is drawn in parts of which the extension goes first', () => {
     const name = 'segmentation_of_everything_version_12.ipynb';
     setUp(makeStatus(makeGroup('a', { name })));
     const [row] = rowsOf('Idle 1');
     expect(textOf(row)).toContain(name);
+    within(row as HTMLElement).getByText('on_12');
+    within(row as HTMLElement).getByText('.ipynb');
   });
 
   it('says that it waits for the first answer, and then shows it', () => {
