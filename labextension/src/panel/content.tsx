@@ -519,11 +519,20 @@ interface IAnnouncementProps {
   trans: TranslationBundle;
 }
 
-/** Says aloud when the notebook in front goes from one state to another, and nothing else. */
+/**
+ * Says aloud when the document in front goes from one state to another, and nothing else.
+ *
+ * A cell of a notebook says it itself, in its strip: nobody should hear it twice.
+ */
 function Announcement(props: IAnnouncementProps): JSX.Element {
-  const { group, nameOf, fronts, trans } = props;
+  const { nameOf, fronts, trans } = props;
   const [said, say] = React.useState('');
   const before = React.useRef<number | null>(null);
+  const inCell =
+    props.group !== null &&
+    props.group.cell !== null &&
+    props.group.sessions.some(({ type }) => type === 'notebook');
+  const group = inCell ? null : props.group;
   const text = group ? announce(group, nameOf(group.id), trans) : '';
   // A queue that moves on, or a new name, is no change of state.
   const state = group ? announce({ ...group, position: null }, '', trans) : '';
@@ -531,10 +540,11 @@ function Announcement(props: IAnnouncementProps): JSX.Element {
     if (before.current === fronts) {
       say(text);
     }
-    before.current = fronts;
+    // That a cell is over is no news either.
+    before.current = inCell ? null : fronts;
     // The words are those of the moment of the change.
     // eslint-disable-next-line react-hooks/exhaustive-deps
-  }, [fronts, state]);
+  }, [fronts, state, inCell]);
   return (
     <div className="jp-GpuShare-announcement" role="status">
       {said}

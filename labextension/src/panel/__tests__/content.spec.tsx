@@ -9,6 +9,7 @@ import {
   FakeModel,
   GiB,
   makeGroup,
+  makeSession,
   makeSpan,
   makeStatus,
   makeTimeline,
@@ -476,17 +477,33 @@ describe('actions', () => {
 
 describe('the live region', () => {
   const said = (): string | null => screen.getByRole('status').textContent;
+  const console = { sessions: [makeSession('plots', 'plots', 'console')] };
 
-  it('speaks when the state of the notebook in front changes, and only then', () => {
-    const { tell } = setUp(busy, 'plots');
+  it('speaks when the state of the console in front changes, and only then', () => {
+    const { tell } = setUp(
+      makeStatus(makeWaiting('plots', 1, console)),
+      'plots'
+    );
     expect(said()).toBe('');
-    tell({ ...busy, groups: [makeWaiting('plots', 2, { at: 101 })] });
+    tell(makeStatus(makeWaiting('plots', 2, { ...console, at: 101 })));
     expect(said()).toBe('');
-    const has = makeGroup('plots', { state: 'running' });
-    tell({ ...busy, groups: [has] });
+    tell(makeStatus(makeGroup('plots', { ...console, state: 'running' })));
     expect(said()).toBe('plots.ipynb has the GPU');
-    tell({ ...busy, groups: [makeWaiting('plots', 2)] });
+    tell(makeStatus(makeWaiting('plots', 2, console)));
     expect(said()).toBe('plots.ipynb waits for the GPU, position 2');
+  });
+
+  it('leaves it to the cell of a notebook to say how it fares', () => {
+    const { tell } = setUp(makeStatus(makeGroup('plots')), 'plots');
+    tell(makeStatus(makeWaiting('plots', 1)));
+    expect(said()).toBe('');
+    tell(makeStatus(makeWaiting('plots', 1, { state: 'running' })));
+    expect(said()).toBe('');
+    tell(makeStatus(makeGroup('plots')));
+    expect(said()).toBe('');
+    // What a notebook does between its cells, nobody else says.
+    tell(makeStatus(makeWaiting('plots', 1, { cell: null })));
+    expect(said()).toBe('plots.ipynb waits for the GPU, position 1');
   });
 
   it('is quiet about others, and when another notebook comes to the front', () => {
