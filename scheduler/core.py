@@ -1281,7 +1281,8 @@ def _valid_quantum(quantum: object) -> Quantum:
     if number and 0 < cast("float", quantum) <= LONGEST_QUANTUM:
         return float(cast("float", quantum))
     raise ValueError(
-        f"quantum must be 'auto' or seconds above 0 and at most {LONGEST_QUANTUM:.0f}, not {quantum!r}"
+        "The quantum must be 'auto', or a number of seconds above 0 and at most "
+        f"{LONGEST_QUANTUM:.0f}; {quantum!r} is neither"
     )
 
 

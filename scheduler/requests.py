@@ -7,19 +7,23 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from . import events as ev
 from . import protocol, snapshot
-from .accounts import LARGEST
+from .state import Wishes
 
 if TYPE_CHECKING:
     from .server import Connection, Server
 
 #: Longest parameters of a notice: the history keeps them.
 MAX_NOTICE = 4096
+#: Seconds on CLOCK_MONOTONIC that no machine reaches.
+LATEST = 1e12
+
+_WISHES = tuple(wish.name for wish in fields(Wishes))
 
 
 class RequestError(Exception):
@@ -122,7 +126,7 @@ class Requests:
             self._server.handle(ev.Configure(quantum, anti_thrash))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        return {"settings": self._server.core.status(time.monotonic())["settings"]}
+        return {"settings": snapshot.settings(self._server.core)}
 
     def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         group = self._find(request)
@@ -135,12 +139,16 @@ class Requests:
         return {"group": group}
 
     def _op_adjust(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        wishes = _wishes(request)
+        asked = {name: request[name] for name in _WISHES if request.get(name) is not None}
+        if not asked:
+            raise RequestError(f"there is nothing to adjust: give one of {', '.join(_WISHES)}")
+        later = request.get("later", False)
+        if not isinstance(later, bool):
+            raise RequestError(f"'later' must be true or false, not {later!r}")
         # An id that nobody has yet may well be the beginning of another's.
-        later = _flag(request, "later") or False
         group = _string(request, "group") if later else self._find(request)
         try:
-            self._server.handle(ev.Adjust(group, **wishes, later=later))
+            self._server.handle(ev.Adjust(group, **asked, later=later))
         except ValueError as error:
             raise RequestError(str(error)) from None
         return {"group": group, "wishes": asdict(self._server.core.wishes_of(group))}
@@ -153,8 +161,10 @@ class Requests:
         phase = request.get("phase")
         if phase not in ("begin", "end"):
             raise RequestError(f"'phase' must be 'begin' or 'end', not {phase!r}")
-        at = request.get("at")
-        if isinstance(at, bool) or not isinstance(at, (int, float)):
+        at: Any = request.get("at")
+        number = isinstance(at, (int, float)) and not isinstance(at, bool)
+        # No number compares with NaN, and infinity is no time.
+        if not (number and 0 <= at <= LATEST):
             raise RequestError(f"'at' must be seconds on CLOCK_MONOTONIC, not {at!r}")
         group, msg_id = _string(request, "group"), _string(request, "msg_id")
         self._server.handle(ev.Cell(group, phase, msg_id, float(at), from_kernel=False))
@@ -168,7 +178,11 @@ class Requests:
         params = request.get("params", {})
         if not isinstance(params, dict):
             raise RequestError(f"'params' must be an object, not {params!r}")
-        if len(json.dumps(params)) > MAX_NOTICE:
+        try:
+            length = len(json.dumps(params, allow_nan=False))
+        except ValueError:
+            raise RequestError("'params' must be JSON, which has no NaN and no infinity") from None
+        if length > MAX_NOTICE:
             raise RequestError(f"'params' may have {MAX_NOTICE} bytes as JSON")
         self._server.handle(ev.Notice(_string(request, "group"), _string(request, "code"), params))
         return {}
@@ -179,28 +193,6 @@ class Requests:
             return self._server.core.find_group(_string(request, "group"))
         except LookupError as error:
             raise RequestError(str(error)) from None
-
-
-def _flag(request: dict[str, Any], key: str) -> bool | None:
-    value = request.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise RequestError(f"{key!r} must be true or false, not {value!r}")
-    return value
-
-
-def _wishes(request: dict[str, Any]) -> dict[str, Any]:
-    """What is asked for a group; what is left out stays as it is."""
-    priority, limit = request.get("priority"), request.get("limit")
-    if priority not in (None, "interactive", "background"):
-        raise RequestError(f"'priority' must be 'interactive' or 'background', not {priority!r}")
-    whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if limit is not None and not (whole and 0 <= limit <= LARGEST):
-        raise RequestError(f"'limit' must be bytes, 0 for none, not {limit!r}")
-    asked = {"priority": priority, "limit": limit}
-    asked |= {key: _flag(request, key) for key in ("keep", "frozen", "exclusive")}
-    if all(value is None for value in asked.values()):
-        raise RequestError(f"there is nothing to adjust: give one of {', '.join(asked)}")
-    return asked
 
 
 def _string(request: dict[str, Any], key: str) -> str:

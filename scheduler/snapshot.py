@@ -36,11 +36,7 @@ def status(
                 first.setdefault(uuid, wait)
     return {
         "time": now,
-        "settings": {
-            "quantum": core.quantum,
-            "anti_thrash": core.anti_thrash,
-            "policy": core.policy.name,
-        },
+        "settings": settings(core),
         "gpus": [_gpu(g) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
         "host": {
             "budget": core.host_budget,
@@ -59,6 +55,15 @@ def status(
             {"group": n.group, "code": n.code, "params": n.params, "time": at}
             for at, n in core.notices
         ],
+    }
+
+
+def settings(core: Core) -> dict[str, Any]:
+    """Return the settings that the status has."""
+    return {
+        "quantum": core.quantum,
+        "anti_thrash": core.anti_thrash,
+        "policy": core.policy.name,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import struct
 import time
 from pathlib import Path
@@ -309,18 +310,20 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "adjust", "keep": True}, "group"),
         ({"op": "adjust", "group": "x", "keep": True}, "no group"),
         ({"op": "adjust", "group": "x"}, "nothing to adjust"),
-        ({"op": "adjust", "group": "x", "priority": "high"}, "interactive"),
-        ({"op": "adjust", "group": "x", "keep": 1}, "keep"),
-        ({"op": "adjust", "group": "x", "frozen": "yes"}, "frozen"),
-        ({"op": "adjust", "group": "x", "exclusive": []}, "exclusive"),
+        ({"op": "adjust", "group": "x", "priority": "high", "later": True}, "interactive"),
+        ({"op": "adjust", "group": "x", "keep": 1, "later": True}, "keep"),
+        ({"op": "adjust", "group": "x", "frozen": "yes", "later": True}, "frozen"),
+        ({"op": "adjust", "group": "x", "exclusive": [], "later": True}, "exclusive"),
         ({"op": "adjust", "group": "x", "keep": True, "later": 1}, "later"),
-        ({"op": "adjust", "group": "x", "limit": 1.5}, "limit"),
-        ({"op": "adjust", "group": "x", "limit": -1}, "limit"),
-        ({"op": "adjust", "group": "x", "limit": True}, "limit"),
-        ({"op": "adjust", "group": "x", "limit": 1 << 60}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": 1.5, "later": True}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": -1, "later": True}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": True, "later": True}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": 1 << 60, "later": True}, "limit"),
         ({"op": "cell", "group": "a", "phase": "middle", "msg_id": "m", "at": 1}, "phase"),
         ({"op": "cell", "group": "a", "phase": "end", "msg_id": "m", "at": "now"}, "at"),
         ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),
+        ({"op": "cell", "group": "a", "phase": "begin", "msg_id": "m", "at": 10**400}, "at"),
+        ({"op": "adjust", "group": "x", "keep": True, "later": None}, "later"),
         ({"op": "name", "group": "a"}, "name"),
         ({"op": "notice", "group": "a", "code": "x", "params": 3}, "params"),
         ({"op": "notice", "group": "a", "code": "x", "params": {"x": "y" * 5000}}, "4096"),
@@ -339,6 +342,28 @@ def test_what_is_wrong_is_answered_with_a_sentence(
         question = {"op": "status", "protocol": protocol.VERSION}
         client.send_raw(protocol.encode_json(protocol.CONTROL, question))
         assert raw_reply(client)["ok"] is True
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"op": "cell", "phase": "begin", "msg_id": "m", "at": math.nan},
+        {"op": "cell", "phase": "begin", "msg_id": "m", "at": math.inf},
+        {"op": "notice", "code": "x", "params": {"x": [math.inf]}},
+    ],
+)
+def test_what_json_cannot_say_does_not_spoil_the_status(
+    scheduler: Scheduler, request_: dict[str, Any]
+) -> None:
+    with (
+        scheduler.client("a"),
+        scheduler.control() as control,
+        FakeClient(scheduler.path, "x") as client,
+    ):
+        body = json.dumps({"protocol": protocol.VERSION, "group": "a", **request_}).encode()
+        client.send_raw(struct.pack("=IHH", 8 + len(body), protocol.CONTROL, 0) + body)
+        assert raw_reply(client)["ok"] is False
+        control.request("status")
 
 
 @pytest.mark.parametrize("body", [b"{]", b"[1]", b"\xff\xff", b"[" * 60000])

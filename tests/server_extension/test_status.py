@@ -158,7 +158,7 @@ async def test_settings_are_taken(
         ("adjust", "[]", "group"),
         ("adjust", '{"group": "first"}', "priority, keep, frozen, limit"),
         ("adjust", '{"keep": true}', "group"),
-        ("adjust", '{"group": "first", "keep": 1}', "'keep' must be true or false"),
+        ("adjust", '{"group": "first", "keep": 1}', "keep must be true or false"),
         ("adjust", '{"group": "first", "keep": null}', "null"),
         ("adjust", '{"group": "first", "priority": "high"}', "priority"),
         ("adjust", '{"group": "first", "limit": -1}', "limit"),
