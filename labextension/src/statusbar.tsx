@@ -22,7 +22,7 @@ import type { IGroup, IStatus } from './status';
 import { isRunning, memoryOf } from './status';
 import { CommandIds, IGpuShareModel } from './tokens';
 import type { IWording } from './words';
-import { availabilityText, stateName, unsharedText } from './words';
+import { availabilityText, linkText, stateName, unsharedText } from './words';
 
 /** What the status bar says of the GPU, and more for who points at it. */
 export interface IStatusText {
@@ -47,7 +47,7 @@ export function statusText(
   const unavailable = availabilityText(status.availability, trans);
   if (unavailable && !group) {
     return {
-      text: trans.__('GPU: not shared'),
+      text: trans.__('GPU: %1', linkText(status.availability, trans).text),
       title: unavailable.title
     };
   }
@@ -116,6 +116,8 @@ export class StatusItem extends ReactWidget {
     options.documents.changed.connect(this._onChanged, this);
     document.addEventListener('visibilitychange', this._onVisibility);
     this.addClass('jp-GpuShare-statusItem');
+    // JupyterLab's own marks of what one can click: no style sheet of ours is here yet.
+    this.addClass('jp-mod-highlighted');
     this._onChanged();
   }
 
@@ -164,7 +166,7 @@ export class StatusItem extends ReactWidget {
     const { status, now, preferences } = model;
     const group = documents.currentGroup;
     window.clearTimeout(this._timer);
-    if (!status) {
+    if (!status || !this._wanted) {
       return null;
     }
     if (group?.state === 'waiting' && !document.hidden) {
@@ -185,6 +187,7 @@ export class StatusItem extends ReactWidget {
         title={title}
         role="button"
         tabIndex={0}
+        style={{ cursor: 'pointer' }}
         onClick={open}
         onKeyDown={event => {
           if (event.key === 'Enter' || event.key === ' ') {

@@ -504,6 +504,23 @@ export function availabilityText(
   }
 }
 
+/** Whether it works, in a word or two. */
+export function linkText(
+  { code }: ICode,
+  trans: TranslationBundle
+): { state: 'good' | 'starting' | 'bad'; text: string } {
+  switch (code) {
+    case 'ok':
+      return { state: 'good', text: trans.__('live') };
+    case 'starting':
+      return { state: 'starting', text: trans.__('starting') };
+    case 'server_unreachable':
+      return { state: 'bad', text: trans.__('connection lost') };
+    default:
+      return { state: 'bad', text: trans.__('not shared') };
+  }
+}
+
 /** What is shown when all is well and nobody is there. */
 export function nobodyText(trans: TranslationBundle): IExplanation {
   return {

@@ -112,6 +112,8 @@ it('says why nothing is shared', async () => {
   await tell([], { availability: { code: 'no_driver', params: {} } });
   expect(text()).toBe('GPU: not shared');
   expect(title()).toBe('No NVIDIA driver was found');
+  await tell([], { availability: { code: 'server_unreachable', params: {} } });
+  expect(text()).toBe('GPU: connection lost');
   await tell([], {
     unshared: [
       { kernel_id: 'plots', code: 'started_before', params: {}, sessions: [] }
@@ -129,6 +131,7 @@ it('shows what people want to see', async () => {
   item.wantedChanged.connect(changes);
   await prefer('none');
   expect(item.wanted).toBe(false);
+  expect(item.node.textContent).toBe('');
   await prefer('state');
   expect(item.wanted).toBe(true);
   expect(changes).toHaveBeenCalledTimes(2);

@@ -10,7 +10,7 @@ import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation, IWording, Names } from '../words';
-import { noticeText, shortName, unsharedText } from '../words';
+import { linkText, noticeText, shortName, unsharedText } from '../words';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
@@ -18,7 +18,7 @@ import { assignColours } from './palette';
 import { Timeline } from './picture';
 import type { IRowContext } from './row';
 import { Row } from './row';
-import { announce, explain, firstRows, linkText, makeSections } from './view';
+import { announce, explain, firstRows, makeSections } from './view';
 
 /** Rows of a section that is not shown whole. */
 const ROWS = 8;

@@ -2,7 +2,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { formatBytes, formatDuration, formatPart } from '../format';
-import type { ICode, IGpu, IGroup, ISettings, IStatus } from '../status';
+import type { IGpu, IGroup, ISettings, IStatus } from '../status';
 import { isRunning, memoryOf } from '../status';
 import type { IExplanation, IWording } from '../words';
 import {
@@ -309,23 +309,6 @@ export function modeText(
   return quantum === 'auto'
     ? mode
     : trans.__('%1 · %2', mode, formatDuration(quantum));
-}
-
-/** Whether it works, in a word or two. */
-export function linkText(
-  { code }: ICode,
-  trans: TranslationBundle
-): { state: 'good' | 'starting' | 'bad'; text: string } {
-  switch (code) {
-    case 'ok':
-      return { state: 'good', text: trans.__('live') };
-    case 'starting':
-      return { state: 'starting', text: trans.__('starting') };
-    case 'server_unreachable':
-      return { state: 'bad', text: trans.__('connection lost') };
-    default:
-      return { state: 'bad', text: trans.__('not shared') };
-  }
 }
 
 /** The state of a notebook in words that stay the same until it changes. */

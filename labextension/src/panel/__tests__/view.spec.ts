@@ -10,13 +10,13 @@ import {
 } from '../../__tests__/fixtures';
 import type { IGroup, IStatus } from '../../status';
 import type { IWording } from '../../words';
+import { linkText } from '../../words';
 import type { IGpuView } from '../view';
 import {
   announce,
   detailText,
   explain,
   firstRows,
-  linkText,
   makeGpu,
   makeSections,
   modeText,
