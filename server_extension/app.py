@@ -234,9 +234,11 @@ class GpuShareExtension(ExtensionApp):
             self.log.debug("gpushare: %s", error)
 
     def _take_in(self, kind: str | None, group: str, event: dict[str, Any]) -> None:
-        if kind == "join" and self._watcher is not None:
+        if kind == "join":
             # A kernel joins in the middle of the cell that uses CUDA first, or after a new scheduler.
-            self._watcher.announce(group)
+            if self._watcher is not None:
+                self._watcher.announce(group)
+            self._spawn(self._documents.joined(group))
         elif kind == "adjust":
             self._wishes.note(group, event["wishes"])
         elif kind == "leave" and group not in self.serverapp.kernel_manager:
@@ -244,13 +246,18 @@ class GpuShareExtension(ExtensionApp):
             self._wishes.forget(group)
 
     async def _repeat(self, client: AsyncControlClient) -> None:
-        """Tell a new scheduler what people asked for."""
+        """Tell a new scheduler what people asked for, and what they call their kernels.
+
+        Kernels may be there before, with a lease that they had of the last one: until then nothing was asked for them.
+        """
         try:
             status = (await client.request("status"))["status"]
             pid = status["scheduler"]["pid"]
             wishes = self._wishes.untold(status) if pid != self._told else {}
             self._wishes.learn(status, but=wishes)
             self._told = pid
+            for group in status["groups"]:
+                await self._documents.joined(group["id"])
             for group, wished in wishes.items():
                 await self._try(client, "adjust", {"group": group, **wished, "later": True})
         except ControlError as error:

@@ -34,8 +34,9 @@ class Documents:
         self._send = send
         self._found: dict[str, list[dict[str, Any]]] = {}
         self._good_until = float("-inf")
-        #: What the scheduler calls a kernel's group, as it was when last looked at.
+        #: What people call each kernel, as it was when last looked at; and those that were called otherwise before.
         self._names: dict[str, str] = {}
+        self._renamed: set[str] = set()
 
     async def by_kernel(self) -> dict[str, list[dict[str, Any]]]:
         """Return path, name, type and kernel id of each document by kernel id, and pass renames on."""
@@ -44,30 +45,45 @@ class Documents:
             return self._found
         self._good_until = now + FRESH
         try:
-            sessions = await self._sessions.list_sessions()  # type: ignore[no-untyped-call]
+            found = _documents(await self._sessions.list_sessions())  # type: ignore[no-untyped-call]
         except Exception as error:
             # Servers have session managers of their own; ours is but to name things.
             self._log.debug("gpushare: the sessions are not known: %r", error)
             return self._found
-        found: dict[str, list[dict[str, Any]]] = {}
-        for session in sessions:
-            kernel_id = session["kernel"]["id"]
-            document = {
-                "path": session["path"],
-                "name": session["name"] or session["path"],
-                "type": session["type"],
-                "kernel_id": kernel_id,
-            }
-            found.setdefault(kernel_id, []).append(document)
         self._pass_on({kernel_id: _name(documents) for kernel_id, documents in found.items()})
         self._found = found
         return found
 
+    async def joined(self, group: str) -> None:
+        """Note that the scheduler has a group: under the name that its process was started with."""
+        await self.by_kernel()
+        if group in self._renamed:
+            self._call(group)
+
     def _pass_on(self, names: dict[str, str]) -> None:
+        before, self._names = self._names, names
+        self._renamed &= names.keys()
         for kernel_id, name in names.items():
-            if self._names.get(kernel_id, name) != name:
-                self._send("name", {"group": kernel_id, "name": name})
-        self._names = names
+            if before.get(kernel_id, name) != name:
+                self._renamed.add(kernel_id)
+                self._call(kernel_id)
+
+    def _call(self, kernel_id: str) -> None:
+        self._send("name", {"group": kernel_id, "name": self._names[kernel_id]})
+
+
+def _documents(sessions: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    found: dict[str, list[dict[str, Any]]] = {}
+    for session in sessions:
+        kernel_id = session["kernel"]["id"]
+        document = {
+            "path": session["path"],
+            "name": session["name"] or session["path"],
+            "type": session["type"],
+            "kernel_id": kernel_id,
+        }
+        found.setdefault(kernel_id, []).append(document)
+    return found
 
 
 def _name(documents: list[dict[str, Any]]) -> str:

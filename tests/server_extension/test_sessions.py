@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -15,7 +18,8 @@ from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.control import AsyncControlClient
-from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.app import CONTENTS, GpuShareExtension
+from jupyter_gpushare.server_extension.sessions import FRESH
 from tests.scheduler.client import FakeClient
 from tests.server_extension.page import Page
 
@@ -108,6 +112,65 @@ async def test_all_documents_of_a_kernel_and_their_renames_are_pushed(
         )
         assert page.missed == []
     await page.close()
+
+
+async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
+    runtime: Path,
+    gpu: dict[str, Any],
+    sessions: Sessions,
+    extension: GpuShareExtension,
+    jp_serverapp: ServerApp,
+    eventually: Callable[..., Awaitable[Any]],
+) -> None:
+    kernel_id = await sessions.open("train.ipynb")
+
+    async def status() -> dict[str, Any]:
+        return (await extension.request("status"))["status"]  # type: ignore[no-any-return]
+
+    async def is_renamed() -> bool:
+        return [group["name"] for group in (await status())["groups"]] == ["better.ipynb"]
+
+    def process() -> FakeClient:
+        """Return one that has the name under which the kernel was started."""
+        return FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"], name="train.ipynb")
+
+    first = (await status())["scheduler"]["pid"]
+    with process() as client:
+        client.attach()
+        # Nobody looks; it has joined by now.
+        await asyncio.sleep(FRESH)
+        await sessions.rename(0, "better.ipynb")
+        assert jp_serverapp.event_logger is not None
+        renamed = {"action": "rename", "path": "better.ipynb"}
+        jp_serverapp.event_logger.emit(schema_id=CONTENTS, data=renamed)
+        await eventually(is_renamed)
+    # It is restarted.
+    with process() as client:
+        client.attach()
+        await eventually(is_renamed)
+    os.kill(first, signal.SIGKILL)
+
+    async def is_replaced() -> bool:
+        return bool((await status())["scheduler"]["pid"] != first)
+
+    await eventually(is_replaced)
+    with process() as client:
+        client.attach()
+        await eventually(is_renamed)
+
+
+async def test_a_session_manager_of_another_kind_keeps_nothing_from_pages(
+    sessions: Sessions,
+    scheduler: AsyncControlClient,
+    jp_serverapp: ServerApp,
+    get_status: GetStatus,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def list_sessions() -> Any:
+        return [{"id": "1", "path": "a.ipynb", "kernel": None}]
+
+    monkeypatch.setattr(jp_serverapp.session_manager, "list_sessions", list_sessions)
+    assert (await get_status())["availability"]["code"] == "ok"
 
 
 async def test_sessions_are_not_listed_for_each_delta(
