@@ -232,6 +232,8 @@ class AsyncControlClient:
         self.path = path or socket_path()
         self._timeout = timeout
         self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
+        #: The last answer that was waited for in vain.
+        self._late: asyncio.Future[dict[str, Any]] | None = None
         self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
         self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
         self._writer: asyncio.StreamWriter | None = None
@@ -279,6 +281,11 @@ class AsyncControlClient:
         """Whether requests can still be sent."""
         return self._lost is None
 
+    @property
+    def late(self) -> bool:
+        """Whether an answer that was waited for in vain has not come yet: another's would come after it."""
+        return self._late is not None and not self._late.done()
+
     async def wait_lost(self) -> None:
         """Return when the connection has ended, for whatever reason."""
         if self._task is not None:
@@ -314,6 +321,7 @@ class AsyncControlClient:
             # Shielded: a reply that comes late must still find its place in the order.
             reply = await asyncio.wait_for(asyncio.shield(answer), self._timeout)
         except asyncio.TimeoutError:
+            self._late = answer
             raise SchedulerUnreachable(
                 f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
             ) from None

@@ -166,9 +166,13 @@ class GpuShareExtension(ExtensionApp):
             "notices": [],
         }
         code, why = self._availability()
-        if code in ("ok", "provisioner_not_default") and self.host and self.host.client:
+        client = self.host.client if self.host else None
+        if client is not None and client.late:
+            # Those who ask meanwhile are told so at once, and not one after the other.
+            code, why = self._unreachable(f"the scheduler at {client.path} does not answer")
+        elif client is not None and code in ("ok", "provisioner_not_default"):
             try:
-                status = (await self.host.client.request("status", **params))["status"]
+                status = (await client.request("status", **params))["status"]
             except ControlError as error:
                 code, why = self._unreachable(str(error))
         documents = await self._documents.by_kernel() if self.host else {}

@@ -224,6 +224,38 @@ async def test_a_scheduler_that_dies_is_replaced(
     assert (await eventually(replaced))["availability"]["code"] == "ok"
 
 
+async def test_a_scheduler_that_does_not_answer_is_not_asked_again_until_it_does(
+    extension: GpuShareExtension,
+    scheduler: AsyncControlClient,
+    get_status: GetStatus,
+    eventually: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pid = (await scheduler.request("status"))["status"]["scheduler"]["pid"]
+    asked = []
+    request = AsyncControlClient.request
+
+    async def noted(client: AsyncControlClient, op: str, **params: Any) -> dict[str, Any]:
+        asked.append(op)
+        return await request(client, op, **params)
+
+    monkeypatch.setattr(AsyncControlClient, "request", noted)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        found = [(await get_status())["availability"] for _ in range(3)]
+        assert [one["code"] for one in found] == ["scheduler_unreachable"] * 3
+        assert "answer" in found[2]["params"]["error"]
+        assert asked == ["status"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+    async def answers() -> bool:
+        status = await get_status()
+        return bool(status["availability"]["code"] == "ok" and status["gpus"])
+
+    await eventually(answers)
+
+
 async def test_a_notebook_is_named_by_its_session(
     jp_serverapp: ServerApp,
     runtime: Path,
