@@ -292,12 +292,14 @@ function useColours({
 }: IStatus): ReadonlyMap<string, number> {
   const before = React.useRef<ReadonlyMap<string, number>>(new Map());
   const ids = new Set(groups.map(group => group.id));
-  timeline?.spans.forEach(span => ids.add(span.group));
+  const gone = new Set(
+    timeline?.spans.map(span => span.group).filter(id => !ids.has(id))
+  );
   if (
-    ids.size !== before.current.size ||
-    [...ids].some(id => !before.current.has(id))
+    ids.size + gone.size !== before.current.size ||
+    [...ids, ...gone].some(id => !before.current.has(id))
   ) {
-    before.current = assignColours(before.current, [...ids]);
+    before.current = assignColours(before.current, [...ids], [...gone]);
   }
   return before.current;
 }

@@ -142,9 +142,10 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
   return (
     <span
       className="jp-GpuShare-utilisation"
-      title={trans.__(
+      title={trans._n(
+        'The time in which a kernel ran on it, now and in the last minute',
         'The time in which a kernel ran on it, now and in the last %1 minutes',
-        Math.round(seconds / 60)
+        seconds / 60
       )}
     >
       {path && (

@@ -112,9 +112,11 @@ export function Timeline(props: ITimelineProps): JSX.Element {
           </div>
           {rest > 0 && (
             <p className="jp-GpuShare-quiet">
-              {trans._n('and %1 other', 'and %1 others', rest)}
-              {': '}
-              {sumText(all.slice(LANES), trans)}
+              {trans.__(
+                '%1: %2',
+                trans._n('and %1 other', 'and %1 others', rest),
+                sumText(all.slice(LANES), trans)
+              )}
             </p>
           )}
           <Legend trans={trans} />

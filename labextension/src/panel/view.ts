@@ -159,7 +159,7 @@ export function makeGpu(
       }
     }
     if (count > 0) {
-      const label = trans._n('%1 notebook', '%1 small notebooks', count, count);
+      const label = trans._n('%1 small notebook', '%1 small notebooks', count);
       result.push(segment('', 'others', others, whole, label));
     }
     return result;

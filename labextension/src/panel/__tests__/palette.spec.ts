@@ -11,6 +11,18 @@ describe('assignColours', () => {
     expect(second.get('d')).toBe(0);
   });
 
+  it('shares with who is gone before it shares with who is here', () => {
+    const here = ['a', 'b'];
+    const gone = Array.from({ length: 3 * COLOURS }, (_, index) => `${index}`);
+    const first = assignColours(new Map(), here, gone);
+    const second = assignColours(first, [...here, 'c', 'd'], gone);
+    const colours = [...here, 'c', 'd'].map(id => second.get(id));
+    expect(new Set(colours).size).toBe(4);
+    for (const id of [...here, ...gone]) {
+      expect(second.get(id)).toBe(first.get(id));
+    }
+  });
+
   it('shares colours evenly when there are too few', () => {
     const ids = Array.from({ length: 2 * COLOURS }, (_, index) => `${index}`);
     const uses = [...assignColours(new Map(), ids).values()];
