@@ -112,8 +112,6 @@ class Timeline:
         """Take in how a group stands."""
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
-        if seen.left:
-            self._moves = {key: span for key, span in self._moves.items() if key[0] != seen.group}
 
     def move(self, time: float, group: str, name: str, kind: SpanKind, fields: Any) -> None:
         """Take in that memory has moved: ``fields`` of the log's ``evict`` or ``restore``."""
@@ -124,7 +122,6 @@ class Timeline:
         if (
             last is not None
             and last["kind"] == kind
-            and last["id"] in self._spans
             and last["end"] is not None
             and start - last["end"] < GAP
         ):
@@ -133,10 +130,12 @@ class Timeline:
             last["bytes"] += fields["bytes"]
             self._touch(last)
             return
-        self._moves[group, gpu] = self._add(group, name, kind, start, time, gpu, fields["bytes"])
+        self._add(group, name, kind, start, time, gpu, fields["bytes"])
 
     def utilization(self, time: float, gpu: str, percent: int | None) -> None:
         """Take in a reading of how busy a GPU is."""
+        # They come all the time, and perhaps nobody ever asks.
+        self._forget(time)
         at, before = self._levels.get(gpu, (-SAME, -1))
         if percent is None or (percent == before and time - at < SAME):
             return
@@ -198,6 +197,8 @@ class Timeline:
             bytes=size,
         )
         self._spans[span["id"]] = span
+        if gpu is not None:
+            self._moves[group, gpu] = span
         if end is not None:
             self._ended.append(span["id"])
         self._touch(span)
@@ -216,12 +217,15 @@ class Timeline:
         """Forget what is too old, and the oldest of what is too much."""
         oldest = now - self._keep
         while self._ended:
-            end = self._spans[self._ended[0]]["end"]
+            span = self._spans[self._ended[0]]
+            number, end, gpu = span["id"], span["end"], span["gpu"]
             assert end is not None
             if end >= oldest and len(self._spans) <= self._most:
                 break
-            number = self._ended.popleft()
+            self._ended.popleft()
             del self._spans[number], self._changed[number], self._texts[number]
+            if gpu is not None and self._moves.get((span["group"], gpu)) is span:
+                del self._moves[span["group"], gpu]
             self._start = max(self._start, end)
         self._start = max(self._start, oldest)
         while self._samples and self._samples[0][1] < self._start:

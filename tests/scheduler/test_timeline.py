@@ -140,6 +140,19 @@ def test_a_move_that_is_forgotten_does_not_come_back() -> None:
     assert [k for k, _, _ in spans(timeline)] == ["burst"]
 
 
+def test_it_forgets_though_nobody_asks() -> None:
+    timeline = Timeline(0.0, keep=100)
+    for second in range(1000):
+        timeline.see(seen(second, f"g{second}", ran=second))
+        timeline.move(second, f"g{second}", "g", "out", moved(1, 0.1))
+        timeline.see(seen(second, f"g{second}", left=True))
+        # What was still on its way when its group left.
+        timeline.move(second + 0.5, f"g{second}", "g", "in", moved(1, 0.1))
+        timeline.utilization(second, GPU, second)
+    assert len(timeline._samples) == len(timeline._moves) == 101
+    assert len(timeline._spans) < 400
+
+
 # --- What cells took ------------------------------------------------------------------------------
 
 
