@@ -234,7 +234,12 @@ export class NotebookPart implements IDisposable {
     window.clearTimeout(this._timers.get(id));
     this._timers.delete(id);
     this._open.delete(id);
-    this._strips.get(id)?.widget.dispose();
+    const { cell, widget } = this._strips.get(id) ?? {};
+    if (widget?.node.contains(document.activeElement)) {
+      // Who goes by keyboard stays where they are.
+      cell?.node.focus({ preventScroll: true });
+    }
+    widget?.dispose();
     this._strips.delete(id);
   }
 

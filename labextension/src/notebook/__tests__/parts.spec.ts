@@ -195,6 +195,15 @@ describe('The strip', () => {
     expect(document.activeElement).toBe(strip());
   });
 
+  it('leaves the focus in its cell when it goes', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    screen.getByRole('button', { name: 'Open' }).focus();
+    await tell(holder());
+    expect(strip()).toBeNull();
+    expect(document.activeElement).toBe(panel.cell(0).node);
+  });
+
   it('offers to unfreeze what is frozen', async () => {
     await open('plots');
     const wishes = makeWishes({ frozen: true });
