@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -19,7 +18,6 @@ from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.control import AsyncControlClient
 from jupyter_gpushare.server_extension.app import CONTENTS, GpuShareExtension
-from jupyter_gpushare.server_extension.sessions import FRESH
 from tests.scheduler.client import FakeClient
 from tests.server_extension.page import Page
 
@@ -130,6 +128,9 @@ async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
     async def is_renamed() -> bool:
         return [group["name"] for group in (await status())["groups"]] == ["better.ipynb"]
 
+    async def is_known() -> bool:
+        return extension._documents._names == {kernel_id: "train.ipynb"}
+
     def process() -> FakeClient:
         """Return one that has the name under which the kernel was started."""
         return FakeClient(runtime / "s.sock", kernel_id, gpu["uuid"], name="train.ipynb")
@@ -137,8 +138,8 @@ async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
     first = (await status())["scheduler"]["pid"]
     with process() as client:
         client.attach()
-        # Nobody looks; it has joined by now.
-        await asyncio.sleep(FRESH)
+        # Nobody looks.
+        await eventually(is_known)
         await sessions.rename(0, "better.ipynb")
         assert jp_serverapp.event_logger is not None
         renamed = {"action": "rename", "path": "better.ipynb"}
