@@ -72,7 +72,7 @@ export function nameGroups(
       });
       return [
         group.id,
-        list(titles, trans) || (short.get(group.name) ?? group.name)
+        listNames(titles, trans) || (short.get(group.name) ?? group.name)
       ];
     })
   );
@@ -85,7 +85,10 @@ function isPath(name: string): boolean {
 }
 
 /** "a", "a and b", "a and 2 others". */
-function list(titles: string[], trans: TranslationBundle): string {
+export function listNames(
+  titles: readonly string[],
+  trans: TranslationBundle
+): string {
   const [first = '', second] = titles;
   switch (titles.length) {
     case 0:

@@ -6,6 +6,7 @@ import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
 import { run } from '../commands';
+import { listNames, shortestNames } from '../documents';
 import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
@@ -366,6 +367,47 @@ function Explanation({ title, text, command }: IExplanation): JSX.Element {
   );
 }
 
+interface IListProps<T> {
+  id: string;
+  label: string;
+  items: readonly T[];
+  /** Those that are shown until somebody wants to see all. */
+  few: readonly T[];
+  draw: (item: T) => JSX.Element;
+  trans: TranslationBundle;
+}
+
+/** A section whose rows are not all shown at first; no section without rows. */
+function List<T>(props: IListProps<T>): JSX.Element | null {
+  const { id, label, items, few, draw, trans } = props;
+  const [all, setAll] = React.useState(false);
+  if (items.length === 0) {
+    return null;
+  }
+  const heading = `jp-GpuShare-${id}`;
+  return (
+    <section className="jp-GpuShare-section" aria-labelledby={heading}>
+      <h3 id={heading}>
+        {label} <small>{items.length}</small>
+      </h3>
+      <ul role="list" id={`${heading}-list`}>
+        {(all ? items : few).map(draw)}
+      </ul>
+      {few.length < items.length && (
+        <button
+          type="button"
+          className="jp-GpuShare-more"
+          aria-expanded={all}
+          aria-controls={`${heading}-list`}
+          onClick={() => setAll(!all)}
+        >
+          {all ? trans.__('Show fewer') : trans.__('Show all %1', items.length)}
+        </button>
+      )}
+    </section>
+  );
+}
+
 interface ISectionProps {
   id: string;
   label: string;
@@ -375,46 +417,27 @@ interface ISectionProps {
   current: string | null;
 }
 
-function Section(props: ISectionProps): JSX.Element | null {
+function Section(props: ISectionProps): JSX.Element {
   const { id, label, groups, context, colours, current } = props;
   const { trans, names } = context.wording;
-  const [all, setAll] = React.useState(false);
-  if (groups.length === 0) {
-    return null;
-  }
-  const few = firstRows(groups, ROWS, current);
-  const heading = `jp-GpuShare-${id}`;
   return (
-    <section className="jp-GpuShare-section" aria-labelledby={heading}>
-      <h3 id={heading}>
-        {label} <small>{groups.length}</small>
-      </h3>
-      <ul role="list" id={`${heading}-list`}>
-        {(all ? groups : few).map(group => (
-          <Row
-            key={group.id}
-            group={group}
-            name={names.get(group.id) ?? shortName(group.name)}
-            colour={colours.get(group.id) ?? 0}
-            current={group.id === current}
-            context={context}
-          />
-        ))}
-      </ul>
-      {few.length < groups.length && (
-        <button
-          type="button"
-          className="jp-GpuShare-more"
-          aria-expanded={all}
-          aria-controls={`${heading}-list`}
-          onClick={() => setAll(!all)}
-        >
-          {all
-            ? trans.__('Show fewer')
-            : trans.__('Show all %1', groups.length)}
-        </button>
+    <List
+      id={id}
+      label={label}
+      items={groups}
+      few={firstRows(groups, ROWS, current)}
+      trans={trans}
+      draw={group => (
+        <Row
+          key={group.id}
+          group={group}
+          name={names.get(group.id) ?? shortName(group.name)}
+          colour={colours.get(group.id) ?? 0}
+          current={group.id === current}
+          context={context}
+        />
       )}
-    </section>
+    />
   );
 }
 
@@ -465,51 +488,41 @@ interface INotSharingProps {
 }
 
 /** Kernels of this server that use the GPU without taking turns, and what to do about it. */
-function NotSharing(props: INotSharingProps): JSX.Element | null {
-  const { unshared, trans } = props;
-  const [all, setAll] = React.useState(false);
-  if (unshared.length === 0) {
-    return null;
-  }
+function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
+  const short = shortestNames(
+    new Set(
+      unshared.flatMap(({ sessions }) => sessions.map(({ path }) => path))
+    )
+  );
   return (
-    <section
-      className="jp-GpuShare-section"
-      aria-labelledby="jp-GpuShare-unshared"
-    >
-      <h3 id="jp-GpuShare-unshared">
-        {trans.__('Not sharing')} <small>{unshared.length}</small>
-      </h3>
-      <ul role="list" id="jp-GpuShare-unshared-list">
-        {(all ? unshared : unshared.slice(0, ROWS)).map(kernel => {
-          const name =
-            kernel.sessions.map(session => session.name).join(', ') ||
-            trans.__('kernel %1', kernel.kernel_id.slice(0, 8));
-          const { title, text } = unsharedText(name, kernel, trans);
-          return (
-            <li key={kernel.kernel_id} className="jp-GpuShare-row">
-              <span className="jp-GpuShare-swatch" data-empty="true" />
-              <div className="jp-GpuShare-name">
-                <span title={title}>{name}</span>
-              </div>
-              <div className="jp-GpuShare-detail">{text}</div>
-            </li>
-          );
-        })}
-      </ul>
-      {unshared.length > ROWS && (
-        <button
-          type="button"
-          className="jp-GpuShare-more"
-          aria-expanded={all}
-          aria-controls="jp-GpuShare-unshared-list"
-          onClick={() => setAll(!all)}
-        >
-          {all
-            ? trans.__('Show fewer')
-            : trans.__('Show all %1', unshared.length)}
-        </button>
-      )}
-    </section>
+    <List
+      id="unshared"
+      label={trans.__('Not sharing')}
+      items={unshared}
+      few={unshared.slice(0, ROWS)}
+      trans={trans}
+      draw={kernel => {
+        const name =
+          listNames(
+            kernel.sessions.map(session =>
+              session.type === 'console'
+                ? session.name
+                : (short.get(session.path) ?? session.name)
+            ),
+            trans
+          ) || trans.__('kernel %1', kernel.kernel_id.slice(0, 8));
+        const { title, text } = unsharedText(name, kernel, trans);
+        return (
+          <li key={kernel.kernel_id} className="jp-GpuShare-row">
+            <span className="jp-GpuShare-swatch" data-empty="true" />
+            <div className="jp-GpuShare-name">
+              <span title={title}>{name}</span>
+            </div>
+            <div className="jp-GpuShare-detail">{text}</div>
+          </li>
+        );
+      }}
+    />
   );
 }
 

@@ -18,7 +18,7 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { IStatus } from '../../status';
+import type { IStatus, IUnshared } from '../../status';
 import { CommandIds } from '../../tokens';
 import { PanelContent } from '../content';
 
@@ -207,6 +207,22 @@ describe('PanelContent', () => {
         ({ textContent }) => textContent
       )
     ).toEqual(['Mind the gap.']);
+  });
+
+  it('tells those who do not share apart by their folders', () => {
+    const kernel = (id: string, ...paths: string[]): IUnshared => ({
+      kernel_id: id,
+      code: 'opted_out',
+      params: {},
+      sessions: paths.map(path => makeSession(path, id))
+    });
+    setUp({
+      ...makeStatus(),
+      unshared: [kernel('k', 'x/b.ipynb'), kernel('l', 'y/b.ipynb', 'c.ipynb')]
+    });
+    const rows = rowsOf('Not sharing 2');
+    expect(textOf(rows[0])).toMatch(/^x\/b\.ipynbIts/);
+    expect(textOf(rows[1])).toMatch(/^y\/b\.ipynb and c\.ipynbIts/);
   });
 
   it('shows the first of many, and all of them if asked', () => {
