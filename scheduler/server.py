@@ -327,6 +327,9 @@ class Server:
                 waiting = decision.waiting
         self._welcome(connection, waiting, attach)
         self._execute(decisions, now)
+        if attach.leased:
+            # One that comes back to its group's lease is no news otherwise.
+            self._glimpses.append(glimpse(self.core, attach.group, now))
 
     def _welcome(self, connection: Connection, waiting: int, attach: ev.Attach) -> None:
         pool = self.pool

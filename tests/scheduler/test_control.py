@@ -234,6 +234,20 @@ def test_a_process_that_joins_the_lease_of_its_group_is_on_the_timeline(
         assert [s["end"] is None for s in told["spans"]] == [False, True]
 
 
+def test_a_process_that_comes_back_at_work_is_on_the_timeline(scheduler: Scheduler) -> None:
+    with (
+        scheduler.client("a") as first,
+        FakeClient(scheduler.path, "a", scheduler.gpu) as second,
+        scheduler.control() as control,
+    ):
+        first.run()
+        first.end_burst()
+        until(lambda: state(scheduler, "a")["state"] == "held")
+        second.attach(reattach=True, leased=True, busy=True)
+        told = control.request("status", timeline=0)["status"]["timeline"]
+        assert [s["end"] is None for s in told["spans"]] == [False, True]
+
+
 def test_the_utilisation_is_sampled(scheduler: Scheduler) -> None:
     with scheduler.control() as control:
         told: list[Any] = control.request("status", timeline=0)["status"]["timeline"]["samples"]
