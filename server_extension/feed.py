@@ -86,6 +86,8 @@ class Feed:
         self._changes: Changes | None = None
         #: The version of the timeline that went into states and changes; None: nobody looks at it.
         self._version: int | None = None
+        #: The timeline could not be had when it was looked at last: the next delta lacks a part of it.
+        self._gap = False
         self._lock = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -127,7 +129,7 @@ class Feed:
 
     def restart(self) -> None:
         """Note that there is another scheduler, whose timeline has nothing to do with the last one's."""
-        self._version = None
+        self._version, self._gap = None, False
         self._leave_out()
         self._stirred.set()
 
@@ -174,6 +176,9 @@ class Feed:
             # The page that asks for the timeline first gets it whole.
             self._changes.see(state, None if known is None else news)
         self._version = news["version"] if wanted and news else None
+        if self._gap and news:
+            self._leave_out()
+        self._gap = wanted and not news
         return state
 
     async def _run(self) -> None:
@@ -190,6 +195,7 @@ class Feed:
                 await asyncio.sleep(min(max(INTERVAL, SHARE * took), BEAT - 2 * LOOK))
         finally:
             self._task = self._changes = self._version = None
+            self._gap = False
 
     async def _tell(self, loop: asyncio.AbstractEventLoop) -> float:
         """Emit a delta if there is something to tell or nothing was told for long; return the seconds of work.

@@ -306,6 +306,7 @@ class Ticker:
     def __init__(self) -> None:
         self.count = 0
         self.fail = False
+        self.silent = False
 
     async def state(self, timeline: int | None) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -324,7 +325,7 @@ class Ticker:
             "unshared": [],
             "gpus": [],
             "groups": [],
-            "timeline": None if timeline is None else news,
+            "timeline": None if timeline is None or self.silent else news,
         }
 
 
@@ -394,6 +395,36 @@ async def test_another_scheduler_is_more_than_a_delta_can_say(
     await eventually(told)
     await feed.stop()
     assert deltas[0]["sequence"] == before + 2
+
+
+async def test_a_part_of_the_timeline_that_could_not_be_had_is_asked_for(
+    bus: EventLogger,
+    monkeypatch: pytest.MonkeyPatch,
+    jp_serverapp: ServerApp,
+    eventually: Any,
+) -> None:
+    monkeypatch.setattr(feeds, "LOOK", 0.01)
+    deltas: list[dict[str, Any]] = []
+
+    async def listen(logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
+        deltas.append(data)
+
+    bus.add_listener(schema_id=SCHEMA_ID, listener=listen)
+    source = Ticker()
+    feed = Feed(bus, source.state, jp_serverapp.log)
+    sequence = (await feed.state("a", timeline=True))["sequence"]
+    # The scheduler does not answer for a while, and goes on.
+    source.silent = True
+    assert (await feed.state("b", timeline=True))["timeline"] is None
+    assert (await feed.state("b"))["sequence"] == sequence
+    source.silent = False
+
+    async def told() -> bool:
+        return bool(deltas and deltas[-1]["samples"])
+
+    await eventually(told)
+    await feed.stop()
+    assert deltas[-1]["sequence"] == sequence + len(deltas) + 1
 
 
 async def test_a_fault_of_ours_ends_nothing(
