@@ -15,6 +15,7 @@ import { linkText, noticeText, shortName, unsharedText } from '../words';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
+import { Name } from './name';
 import { assignColours } from './palette';
 import { Timeline } from './picture';
 import type { IRowContext } from './row';
@@ -516,7 +517,9 @@ function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
           <li key={kernel.kernel_id} className="jp-GpuShare-row">
             <span className="jp-GpuShare-swatch" data-empty="true" />
             <div className="jp-GpuShare-name">
-              <span title={title}>{name}</span>
+              <span title={title}>
+                <Name text={name} end={5} />
+              </span>
             </div>
             <div className="jp-GpuShare-detail">{text}</div>
           </li>

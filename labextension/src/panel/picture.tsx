@@ -41,7 +41,7 @@ interface IDrawnLane extends ILane {
 }
 
 /** What a kind is called. */
-export function kindText(kind: Kind, trans: TranslationBundle): string {
+function kindText(kind: Kind, trans: TranslationBundle): string {
   return {
     burst: trans.__('running'),
     wait: trans.__('waiting'),
