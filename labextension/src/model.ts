@@ -104,16 +104,20 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   async act(action: IAction): Promise<void> {
     const { op, ...body } = action;
+    const { signal, end } = patience();
     let response: Response;
     try {
       response = await this._request(op, {
         method: 'POST',
-        body: JSON.stringify(body)
+        body: JSON.stringify(body),
+        signal
       });
     } catch {
       throw new Error(
         this._options.trans.__('The Jupyter server does not answer.')
       );
+    } finally {
+      end();
     }
     if (!response.ok) {
       throw new Error(await messageOf(response));
@@ -194,14 +198,13 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   private async _ask(): Promise<void> {
     this._early = [];
-    const abort = new AbortController();
-    const patience = window.setTimeout(() => abort.abort(), PATIENCE);
+    const { signal, end } = patience();
     let failure: ICode;
     try {
       const timeline = this._wantsTimeline ? '&timeline=1' : '';
       const response = await this._request(
         `status?watch=${this._id}${timeline}`,
-        { cache: 'no-store', signal: abort.signal }
+        { cache: 'no-store', signal }
       );
       if (response.ok) {
         const answer = readStatus(await response.json());
@@ -219,7 +222,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
         params: { error: String(error) }
       };
     } finally {
-      window.clearTimeout(patience);
+      end();
     }
     this._fail(failure);
   }
@@ -419,6 +422,13 @@ const NOTHING: IStatus = {
   unshared: [],
   timeline: null
 };
+
+/** What ends a request that takes too long, unless it ended before. */
+function patience(): { signal: AbortSignal; end: () => void } {
+  const abort = new AbortController();
+  const timer = window.setTimeout(() => abort.abort(), PATIENCE);
+  return { signal: abort.signal, end: () => window.clearTimeout(timer) };
+}
 
 async function messageOf(response: Response): Promise<string> {
   const { message } = await ServerConnection.ResponseError.create(response);

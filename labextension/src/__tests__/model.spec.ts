@@ -429,6 +429,17 @@ describe('an action', () => {
     );
   });
 
+  it('fails with a sentence when the connection died', async () => {
+    server.answer = ({ signal }) =>
+      new Promise((_, reject) =>
+        signal?.addEventListener('abort', () => reject(new Error('aborted')))
+      );
+    const failed = jest.fn();
+    model.act({ op: 'release', group: 'a' }).catch(failed);
+    await pass(11);
+    expect(failed).toHaveBeenCalled();
+  });
+
   it('fails with a sentence when nobody answers', async () => {
     server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
     await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
