@@ -102,7 +102,9 @@ export function formatInterval(low: number, high: number): string {
   }
   const [number = '', unit, ...rest] = first.split(SPACE);
   const parts = second.split(SPACE);
-  return rest.length === 0 && parts.length === 2 && parts[1] === unit
+  // Nothing has every unit.
+  const same = parts[1] === unit || Number(number) === 0;
+  return rest.length === 0 && parts.length === 2 && same
     ? `${Number(number)}–${second}`
     : `${first} – ${second}`;
 }

@@ -46,6 +46,17 @@ export function wordName(name: unknown): string {
   return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
 }
 
+/** The longest name in a sentence: it is whole where the row or the title has it. */
+const LONGEST_NAME = 36;
+
+/** A name whose middle gives way: its folder and its end tell it from others. */
+export function shorten(name: string, length: number): string {
+  const tail = Math.floor((length - 1) / 3);
+  return name.length > length
+    ? `${name.slice(0, length - 1 - tail)}…${name.slice(-tail)}`
+    : name;
+}
+
 function number(params: Params, key: string): number {
   const value = Number(params[key]);
   return Number.isFinite(value) ? value : 0;
@@ -61,11 +72,11 @@ function text(params: Params, key: string): string {
 /** The group that `key` names, as it is called now; the scheduler knows older names. */
 function groupName(params: Params, key: string, wording: IWording): string {
   const said = params[`${key}_name`];
-  return (
+  const name =
     wordName(wording.names.get(text(params, key))) ||
     (typeof said === 'string' ? wordName(shortName(said)) : '') ||
-    wording.trans.__('another notebook')
-  );
+    wording.trans.__('another notebook');
+  return shorten(name, LONGEST_NAME);
 }
 
 /** "a, b", or nothing. */
@@ -74,7 +85,7 @@ function victims(params: Params): string {
   return Array.isArray(names)
     ? names
         .filter((name): name is string => typeof name === 'string')
-        .map(name => wordName(shortName(name)))
+        .map(name => shorten(wordName(shortName(name)), LONGEST_NAME))
         .join(', ')
     : '';
 }

@@ -198,6 +198,14 @@ describe('the wait', () => {
     expect(placeText(position, trans)).toBe(expected);
   });
 
+  it('cuts a long name in a sentence in its middle', () => {
+    const holder_name = `deep/${'very-'.repeat(20)}long.ipynb`;
+    const reason = { code: 'behind', params: { ahead_name: holder_name } };
+    expect(reasonText(reason, wording)).toBe(
+      'after very-very-very-very-very…y-very-long'
+    );
+  });
+
   it('counts down the estimate and its interval', () => {
     const estimate = { seconds: 4, low: 2, high: 9 };
     expect(plain(estimateText(estimate, trans))).toBe('about 4 s');
@@ -206,6 +214,9 @@ describe('the wait', () => {
     expect(estimateText(estimate, trans, 11)).toBe('longer than expected');
     expect(plain(intervalText(estimate))).toBe('2–9 s');
     expect(plain(intervalText(estimate, 5))).toBe('0–4 s');
+    expect(plain(intervalText({ seconds: 60, low: 0, high: 240 }))).toBe(
+      '0–4 min'
+    );
     expect(plain(intervalText({ seconds: 60, low: 50, high: 4000 }))).toBe(
       '50 s – 1 h 6 min'
     );

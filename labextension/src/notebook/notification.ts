@@ -7,7 +7,7 @@ import { run } from '../commands';
 import type { IGroup, IStatus } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { placeText } from '../words';
+import { placeText, shorten } from '../words';
 import { holderOf, nameIn } from './words';
 
 /** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
@@ -123,8 +123,4 @@ export class WaitNotification implements IDisposable {
   private _isDisposed = false;
   /** The wait that was told. */
   private _wait = '';
-}
-
-function shorten(name: string, length: number): string {
-  return name.length > length ? `${name.slice(0, length - 1)}…` : name;
 }
