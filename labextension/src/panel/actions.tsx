@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { LabIcon } from '@jupyterlab/ui-components';
 import {
   ellipsesIcon,
   launchIcon,
@@ -43,6 +42,16 @@ export function openMenu(
   menu.open(left, bottom);
 }
 
+/** Made once: what is the same element as before is not drawn again. */
+const ICONS = {
+  open: <launchIcon.react tag="span" />,
+  unfreeze: <runIcon.react tag="span" />,
+  release: <stopIcon.react tag="span" />,
+  interactive: <moveUpIcon.react tag="span" />,
+  background: <moveDownIcon.react tag="span" />,
+  more: <ellipsesIcon.react tag="span" />
+};
+
 interface IActionsProps {
   group: IGroup;
   name: string;
@@ -64,14 +73,14 @@ export function Actions(props: IActionsProps): JSX.Element {
   const release: IEntry = { command: CommandIds.release, args };
   const freeze: IEntry = { command: CommandIds.toggleFrozen, args };
   // Shorter than in the palette, where no notebook's name stands beside them.
-  const buttons: [string, IEntry, LabIcon][] = [
-    [trans.__('Open'), open, launchIcon],
+  const buttons: [string, IEntry, JSX.Element][] = [
+    [trans.__('Open'), open, ICONS.open],
     group.wishes.frozen
-      ? [trans.__('Unfreeze'), freeze, runIcon]
-      : [trans.__('Release'), release, stopIcon],
+      ? [trans.__('Unfreeze'), freeze, ICONS.unfreeze]
+      : [trans.__('Release'), release, ICONS.release],
     background
-      ? [trans.__('Make interactive'), priority, moveUpIcon]
-      : [trans.__('Make background'), priority, moveDownIcon]
+      ? [trans.__('Make interactive'), priority, ICONS.interactive]
+      : [trans.__('Make background'), priority, ICONS.background]
   ];
   const showMore = (event: React.MouseEvent<HTMLElement>): void =>
     openMenu(commands, event.currentTarget, [
@@ -110,7 +119,7 @@ export function Actions(props: IActionsProps): JSX.Element {
         title={trans.__('More actions')}
         onClick={showMore}
       >
-        <ellipsesIcon.react tag="span" />
+        {ICONS.more}
       </button>
     </div>
   );
@@ -121,7 +130,7 @@ interface IActionButtonProps {
   trans: TranslationBundle;
   commands: CommandRegistry;
   entry: IEntry;
-  icon: LabIcon;
+  icon: JSX.Element;
 }
 
 /** A command that makes sense now; one that does not is left to the menu, which shows it greyed. */
@@ -142,7 +151,7 @@ function ActionButton(props: IActionButtonProps): JSX.Element | null {
       title={trans.__('%1: %2', label, commands.caption(command, args))}
       onClick={() => run(commands, entry)}
     >
-      <icon.react tag="span" />
+      {icon}
       <span className="jp-GpuShare-actionLabel">{label}</span>
     </button>
   );

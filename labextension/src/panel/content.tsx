@@ -20,10 +20,13 @@ import { assignColours } from './palette';
 import { Timeline } from './picture';
 import type { IRowContext } from './row';
 import { Row } from './row';
-import { announce, explain, firstRows, makeSections } from './view';
+import type { IGroupShare } from './view';
+import { announce, explain, firstRows, makeSections, makeShares } from './view';
 
 /** Rows of a section that is not shown whole. */
 const ROWS = 8;
+
+const NO_SHARES: readonly IGroupShare[] = [];
 
 const SETTINGS_COMMAND = 'settingeditor:open';
 
@@ -94,24 +97,28 @@ function useStatus(
   clock: Clock,
   visible: boolean
 ): IStatus | null {
-  const [, redraw] = React.useReducer((count: number) => count + 1, 0);
-  const shown = React.useRef(model.status);
-  React.useEffect(() => {
-    if (!visible) {
-      return;
-    }
-    const update = (): void => {
-      shown.current = model.status;
-      clock.update();
-      redraw();
-    };
-    update();
-    model.changed.connect(update);
-    return () => {
-      model.changed.disconnect(update);
-    };
-  }, [model, clock, visible]);
-  return shown.current;
+  const shown = React.useRef({ status: model.status });
+  const subscribe = React.useCallback(
+    (redraw: () => void): (() => void) => {
+      if (!visible) {
+        return () => undefined;
+      }
+      // As the clock's texts it comes from a store: React draws both at once.
+      const update = (): void => {
+        // Another object even for the same status: the preferences may have changed.
+        shown.current = { status: model.status };
+        clock.update();
+        redraw();
+      };
+      update();
+      model.changed.connect(update);
+      return () => {
+        model.changed.disconnect(update);
+      };
+    },
+    [model, clock, visible]
+  );
+  return React.useSyncExternalStore(subscribe, () => shown.current).status;
 }
 
 /** Whether a person could see the element now. */
@@ -195,6 +202,7 @@ function Body(props: IBodyProps): JSX.Element {
     [wording, commands, clock, settings, gpus, may.adjust]
   );
   const colours = useColours(status);
+  const shares = useShares(status.groups);
   const current = props.currentGroup();
   const sections = React.useMemo(
     () => makeSections(status.groups),
@@ -224,7 +232,10 @@ function Body(props: IBodyProps): JSX.Element {
         <Gpu
           key={gpu.uuid}
           gpu={gpu}
-          status={status}
+          several={status.gpus.length > 1}
+          shares={shares.get(gpu.uuid) ?? NO_SHARES}
+          host={status.host}
+          samples={timeline?.samples}
           colours={colours}
           wording={wording}
           clock={clock}
@@ -303,6 +314,16 @@ function useColours({
   ) {
     before.current = assignColours(before.current, [...ids], [...gone]);
   }
+  return before.current;
+}
+
+/** What the groups have on each GPU; the same arrays while that is the same. */
+function useShares(groups: IGroup[]): ReadonlyMap<string, IGroupShare[]> {
+  const before = React.useRef<ReadonlyMap<string, IGroupShare[]>>(new Map());
+  before.current = React.useMemo(
+    () => makeShares(groups, before.current),
+    [groups]
+  );
   return before.current;
 }
 

@@ -4,21 +4,25 @@ import { caretDownEmptyIcon } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import type { IGpu, ISettings, IStatus, ITimeline } from '../status';
+import type { IGpu, IHost, ISettings, ITimeline } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { openMenu } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import { utilisationPath } from './timeline';
-import type { ISegment } from './view';
+import type { IGroupShare, ISegment } from './view';
 import { makeGpu, modeText } from './view';
 
 const SPARK = { width: 64, height: 14 };
 
 interface IGpuProps {
   gpu: IGpu;
-  status: IStatus;
+  /** Whether there are others. */
+  several: boolean;
+  shares: readonly IGroupShare[];
+  host: IHost | null;
+  samples: ITimeline['samples'] | undefined;
   colours: ReadonlyMap<string, number>;
   wording: IWording;
   clock: Clock;
@@ -28,11 +32,11 @@ interface IGpuProps {
   children?: React.ReactNode;
 }
 
-/** A GPU: whose memory is on it, and how busy it is. */
-export function Gpu(props: IGpuProps): JSX.Element {
-  const { gpu, status, colours, wording, clock, seconds } = props;
+function GpuBlock(props: IGpuProps): JSX.Element {
+  const { gpu, several, shares, host, samples } = props;
+  const { colours, wording, clock, seconds } = props;
   const { trans } = wording;
-  const view = makeGpu(gpu, status, colours, wording);
+  const view = makeGpu(gpu, shares, host, colours, wording);
   return (
     <section
       className="jp-GpuShare-gpu"
@@ -40,9 +44,7 @@ export function Gpu(props: IGpuProps): JSX.Element {
     >
       <div className="jp-GpuShare-gpuHead">
         <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
-        {status.gpus.length > 1 && (
-          <small>{trans.__('GPU %1', gpu.index)}</small>
-        )}
+        {several && <small>{trans.__('GPU %1', gpu.index)}</small>}
         {props.children}
       </div>
       <Bar
@@ -63,7 +65,7 @@ export function Gpu(props: IGpuProps): JSX.Element {
         <span>{view.used}</span>
         <Utilisation
           gpu={gpu}
-          timeline={status.timeline}
+          samples={samples}
           seconds={seconds}
           clock={clock}
           wording={wording}
@@ -83,6 +85,9 @@ export function Gpu(props: IGpuProps): JSX.Element {
     </section>
   );
 }
+
+/** A GPU: whose memory is on it, and how busy it is; drawn again only when that changed. */
+export const Gpu = React.memo(GpuBlock);
 
 interface IBarProps {
   className: string;
@@ -115,16 +120,15 @@ function Bar(props: IBarProps): JSX.Element {
 
 interface IUtilisationProps {
   gpu: IGpu;
-  timeline: ITimeline | null;
+  samples: ITimeline['samples'] | undefined;
   seconds: number;
   clock: Clock;
   wording: IWording;
 }
 
 function Utilisation(props: IUtilisationProps): JSX.Element | null {
-  const { gpu, timeline, seconds, clock, wording } = props;
+  const { gpu, samples, seconds, clock, wording } = props;
   const { trans } = wording;
-  const samples = timeline?.samples;
   const { width, height } = SPARK;
   // The picture moves when it would differ by a pixel.
   const step = seconds / width;

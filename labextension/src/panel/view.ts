@@ -2,7 +2,14 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { formatBytes, formatDuration, formatPart } from '../format';
-import type { IGpu, IGroup, ISettings, IStatus } from '../status';
+import type {
+  IGpu,
+  IGroup,
+  IHost,
+  ISettings,
+  IShare,
+  IStatus
+} from '../status';
 import { isRunning, memoryOf } from '../status';
 import type { IExplanation, IWording } from '../words';
 import {
@@ -98,10 +105,66 @@ export function explain(
     : null;
 }
 
+/** What a group has on a GPU. */
+export interface IGroupShare extends Pick<
+  IShare,
+  'resident' | 'pinned' | 'swapped'
+> {
+  id: string;
+  name: string;
+}
+
+/** What the groups have on each GPU, by its uuid; the same arrays where it is as before. */
+export function makeShares(
+  groups: readonly IGroup[],
+  before: ReadonlyMap<string, IGroupShare[]> = new Map()
+): Map<string, IGroupShare[]> {
+  const shares = new Map<string, IGroupShare[]>();
+  for (const { id, name, gpus } of groups) {
+    for (const { uuid, resident, pinned, swapped } of gpus) {
+      const share = { id, name, resident, pinned, swapped };
+      const others = shares.get(uuid);
+      if (others) {
+        others.push(share);
+      } else {
+        shares.set(uuid, [share]);
+      }
+    }
+  }
+  for (const [uuid, now] of shares) {
+    const known = before.get(uuid);
+    if (known && areSame(known, now)) {
+      shares.set(uuid, known);
+    }
+  }
+  return shares;
+}
+
+function areSame(
+  a: readonly IGroupShare[],
+  b: readonly IGroupShare[]
+): boolean {
+  return (
+    a.length === b.length &&
+    a.every((one, index) => {
+      const other = b[index];
+      return (
+        other !== undefined &&
+        one.id === other.id &&
+        one.name === other.name &&
+        one.resident === other.resident &&
+        one.pinned === other.pinned &&
+        one.swapped === other.swapped
+      );
+    })
+  );
+}
+
 /** What the bar of a GPU is made of. */
 export function makeGpu(
   gpu: IGpu,
-  status: IStatus,
+  groups: readonly IGroupShare[],
+  host: IHost | null,
   colours: ReadonlyMap<string, number>,
   wording: IWording
 ): IGpuView {
@@ -113,16 +176,11 @@ export function makeGpu(
     ghosts: trans.__('being freed'),
     free: trans.__('free')
   };
-  const shares = status.groups.flatMap(group =>
-    group.gpus
-      .filter(share => share.uuid === gpu.uuid)
-      .map(share => ({
-        ...share,
-        id: group.id,
-        name: names.get(group.id) ?? group.name,
-        colour: colours.get(group.id) ?? 0
-      }))
-  );
+  const shares = groups.map(share => ({
+    ...share,
+    name: names.get(share.id) ?? share.name,
+    colour: colours.get(share.id) ?? 0
+  }));
   const crowded = shares.length > SEGMENTS;
   const segment = (
     key: string,
@@ -196,17 +254,17 @@ export function makeGpu(
     segments,
     host:
       swapped > 0
-        ? stack(Math.max(status.host?.budget ?? 0, swapped), ['swapped'])
+        ? stack(Math.max(host?.budget ?? 0, swapped), ['swapped'])
         : [],
     legend,
     used: trans.__('%1 of %2 in use', used, total),
-    hostText: hostText(swapped, status, wording)
+    hostText: hostText(swapped, host, wording)
   };
 }
 
 function hostText(
   swapped: number,
-  { host }: IStatus,
+  host: IHost | null,
   { trans, units }: IWording
 ): string {
   const size = (bytes: number): string => formatBytes(bytes, units);

@@ -19,6 +19,7 @@ import {
   firstRows,
   makeGpu,
   makeSections,
+  makeShares,
   modeText,
   turnPercent
 } from '../view';
@@ -39,7 +40,13 @@ function gpuOf(status: IStatus, index = 0): IGpuView {
   if (!gpu) {
     throw new Error(`There is no GPU ${index}.`);
   }
-  return makeGpu(gpu, status, colours, wordingOf(status.groups));
+  return makeGpu(
+    gpu,
+    makeShares(status.groups).get(gpu.uuid) ?? [],
+    status.host,
+    colours,
+    wordingOf(status.groups)
+  );
 }
 
 const cell = { msg_id: 'm', since: 88, waited: 0, ran: 9 };
@@ -68,6 +75,25 @@ describe('makeSections', () => {
     expect(ids).toEqual(['0', '1', '2', '30']);
     // To hide a single one saves no room.
     expect(firstRows(groups.slice(0, 4), 3, null)).toHaveLength(4);
+  });
+});
+
+describe('makeShares', () => {
+  it('gives the same array where the memory is as before', () => {
+    const group = (id: string, uuid: string, resident: number): IGroup =>
+      makeGroup(id, {
+        gpus: [
+          { uuid, resident, footprint: GiB, swapped: 0, pinned: 0, context: 0 }
+        ]
+      });
+    const before = makeShares([group('a', 'x', GiB), group('b', 'y', GiB)]);
+    const after = makeShares(
+      [group('a', 'x', GiB), group('b', 'y', 0)],
+      before
+    );
+    expect(after.get('x')).toBe(before.get('x'));
+    expect(after.get('y')).not.toBe(before.get('y'));
+    expect(after.get('y')?.[0]?.resident).toBe(0);
   });
 });
 
