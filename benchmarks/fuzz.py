@@ -219,6 +219,10 @@ class Mismatch:
     errors: str
 
 
+class RefusedStart(Exception):
+    """A process could not start; the message says what it wrote."""
+
+
 class Runner:
     """A process that runs programs."""
 
@@ -245,7 +249,9 @@ class Runner:
             text=True,
         )
         if self.out.readline() != "ready\n":
-            raise RuntimeError(f"the runner did not start: {self.said()}")
+            said = self.said()
+            self.close()
+            raise RefusedStart(f"the runner did not start: {said}")
 
     @property
     def out(self) -> IO[str]:
@@ -548,7 +554,13 @@ def fuzz(
         busy: dict[Runner, Iterator[tuple[str, list[str]]]] = {}
 
         def begin(number: int, following: Iterator[tuple[str, list[str]]]) -> None:
-            runner = Runner(ground, number)
+            try:
+                runner = Runner(ground, number)
+            except RefusedStart:
+                # Memory that moves while the GPU is read can pass for that of other programs, for a moment.
+                figures.disturbances["start refused"] += 1
+                time.sleep(1.0)
+                runner = Runner(ground, number)
             stack.callback(runner.close)
             busy[runner] = following
             selector.register(runner.out, selectors.EVENT_READ, runner)

@@ -27,7 +27,7 @@ from jupyter_gpushare.scheduler.drivers import Driver, Libraries, find_driver
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18
 WORKER = Path(__file__).with_name("worker.py")
-PATIENCE = 20.0
+PATIENCE = 45.0
 
 
 class Program:
