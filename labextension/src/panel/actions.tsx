@@ -62,31 +62,89 @@ interface IActionsProps {
 /** What one can do about a group. */
 export function Actions(props: IActionsProps): JSX.Element {
   const { group, name, commands, wording } = props;
-  const { trans } = wording;
-  const args = { group: group.id };
-  const background = group.wishes.priority === 'background';
-  const priority: IEntry = {
-    command: CommandIds.setPriority,
-    args: { ...args, priority: background ? 'interactive' : 'background' }
+  const { frozen, priority } = group.wishes;
+  const background = priority === 'background';
+  const { open, release, change, freeze } = entriesOf(group.id, background);
+  return (
+    <Buttons
+      id={group.id}
+      name={name}
+      commands={commands}
+      trans={wording.trans}
+      frozen={frozen}
+      background={background}
+      canOpen={isPossible(commands, open)}
+      canStop={isPossible(commands, frozen ? freeze : release)}
+      canChange={isPossible(commands, change)}
+    />
+  );
+}
+
+function entriesOf(
+  group: string,
+  background: boolean
+): Record<'open' | 'release' | 'change' | 'freeze', IEntry> {
+  const args = { group };
+  return {
+    open: { command: CommandIds.goTo, args },
+    release: { command: CommandIds.release, args },
+    change: {
+      command: CommandIds.setPriority,
+      args: { ...args, priority: background ? 'interactive' : 'background' }
+    },
+    freeze: { command: CommandIds.toggleFrozen, args }
   };
-  const open: IEntry = { command: CommandIds.goTo, args };
-  const release: IEntry = { command: CommandIds.release, args };
-  const freeze: IEntry = { command: CommandIds.toggleFrozen, args };
+}
+
+/** Whether a command makes sense now; one that does not is left to the menu, which shows it greyed. */
+function isPossible(
+  commands: CommandRegistry,
+  { command, args }: IEntry
+): boolean {
+  return (
+    commands.hasCommand(command) &&
+    commands.isVisible(command, args) &&
+    commands.isEnabled(command, args)
+  );
+}
+
+interface IButtonsProps {
+  /** Of the group. */
+  id: string;
+  name: string;
+  commands: CommandRegistry;
+  trans: TranslationBundle;
+  frozen: boolean;
+  background: boolean;
+  canOpen: boolean;
+  canStop: boolean;
+  canChange: boolean;
+}
+
+function ActionButtons(props: IButtonsProps): JSX.Element {
+  const { id, name, commands, trans, frozen, background } = props;
+  const { open, release, change, freeze } = entriesOf(id, background);
   // Shorter than in the palette, where no notebook's name stands beside them.
-  const buttons: [string, IEntry, JSX.Element][] = [
-    [trans.__('Open'), open, ICONS.open],
-    group.wishes.frozen
-      ? [trans.__('Unfreeze'), freeze, ICONS.unfreeze]
-      : [trans.__('Release'), release, ICONS.release],
+  const buttons: [boolean, string, IEntry, JSX.Element][] = [
+    [props.canOpen, trans.__('Open'), open, ICONS.open],
+    frozen
+      ? [props.canStop, trans.__('Unfreeze'), freeze, ICONS.unfreeze]
+      : [props.canStop, trans.__('Release'), release, ICONS.release],
     background
-      ? [trans.__('Make interactive'), priority, ICONS.interactive]
-      : [trans.__('Make background'), priority, ICONS.background]
+      ? [
+          props.canChange,
+          trans.__('Make interactive'),
+          change,
+          ICONS.interactive
+        ]
+      : [props.canChange, trans.__('Make background'), change, ICONS.background]
   ];
-  const showMore = (event: React.MouseEvent<HTMLElement>): void =>
+  const showMore = (event: React.MouseEvent<HTMLElement>): void => {
+    const args = { group: id };
     openMenu(commands, event.currentTarget, [
       open,
       release,
-      priority,
+      change,
       null,
       { command: CommandIds.toggleKeep, args },
       { command: CommandIds.setLimit, args },
@@ -94,22 +152,31 @@ export function Actions(props: IActionsProps): JSX.Element {
       freeze,
       { command: CommandIds.offload, args }
     ]);
+  };
   return (
     <div
       className="jp-GpuShare-actions"
       role="group"
       aria-label={trans.__('Actions for %1', name)}
     >
-      {buttons.map(([label, entry, icon]) => (
-        <ActionButton
-          key={entry.command}
-          label={label}
-          trans={trans}
-          commands={commands}
-          entry={entry}
-          icon={icon}
-        />
-      ))}
+      {buttons
+        .filter(([possible]) => possible)
+        .map(([, label, entry, icon]) => (
+          <button
+            key={entry.command}
+            type="button"
+            className="jp-GpuShare-action"
+            title={trans.__(
+              '%1: %2',
+              label,
+              commands.caption(entry.command, entry.args)
+            )}
+            onClick={() => run(commands, entry)}
+          >
+            {icon}
+            <span className="jp-GpuShare-actionLabel">{label}</span>
+          </button>
+        ))}
       <button
         type="button"
         className="jp-GpuShare-action"
@@ -125,34 +192,5 @@ export function Actions(props: IActionsProps): JSX.Element {
   );
 }
 
-interface IActionButtonProps {
-  label: string;
-  trans: TranslationBundle;
-  commands: CommandRegistry;
-  entry: IEntry;
-  icon: JSX.Element;
-}
-
-/** A command that makes sense now; one that does not is left to the menu, which shows it greyed. */
-function ActionButton(props: IActionButtonProps): JSX.Element | null {
-  const { label, trans, commands, entry, icon } = props;
-  const { command, args } = entry;
-  if (
-    !commands.hasCommand(command) ||
-    !commands.isVisible(command, args) ||
-    !commands.isEnabled(command, args)
-  ) {
-    return null;
-  }
-  return (
-    <button
-      type="button"
-      className="jp-GpuShare-action"
-      title={trans.__('%1: %2', label, commands.caption(command, args))}
-      onClick={() => run(commands, entry)}
-    >
-      {icon}
-      <span className="jp-GpuShare-actionLabel">{label}</span>
-    </button>
-  );
-}
+/** Drawn again only when others make sense: most of what is new about a group changes none. */
+const Buttons = React.memo(ActionButtons);

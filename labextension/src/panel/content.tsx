@@ -148,7 +148,7 @@ interface IHeaderProps {
   trans: TranslationBundle;
 }
 
-function Header(props: IHeaderProps): JSX.Element {
+function Head(props: IHeaderProps): JSX.Element {
   const { availability, commands, trans } = props;
   const link = availability && linkText(availability, trans);
   const label = trans.__('Settings of GPU sharing');
@@ -179,6 +179,8 @@ function Header(props: IHeaderProps): JSX.Element {
     </div>
   );
 }
+
+const Header = React.memo(Head);
 
 interface IBodyProps extends IPanelProps {
   status: IStatus;

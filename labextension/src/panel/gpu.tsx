@@ -183,8 +183,7 @@ interface IModeProps {
   wording: IWording;
 }
 
-/** How notebooks share, and for those allowed the menu to change it. */
-export function Mode(props: IModeProps): JSX.Element {
+function ModeChoice(props: IModeProps): JSX.Element {
   const { settings, may, commands, wording } = props;
   const { trans } = wording;
   const text = modeText(settings, trans);
@@ -231,3 +230,6 @@ export function Mode(props: IModeProps): JSX.Element {
     </button>
   );
 }
+
+/** How notebooks share, and for those allowed the menu to change it. */
+export const Mode = React.memo(ModeChoice);

@@ -9,11 +9,7 @@ interface INameProps {
   end: number;
 }
 
-/**
- * A name that loses its extension where it is too long, and then letters in its middle:
- * ends tell names apart.
- */
-export function Name({ text, end }: INameProps): JSX.Element {
+function SplitName({ text, end }: INameProps): JSX.Element {
   const extension = text.endsWith(EXTENSION) ? EXTENSION : '';
   const stem = text.slice(0, text.length - extension.length);
   return stem.length <= 2 * end ? (
@@ -28,3 +24,9 @@ export function Name({ text, end }: INameProps): JSX.Element {
     </span>
   );
 }
+
+/**
+ * A name that loses its extension where it is too long, and then letters in its middle:
+ * ends tell names apart.
+ */
+export const Name = React.memo(SplitName);

@@ -75,14 +75,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
       ),
     [timeline, now, seconds, names]
   );
-  const lanes = React.useMemo(
-    () =>
-      all.slice(0, LANES).map(lane => ({
-        ...lane,
-        marks: makeMarks(lane.spans, now, seconds, width)
-      })),
-    [all, now, seconds, width]
-  );
+  const lanes = useMarks(all, now, seconds, width);
   const rest = all.length - lanes.length;
   return (
     <section
@@ -125,6 +118,32 @@ export function Timeline(props: ITimelineProps): JSX.Element {
       )}
     </section>
   );
+}
+
+/** The lanes that are drawn; the marks are the same objects where nothing moved. */
+function useMarks(
+  all: readonly ILane[],
+  now: number,
+  seconds: number,
+  width: number
+): IDrawnLane[] {
+  const before = React.useRef<{ scale: string; lanes: IDrawnLane[] }>();
+  return React.useMemo(() => {
+    const scale = [now, seconds, width].join();
+    const known = before.current?.scale === scale ? before.current.lanes : [];
+    const lanes = all.slice(0, LANES).map(lane => {
+      const same = known.find(
+        ({ group, spans }) =>
+          group === lane.group &&
+          spans.length === lane.spans.length &&
+          spans.every((span, index) => span === lane.spans[index])
+      );
+      const marks = same?.marks ?? makeMarks(lane.spans, now, seconds, width);
+      return { ...lane, marks };
+    });
+    before.current = { scale, lanes };
+    return lanes;
+  }, [all, now, seconds, width]);
 }
 
 /** How often others ran and waited. */
@@ -271,13 +290,7 @@ function Picture(props: IPictureProps): JSX.Element {
               data-colour={colours.get(lane.group)}
               transform={`translate(0 ${index * LANE_HEIGHT})`}
             >
-              {KINDS.map(kind => (
-                <path
-                  key={kind}
-                  data-kind={kind}
-                  d={pathOf(lane.marks, kind)}
-                />
-              ))}
+              <Marks marks={lane.marks} />
             </g>
           ))}
           {mark && (
@@ -304,6 +317,19 @@ function Picture(props: IPictureProps): JSX.Element {
     </div>
   );
 }
+
+function LaneMarks({ marks }: { marks: readonly IMark[] }): JSX.Element {
+  return (
+    <>
+      {KINDS.map(kind => (
+        <path key={kind} data-kind={kind} d={pathOf(marks, kind)} />
+      ))}
+    </>
+  );
+}
+
+/** The marks of a lane, drawn again only when they are others. */
+const Marks = React.memo(LaneMarks);
 
 function pathOf(marks: readonly IMark[], kind: Kind): string {
   const { top, height } = SHAPES[kind];
@@ -335,7 +361,7 @@ function markText(
   return [lane.name, many, length, ...size, since].join(' · ');
 }
 
-function Legend({ trans }: { trans: TranslationBundle }): JSX.Element {
+function Kinds({ trans }: { trans: TranslationBundle }): JSX.Element {
   return (
     <div className="jp-GpuShare-legend">
       {(['burst', 'wait', 'in', 'out'] as const).map(kind => (
@@ -353,6 +379,8 @@ function Legend({ trans }: { trans: TranslationBundle }): JSX.Element {
     </div>
   );
 }
+
+const Legend = React.memo(Kinds);
 
 /** The mark of the legend. */
 const NO_MARK: Omit<IMark, 'kind'> = {

@@ -32,6 +32,9 @@ export interface IMark {
 /** A moment that is shorter than this is drawn as long, or nobody would see it. */
 const NARROWEST: Record<Kind, number> = { wait: 1, burst: 1.5, in: 3, out: 3 };
 
+/** To compare a string with `localeCompare` makes one each time. */
+const NAMES = new Intl.Collator();
+
 /** One lane for each group that did something since, the one that was active last first. */
 export function makeLanes(
   timeline: ITimeline,
@@ -56,7 +59,7 @@ export function makeLanes(
   }
   // Those that are active now keep their order, by name: lanes that jump cannot be read.
   return [...lanes.values()].sort((a, b) =>
-    a.last === b.last ? a.name.localeCompare(b.name) : b.last - a.last
+    a.last === b.last ? NAMES.compare(a.name, b.name) : b.last - a.last
   );
 }
 
