@@ -55,16 +55,18 @@ const ICONS = {
 interface IActionsProps {
   group: IGroup;
   name: string;
+  /** Whether its document is here. */
+  canOpen: boolean;
   commands: CommandRegistry;
   wording: IWording;
 }
 
 /** What one can do about a group. */
 export function Actions(props: IActionsProps): JSX.Element {
-  const { group, name, commands, wording } = props;
+  const { group, name, canOpen, commands, wording } = props;
   const { frozen, priority } = group.wishes;
   const background = priority === 'background';
-  const { open, release, change, freeze } = entriesOf(group.id, background);
+  const { release, change, freeze } = entriesOf(group.id, background);
   return (
     <Buttons
       id={group.id}
@@ -73,7 +75,7 @@ export function Actions(props: IActionsProps): JSX.Element {
       trans={wording.trans}
       frozen={frozen}
       background={background}
-      canOpen={isPossible(commands, open)}
+      canOpen={canOpen}
       canStop={isPossible(commands, frozen ? freeze : release)}
       canChange={isPossible(commands, change)}
     />
@@ -97,7 +99,7 @@ function entriesOf(
 }
 
 /** Whether a command makes sense now; one that does not is left to the menu, which shows it greyed. */
-function isPossible(
+export function isPossible(
   commands: CommandRegistry,
   { command, args }: IEntry
 ): boolean {

@@ -56,5 +56,13 @@ export function useClock<T extends string | number>(
   clock: Clock,
   select: (now: number) => T
 ): T {
-  return React.useSyncExternalStore(clock.subscribe, () => select(clock.now));
+  let known: { now: number; value: T } | null = null;
+  // React asks several times about one moment.
+  return React.useSyncExternalStore(clock.subscribe, () => {
+    const { now } = clock;
+    if (known?.now !== now) {
+      known = { now, value: select(now) };
+    }
+    return known.value;
+  });
 }

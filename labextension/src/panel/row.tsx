@@ -9,7 +9,7 @@ import { isRunning, memoryOf } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { estimateText, intervalText, wishesText } from '../words';
-import { Actions } from './actions';
+import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import { Name } from './name';
@@ -51,10 +51,7 @@ function GroupRow(props: IRowProps): JSX.Element {
   const { trans } = wording;
   const waiting = group.state === 'waiting';
   const open = { command: CommandIds.goTo, args: { group: group.id } };
-  const canOpen =
-    commands.hasCommand(open.command) &&
-    commands.isVisible(open.command, open.args) &&
-    commands.isEnabled(open.command, open.args);
+  const canOpen = isPossible(commands, open);
   const paths = group.sessions.map(session => session.path).join('\n');
   return (
     <li
@@ -113,6 +110,7 @@ function GroupRow(props: IRowProps): JSX.Element {
       <Actions
         group={group}
         name={name}
+        canOpen={canOpen}
         commands={commands}
         wording={wording}
       />
