@@ -217,6 +217,10 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
             say_refusal(answer.text);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
+        /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
+        bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
+        if (result == CUDA_SUCCESS && !fits)
+            result = CUDA_ERROR_OUT_OF_MEMORY;
         pthread_mutex_lock(&gs_memory_lock);
         if (result == CUDA_SUCCESS)
             device->usage.promised = answer.promised >= least.promised ? answer.promised : least.promised;
