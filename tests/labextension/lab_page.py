@@ -19,7 +19,7 @@ AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" /
 SCREENSHOTS = os.environ.get("GPUSHARE_SCREENSHOTS")
 
 #: Milliseconds in which a page must show a change that is pushed to it, and do what it is told.
-PUSH, REACTION = 10_000, 30_000
+PUSH, REACTION = 20_000, 60_000
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 
