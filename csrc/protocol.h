@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* Raised when an old peer could misread a new one; the sides compare it in HELLO and CONTROL. */
-#define GPUSHARE_PROTOCOL_VERSION 2
+#define GPUSHARE_PROTOCOL_VERSION 3
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
@@ -36,6 +36,8 @@ enum gpushare_type {
     GPUSHARE_RESTORED = 8, /* struct gpushare_moved: after GRANT, the footprint is resident (or not) */
     GPUSHARE_CELL = 9,     /* struct gpushare_cell: a cell began or ended in the kernel */
     GPUSHARE_MOVING = 10,  /* struct gpushare_moved: of an EVICT that is under way, what has left so far */
+    GPUSHARE_METER = 11,   /* struct gpushare_meter: how much of a GPU the client has had */
+    GPUSHARE_STUCK = 12,   /* struct gpushare_stuck: a REVOKE cannot be answered yet, and why */
 
     /* scheduler to client */
     GPUSHARE_WELCOME = 32,   /* struct gpushare_welcome */
@@ -49,6 +51,7 @@ enum gpushare_type {
     GPUSHARE_END_BURST = 40, /* struct gpushare_burst: end the burst unless submissions go on */
     GPUSHARE_ROOM = 41,      /* struct gpushare_room: more of the room that a filling grant waits for is there */
     GPUSHARE_PREPARE = 42,   /* struct gpushare_prepare: contention is in sight (or over) */
+    GPUSHARE_PACE = 43,      /* struct gpushare_pace: how fast a client with a lease may submit */
 
     /* control programs: JSON text as the body, described in docs/control.md */
     GPUSHARE_CONTROL = 64, /* request */
@@ -223,7 +226,35 @@ struct gpushare_cell {
 
 struct gpushare_contended {
     uint32_t waiting; /* groups that wait for a GPU of this client's; 0: none */
-    uint32_t pad;
+    /* Groups that hold a lease there too. With either, a burst that went quiet is over and said to be (BURST). */
+    uint32_t beside;
+};
+
+/*
+ * What a client has had of one GPU since it attached; said when a burst ends, and each 100 ms while one goes on, as long
+ * as PACE asks for it. Measured with events: the time for which work of its own was on the GPU, what ran side by side
+ * counted once.
+ */
+struct gpushare_meter {
+    uint8_t gpu[16];
+    uint64_t at_ns;
+    uint64_t busy_ns;
+    uint64_t submissions;
+};
+
+/* Said once under a lease, when draining has taken longer than 200 ms. */
+struct gpushare_stuck {
+    uint64_t lease;
+    uint64_t since_ns; /* when what runs was submitted */
+    char kernel[112];  /* the function's name, or what else was submitted: "copy", "graph", ... */
+};
+
+/* Holds until the next one. Until the first: nothing is bounded, nothing measured. */
+struct gpushare_pace {
+    uint64_t inflight_ns; /* of own work, as measured, that may be in flight; 0: paused; UINT64_MAX: not bounded */
+    uint64_t stall_ns;    /* who could not submit for so long submits one all the same */
+    uint32_t share_ppm;   /* of the wall time, for which own work may be on the GPU; 1000000: all */
+    uint32_t meter;       /* 1: measure to the submission, and say METER */
 };
 
 #endif

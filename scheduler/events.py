@@ -16,7 +16,10 @@ Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", 
 Growth = Literal["resident", "swapped", "device", "cap", "host"]
 MoveStatus = Literal["done", "partial", "failed"]
 AntiThrash = Literal["auto", "on", "off"]
-Priority = Literal["interactive", "background"]
+#: What people ask for; with ``auto``, the group's class follows from what it does (``classes.py``).
+Priority = Literal["auto", "interactive", "background"]
+#: What a group counts as.
+Class = Literal["interactive", "background"]
 #: Seconds, or ``"auto"``: from the measured cost of moving.
 Quantum = float | Literal["auto"]
 #: As ``Room.resident``: the room for all that is promised is there.
@@ -55,6 +58,8 @@ class Attach:
     lease: int = 0
     #: May hold more than a GPU has: what has no room is used from the host.
     oversubscribe: bool = False
+    #: Whose it is: shares and fairness are between users.
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,30 @@ class Burst:
     phase: Phase
     cause: Cause
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """What a client has had of one GPU since it attached: both only grow.
+
+    ``busy``: seconds for which work of its own was on the GPU, as its events say; what ran side by side counts once.
+    """
+
+    client: int
+    gpu: str
+    busy: float
+    submissions: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A client that was revoked cannot give its lease back yet: this kernel still runs, since ``since``."""
+
+    client: int
+    lease: int
+    kernel: str
+    since: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,22 +208,58 @@ class Rename:
 class Adjust:
     """People ask something for a group; what is None stays as it is.
 
-    ``limit``: bytes of footprint on each GPU, 0 for none. ``later``: remember it for a group that has no process yet.
+    ``memory``: bytes of footprint on each GPU, 0 for none. ``request``, ``limit``, ``weight``: as in ``Entitlement``.
+    ``later``: remember it for a group that has no process yet.
     """
 
     group: str
     priority: Priority | None = None
     keep: bool | None = None
     frozen: bool | None = None
-    limit: int | None = None
+    memory: int | None = None
+    request: float | None = None
+    limit: float | None = None
+    weight: float | None = None
     exclusive: bool | None = None
     later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """What one group, user or team of users is entitled to; fractions are of one GPU's time over the window.
+
+    ``request``: guaranteed, 0 for nothing. ``limit``: never more, 0 for none. ``weight``: of what is spare. ``memory``:
+    bytes of footprint on each GPU in all, 0 for no cap.
+    """
+
+    request: float = 0.0
+    limit: float = 0.0
+    weight: float = 1.0
+    memory: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Entitle:
+    """An admin states what somebody is entitled to: ``user:NAME`` or ``team:NAME`` (with its ``members``, users)."""
+
+    whose: str
+    entitlement: Entitlement
+    members: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Focus:
+    """The notebook in front of one user: among that user's own, it comes first. Empty: none."""
+
+    user: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
 class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
+    policy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +293,8 @@ class Tick:
 
 
 Event = (
-    Attach | Detach | Request | Burst | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Cell | Cancel | Release | Rename | Adjust | Configure | Device | HostMemory | Notice | Tick
+    Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
+    | Cell | Cancel | Release | Rename | Adjust | Entitle | Focus | Configure | Device | HostMemory | Notice | Tick
 )  # fmt: skip
 
 
@@ -275,8 +340,14 @@ class CancelWaits:
 
 @dataclass(frozen=True, slots=True)
 class Contended:
+    """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
+
+    With either, a burst is over once nothing was submitted for the quiet gap.
+    """
+
     client: int
     waiting: int
+    beside: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +356,30 @@ class EndBurst:
 
     client: int
     at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a client with a lease may submit; what it was told last holds until it is told anew.
+
+    Attributes
+    ----------
+    inflight
+        Seconds of its own work, as measured, that may be in flight: 0 pauses it, None bounds nothing. One submission
+        may always be, unless it is paused.
+    stall
+        Where it could not submit for so many seconds, one submission is let through all the same.
+    share
+        Fraction of the wall time that its work may be on the GPU; 1: all.
+    meter
+        Whether it has to say how much it had (``Meter``), measured to the submission.
+    """
+
+    client: int
+    inflight: float | None = None
+    stall: float = 0.010
+    share: float = 1.0
+    meter: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +429,6 @@ class Log:
 
 
 Decision = (
-    Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | Room | Prepare | Stock
+    Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
     | ReadDevice | Log
 )  # fmt: skip

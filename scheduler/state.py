@@ -209,13 +209,17 @@ class Totals:
 class Wishes:
     """What people asked for a group."""
 
-    priority: Priority = "interactive"
+    priority: Priority = "auto"
     #: Its memory stays on the GPU while it is idle, as long as nobody has waited for it too long.
     keep: bool = False
     #: It is granted nothing until it is unfrozen.
     frozen: bool = False
-    #: Bytes of footprint on each GPU; 0: no limit.
-    limit: int = 0
+    #: Bytes of footprint on each GPU; 0: no cap.
+    memory: int = 0
+    #: Fractions of a GPU's time, and the weight for what is spare: ``events.Entitlement``.
+    request: float = 0.0
+    limit: float = 0.0
+    weight: float = 1.0
     #: The cell that is open keeps its lease to its end.
     exclusive: bool = False
 

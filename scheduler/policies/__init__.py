@@ -1,34 +1,122 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Policies order the queue and the victims, nothing else: one small file each, registered by name."""
+"""Policies order the queue and the victims, and set quanta and paces: one small file each, chosen by name.
+
+The core's hard rules (``core.py``) hold under any policy: none can grant room that is not there, or take memory from
+whoever uses it. Third parties register a class under the entry point group ``jupyter_gpushare.policies``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Group, Wait
+    from ..events import Class
+    from ..gpu_time import GpuTime
+    from ..state import Gpu, Group, Wait
 
-#: What a policy sorts by: smaller comes first.
+#: The entry point group under which others register policies.
+ENTRY_POINTS = "jupyter_gpushare.policies"
+#: What a policy sorts by: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
+Parts = tuple[Mapping[str, float], ...]
 Rank = tuple[float, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a group that holds a lease may submit: ``events.Pace``, without a client."""
+
+    inflight: float | None = None
+    stall: float = 0.010
+    share: float = 1.0
+    meter: bool = False
+
+
+#: Nothing is bounded, nothing measured.
+FREE = Speed()
+
+
+class View(Protocol):
+    """What a policy may look at; the core is one."""
+
+    queue: list[Wait]
+    leased: dict[str, Group]
+    gpus: dict[str, Gpu]
+    times: GpuTime
+
+    @property
+    def now(self) -> float:
+        """The time, seconds."""
+        ...
+
+    def class_of(self, group: Group) -> Class:
+        """Return what a group counts as."""
+        ...
+
+    def expected(self, group: Group) -> float:
+        """Return for how many seconds of GPU time its burst is expected to go on."""
+        ...
+
+    def move_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to bring in what a group lacks."""
+        ...
+
+    def focused(self, group: Group) -> bool:
+        """Whether it is in front of its user."""
+        ...
+
+
 class Policy(Protocol):
-    """The choices that are not a matter of correctness. The core's hard rules hold under any."""
+    """The choices that are not a matter of correctness.
+
+    A policy is made with the core as its ``View``, and may keep state of its own; it is asked only while the core
+    handles an event, and has no clock but ``view.now``.
+    """
 
     name: str
+    #: Whether leases are granted one at a time on each GPU even where all fits.
+    serialises: bool
+    #: Counts up whenever the ranks of some that wait already may have changed; the core then sorts anew.
+    version: int
 
-    def queue_rank(self, wait: Wait) -> Rank:
-        """Order of the waiting; must not change while one waits, and must let nobody pass forever.
+    def queue_parts(self, wait: Wait) -> Parts:
+        """Order of the waiting, of which the core makes the rank: each mapping's sum.
 
-        ``Wait.delay`` is how much later than it came it is to count; where that changes, the core places it anew.
+        Must let nobody pass another forever.
         """
         ...
 
     def victim_rank(self, group: Group) -> Rank:
         """Order in which groups lose memory, among those that are equally free to lose it."""
         ...
+
+    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+        """Return the seconds for which a running holder is left alone, by one that waits; None: as the core thinks."""
+        ...
+
+    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+        """Return how fast the groups that hold a lease on a GPU may submit; who is not in it is free.
+
+        Asked whenever a lease, a burst, a class, a cell, a focus or the meters of that GPU's groups changed.
+        """
+        ...
+
+    def pace_again(self, gpu: Gpu) -> float | None:
+        """When the paces may change by themselves."""
+        ...
+
+
+def available() -> dict[str, type[Policy]]:
+    """Return the policies by name: ours, and those that others registered."""
+    found = dict(POLICIES)
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name not in found:
+            found[entry.name] = entry.load()
+    return found
 
 
 POLICIES: dict[str, type[Policy]] = {FirstComeFirstServed.name: FirstComeFirstServed}
