@@ -57,7 +57,7 @@ def lab(
         "LabApp": {"expose_app_in_browser": True},
         "JupyterNotebookApp": {"expose_app_in_browser": True},
         # Nobody is to lose the GPU while a test looks.
-        "GpuShare": {"quantum": 120},
+        "GpuShare": {"quantum": 3600},
     }
     with Lab(
         tmp_path_factory.mktemp("lab") / "server",
