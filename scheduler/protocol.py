@@ -32,6 +32,8 @@ EVICTED: int = lib.GPUSHARE_EVICTED
 RESTORED: int = lib.GPUSHARE_RESTORED
 CELL: int = lib.GPUSHARE_CELL
 MOVING: int = lib.GPUSHARE_MOVING
+METER: int = lib.GPUSHARE_METER
+STUCK: int = lib.GPUSHARE_STUCK
 WELCOME: int = lib.GPUSHARE_WELCOME
 REFUSED: int = lib.GPUSHARE_REFUSED
 GRANT: int = lib.GPUSHARE_GRANT
@@ -43,11 +45,16 @@ CONTENDED: int = lib.GPUSHARE_CONTENDED
 END_BURST: int = lib.GPUSHARE_END_BURST
 ROOM: int = lib.GPUSHARE_ROOM
 PREPARE: int = lib.GPUSHARE_PREPARE
+PACE: int = lib.GPUSHARE_PACE
 CONTROL: int = lib.GPUSHARE_CONTROL
 REPLY: int = lib.GPUSHARE_REPLY
 EVENT: int = lib.GPUSHARE_EVENT
 
 NANO = 1_000_000_000
+#: A share of all, as PACE says it.
+MILLION = 1_000_000
+#: As a number of nanoseconds: without bound.
+UNBOUNDED = (1 << 64) - 1
 
 
 class ProtocolError(Exception):
@@ -88,6 +95,9 @@ _CELL_P = _pointer("cell")
 _CONTENDED_P = _pointer("contended")
 _ROOM_P = _pointer("room")
 _PREPARE_P = _pointer("prepare")
+_METER_P = _pointer("meter")
+_STUCK_P = _pointer("stuck")
+_PACE_P = _pointer("pace")
 
 HEADER_SIZE: int = ffi.sizeof("struct gpushare_header")
 _USAGE_SIZE: int = ffi.sizeof("struct gpushare_usage")
@@ -113,6 +123,8 @@ _FROM_CLIENT = {
     RESTORED: _exactly(_MOVED_P),
     CELL: _exactly(_CELL_P),
     MOVING: _exactly(_MOVED_P),
+    METER: _exactly(_METER_P),
+    STUCK: _exactly(_STUCK_P),
     CONTROL: (2, MAX_REQUEST - HEADER_SIZE),
 }
 _FROM_SCHEDULER = {
@@ -127,6 +139,7 @@ _FROM_SCHEDULER = {
     END_BURST: _exactly(_BURST_P),
     ROOM: _exactly(_ROOM_P),
     PREPARE: _exactly(_PREPARE_P),
+    PACE: _exactly(_PACE_P),
     REPLY: (2, MAX_REPLY - HEADER_SIZE),
     EVENT: (2, MAX_REPLY - HEADER_SIZE),
 }
@@ -328,6 +341,17 @@ def _decode_cell(client: int, group: str, body: bytes) -> ev.Event:
     return ev.Cell(group, phase, _text(cell.msg_id), cell.at_ns / NANO, from_kernel=True)
 
 
+def _decode_meter(client: int, group: str, body: bytes) -> ev.Event:
+    meter = ffi.from_buffer(_METER_P, body)
+    gpu, busy = gpu_name(ffi.buffer(meter.gpu)[:]), meter.busy_ns / NANO
+    return ev.Meter(client, gpu, busy, meter.submissions, meter.at_ns / NANO)
+
+
+def _decode_stuck(client: int, group: str, body: bytes) -> ev.Event:
+    stuck = ffi.from_buffer(_STUCK_P, body)
+    return ev.Stuck(client, stuck.lease, _text(stuck.kernel), stuck.since_ns / NANO)
+
+
 _DECODERS = {
     REQUEST: _decode_request,
     BURST: _decode_burst,
@@ -338,6 +362,8 @@ _DECODERS = {
     RESTORED: _decode_restored,
     CELL: _decode_cell,
     MOVING: _decode_moving,
+    METER: _decode_meter,
+    STUCK: _decode_stuck,
 }
 
 
@@ -385,6 +411,7 @@ _NAME_SIZE = _field_size(_HELLO_P, "name")
 _REFUSED_TEXT_SIZE = _field_size(_REFUSED_P, "text")
 _GROWN_TEXT_SIZE = _field_size(_GROWN_P, "text")
 _MSG_ID_SIZE = _field_size(_CELL_P, "msg_id")
+_KERNEL_SIZE = _field_size(_STUCK_P, "kernel")
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -431,9 +458,9 @@ def cancel() -> bytes:
     return _fixed_header(CANCEL, 0)
 
 
-def contended(waiting: int) -> bytes:
+def contended(waiting: int, beside: int = 0) -> bytes:
     """CONTENDED."""
-    return _frame(CONTENDED, ffi.new(_CONTENDED_P, (waiting, 0)))
+    return _frame(CONTENDED, ffi.new(_CONTENDED_P, (waiting, beside)))
 
 
 def end_burst(at: float) -> bytes:
@@ -452,6 +479,18 @@ def prepare(size: int) -> bytes:
     return _frame(PREPARE, ffi.new(_PREPARE_P, (size,)))
 
 
+def pace(decision: ev.Pace) -> bytes:
+    """PACE."""
+    inflight = decision.inflight
+    body = (
+        UNBOUNDED if inflight is None else _nanoseconds(inflight),
+        _nanoseconds(decision.stall),
+        min(MILLION, max(0, round(decision.share * MILLION))),
+        decision.meter,
+    )
+    return _frame(PACE, ffi.new(_PACE_P, body))
+
+
 def encode(decision: ev.Decision, now: float) -> bytes | None:
     """The frame that carries a decision to its client, or None for one that goes to no client."""
     match decision:
@@ -466,13 +505,15 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
         case ev.CancelWaits():
             return cancel()
         case ev.Contended():
-            return contended(decision.waiting)
+            return contended(decision.waiting, decision.beside)
         case ev.EndBurst():
             return end_burst(decision.at)
         case ev.Room():
             return room(decision.lease, decision.gpu, decision.resident, last=decision.last)
         case ev.Prepare():
             return prepare(decision.bytes)
+        case ev.Pace():
+            return pace(decision)
         case _:
             return None
 
@@ -621,6 +662,14 @@ def encode_event(event: ev.Event) -> bytes:
         case ev.Cell():
             at, phase = _nanoseconds(event.at), _PHASE_CODES[event.phase]
             return _frame(CELL, ffi.new(_CELL_P, (at, phase, 0, _cut(event.msg_id, _MSG_ID_SIZE))))
+        case ev.Meter():
+            busy, at = _nanoseconds(event.busy), _nanoseconds(event.at)
+            return _frame(
+                METER, ffi.new(_METER_P, (gpu_bytes(event.gpu), at, busy, event.submissions))
+            )
+        case ev.Stuck():
+            kernel, since = _cut(event.kernel, _KERNEL_SIZE), _nanoseconds(event.since)
+            return _frame(STUCK, ffi.new(_STUCK_P, (event.lease, since, kernel)))
         case _:
             raise TypeError(f"no client sends {type(event).__name__}")
 
@@ -650,7 +699,8 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
         case lib.GPUSHARE_CANCEL:
             return ev.CancelWaits(client)
         case lib.GPUSHARE_CONTENDED:
-            return ev.Contended(client, ffi.from_buffer(_CONTENDED_P, body).waiting)
+            others = ffi.from_buffer(_CONTENDED_P, body)
+            return ev.Contended(client, others.waiting, others.beside)
         case lib.GPUSHARE_END_BURST:
             return ev.EndBurst(client, ffi.from_buffer(_BURST_P, body).at_ns / NANO)
         case lib.GPUSHARE_ROOM:
@@ -659,6 +709,11 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
             return ev.Room(client, more.lease, gpu, more.resident, last)
         case lib.GPUSHARE_PREPARE:
             return ev.Prepare(client, ffi.from_buffer(_PREPARE_P, body).bytes)
+        case lib.GPUSHARE_PACE:
+            told = ffi.from_buffer(_PACE_P, body)
+            inflight = None if told.inflight_ns == UNBOUNDED else told.inflight_ns / NANO
+            share = told.share_ppm / MILLION
+            return ev.Pace(client, inflight, told.stall_ns / NANO, share, bool(told.meter))
         case _:
             raise ProtocolError(f"a frame of type {frame.type} out of turn")
 

@@ -17,6 +17,7 @@ GPU = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 HEADER = struct.Struct("=IHH")
 
 u64 = st.integers(0, 2**64 - 1)
+u32 = st.integers(0, 2**32 - 1)
 #: A whole number of nanoseconds and of binary fractions, so that nothing is rounded.
 seconds = st.integers(0, 2**30).map(lambda n: n / 512)
 gpus = st.uuids().map(lambda u: f"GPU-{u}")
@@ -36,6 +37,8 @@ client_events = st.one_of(
     st.builds(ev.Grow, st.just(1), u64, usages, u64),
     st.builds(ev.UsageChanged, st.just(1), usages),
     st.builds(ev.Moving, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
+    st.builds(ev.Meter, st.just(1), gpus, seconds, u64, seconds),
+    st.builds(ev.Stuck, st.just(1), u64, st.text(letters, max_size=27), seconds),
     st.builds(ev.Evicted, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(ev.Restored, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(
@@ -69,7 +72,15 @@ decisions = st.one_of(
     st.builds(ev.Evict, st.just(1), u64, gpus, u64),
     st.builds(ev.Grown, st.just(1), u64, words(ev.Growth), u64, st.text(letters, max_size=40)),
     st.builds(ev.CancelWaits, st.just(1)),
-    st.builds(ev.Contended, st.just(1), st.integers(0, 2**32 - 1)),
+    st.builds(ev.Contended, st.just(1), u32, u32),
+    st.builds(
+        ev.Pace,
+        st.just(1),
+        st.none() | seconds,
+        seconds,
+        st.integers(0, 10**6).map(lambda ppm: ppm / 10**6),
+        st.booleans(),
+    ),
     st.builds(ev.EndBurst, st.just(1), seconds),
 )
 
@@ -138,7 +149,7 @@ def test_arbitrary_bytes_raise_nothing_but_protocol_errors(
                 _decode_any(frame, from_scheduler)
 
 
-@given(st.sampled_from([*range(1, 10), *range(32, 41), 64, 65, 66]), st.data())
+@given(st.sampled_from([*range(1, 13), *range(32, 44), 64, 65, 66]), st.data())
 def test_arbitrary_bodies_raise_nothing_but_protocol_errors(kind: int, data: Any) -> None:
     body = data.draw(st.binary(max_size=400))
     frame = HEADER.pack(HEADER.size + len(body), kind, 0) + body
