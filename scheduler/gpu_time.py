@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who has had how much of each GPU lately, and is entitled to how much.
+
+GPU time is wall time for which work of one's own was on the GPU. Of each process it is counted once, whatever ran side
+by side within it; processes side by side are each charged for all of theirs. It is summed for the group, its user, and
+the user's team, over a sliding window. All times are seconds, shares are fractions of the window on one GPU.
+
+A user who is in no team counts as a team of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+from .events import Entitlement
+
+if TYPE_CHECKING:
+    from .state import Gpu, Group
+
+#: Entitled to nothing in particular.
+NOTHING = Entitlement()
+#: Where shares are set, everybody is guaranteed so much: requests that add up to more than there is starve nobody.
+LEAST_REQUEST = 0.02
+#: Use that differs by less than this fraction of the window is the same: what comes next decides.
+STEP = 0.005
+#: Two levels of the order are summed in one number: the coarse one in units of this.
+_LEVEL = 1e6
+
+
+class Claim(NamedTuple):
+    """Who is entitled to what: ``team:NAME``, ``user:NAME`` or ``group:ID``."""
+
+    whose: str
+    entitlement: Entitlement
+
+
+class MemoryRoom(NamedTuple):
+    """Bytes of footprint that may be added before somebody's cap is reached; negative above it."""
+
+    bytes: int
+    whose: str
+
+
+class _Window:
+    """GPU time over a sliding window: a ring of buckets, and their sum."""
+
+    __slots__ = ("buckets", "count", "newest", "sum", "width")
+
+    def __init__(self, window: float, count: int) -> None:
+        self.count, self.width = count, window / count
+        #: One more than the window has: the oldest slides out.
+        self.buckets = [0.0] * (count + 1)
+        self.newest = 0
+        self.sum = 0.0
+
+    def _advance(self, newest: int) -> None:
+        ahead = newest - self.newest
+        if ahead <= 0:
+            return
+        size = self.count + 1
+        if ahead >= size:
+            self.buckets = [0.0] * size
+            self.sum = 0.0
+        elif self.sum:
+            for number in range(self.newest + 1, newest + 1):
+                slot = number % size
+                self.sum -= self.buckets[slot]
+                self.buckets[slot] = 0.0
+        self.newest = newest
+
+    def add(self, seconds: float, since: float, until: float) -> None:
+        """Add time that was had evenly between two moments."""
+        width = self.width
+        last = int(until / width)
+        self._advance(last)
+        oldest = self.newest - self.count
+        first = int(since / width)
+        size = self.count + 1
+        if first >= last:
+            if last >= oldest:
+                self.buckets[last % size] += seconds
+                self.sum += seconds
+            return
+        rate = seconds / (until - since)
+        for number in range(max(first, oldest), last + 1):
+            begin, end = max(since, number * width), min(until, (number + 1) * width)
+            if end > begin:
+                self.buckets[number % size] += rate * (end - begin)
+                self.sum += rate * (end - begin)
+
+    def used(self, now: float) -> float:
+        """Return the seconds that were had within the window."""
+        place = now / self.width
+        self._advance(int(place))
+        if place < self.newest:
+            place = float(self.newest)
+        passed = place - self.newest
+        slot = (self.newest - self.count) % (self.count + 1)
+        return max(0.0, self.sum - passed * self.buckets[slot])
+
+    def below_at(self, seconds: float, now: float) -> float:
+        """When at most so many seconds are left in the window, if no more are added."""
+        excess = self.used(now) - seconds
+        if excess <= 0:
+            return now
+        size, width = self.count + 1, self.width
+        begin = max(now, self.newest * width)
+        for number in range(self.newest - self.count, self.newest + 1):
+            held = self.buckets[number % size]
+            end = (number + self.count + 1) * width
+            there = held * (end - begin) / width
+            if there >= excess:
+                return begin + excess * width / held
+            excess -= there
+            begin = end
+        return begin
+
+
+class GpuTime:
+    """Counts GPU time, and compares it with what everybody is entitled to.
+
+    Parameters
+    ----------
+    window
+        Seconds over which shares hold.
+    buckets
+        Into so many parts the window is divided.
+    refresh
+        Seconds for which ranks hold before the use since then may change them.
+    """
+
+    def __init__(self, window: float = 10.0, buckets: int = 100, refresh: float = 0.25) -> None:
+        self.window, self._buckets, self.refresh = window, buckets, refresh
+        #: Counts up when ranks may have changed enough to matter; because of use, once in ``refresh``.
+        self.version = 0
+        self._changed_at = float("-inf")
+        self._windows: dict[tuple[str, str], _Window] = {}
+        #: By client and GPU: what it had in all when it last said so, and when that was.
+        self._meters: dict[tuple[int, str], tuple[float, float]] = {}
+        self._clients: dict[str, set[tuple[int, str]]] = {}
+        self._claims: dict[str, Entitlement] = {}
+        #: Of those, the ones that say something about time.
+        self._timed: set[str] = set()
+        self._teams: dict[str, str] = {}
+        self._members: dict[str, tuple[str, ...]] = {}
+        #: By group: its claims, and what they follow from.
+        self._chains: dict[str, tuple[tuple[object, ...], tuple[Claim, ...]]] = {}
+        self._users: dict[str, set[str]] = {}
+        #: Groups of each user that people set shares for.
+        self._shared: dict[str, set[str]] = {}
+
+    # --- Who is entitled to what ------------------------------------------------------------------
+
+    def entitle(self, whose: str, entitlement: Entitlement, members: Iterable[str] = ()) -> None:
+        """State what a user (``user:NAME``) or team (``team:NAME``, of these users) is entitled to.
+
+        Of several teams, a user belongs to the one that was stated last. A team without members is dissolved.
+        """
+        self._claims[whose] = entitlement
+        if entitlement == NOTHING:
+            del self._claims[whose]
+        self._timed.discard(whose)
+        if _is_timed(entitlement):
+            self._timed.add(whose)
+        if whose.startswith("team:"):
+            for user in self._members.pop(whose, ()):
+                if self._teams.get(user) == whose:
+                    del self._teams[user]
+            members = tuple(members)
+            if members:
+                self._members[whose] = members
+                self._teams.update(dict.fromkeys(members, whose))
+        self._chains.clear()
+        self.version += 1
+
+    @property
+    def active(self) -> bool:
+        """Whether any share of time is set: for a team, a user, or a group that is known."""
+        return bool(self._timed or self._shared)
+
+    @property
+    def several_users(self) -> bool:
+        """Whether the groups that are known are of more than one user."""
+        return len(self._users) > 1
+
+    def of(self, group: Group) -> tuple[Claim, ...]:
+        """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
+        wishes = group.wishes
+        made_of = (group.user, wishes.request, wishes.limit, wishes.weight, wishes.memory)
+        known = self._chains.get(group.id)
+        if known is not None and known[0] == made_of:
+            return known[1]
+        user = f"user:{group.user}"
+        own = Entitlement(wishes.request, wishes.limit, wishes.weight, wishes.memory)
+        chain = [Claim(user, self._claims.get(user, NOTHING)), Claim(f"group:{group.id}", own)]
+        team = self._teams.get(group.user)
+        if team is not None:
+            chain.insert(0, Claim(team, self._claims.get(team, NOTHING)))
+        self._chains[group.id] = made_of, tuple(chain)
+        timed = _is_timed(own)
+        self._drop_user(group.id)
+        self._users.setdefault(group.user, set()).add(group.id)
+        if timed:
+            self._shared.setdefault(group.user, set()).add(group.id)
+        if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
+            self.version += 1
+        return tuple(chain)
+
+    def forget(self, group: Group) -> None:
+        """The group is gone. What its user had stays counted until the window has moved on."""
+        if self.active or self.several_users:
+            self.version += 1
+        self._drop_user(group.id)
+        self._chains.pop(group.id, None)
+        for key in self._clients.pop(group.id, ()):
+            self._meters.pop(key, None)
+        name = f"group:{group.id}"
+        for gpu in group.shares:
+            self._windows.pop((name, gpu), None)
+
+    def _drop_user(self, group_id: str) -> None:
+        for table in (self._users, self._shared):
+            for user in [u for u, groups in table.items() if group_id in groups]:
+                table[user].discard(group_id)
+                if not table[user]:
+                    del table[user]
+
+    # --- Who has had how much ---------------------------------------------------------------------
+
+    def meter(self, group: Group, gpu: str, client: int, busy: float, at: float) -> float:
+        """Take in what a client has had of a GPU since it attached; return the seconds since it last said so."""
+        key = (client, gpu)
+        before, since = self._meters.get(key, (0.0, at - busy))
+        if key not in self._meters:
+            self._clients.setdefault(group.id, set()).add(key)
+        self._meters[key] = (busy, at)
+        # A counter that went back began anew.
+        seconds = busy - before if busy >= before else busy
+        if seconds > 0:
+            self._add(group, gpu, seconds, min(since, at), at)
+        return max(0.0, seconds)
+
+    def add(self, group: Group, gpu: str, seconds: float, at: float) -> None:
+        """Add GPU time up to a moment, of a group that nothing meters."""
+        if seconds > 0:
+            self._add(group, gpu, seconds, at - seconds, at)
+
+    def _add(self, group: Group, gpu: str, seconds: float, since: float, at: float) -> None:
+        for claim in self.of(group):
+            key = (claim.whose, gpu)
+            window = self._windows.get(key)
+            if window is None:
+                window = self._windows[key] = _Window(self.window, self._buckets)
+            window.add(seconds, since, at)
+        if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
+            self._changed_at = at
+            self.version += 1
+
+    def used(self, whose: str, gpu: str, now: float) -> float:
+        """Return the seconds of a GPU that a team, user or group has had within the window."""
+        window = self._windows.get((whose, gpu))
+        return 0.0 if window is None else window.used(now)
+
+    def share(self, whose: str, gpu: str, now: float) -> float:
+        """Return the same as a fraction of the window."""
+        return self.used(whose, gpu, now) / self.window
+
+    # --- What follows -----------------------------------------------------------------------------
+
+    def limit(self, group: Group) -> float:
+        """Return the least limit that applies to a group; 1 where there is none."""
+        return min((c.entitlement.limit or 1.0 for c in self.of(group)), default=1.0)
+
+    def throttled_until(self, group: Group, gpu: str, now: float) -> float | None:
+        """When a group that has had its limit may have more; None: now."""
+        limited = self._limited(group, gpu, now)
+        return None if limited is None else limited[0]
+
+    def limited_by(self, group: Group, gpu: str, now: float) -> str | None:
+        """Return whose limit it is that a group has had."""
+        limited = self._limited(group, gpu, now)
+        return None if limited is None else limited[1]
+
+    def _limited(self, group: Group, gpu: str, now: float) -> tuple[float, str] | None:
+        found: tuple[float, str] | None = None
+        for claim in self.of(group):
+            limit = claim.entitlement.limit
+            window = self._windows.get((claim.whose, gpu)) if limit else None
+            if window is None or window.used(now) < limit * self.window:
+                continue
+            # With room for a while: to be let in for each millisecond would cost more than it brings.
+            until = window.below_at(limit * self.window * (1 - STEP), now)
+            if found is None or until > found[0]:
+                found = (until, claim.whose)
+        return found
+
+    def deficit(self, group: Group, gpu: str, now: float) -> float:
+        """Return the fraction of a GPU's time that a group's claims are below their request, at most; 0: none is."""
+        return max(
+            (c.entitlement.request - self.share(c.whose, gpu, now) for c in self.of(group)),
+            default=0.0,
+        )
+
+    def rank(self, group: Group, gpus: Iterable[str], now: float) -> tuple[float, float]:
+        """Return two numbers that order those that wait: between users, then between the groups of one user.
+
+        At each level (teams, users; groups) who is below the request comes first (negative), by how much of it is
+        missing; then who has had least for the weight. Both are 0 where there is nothing to tell apart.
+        """
+        chain = self.of(group)
+        gpus = list(gpus)
+        between = own = 0.0
+        if self.active or self.several_users:
+            levels = [self._score(claim, gpus, now) for claim in chain[:-1]]
+            between = levels[0] * _LEVEL
+            if len(levels) > 1:
+                between += levels[1]
+        if group.user in self._shared:
+            own = self._score(chain[-1], gpus, now)
+        return (between, own)
+
+    def _score(self, claim: Claim, gpus: list[str], now: float) -> float:
+        """Order at one level, in steps: below the request in -1/STEP..-1, then from 0 on by use for the weight."""
+        share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
+        request = claim.entitlement.request
+        if self.active:
+            request = max(request, LEAST_REQUEST)
+        if share < request:
+            return float(-1 - int((request - share) / request / STEP))
+        return float(int(share / claim.entitlement.weight / STEP))
+
+    # --- Memory -----------------------------------------------------------------------------------
+
+    def memory_room(self, group: Group, gpu: Gpu) -> MemoryRoom | None:
+        """Return how much may be promised to a group until its user's or team's cap; None: neither has one."""
+        found: MemoryRoom | None = None
+        for claim in self.of(group)[:-1]:
+            cap = claim.entitlement.memory
+            if not cap:
+                continue
+            promised = sum(
+                s.promised
+                for s in gpu.shares.values()
+                if any(c.whose == claim.whose for c in self.of(s.group)[:-1])
+            )
+            room = MemoryRoom(cap - promised, claim.whose)
+            if found is None or room.bytes < found.bytes:
+                found = room
+        return found
+
+
+def _is_timed(entitlement: Entitlement) -> bool:
+    return bool(entitlement.request or entitlement.limit) or entitlement.weight != NOTHING.weight

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whether groups that run side by side without being resident get on: throughput, alone and so. Times are seconds.
+
+Throughput is submissions per second of the group's own work on the GPU: paging makes the same submissions take longer,
+whereas less work, or waiting for the host, does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Verdict = Literal["try", "thrashing"]
+
+
+@dataclass(slots=True)
+class _Rate:
+    """A mean that fades with the work that it is of."""
+
+    submissions: float = 0.0
+    busy: float = 0.0
+
+    def feed(self, submissions: float, busy: float, memory: float) -> None:
+        keep = max(0.0, 1.0 - busy / memory)
+        self.submissions = self.submissions * keep + submissions
+        self.busy = self.busy * keep + busy
+
+    @property
+    def value(self) -> float:
+        return self.submissions / self.busy if self.busy else 0.0
+
+
+@dataclass(slots=True)
+class _Throughput:
+    resident: _Rate
+    floating: _Rate
+
+
+class Detector:
+    """Judges by the meters of each group.
+
+    Parameters
+    ----------
+    threshold
+        Below this part of its throughput with its memory in, a group thrashes.
+    evidence
+        GPU time to measure, each way, before anything is said.
+    memory
+        GPU time over which throughput is averaged.
+    retry
+        When it is tried again for the first time; then after twice as long, up to ``longest_retry``.
+    """
+
+    def __init__(
+        self,
+        threshold: float = 1 / 3,
+        evidence: float = 0.5,
+        memory: float = 5.0,
+        retry: float = 60.0,
+        longest_retry: float = 3600.0,
+    ) -> None:
+        self.threshold, self.evidence, self.memory = threshold, evidence, memory
+        self.retry, self.longest_retry = retry, longest_retry
+        self._groups: dict[str, _Throughput] = {}
+        #: By group: until when it rotates, and the pause after the next failure.
+        self._until: dict[str, tuple[float, float]] = {}
+
+    def feed(self, group_id: str, floating: bool, busy: float, submissions: int, at: float) -> bool:
+        """Take in what a group had since it was last fed; return whether it thrashes from now on.
+
+        ``floating``: beside others, without being resident.
+        """
+        if busy <= 0:
+            return False
+        throughput = self._groups.get(group_id)
+        if throughput is None:
+            throughput = self._groups[group_id] = _Throughput(_Rate(), _Rate())
+        if not floating:
+            throughput.resident.feed(submissions, busy, self.memory)
+            return False
+        beside, alone = throughput.floating, throughput.resident
+        beside.feed(submissions, busy, self.memory)
+        if self.retry_at((group_id,), at) is not None or beside.busy < self.evidence:
+            return False
+        if alone.busy < self.evidence or beside.value >= self.threshold * alone.value:
+            return False
+        pause = self._until[group_id][1] if group_id in self._until else self.retry
+        self._until[group_id] = (at + pause, min(2 * pause, self.longest_retry))
+        # The next try is judged by itself.
+        throughput.floating = _Rate()
+        return True
+
+    def verdict(self, group_ids: Iterable[str], now: float) -> Verdict:
+        """Return whether these may run side by side without being resident."""
+        return "try" if self.retry_at(group_ids, now) is None else "thrashing"
+
+    def retry_at(self, group_ids: Iterable[str], now: float) -> float | None:
+        """When they may try again; None: now."""
+        times = [self._until[g][0] for g in group_ids if g in self._until]
+        latest = max(times, default=now)
+        return latest if latest > now else None
+
+    def slowdown(self, group_id: str) -> float | None:
+        """Return how many times longer its work takes beside others; None: not measured."""
+        throughput = self._groups.get(group_id)
+        if throughput is None or not throughput.floating.value:
+            return None
+        return throughput.resident.value / throughput.floating.value
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone."""
+        self._groups.pop(group_id, None)
+        self._until.pop(group_id, None)
