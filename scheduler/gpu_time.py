@@ -136,8 +136,12 @@ class GpuTime:
         self.version = 0
         self._changed_at = float("-inf")
         self._windows: dict[tuple[str, str], _Window] = {}
+        self._gpus: set[str] = set()
         #: By client and GPU: what it had in all when it last said so, and when that was.
-        self._meters: dict[tuple[int, str], tuple[float, float]] = {}
+        self._meters: dict[tuple[int, str], tuple[float, float, int]] = {}
+        self._submitted: dict[tuple[str, str], _Window] = {}
+        #: By user: when it last had anything, and before that, who came first.
+        self._turns: dict[str, float] = {}
         self._clients: dict[str, set[tuple[int, str]]] = {}
         self._claims: dict[str, Entitlement] = {}
         #: Of those, the ones that say something about time.
@@ -201,6 +205,8 @@ class GpuTime:
         timed = _is_timed(own)
         self._drop_user(group.id)
         self._users.setdefault(group.user, set()).add(group.id)
+        # Who had nothing yet comes before who had, in the order in which they came.
+        self._turns.setdefault(group.user, -1.0 / (1 + len(self._turns)))
         if timed:
             self._shared.setdefault(group.user, set()).add(group.id)
         if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
@@ -216,8 +222,9 @@ class GpuTime:
         for key in self._clients.pop(group.id, ()):
             self._meters.pop(key, None)
         name = f"group:{group.id}"
-        for gpu in group.shares:
+        for gpu in self._gpus:
             self._windows.pop((name, gpu), None)
+            self._submitted.pop((group.id, gpu), None)
 
     def _drop_user(self, group_id: str) -> None:
         for table in (self._users, self._shared):
@@ -228,18 +235,28 @@ class GpuTime:
 
     # --- Who has had how much ---------------------------------------------------------------------
 
-    def meter(self, group: Group, gpu: str, client: int, busy: float, at: float) -> float:
-        """Take in what a client has had of a GPU since it attached; return the seconds since it last said so."""
+    def meter(
+        self, group: Group, gpu: str, client: int, busy: float, at: float, submissions: int = 0
+    ) -> tuple[float, int]:
+        """Take in what a client has had of a GPU since it attached; return what is new of both.
+
+        ``busy``: seconds. Both only grow; a counter that went back began anew.
+        """
         key = (client, gpu)
-        before, since = self._meters.get(key, (0.0, at - busy))
-        if key not in self._meters:
+        known = self._meters.get(key)
+        if known is None:
+            known = (0.0, at - busy, 0)
             self._clients.setdefault(group.id, set()).add(key)
-        self._meters[key] = (busy, at)
-        # A counter that went back began anew.
-        seconds = busy - before if busy >= before else busy
+        self._meters[key] = (busy, at, submissions)
+        before, since, count = known
+        seconds = busy - before if busy >= before else max(busy, 0.0)
+        count = submissions - count if submissions >= count else max(submissions, 0)
+        since = min(since, at)
         if seconds > 0:
-            self._add(group, gpu, seconds, min(since, at), at)
-        return max(0.0, seconds)
+            self._add(group, gpu, seconds, since, at)
+        if count:
+            self._window(self._submitted, (group.id, gpu)).add(count, since, at)
+        return seconds, count
 
     def add(self, group: Group, gpu: str, seconds: float, at: float) -> None:
         """Add GPU time up to a moment, of a group that nothing meters."""
@@ -248,14 +265,18 @@ class GpuTime:
 
     def _add(self, group: Group, gpu: str, seconds: float, since: float, at: float) -> None:
         for claim in self.of(group):
-            key = (claim.whose, gpu)
-            window = self._windows.get(key)
-            if window is None:
-                window = self._windows[key] = _Window(self.window, self._buckets)
-            window.add(seconds, since, at)
+            self._window(self._windows, (claim.whose, gpu)).add(seconds, since, at)
+        self._turns[group.user] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
+
+    def _window(self, windows: dict[tuple[str, str], _Window], key: tuple[str, str]) -> _Window:
+        window = windows.get(key)
+        if window is None:
+            window = windows[key] = _Window(self.window, self._buckets)
+            self._gpus.add(key[1])
+        return window
 
     def used(self, whose: str, gpu: str, now: float) -> float:
         """Return the seconds of a GPU that a team, user or group has had within the window."""
@@ -265,6 +286,11 @@ class GpuTime:
     def share(self, whose: str, gpu: str, now: float) -> float:
         """Return the same as a fraction of the window."""
         return self.used(whose, gpu, now) / self.window
+
+    def rate(self, group: Group, gpu: str, now: float) -> float:
+        """Return a group's submissions per second over the window, as far as they are metered."""
+        window = self._submitted.get((group.id, gpu))
+        return 0.0 if window is None else window.used(now) / self.window
 
     # --- What follows -----------------------------------------------------------------------------
 
@@ -319,6 +345,11 @@ class GpuTime:
         if group.user in self._shared:
             own = self._score(chain[-1], gpus, now)
         return (between, own)
+
+    def turn(self, group: Group) -> float:
+        """Order of users who have had the same: by when they last had anything; 0 where there is one user."""
+        self.of(group)
+        return self._turns[group.user] if self.several_users else 0.0
 
     def _score(self, claim: Claim, gpus: list[str], now: float) -> float:
         """Order at one level, in steps: below the request in -1/STEP..-1, then from 0 on by use for the weight."""

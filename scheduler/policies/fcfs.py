@@ -1,28 +1,60 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""First come, first served; the longest idle loses its memory first, the background before the others."""
+"""First come, first served, one at a time, with a fixed quantum: what nvshare does."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..state import Group, Wait
+    from ..state import Gpu, Group, Wait
+    from . import Parts, Rank, Speed, View
 
 
 class FirstComeFirstServed:
-    """The default policy."""
+    """The simplest policy, and what the others have in common with it.
+
+    The longest idle loses its memory first, the background before the others.
+    """
 
     name = "fcfs"
+    serialises = True
+    #: Seconds: nvshare's default.
+    fixed_quantum: float = 30.0
 
-    def queue_rank(self, wait: Wait) -> tuple[float, ...]:
+    def __init__(self, view: View) -> None:
+        self.view = view
+
+    @property
+    def version(self) -> int:
+        """Its ranks never change."""
+        return 0
+
+    def queue_parts(self, wait: Wait) -> Parts:
         """Order by age; what cannot move first: whoever waits for it is inside an allocation."""
-        return (wait.since + wait.delay, 0 if wait.grow else 1, wait.number)
+        return ({"came": wait.since}, *self.ties(wait))
 
-    def victim_rank(self, group: Group) -> tuple[float, ...]:
+    def ties(self, wait: Wait) -> Parts:
+        """Order of those that are equal otherwise."""
+        return ({"growth": 0.0 if wait.grow else 1.0}, {"number": float(wait.number)})
+
+    def victim_rank(self, group: Group) -> Rank:
         """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""
-        wishes, wait = group.wishes, group.wait
-        kept = wishes.keep and not wishes.frozen
-        interactive = wishes.priority == "interactive"
+        kept = group.wishes.keep and not group.wishes.frozen
+        interactive = self.view.class_of(group) == "interactive"
+        wait = group.wait
         if wait is not None and not wait.frozen:
-            return (kept, 1, interactive, -wait.since - wait.delay, -wait.number)
+            place = (-sum(parts.values()) for parts in self.queue_parts(wait))
+            return (kept, 1, interactive, *place)
         return (kept, 0, interactive, group.idle_since, group.number)
+
+    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+        """Return the same for all."""
+        return self.fixed_quantum
+
+    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+        """Bound nobody: they run one at a time."""
+        return {}
+
+    def pace_again(self, gpu: Gpu) -> float | None:
+        """Nothing changes by itself."""
+        return None

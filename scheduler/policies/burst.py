@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The default: who waits in front of the screen first, everybody in the end, and nobody at the cost of another user.
+
+The rules are those of docs/scheduling.md. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .. import policies
+from .fcfs import FirstComeFirstServed
+
+if TYPE_CHECKING:
+    from ..state import Gpu, Group, Wait
+    from . import Parts, Rank, Speed, View
+
+
+class Burst(FirstComeFirstServed):
+    """Weighs what each decision costs against how long the bursts are expected to last."""
+
+    name = "burst"
+    serialises = False
+    #: How much later one in the background ranks than it came, how much later at most for what it is expected to cost
+    #: the others, and how much earlier in focus.
+    background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
+    #: A quantum is so many times the cost of a switch, within these bounds.
+    cost_factor, shortest_quantum, longest_quantum = 10.0, 1.0, 30.0
+    #: A holder that has to make way soon is left alone for so long.
+    background_quantum = 2.0
+    #: An interactive group is about for so long after its cell.
+    about = 5.0
+    #: While one is about: work in flight of the others, and after how long one submission is let through.
+    bound, bound_stall = 0.001, 0.010
+    #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long: rarely
+    #: enough that a kernel of 50 ms stays within 2 %.
+    pause_stall, share_stall = 0.050, 2.5
+    #: Fraction of the window by which shares may be off before others pause for them.
+    slack = 0.01
+    #: How often the shares of those that run side by side are looked at.
+    look = 0.100
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
+        self._needy: dict[str, set[str]] = {}
+        self._ahead: dict[str, set[str]] = {}
+
+    @property
+    def version(self) -> int:
+        """Ranks follow from GPU time."""
+        return self.view.times.version
+
+    # --- Order ------------------------------------------------------------------------------------
+
+    def queue_parts(self, wait: Wait) -> Parts:
+        """Order users by shares and GPU time; of one user's own, by age and what they are."""
+        view, group = self.view, wait.group
+        between, own = view.times.rank(group, group.shares, view.now)
+        cost = min(view.expected(group) + view.move_cost(group), self.longest_favour)
+        return (
+            {"user_share": between},
+            {"turn": view.times.turn(group)},
+            {"share": own},
+            {
+                "came": wait.since,
+                "background": self._delay(group),
+                "length": cost,
+                "focus": -self.focus_favour if view.focused(group) else 0.0,
+            },
+            *self.ties(wait),
+        )
+
+    def _delay(self, group: Group) -> float:
+        return self.background_delay if self.view.class_of(group) == "background" else 0.0
+
+    def victim_rank(self, group: Group) -> Rank:
+        """Order in which groups lose memory.
+
+        The background first; then those that lost some already, which cannot go on before it is back; then who is
+        expected back last; then the largest, so that fewer lose any.
+        """
+        kept = group.wishes.keep and not group.wishes.frozen
+        interactive = self.view.class_of(group) == "interactive"
+        resident = sum(s.resident for s in group.shares.values())
+        wait = group.wait
+        if wait is not None and not wait.frozen:
+            place = (-sum(parts.values()) for parts in self.queue_parts(wait))
+            return (kept, 1, interactive, group.intact, *place, -resident)
+        # Who was away for long stays away for long. Twice as long tells something, a little longer does not.
+        away = max(self.view.now - group.idle_since, 0.001)
+        return (kept, 0, interactive, group.intact, -math.floor(math.log2(away)), -resident)
+
+    # --- Quantum ----------------------------------------------------------------------------------
+
+    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+        """Return ten times the cost of the switch, or less for whom it has to make way soon, or until it ends."""
+        cost = sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
+        length = min(max(self.cost_factor * cost, self.shortest_quantum), self.longest_quantum)
+        if wait is None:
+            return length
+        if self._makes_way(group, wait.group):
+            length = min(length, self.background_quantum)
+        if group.busy:
+            # To let a burst end costs the one that waits less than to take its memory out and have it back.
+            rest = self.view.expected(group)
+            end = self.view.now - group.turn_at + rest
+            if rest < cost + self.view.move_cost(wait.group) and end <= self.longest_quantum:
+                length = max(length, end)
+        return length
+
+    def _makes_way(self, group: Group, other: Group) -> bool:
+        """Whether a holder has to make way soon for another."""
+        times, now = self.view.times, self.view.now
+        if times.active:
+            needy = any(times.deficit(other, u, now) > self.slack for u in other.shares)
+            if needy and not any(times.deficit(group, u, now) > 0 for u in group.shares):
+                return True
+        classes = self.view.class_of
+        return (
+            classes(group) == "background"
+            and classes(other) == "interactive"
+            and self._may_favour(other, group)
+        )
+
+    def _may_favour(self, group: Group, other: Group) -> bool:
+        """Whether its class may favour a group over another: of another user, only while that one has had more.
+
+        So nobody gains by calling everything interactive.
+        """
+        if group.user == other.user:
+            return True
+        times, now = self.view.times, self.view.now
+        mine, theirs = times.rank(group, group.shares, now), times.rank(other, other.shares, now)
+        return mine[0] <= theirs[0]
+
+    # --- Paces ------------------------------------------------------------------------------------
+
+    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+        """Return how fast the holders on a GPU may submit."""
+        view, times = self.view, self.view.times
+        holders = [g for g in view.leased.values() if gpu.uuid in g.shares]
+        if not times.active and len(holders) < 2:
+            return {}
+        speeds: dict[str, Speed] = {}
+        classes = {g.id: view.class_of(g) for g in holders}
+        interactive = [g for g in holders if classes[g.id] == "interactive"]
+        paused = self._paused_for_shares(gpu, holders)
+        users = {g.user for g in holders}
+        for group in holders:
+            limit, until = 1.0, None
+            if times.active:
+                limit = self._limit(group, gpu, holders)
+                until = times.throttled_until(group, gpu.uuid, view.now)
+            # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond:
+            # they are spared the events.
+            meter = len(holders) > 1 and (
+                times.active
+                or len(users) > 1
+                or (classes[group.id] == "background" and bool(interactive))
+            )
+            inflight, stall = None, self.bound_stall
+            if classes[group.id] == "background":
+                over = [g for g in interactive if self._may_favour(g, group)]
+                if any(g.busy for g in over):
+                    inflight, stall = 0.0, self.pause_stall
+                elif any(self._is_about(g) for g in over):
+                    inflight = self.bound
+            if until is not None or group.id in paused:
+                inflight, stall = 0.0, self.share_stall
+            speed = policies.Speed(inflight, stall, limit, meter or limit < 1.0)
+            if speed != policies.FREE:
+                speeds[group.id] = speed
+        return speeds
+
+    def pace_again(self, gpu: Gpu) -> float | None:
+        """When somebody is about no longer, or the shares are to be looked at again."""
+        view, times = self.view, self.view.times
+        holders = [g for g in view.leased.values() if gpu.uuid in g.shares]
+        if not holders or (not times.active and len(holders) < 2):
+            return None
+        ends = [e for g in holders if (e := self._about_until(g)) is not None and e > view.now]
+        if times.active or (len({g.user for g in holders}) > 1):
+            ends.append(view.now + self.look)
+        return min(ends, default=None)
+
+    def _is_about(self, group: Group) -> bool:
+        until = self._about_until(group)
+        return bool(group.cells) or (until is not None and self.view.now < until)
+
+    def _about_until(self, group: Group) -> float | None:
+        """Until when an interactive holder without a cell and without work counts as about."""
+        if group.cells or group.busy or self.view.class_of(group) != "interactive":
+            return None
+        return (group.idle_since if group.ended_at is None else group.ended_at) + self.about
+
+    def _limit(self, group: Group, gpu: Gpu, holders: list[Group]) -> float:
+        """Return the share of the time that a group may have: those that are limited together divide it."""
+        times, found = self.view.times, 1.0
+        for claim in times.of(group):
+            if claim.entitlement.limit:
+                others = sum(claim in times.of(g) and (g.busy > 0 or g is group) for g in holders)
+                found = min(found, claim.entitlement.limit / others)
+        return found
+
+    def _paused_for_shares(self, gpu: Gpu, holders: list[Group]) -> set[str]:
+        """Return who pauses so that others get their request or, of what is spare, what their weight gives them."""
+        times, now, uuid = self.view.times, self.view.now, gpu.uuid
+        if not times.active or len(holders) < 2:
+            self._needy.pop(uuid, None)
+            self._ahead.pop(uuid, None)
+            return set()
+        busy = [g for g in holders if g.busy]
+        # Below the request by more than the slack, until it is reached: else they would pause each moment anew.
+        needy, was = set(), self._needy.get(uuid, set())
+        for group in busy:
+            deficit = times.deficit(group, uuid, now)
+            if deficit > self.slack or (deficit > 0 and group.id in was):
+                needy.add(group.id)
+        self._needy[uuid] = needy
+        if needy:
+            return {g.id for g in holders} - needy
+        ahead, was = set(), self._ahead.get(uuid, set())
+        for group in busy:
+            for other in busy:
+                more = self._ahead_by(group, other, uuid)
+                if more > self.slack or (more > 0 and group.id in was):
+                    ahead.add(group.id)
+                    break
+        self._ahead[uuid] = ahead
+        return ahead
+
+    def _ahead_by(self, group: Group, other: Group, gpu: str) -> float:
+        """Return by how much one has had more than another for its weight; 0 where their weights are the same."""
+        times, now = self.view.times, self.view.now
+        for mine, theirs in zip(times.of(group), times.of(other), strict=False):
+            if mine.whose != theirs.whose:
+                weight, its = mine.entitlement.weight, theirs.entitlement.weight
+                if weight == its:
+                    return 0.0
+                had = times.share(mine.whose, gpu, now)
+                # In terms of the smaller weight's time, so that the slack is not a multiple of it.
+                return (had / weight - times.share(theirs.whose, gpu, now) / its) * min(weight, its)
+        return 0.0

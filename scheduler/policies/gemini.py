@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A token lease by burst estimate: Gemini's rules.
+
+One at a time holds the token, for a quota that follows its bursts: half of the estimate and half of the quota before,
+of at least 100 ms, and at most its limit of the window. Next is who lacks most of its request, then who has had least.
+
+What differs: the estimate is our predictor's and not the maximum of three seconds, since bursts are of cells and not of
+single synchronisations; and what was overused is known from the GPU time that the next order counts, not from a
+synchronisation after each quota.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .fcfs import FirstComeFirstServed
+
+if TYPE_CHECKING:
+    from ..state import Group, Wait
+    from . import Parts, View
+
+
+class Gemini(FirstComeFirstServed):
+    """Token lease by burst estimate."""
+
+    name = "gemini"
+    #: Seconds: the first quota, and the least.
+    first_quota, least_quota = 0.250, 0.100
+
+    def __init__(self, view: View) -> None:
+        super().__init__(view)
+        #: By group: the lease that the quota is for, and the quota in seconds.
+        self._quotas: dict[str, tuple[int | None, float]] = {}
+
+    @property
+    def version(self) -> int:
+        """Ranks follow from GPU time."""
+        return self.view.times.version
+
+    def queue_parts(self, wait: Wait) -> Parts:
+        """Order by what is missing of the request, and then by use; age decides between equals."""
+        view, group = self.view, wait.group
+        times = view.times
+        request = max(claim.entitlement.request for claim in times.of(group))
+        use = max(
+            (times.share(f"group:{group.id}", u, view.now) for u in group.shares), default=0.0
+        )
+        missing = {"request": -(request - use) / request if use < request else 0.0}
+        return (missing, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
+
+    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+        """Return the quota of the lease: adapted once for each."""
+        lease, quota = self._quotas.get(group.id, (None, self.first_quota))
+        if group.lease is not None and lease != group.lease:
+            if len(self._quotas) > 2 * (len(self.view.leased) + len(self.view.queue)) + 16:
+                known = self.view.leased.keys() | {w.group.id for w in self.view.queue}
+                self._quotas = {g: q for g, q in self._quotas.items() if g in known}
+            quota = (self.view.expected(group) + quota) / 2
+            times = self.view.times
+            quota = min(max(quota, self.least_quota), times.limit(group) * times.window)
+            self._quotas[group.id] = (group.lease, quota)
+        return quota

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The highest priority first: while it has work, whoever has less pauses.
+
+Priority is the class, then the weight. It counts as so many minutes of waiting, and not as more than any wait: the
+lowest is served at last.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .. import policies
+from .fcfs import FirstComeFirstServed
+
+if TYPE_CHECKING:
+    from ..state import Gpu, Group, Wait
+    from . import Parts, Speed
+
+
+class HighestPriority(FirstComeFirstServed):
+    """Orders by priority, and pauses all but the highest on each GPU."""
+
+    name = "priority"
+    serialises = False
+    #: Seconds of waiting that the class outweighs, and each doubling of the weight.
+    class_favour, weight_favour = 600.0, 60.0
+    #: Seconds for which a running holder is left alone by one of a higher priority.
+    make_way = 0.1
+    #: Seconds after which one that pauses may submit once all the same.
+    stall = 0.050
+
+    def _levels(self, group: Group) -> tuple[float, float]:
+        interactive = self.view.class_of(group) == "interactive"
+        return (
+            self.class_favour if interactive else 0.0,
+            self.weight_favour * math.log2(group.wishes.weight),
+        )
+
+    def queue_parts(self, wait: Wait) -> Parts:
+        """Order by priority, and then by age."""
+        by_class, by_weight = self._levels(wait.group)
+        own = {"came": wait.since, "class": -by_class, "weight": -by_weight}
+        return (own, *self.ties(wait))
+
+    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+        """Return hardly anything for one of a higher priority, and what the core thinks for equals."""
+        if wait is not None and self._levels(wait.group) > self._levels(group):
+            return self.make_way
+        return None
+
+    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+        """Pause all but the highest that has work."""
+        holders = [g for g in self.view.leased.values() if gpu.uuid in g.shares]
+        top = max((self._levels(g) for g in holders if g.busy), default=None)
+        if top is None:
+            return {}
+        paused = policies.Speed(inflight=0.0, stall=self.stall)
+        return {g.id: paused for g in holders if self._levels(g) < top}
