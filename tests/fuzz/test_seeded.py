@@ -202,43 +202,41 @@ BUGS = {
 
 
 class Workshop:
-    """A copy of the sources, in which one file at a time is changed."""
+    """A copy of the sources, built once; each change is made in a copy of that, so that only what it touches is built."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder = folder
         self.build_count = 0
-        shutil.copytree(root / "csrc", folder / "csrc")
-        (folder / "jupyter_gpushare").mkdir()
-        shutil.copy2(root / "jupyter_gpushare" / "__init__.py", folder / "jupyter_gpushare")
-        self.make("plain")
+        self.whole = folder / "whole"
+        shutil.copytree(root / "csrc", self.whole / "csrc")
+        (self.whole / "jupyter_gpushare").mkdir()
+        shutil.copy2(root / "jupyter_gpushare" / "__init__.py", self.whole / "jupyter_gpushare")
+        self.make(self.whole)
 
-    def make(self, name: str) -> Path:
-        out = self.folder / name
+    def make(self, place: Path) -> Path:
+        # Relative paths: what make noted in one copy is true in the others.
         subprocess.run(
             [
-                *("make", "-s", "-j2", "-C", str(self.folder / "csrc"), "interposer"),
-                *(f"PYTHON={sys.executable}", f"BUILD={self.folder / 'build'}", f"OUT={out}"),
+                *("make", "-s", "-j2", "-C", str(place / "csrc"), "interposer"),
+                *(f"PYTHON={sys.executable}", "CFLAGS=-O1", "BUILD=../build", "OUT=../lib"),
             ],
             check=True,
         )
-        (out / "sim").symlink_to(LIBRARIES / "sim")
-        return out
+        return place / "lib"
 
     def build(self, patches: tuple[Patch, ...]) -> Path:
-        """Build with these changes, and undo them."""
-        before: dict[Path, str] = {}
+        """Build with these changes."""
         self.build_count += 1
-        try:
-            for file, old, new in patches:
-                path = self.folder / "csrc" / file
-                text = path.read_text()
-                before.setdefault(path, text)
-                assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
-                path.write_text(text.replace(old, new))
-            return self.make(f"bug-{self.build_count}")
-        finally:
-            for path, text in before.items():
-                path.write_text(text)
+        place = self.folder / f"bug-{self.build_count}"
+        shutil.copytree(self.whole, place)
+        for file, old, new in patches:
+            path = place / "csrc" / file
+            text = path.read_text()
+            assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
+            path.write_text(text.replace(old, new))
+        out = self.make(place)
+        (out / "sim").symlink_to(LIBRARIES / "sim")
+        return out
 
 
 @pytest.fixture(scope="module")

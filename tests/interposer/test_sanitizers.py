@@ -16,13 +16,16 @@ import pytest
 from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
 from tests.interposer.conftest import UNIT, Machine, Program
 
-#: What each sanitizer says when it has found something, its runtime, and its settings.
+#: What each build says when it has found something, the runtime that has to come first, and its settings.
 SANITIZERS = {
     # Python leaves much behind at its end; NVIDIA's own conventions leak by design.
-    "address": ("ERROR: AddressSanitizer", "libasan.so", {"ASAN_OPTIONS": "detect_leaks=0"}),
-    "undefined": ("runtime error:", "libubsan.so", {"UBSAN_OPTIONS": "print_stacktrace=1"}),
+    "address,undefined": (
+        ("ERROR: AddressSanitizer", "runtime error:"),
+        "libasan.so",
+        {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
+    ),
     "thread": (
-        "WARNING: ThreadSanitizer",
+        ("WARNING: ThreadSanitizer",),
         "libtsan.so",
         {"TSAN_OPTIONS": "report_signal_unsafe=0"},
     ),
@@ -37,8 +40,9 @@ def sanitized(
 
     @cache
     def build(name: str) -> tuple[Path, str]:
-        folder = tmp_path_factory.mktemp(name)
-        command = ["make", "-s", "-C", str(root / "csrc"), "interposer", "sim", f"SANITIZE={name}"]
+        folder = tmp_path_factory.mktemp(name.replace(",", "-"))
+        command = ["make", "-s", "-j2", "-C", str(root / "csrc"), "interposer", "sim"]
+        command += [f"SANITIZE={name}", "CFLAGS=-O1 -g"]
         command += [
             f"PYTHON={sys.executable}",
             f"BUILD={folder / 'build'}",
@@ -102,18 +106,16 @@ def test_nothing_is_found(
     assert a.call("end_context", how="release")["result"] == 0
     for program in (a, b):
         said = "".join(program.errors)
-        assert found not in said, said
+        assert not any(words in said for words in found), said
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", SANITIZERS)
 def test_nothing_is_found_in_random_programs(
     sanitized: Callable[[str], tuple[Path, str]], name: str
 ) -> None:
     folder, runtime = sanitized(name)
-    ((variable, options),) = SANITIZERS[name][2].items()
     # Whatever is found ends the process, and its report is in the failure.
-    settings = {variable: f"{options}:halt_on_error=1"}
+    settings = {key: f"{options}:halt_on_error=1" for key, options in SANITIZERS[name][2].items()}
     figures = Figures()
     recipes = [
         Recipe(operations=200, asks=0.03, threads=3, largest=8 * MIB),
