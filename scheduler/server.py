@@ -12,11 +12,12 @@ import contextlib
 import errno
 import logging
 import os
+import pwd
 import socket
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -65,6 +66,14 @@ _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number of one that the system does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 class Connection(asyncio.Protocol):
@@ -179,7 +188,8 @@ class Connection(asyncio.Protocol):
     def _hello(self, body: bytes) -> None:
         attach = protocol.decode_hello(self.number, body)
         self.group, self.pid = attach.group, attach.pid
-        self._server.attach(self, attach)
+        user = user_name(peer_uid(self.transport.get_extra_info("socket")))
+        self._server.attach(self, replace(attach, user=user))
 
     def __str__(self) -> str:
         if self.group:

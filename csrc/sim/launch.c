@@ -12,6 +12,16 @@
 
 /* Words of the arguments that are looked at for pointers to managed and to other devices' memory. */
 #define MAX_POINTERS 128
+/* Kernels that last take turns after so many nanoseconds. */
+#define SLICE UINT64_C(2000000)
+
+/* UINT64_MAX: as configured. */
+static uint64_t chosen_duration = UINT64_MAX;
+
+void gpushare_sim_duration(uint64_t nanoseconds)
+{
+    __atomic_store_n(&chosen_duration, nanoseconds, __ATOMIC_RELAXED);
+}
 
 static void run_kernel(void *argument)
 {
@@ -38,12 +48,17 @@ static bool touch(const struct sim_context *context, const struct sim_launch *la
 static CUresult run_launch(struct sim_context *context, struct sim_op *op)
 {
     struct sim_launch *launch = (struct sim_launch *)op->payload;
-    sim_segment_compute_begin(context->device);
-    uint64_t begin = sim_now();
+    uint64_t rest = launch->duration, begin = sim_segment_compute_begin(context->device);
     CUresult result = touch(context, launch) ? sim_fault_guard(run_kernel, launch) : CUDA_ERROR_ILLEGAL_ADDRESS;
-    if (sim_config.kernel_ns > 0)
-        sim_sleep_until(begin + sim_config.kernel_ns);
-    sim_segment_compute_end(context->device, sim_now() - begin);
+    for (;;) {
+        sim_sleep_until(begin + (rest < SLICE ? rest : SLICE));
+        uint64_t ran = sim_segment_compute_end(context->device, begin);
+        __atomic_add_fetch(&sim_counters_now.kernel_ns, ran, __ATOMIC_RELAXED);
+        if (ran >= rest)
+            break;
+        rest -= ran;
+        begin = sim_segment_compute_begin(context->device);
+    }
     __atomic_add_fetch(&sim_counters_now.kernels, 1, __ATOMIC_RELAXED);
     return result;
 }
@@ -90,6 +105,8 @@ CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsi
     memcpy(launch->grid, grid, sizeof launch->grid);
     memcpy(launch->block, block, sizeof launch->block);
     launch->shared = shared;
+    uint64_t chosen = __atomic_load_n(&chosen_duration, __ATOMIC_RELAXED);
+    launch->duration = chosen != UINT64_MAX ? chosen : sim_config.kernel_ns;
     CUresult result = pack(launch, parameters, extra);
     if (result != CUDA_SUCCESS)
         sim_op_release(*op);

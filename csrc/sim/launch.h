@@ -9,11 +9,15 @@ struct sim_launch {
     struct sim_kernel *kernel;
     unsigned grid[3], block[3];
     unsigned shared;
+    uint64_t duration; /* nanoseconds of the compute engine that it takes at least */
     _Alignas(16) unsigned char arguments[]; /* packed */
 };
 
 CUresult sim_op_launch(struct sim_op **op, struct sim_kernel *kernel, const unsigned grid[3], const unsigned block[3],
                        unsigned shared, void **parameters, void **extra);
+
+/* For tests: what this process launches, or adds to a graph, from now on takes so long at least. */
+__attribute__((visibility("default"))) void gpushare_sim_duration(uint64_t nanoseconds);
 
 /* The parameters of such an operation. `pointers` has room for one for each argument. */
 void sim_op_launch_parameters(struct sim_op *op, void **pointers, CUDA_KERNEL_NODE_PARAMS *parameters);

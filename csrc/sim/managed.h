@@ -33,6 +33,7 @@ struct sim_counters {
     uint64_t written_back;  /* managed bytes pushed out, not those that a prefetch moved */
     uint64_t fault_ns;      /* what page faults took */
     uint64_t in_ns, out_ns; /* what copies and prefetches took of the engines */
+    uint64_t kernel_ns;     /* what kernels took of the compute engine */
 };
 
 extern struct sim_counters sim_counters_now;

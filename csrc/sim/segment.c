@@ -471,18 +471,21 @@ uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t d
     return after;
 }
 
-void sim_segment_compute_begin(unsigned device)
+uint64_t sim_segment_compute_begin(unsigned device)
 {
     struct device *d = &segment->device[device];
     lock(&d->turn);
     lock(&d->busy);
     pthread_mutex_unlock(&d->turn);
+    return sim_now();
 }
 
-void sim_segment_compute_end(unsigned device, uint64_t busy_ns)
+uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)
 {
-    segment->device[device].busy_ns += busy_ns;
+    uint64_t ran = sim_now() - begin;
+    segment->device[device].busy_ns += ran;
     pthread_mutex_unlock(&segment->device[device].busy);
+    return ran;
 }
 
 unsigned sim_segment_utilization(unsigned device)

@@ -67,9 +67,10 @@ uint64_t sim_duration(uint64_t bytes, uint64_t bandwidth);
 /* Reserves so much time on an engine and returns when it will be over (CLOCK_MONOTONIC, ns). */
 uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration);
 
-/* The compute engine: one kernel at a time among all processes; a process that waits is next. */
-void sim_segment_compute_begin(unsigned device);
-void sim_segment_compute_end(unsigned device, uint64_t busy_ns);
+/* The compute engine: one kernel at a time among all processes; one that waits is next. Returns when it began. */
+uint64_t sim_segment_compute_begin(unsigned device);
+/* Returns how long that was. */
+uint64_t sim_segment_compute_end(unsigned device, uint64_t begin);
 
 /* Percentage of the time since the last call (of any process) during which kernels ran. */
 unsigned sim_segment_utilization(unsigned device);

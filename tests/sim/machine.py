@@ -51,7 +51,7 @@ def compile(source, *names):
 class Counters(ctypes.Structure):
     names = (
         "faulted prefetched stolen copied_in copied_out kernels injected pinned pin_ns remote written_back "
-        "fault_ns in_ns out_ns"
+        "fault_ns in_ns out_ns kernel_ns"
     ).split()
     _fields_ = [(name, ctypes.c_uint64) for name in names]
 
