@@ -79,15 +79,17 @@ class Detector:
         if not floating:
             throughput.resident.feed(submissions, busy, self.memory)
             return False
+        if self.retry_at((group_id,), at) is not None:
+            # What is still under way when it was said is no part of the next try.
+            return False
         beside, alone = throughput.floating, throughput.resident
         beside.feed(submissions, busy, self.memory)
-        if self.retry_at((group_id,), at) is not None or beside.busy < self.evidence:
+        if beside.busy < self.evidence or alone.busy < self.evidence:
             return False
-        if alone.busy < self.evidence or beside.value >= self.threshold * alone.value:
+        if beside.value >= self.threshold * alone.value:
             return False
         pause = self._until[group_id][1] if group_id in self._until else self.retry
         self._until[group_id] = (at + pause, min(2 * pause, self.longest_retry))
-        # The next try is judged by itself.
         throughput.floating = _Rate()
         return True
 
