@@ -202,7 +202,7 @@ BUGS = {
 
 
 class Workshop:
-    """A copy of the sources, built once; each change is made in a copy of that, so that only what it touches is built."""
+    """A copy of the sources, built once; changes are made in copies of it, where only what they touch is built."""
 
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder = folder

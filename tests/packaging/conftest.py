@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""An sdist of this checkout and the wheel that is built from it, as a release makes them."""
+"""An sdist of this checkout, and a fresh environment without Node.js that makes the wheel of it, as a release does."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -66,7 +69,66 @@ def unpacked(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return inner
 
 
+@dataclass(frozen=True)
+class Fresh:
+    """A virtual environment of its own.
+
+    Attributes
+    ----------
+    prefix
+        Its folder.
+    env
+        The environment of its commands.
+    """
+
+    prefix: Path
+    env: dict[str, str]
+
+    def run(self, *command: str) -> str:
+        """Run a command of it and return what it said."""
+        done = subprocess.run(
+            [str(self.prefix / "bin" / command[0]), *command[1:]],
+            cwd=self.prefix,
+            env=self.env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return re.sub(r"\x1b\[\d*m", "", done.stdout + done.stderr)
+
+
 @pytest.fixture(scope="session")
-def wheel(unpacked: Path, build: Build) -> Path:
-    """Return the wheel for this machine, built from the sdist."""
-    return build(unpacked, "--wheel")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
+    """Return an environment on a machine that has no Node.js."""
+    prefix = tmp_path_factory.mktemp("fresh")
+    subprocess.run([sys.executable, "-m", "venv", str(prefix)], check=True)
+    # Its dependencies are those of this environment, so that the registry is not asked. A folder named in a .pth
+    # file is searched, but its own .pth files (this checkout's editable install) are not read.
+    major, minor = sys.version_info[:2]
+    site = prefix / "lib" / f"python{major}.{minor}" / "site-packages"
+    (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    traps = tmp_path_factory.mktemp("traps")
+    for name in ("node", "npm", "yarn", "jlpm"):
+        trap = traps / name
+        trap.write_text(f"#!/bin/sh\necho there is no {name} here >&2\nexit 127\n")
+        trap.chmod(0o755)
+    home = tmp_path_factory.mktemp("home")
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("JUPYTER", "GPUSHARE", "PYTHON", "VIRTUAL_ENV"))
+    }
+    env |= {"PATH": f"{traps}:{os.defpath}", "HOME": str(home)}
+    env |= {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    return Fresh(prefix, env)
+
+
+@pytest.fixture(scope="session")
+def wheel(sdist: Path, fresh: Fresh, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the wheel for this machine, as pip builds it from the sdist before it installs it."""
+    out = tmp_path_factory.mktemp("wheel")
+    options = ("--no-build-isolation", "--no-index", "--no-deps", "--wheel-dir", str(out))
+    fresh.run("python", "-m", "pip", "wheel", *options, str(sdist))
+    (made,) = out.iterdir()
+    return made
