@@ -137,6 +137,8 @@ class GpuTime:
         self._changed_at = float("-inf")
         self._windows: dict[tuple[str, str], _Window] = {}
         self._gpus: set[str] = set()
+        #: Who has had the limit, until when.
+        self._full: dict[tuple[str, str], float] = {}
         #: By client and GPU: what it had in all when it last said so, and when that was.
         self._meters: dict[tuple[int, str], tuple[float, float, int]] = {}
         self._submitted: dict[tuple[str, str], _Window] = {}
@@ -176,6 +178,7 @@ class GpuTime:
                 self._members[whose] = members
                 self._teams.update(dict.fromkeys(members, whose))
         self._chains.clear()
+        self._full.clear()
         self.version += 1
 
     @property
@@ -202,6 +205,8 @@ class GpuTime:
         if team is not None:
             chain.insert(0, Claim(team, self._claims.get(team, NOTHING)))
         self._chains[group.id] = made_of, tuple(chain)
+        if known is not None:
+            self._full.clear()
         timed = _is_timed(own)
         self._drop_user(group.id)
         self._users.setdefault(group.user, set()).add(group.id)
@@ -225,6 +230,7 @@ class GpuTime:
         for gpu in self._gpus:
             self._windows.pop((name, gpu), None)
             self._submitted.pop((group.id, gpu), None)
+            self._full.pop((name, gpu), None)
 
     def _drop_user(self, group_id: str) -> None:
         for table in (self._users, self._shared):
@@ -312,11 +318,16 @@ class GpuTime:
         found: tuple[float, str] | None = None
         for claim in self.of(group):
             limit = claim.entitlement.limit
-            window = self._windows.get((claim.whose, gpu)) if limit else None
-            if window is None or window.used(now) < limit * self.window:
+            if not limit:
                 continue
-            # With room for a while: to be let in for each millisecond would cost more than it brings.
-            until = window.below_at(limit * self.window * (1 - STEP), now)
+            key = (claim.whose, gpu)
+            until = self._full.get(key, now)
+            if until <= now:
+                if self.used(claim.whose, gpu, now) < limit * self.window:
+                    continue
+                # Until there is room for a while: to be let in for each millisecond costs more than it brings.
+                until = self._windows[key].below_at(limit * self.window * (1 - STEP), now)
+                self._full[key] = until
             if found is None or until > found[0]:
                 found = (until, claim.whose)
         return found

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who has had how much of a GPU, and what follows from what everybody is entitled to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from jupyter_gpushare.scheduler.events import Entitlement
+from jupyter_gpushare.scheduler.gpu_time import GpuTime
+from jupyter_gpushare.scheduler.state import Gpu, Group, Share, Wishes
+
+GPU = "GPU-0"
+GIB = 1 << 30
+
+
+def group(name: str, user: str = "ada", **wishes: float) -> Group:
+    return Group(name, f"{name}.ipynb", 1, user=user, wishes=Wishes(**wishes))  # type: ignore[arg-type]
+
+
+def order(times: GpuTime, groups: Iterable[Group], now: float) -> list[str]:
+    return [g.id for g in sorted(groups, key=lambda g: times.rank(g, [GPU], now))]
+
+
+# --- Counting -------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.001, 15.0), st.floats(0.0, 1.0)),
+        min_size=1,
+        max_size=60,
+    ),
+    st.floats(0.0, 25.0),
+)
+def test_the_window_holds_what_a_list_of_all_would_say(
+    had: list[tuple[float, float]], later: float
+) -> None:
+    times, one = GpuTime(window=10.0), group("a")
+    now, busy = 50.0, 0.0
+    times.meter(one, GPU, 1, 0.0, now)
+    pieces: list[tuple[float, float, float]] = []
+    for passed, part in had:
+        pieces.append((now, now + passed, part))
+        now += passed
+        busy += part * passed
+        times.meter(one, GPU, 1, busy, now)
+    now += later
+    exact = sum(max(0.0, until - max(since, now - 10)) * part for since, until, part in pieces)
+    # What falls into the bucket that slides out is taken to be spread over it.
+    for whose in ("group:a", "user:ada"):
+        assert times.used(whose, GPU, now) == pytest.approx(exact, abs=0.1 + 1e-6)
+
+
+@given(st.lists(st.floats(0.0, 0.2), min_size=1, max_size=100), st.floats(0.1, 9.0))
+def test_the_time_at_which_use_is_down_is_true(bursts: list[float], target: float) -> None:
+    times, one = GpuTime(), group("a", limit=target / 10)
+    now = 30.0
+    for burst in bursts:
+        now += 0.2
+        times.add(one, GPU, burst, now)
+    until = times.throttled_until(one, GPU, now)
+    if until is None:
+        assert times.used("group:a", GPU, now) < target
+    else:
+        assert until > now
+        assert times.throttled_until(one, GPU, (now + until) / 2) == until
+        assert times.throttled_until(one, GPU, until) is None
+        assert times.used("group:a", GPU, until) == pytest.approx(target * 0.995)
+
+
+def test_a_counter_that_goes_back_began_anew() -> None:
+    times, one = GpuTime(), group("a")
+    assert times.meter(one, GPU, 1, 2.0, 50.0, 10) == (2.0, 10)
+    assert times.meter(one, GPU, 1, 2.5, 51.0, 15) == (0.5, 5)
+    assert times.meter(one, GPU, 1, 0.25, 52.0, 1) == (0.25, 1)
+    assert times.used("group:a", GPU, 52.0) == pytest.approx(2.75)
+    assert times.rate(one, GPU, 52.0) == pytest.approx(1.6)
+
+
+def test_processes_users_and_gpus_are_summed_apart() -> None:
+    times = GpuTime()
+    a, b, c = group("a"), group("b"), group("c", "ben")
+    times.entitle("team:t", Entitlement(weight=2), ["ada", "ben"])
+    times.meter(a, GPU, 1, 1.0, 50.0)
+    times.meter(a, GPU, 2, 1.0, 50.0)
+    times.meter(a, "GPU-1", 1, 4.0, 50.0)
+    times.add(b, GPU, 0.5, 50.0)
+    times.add(c, GPU, 0.25, 50.0)
+    used = {k: times.used(k, GPU, 50.0) for k in ("group:a", "user:ada", "user:ben", "team:t")}
+    assert used == pytest.approx(
+        {"group:a": 2.0, "user:ada": 2.5, "user:ben": 0.25, "team:t": 2.75}
+    )
+    assert times.used("user:ada", "GPU-1", 50.0) == pytest.approx(4.0)
+
+
+def test_what_a_user_had_outlives_the_kernel() -> None:
+    times, a = GpuTime(), group("a", limit=0.5)
+    times.meter(a, GPU, 1, 6.0, 50.0)
+    times.forget(a)
+    assert times.used("user:ada", GPU, 50.0) == pytest.approx(6.0)
+    assert times.used("group:a", GPU, 50.0) == 0.0
+    assert not times.active
+
+
+# --- Entitlements ---------------------------------------------------------------------------------
+
+
+def test_shares_of_team_user_and_group_apply() -> None:
+    times, a = GpuTime(), group("a", limit=0.5)
+    times.entitle("user:ada", Entitlement(request=0.25))
+    times.entitle("team:t", Entitlement(limit=0.75), ["ada"])
+    assert [c.whose for c in times.of(a)] == ["team:t", "user:ada", "group:a"]
+    assert times.limit(a) == 0.5
+    a.wishes = Wishes(limit=0.9)
+    assert times.limit(a) == 0.75
+    times.entitle("team:t", Entitlement())
+    assert [c.whose for c in times.of(a)] == ["user:ada", "group:a"]
+
+
+def test_a_user_is_in_the_team_that_was_stated_last() -> None:
+    times, a = GpuTime(), group("a")
+    times.entitle("team:s", Entitlement(weight=2), ["ada"])
+    times.entitle("team:t", Entitlement(weight=3), ["ada"])
+    times.entitle("team:s", Entitlement())
+    assert times.of(a)[0].whose == "team:t"
+
+
+def test_is_active_while_a_share_of_time_is_set() -> None:
+    times, a = GpuTime(), group("a", memory=5 * GIB)
+    times.of(a)
+    times.entitle("user:ada", Entitlement(memory=GIB))
+    assert not times.active
+    a.wishes = Wishes(weight=2)
+    times.of(a)
+    assert times.active
+    a.wishes = Wishes()
+    times.of(a)
+    assert not times.active
+    times.entitle("user:ada", Entitlement(limit=0.5))
+    assert times.active
+    times.entitle("user:ada", Entitlement())
+    assert not times.active
+
+
+def test_memory_is_counted_over_all_that_a_user_or_team_has() -> None:
+    times = GpuTime()
+    gpu = Gpu(GPU, 0, "", 100 * GIB, 0, 0, 0.0, 1e10)
+    a, b, c = group("a"), group("b"), group("c", "ben")
+    for one in (a, b, c):
+        gpu.shares[one.id] = one.shares[GPU] = Share(one, gpu, promised=10 * GIB)
+    assert times.memory_room(a, gpu) is None
+    times.entitle("user:ada", Entitlement(memory=30 * GIB))
+    assert times.memory_room(a, gpu) == (10 * GIB, "user:ada")
+    assert times.memory_room(c, gpu) is None
+    times.entitle("team:t", Entitlement(memory=25 * GIB), ["ada", "ben"])
+    assert times.memory_room(c, gpu) == (-5 * GIB, "team:t")
+    assert times.memory_room(a, gpu) == (-5 * GIB, "team:t")
+
+
+# --- Order ----------------------------------------------------------------------------------------
+
+
+def test_with_one_user_and_no_shares_all_are_the_same() -> None:
+    times, a, b = GpuTime(), group("a"), group("b")
+    times.add(a, GPU, 5.0, 50.0)
+    assert times.rank(a, [GPU], 50.0) == times.rank(b, [GPU], 50.0) == (0.0, 0.0)
+    assert times.turn(a) == times.turn(b) == 0.0
+
+
+def test_of_several_users_who_had_least_comes_first() -> None:
+    times = GpuTime()
+    a, b, c = group("a"), group("b", "ben"), group("c", "cy")
+    times.add(a, GPU, 5.0, 50.0)
+    times.add(b, GPU, 1.0, 50.0)
+    assert order(times, (a, b, c), 50.0) == ["c", "b", "a"]
+    assert order(times, (group("a2"), c), 50.0) == ["c", "a2"], "all groups of a user are that user"
+
+
+def test_of_users_who_had_the_same_whose_turn_is_longest_ago_comes_first() -> None:
+    times = GpuTime()
+    a, b, c = group("a"), group("b", "ben"), group("c", "cy")
+    assert times.turn(a) < 0 or times.several_users is False
+    turns = [times.turn(g) for g in (a, b, c)]
+    assert times.turn(a) < turns[1] < turns[2]
+    times.add(a, GPU, 0.01, 50.0)
+    times.add(b, GPU, 0.01, 40.0)
+    assert times.turn(c) < times.turn(b) < times.turn(a)
+
+
+def test_spare_time_goes_by_weight() -> None:
+    times = GpuTime()
+    a, b = group("a"), group("b", "ben")
+    times.entitle("user:ada", Entitlement(weight=3))
+    times.add(a, GPU, 4.0, 50.0)
+    times.add(b, GPU, 2.0, 50.0)
+    assert order(times, (a, b), 50.0) == ["a", "b"]
+    times.add(a, GPU, 3.0, 50.0)
+    assert order(times, (a, b), 50.0) == ["b", "a"]
+
+
+def test_who_is_below_the_request_comes_before_who_had_less() -> None:
+    times = GpuTime()
+    a, b = group("a"), group("b", "ben")
+    times.entitle("user:ada", Entitlement(request=0.5))
+    times.add(a, GPU, 4.0, 50.0)
+    times.add(b, GPU, 1.0, 50.0)
+    assert order(times, (a, b), 50.0) == ["a", "b"]
+    times.add(a, GPU, 1.5, 50.0)
+    assert order(times, (a, b), 50.0) == ["b", "a"]
+
+
+def test_the_largest_deficit_comes_first() -> None:
+    times = GpuTime()
+    a, b = group("a"), group("b", "ben")
+    times.entitle("user:ada", Entitlement(request=0.4))
+    times.entitle("user:ben", Entitlement(request=0.4))
+    times.add(a, GPU, 3.0, 50.0)
+    times.add(b, GPU, 1.0, 50.0)
+    assert order(times, (a, b), 50.0) == ["b", "a"]
+
+
+def test_teams_come_before_users_and_users_before_groups() -> None:
+    times = GpuTime()
+    times.entitle("team:t", Entitlement(), ["ada", "ben"])
+    a, b, c = group("a"), group("b", "ben"), group("c", "cy")
+    times.add(a, GPU, 3.0, 50.0)
+    times.add(c, GPU, 2.0, 50.0)
+    # The team has had more than the one who is alone, though one of its members had nothing.
+    assert order(times, (a, b, c), 50.0) == ["c", "b", "a"]
+
+
+def test_shares_of_ones_own_groups_do_not_touch_other_users() -> None:
+    times = GpuTime()
+    greedy, plain, other = group("g", weight=1000), group("p"), group("o", "ben")
+    times.add(plain, GPU, 1.0, 50.0)
+    times.add(greedy, GPU, 1.0, 50.0)
+    times.add(other, GPU, 1.0, 50.0)
+    assert order(times, (plain, greedy, other), 50.0) == ["o", "g", "p"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.9]), min_size=2, max_size=5), st.data())
+def test_nobody_starves_whatever_was_promised(requests: list[float], data: st.DataObject) -> None:
+    """Even where the requests add up to more than there is, whoever waits is served within the window or two."""
+    times = GpuTime()
+    groups = [group(f"g{n}", f"u{n}") for n in range(len(requests))]
+    for n, request in enumerate(requests):
+        times.entitle(f"user:u{n}", Entitlement(request=request))
+    lengths = data.draw(st.lists(st.sampled_from([0.05, 0.2, 1.0]), min_size=1, max_size=5))
+    now, served = 50.0, dict.fromkeys((g.id for g in groups), 50.0)
+    for turn in range(200):
+        first = min(groups, key=lambda g: (times.rank(g, [GPU], now), times.turn(g)))
+        length = lengths[turn % len(lengths)]
+        now += length
+        times.add(first, GPU, length, now)
+        served[first.id] = now
+        assert now - min(served.values()) <= 25.0
+
+
+def test_ranks_change_at_most_so_often() -> None:
+    times = GpuTime(refresh=0.25)
+    a, b = group("a"), group("b", "ben")
+    for one in (a, b):
+        times.of(one)
+    before = times.version
+    for step in range(1000):
+        times.add(a, GPU, 0.001, 50.0 + step / 1000)
+    assert 1 <= times.version - before <= 4
+
+
+def test_with_one_user_and_no_shares_ranks_never_change() -> None:
+    times, a = GpuTime(), group("a")
+    times.of(a)
+    before = times.version
+    times.add(a, GPU, 5.0, 50.0)
+    times.add(group("b"), GPU, 5.0, 60.0)
+    assert times.version == before
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    limit=st.floats(0.05, 0.95),
+    kernels=st.lists(st.floats(0.0005, 0.050), min_size=1, max_size=20),
+    whose=st.sampled_from(["user", "group"]),
+)
+def test_a_limit_holds_within_two_percent(limit: float, kernels: list[float], whose: str) -> None:
+    """Of one who always has work, in kernels of up to 50 ms, and is stopped only between them."""
+    times = GpuTime()
+    one = group("a", limit=limit if whose == "group" else 0.0)
+    if whose == "user":
+        times.entitle("user:ada", Entitlement(limit=limit))
+    now, busy, turn = 100.0, 0.0, 0
+    ran: list[tuple[float, float]] = []
+    while now < 135.0:
+        until = times.throttled_until(one, GPU, now)
+        if until is not None:
+            assert times.limited_by(one, GPU, now) == f"{whose}:{'ada' if whose == 'user' else 'a'}"
+            now = until
+            continue
+        length = kernels[turn % len(kernels)]
+        # A slow test tells nothing more: short kernels run a hundred at a time.
+        length *= max(1, int(0.050 / length))
+        turn += 1
+        ran.append((now, now + length))
+        now += length
+        busy += length
+        times.meter(one, GPU, 1, busy, now)
+    for end in (115.0, 121.7, 130.0, 134.9):
+        begin = end - 10
+        had = sum(max(0.0, min(u, end) - max(s, begin)) for s, u in ran)
+        assert had / 10 == pytest.approx(limit, abs=0.02)
