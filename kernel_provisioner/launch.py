@@ -12,9 +12,15 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ..scheduler.drivers import Driver, Libraries, libraries
+from ..scheduler.events import Adjust
+from ..scheduler.state import Wishes
+from ..scheduler.wishes import adjusted
 
 Backend = Literal["auto", "swap", "managed", "plain"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
+
+#: What a kernelspec may say of the GPU's time and memory.
+SHARES = ("request", "limit", "memory", "weight", "priority")
 
 #: The one file that is run inside of IPython kernels, in whatever environment they live.
 IN_KERNEL = Path(__file__).with_name("in_kernel.py").resolve()
@@ -86,6 +92,23 @@ def parse_size(text: str) -> int:
     if not 0 < size < 1 << 63:
         raise ValueError(f"{text!r} is no possible amount of memory; write for instance 20GiB")
     return size
+
+
+def parse_share(name: str, value: object) -> object:
+    """Read one share as people state it; ``memory``, a size, becomes a number of bytes.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be; the message is one sentence for whoever stated it.
+    """
+    if name == "memory":
+        # A bare number is bytes; a boolean is a number to Python, not to people.
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
+        return parse_size(str(value))
+    adjusted(Wishes(), Adjust("", **{name: value}))  # type: ignore[arg-type]
+    return value
 
 
 def parse_backend(text: str) -> Backend:

@@ -19,11 +19,13 @@ from ..scheduler.drivers import DriverError, Libraries, find_driver
 from .heartbeat import FirstBeat
 from .launch import (
     BACKENDS,
+    SHARES,
     Backend,
     LaunchError,
     Settings,
     client_environment,
     parse_backend,
+    parse_share,
     parse_size,
     plain_environment,
     with_in_kernel_part,
@@ -37,8 +39,9 @@ class GpuShareProvisioner(LocalProvisioner):
     """Starts a kernel as the local provisioner does, and as a client of the GPU's scheduler.
 
     A kernelspec has the last word on its kernels, in ``metadata.gpushare``: ``enabled`` (true or false), ``backend``,
-    ``memory`` and ``oversubscribe`` (true or false). Whatever goes wrong on our side, the kernel starts all the same,
-    without sharing.
+    ``oversubscribe`` (true or false), and its shares: ``request``, ``limit``, ``memory``, ``weight`` and ``priority``,
+    which people may change while it runs. Whatever goes wrong on our side, the kernel starts all the same, without
+    sharing.
     """
 
     enabled = Bool(
@@ -100,6 +103,8 @@ class GpuShareProvisioner(LocalProvisioner):
     _told_to_end = False
     #: Set when a process under the interposer ended by itself before its first heartbeat: never again for this kernel.
     _failed_with: int | None = None
+    #: The shares that the kernelspec states and that no scheduler has been told; None: nobody has looked yet.
+    _untold: dict[str, Any] | None = None
     _environment: Mapping[str, str] = {}
     _first_beat: FirstBeat | None = None
 
@@ -107,6 +112,26 @@ class GpuShareProvisioner(LocalProvisioner):
     def unshared(self) -> tuple[str, dict[str, Any]] | None:
         """Why the present process uses the GPU without taking turns: a code and its parameters, or None."""
         return self._unshared
+
+    async def state_shares(self) -> None:
+        """Tell the scheduler the shares that the kernelspec states, once: what people say later wins."""
+        if not self._shared or not self._untold:
+            return
+        stated, self._untold = self._untold, {}
+        try:
+            from ..scheduler.control import ControlError, SchedulerUnreachable
+
+            try:
+                request = self._request("adjust", {**stated, "later": True})
+                await asyncio.wait_for(request, CONTROL_TIMEOUT)
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                self._bad("gpushare", stated, str(error))
+        except Exception as error:
+            # The server tries again once there is a scheduler.
+            self._untold = stated
+            self.log.debug("gpushare: shares of kernel %s: %r", self.kernel_id, error)
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Put the kernel's command and environment under the interposer."""
@@ -194,7 +219,9 @@ class GpuShareProvisioner(LocalProvisioner):
 
     async def _prepare(self, launch: dict[str, Any], environ: Mapping[str, str]) -> None:
         """Change the launch's ``env`` and ``cmd``, both or neither."""
-        enabled, settings = self._settings()
+        enabled, settings, shares = self._settings()
+        if self._untold is None:
+            self._untold = shares
         if not enabled:
             self._unshared = "opted_out", {}
             return
@@ -222,16 +249,21 @@ class GpuShareProvisioner(LocalProvisioner):
         )
         launch["cmd"] = command
         self._shared = True
+        if "memory" in shares:
+            # It can be changed while the kernel runs; what the environment says cannot.
+            launch["env"].pop("GPUSHARE_MEMORY", None)
+        await self.state_shares()
         if environ.get("GPUSHARE_DISABLE") == "1":
             # The interposer steps aside.
             self._unshared = "opted_out", {}
 
-    def _settings(self) -> tuple[bool, Settings]:
+    def _settings(self) -> tuple[bool, Settings, dict[str, Any]]:
         """What the configuration and the kernelspec's metadata say; what they say wrongly is left out."""
         enabled = self.enabled
         backend = cast("Backend | None", self.backend)
         memory = parse_size(self.memory) if self.memory else None
         oversubscribe = self.oversubscribe
+        shares: dict[str, Any] = {}
         stated = (self.kernel_spec.metadata or {}).get("gpushare", {})
         if not isinstance(stated, dict):
             self._bad("gpushare", stated, 'must be an object such as {"enabled": false}')
@@ -244,22 +276,19 @@ class GpuShareProvisioner(LocalProvisioner):
                     enabled = value
                 elif key == "backend":
                     backend = parse_backend(value if isinstance(value, str) else str(value))
-                elif key == "memory":
-                    # A bare number is bytes; a boolean is a number to Python, not to people.
-                    if isinstance(value, bool) or not isinstance(value, str | int):
-                        raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
-                    memory = parse_size(str(value))
+                elif key in SHARES:
+                    shares[key] = parse_share(key, value)
                 elif key == "oversubscribe":
                     if not isinstance(value, bool):
                         raise ValueError("must be true or false")
                     oversubscribe = value
                 else:
                     raise ValueError(
-                        "is not known; there are enabled, backend, memory and oversubscribe"
+                        f"is not known; there are enabled, backend, oversubscribe, {', '.join(SHARES)}"
                     )
             except ValueError as error:
                 self._bad(f"gpushare.{key}", value, str(error))
-        return enabled, Settings(backend, memory, oversubscribe)
+        return enabled, Settings(backend, memory, oversubscribe), shares
 
     def _bad(self, key: str, value: object, why: str) -> None:
         self.log.warning(

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from jupyter_events import EventLogger
@@ -12,16 +14,20 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
 
+from ..kernel_provisioner import GpuShareProvisioner
 from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable
 from ..scheduler.drivers import DriverError, find_driver, libraries
 from ..scheduler.host import SchedulerHost
+from ..scheduler.server import user_name
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State
 from .feed import SCHEMA, Feed
+from .focus import Focus
 from .handlers import handlers
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .sessions import FRESH, Documents
+from .shares import Shares, entitlement, parsed, stated, used
 from .unshared import unshared
 from .wishes import Wishes
 
@@ -47,7 +53,12 @@ class GpuShareExtension(ExtensionApp):
     host: SchedulerHost | None = None
     feed: Feed
     _watcher: CellWatcher | None = None
-    _documents: Documents
+    documents: Documents
+    focus: Focus
+    #: What users and teams are entitled to, as this server states it to a new scheduler.
+    shares: Shares
+    #: Held while they change.
+    _sharing: asyncio.Lock
     _wishes: Wishes
     #: The scheduler that was told the wishes last: its process.
     _told: int | None = None
@@ -80,7 +91,10 @@ class GpuShareExtension(ExtensionApp):
         events = self._events
         events.register_event_schema(SCHEMA)
         self.feed = Feed(events, self._state, self.log)
-        self._documents = Documents(self.serverapp.session_manager, self.send, self.log)
+        self.documents = Documents(self.serverapp.session_manager, self.send, self.log)
+        self.focus = Focus(user_name(os.getuid()), self.send)
+        self.shares = self.options.shares if self.options is not None else {}
+        self._sharing = asyncio.Lock()
         self._wishes = Wishes()
         self._tasks = set()
 
@@ -114,6 +128,7 @@ class GpuShareExtension(ExtensionApp):
     async def stop_extension(self) -> None:
         """End, and with us a scheduler that we started."""
         await self.feed.stop()
+        self.focus.stop()
         if self.host is None:
             return
         self._events.remove_listener(schema_id=CONTENTS, listener=self._on_contents)
@@ -148,6 +163,39 @@ class GpuShareExtension(ExtensionApp):
             raise SchedulerUnreachable(f"this server does not share a GPU: {code}")
         return await self.host.request(op, **params)
 
+    async def entitled(self) -> dict[str, Any]:
+        """Return what users and teams are entitled to, and have had of each GPU."""
+        reply = await self.request("shares")
+        return {"shares": stated(reply), "used": used(reply)}
+
+    async def entitle(self, change: Callable[[Shares], Any]) -> dict[str, Any]:
+        """Change what users and teams are entitled to, and return all of it.
+
+        Parameters
+        ----------
+        change
+            Makes the new shares of the old ones.
+
+        Raises
+        ------
+        ControlError
+            If they cannot be.
+        """
+        async with self._sharing:
+            before = stated(await self.request("shares"))
+            after = change(before)
+            news = after
+            if isinstance(after, dict):
+                news = {whose: one for whose, one in after.items() if one != before.get(whose)}
+            try:
+                news = parsed(news)
+            except ValueError as error:
+                raise ControlError(str(error)) from None
+            for whose in [*(before.keys() - after.keys()), *news]:
+                reply = await self.request("entitle", whose=whose, **entitlement(news.get(whose)))
+                self.shares = stated(reply)
+            return await self.entitled()
+
     def send(self, op: str, params: dict[str, Any]) -> None:
         """Send a control request that nobody waits for, if there is a scheduler."""
         if self.host is None or (client := self.host.client) is None:
@@ -175,7 +223,7 @@ class GpuShareExtension(ExtensionApp):
                 status = (await client.request("status", **params))["status"]
             except ControlError as error:
                 code, why = self._unreachable(str(error))
-        documents = await self._documents.by_kernel() if self.host else {}
+        documents = await self.documents.by_kernel() if self.host else {}
         for group in status["groups"]:
             group["sessions"] = documents.get(group["id"], [])
         return {
@@ -242,7 +290,8 @@ class GpuShareExtension(ExtensionApp):
             # A kernel joins in the middle of the cell that uses CUDA first, or after a new scheduler.
             if self._watcher is not None:
                 self._watcher.announce(group)
-            self._spawn(self._documents.joined(group))
+            self._spawn(self.documents.joined(group))
+            self._spawn(self._state_shares(group))
         elif kind == "adjust":
             self._wishes.note(group, event["wishes"])
         elif kind == "leave" and group not in self.serverapp.kernel_manager:
@@ -254,23 +303,45 @@ class GpuShareExtension(ExtensionApp):
 
         Kernels may be there before, with a lease that they had of the last one: until then nothing was asked for them.
         """
+        self.focus.repeat()
         try:
             status = (await client.request("status"))["status"]
             pid = status["scheduler"]["pid"]
+            if pid != self._told:
+                await self._repeat_shares(client)
             wishes = self._wishes.untold(status) if pid != self._told else {}
             self._wishes.learn(status, but=wishes)
             self._told = pid
             for group in status["groups"]:
-                await self._documents.joined(group["id"])
+                await self.documents.joined(group["id"])
             for group, wished in wishes.items():
                 await self._try(client, "adjust", {"group": group, **wished, "later": True})
+            for kernel_id in self.serverapp.kernel_manager.list_kernel_ids():
+                await self._state_shares(kernel_id)
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
+
+    async def _repeat_shares(self, client: AsyncControlClient) -> None:
+        for whose, one in self.shares.items():
+            try:
+                await client.request("entitle", whose=whose, **entitlement(one))
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                self.log.warning("gpushare: the shares of %s do not hold: %s", whose, error)
+
+    async def _state_shares(self, kernel_id: str) -> None:
+        """Let a kernel state what its kernelspec asks for, if there was no scheduler when it started."""
+        kernels = self.serverapp.kernel_manager
+        kernel = kernels.get_kernel(kernel_id) if kernel_id in kernels else None
+        provisioner = getattr(kernel, "provisioner", None)
+        if isinstance(provisioner, GpuShareProvisioner):
+            await provisioner.state_shares()
 
     async def _on_contents(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
         if data.get("action") == "rename":
             await asyncio.sleep(RENAMED)
-            await self._documents.by_kernel()
+            await self.documents.by_kernel()
             self.feed.changed()
 
     async def _on_kernel(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:

@@ -6,14 +6,17 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from traitlets import Bool, Enum, Float, Int, TraitError, Unicode, Union, validate
+from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
 from ..scheduler.address import MAX_PATH, socket_path
 from ..scheduler.arguments import quantum, size
+from ..scheduler.policies import ENTRY_POINTS, OURS
+from .shares import parsed
 
 
 class GpuShare(LoggingConfigurable):
@@ -64,6 +67,52 @@ class GpuShare(LoggingConfigurable):
         "spare). For a scheduler that this server starts.",
     ).tag(config=True)
 
+    policy = Unicode(
+        "burst",
+        help="Who comes first. burst: short and interactive work, by shares and measured time between users; fcfs: "
+        "first come, first served, one at a time; tgs: the rate of opportunistic work adapts to what the other can "
+        "bear; gemini: by the estimate of each burst; priority: the highest priority alone; or one that another "
+        "package registered (default: burst). For a scheduler that this server starts.",
+    ).tag(config=True)
+
+    shares = Dict(
+        help="What users, and teams of users, are entitled to, for instance {'user:ada': {'request': 0.5}, "
+        "'team:course': {'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request (guaranteed) and limit "
+        "(never more): fractions of one GPU's time over 10 s; weight: of what is spare, 1 for everybody else; memory: "
+        "bytes on each GPU in all (default: nothing, and no limits). What another server of the same scheduler states "
+        "later, replaces it.",
+    ).tag(config=True)
+
+    record = Unicode(
+        help="File to which the scheduler writes all that it takes in, for `gpushare replay` (default: none). For a "
+        "scheduler that this server starts.",
+    ).tag(config=True)
+
+    @validate("policy")
+    def _valid_policy(self, proposal: dict[str, Any]) -> Any:
+        known = [*OURS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]
+        if proposal["value"] not in known:
+            raise TraitError(
+                f"GpuShare.policy: there is no {proposal['value']!r}; choose one of {', '.join(known)}"
+            )
+        return proposal["value"]
+
+    @validate("shares")
+    def _valid_shares(self, proposal: dict[str, Any]) -> Any:
+        try:
+            return parsed(proposal["value"])
+        except ValueError as error:
+            raise TraitError(f"GpuShare.shares: {error}") from None
+
+    @validate("record")
+    def _valid_record(self, proposal: dict[str, Any]) -> Any:
+        if not proposal["value"]:
+            return ""
+        path = Path(proposal["value"]).expanduser().absolute()
+        if not path.parent.is_dir():
+            raise TraitError(f"GpuShare.record: there is no folder {path.parent}")
+        return str(path)
+
     @validate("quantum")
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
         return _parsed("quantum", quantum, proposal["value"])
@@ -97,11 +146,17 @@ class GpuShare(LoggingConfigurable):
 
     def scheduler_arguments(self) -> tuple[str, ...]:
         """Return the arguments of a scheduler that this server starts."""
-        arguments = ["--quantum", str(self.quantum), "--anti-thrash", str(self.anti_thrash)]
+        arguments = [
+            *("--policy", self.policy),
+            *("--quantum", str(self.quantum)),
+            *("--anti-thrash", str(self.anti_thrash)),
+        ]
         if self.reserve != "":
             arguments += ["--reserve", str(self.reserve)]
         if self.host_memory != "":
             arguments += ["--host-memory", str(self.host_memory)]
+        if self.record:
+            arguments += ["--record", self.record]
         return tuple(arguments)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
 from jupyter_core.utils import ensure_async
@@ -14,6 +15,8 @@ from tornado import web
 
 from ..scheduler.control import ControlError, SchedulerUnreachable
 from .feed import TooManyPages
+from .shares import merged
+from .wishes import NONE
 
 if TYPE_CHECKING:
     from .app import GpuShareExtension
@@ -77,14 +80,18 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         if None in body.values():
             self.refuse(400, "null says nothing: leave it out")
             return
+        await self.answer(self.extension.request(op, **body))
+
+    async def answer(self, reply: Awaitable[dict[str, Any]]) -> None:
+        """Answer as the scheduler does."""
         try:
-            reply = await self.extension.request(op, **body)
+            found = await reply
         except SchedulerUnreachable as error:
             self.refuse(503, str(error))
         except ControlError as error:
             self.refuse(400, str(error))
         else:
-            self.finish({name: value for name, value in reply.items() if name != "ok"})
+            self.finish({name: value for name, value in found.items() if name != "ok"})
 
 
 class StatusHandler(GpuShareHandler):
@@ -104,6 +111,8 @@ class StatusHandler(GpuShareHandler):
         except TooManyPages as error:
             self.refuse(429, str(error))
             return
+        if page is not None:
+            self.extension.focus.seen(page)
         may = {
             "adjust": await self.may("write", AUTH_RESOURCE),
             "settings": await self.may("write", SETTINGS_RESOURCE),
@@ -124,6 +133,7 @@ class WatcherHandler(GpuShareHandler):
             self.refuse(400, NOT_A_PAGE)
             return
         self.extension.feed.forget(page)
+        self.extension.focus.forget(page)
         self.set_status(204)
         self.finish()
 
@@ -155,7 +165,7 @@ class AdjustHandler(GpuShareHandler):
     @authorized
     async def post(self) -> None:
         """Do it, and answer with the group's id and its wishes."""
-        await self.forward("adjust", ("priority", "keep", "frozen", "limit"))
+        await self.forward("adjust", tuple(NONE))
 
 
 class SettingsHandler(GpuShareHandler):
@@ -167,7 +177,70 @@ class SettingsHandler(GpuShareHandler):
     @authorized
     async def post(self) -> None:
         """Do it, and answer with the settings."""
-        await self.forward("set", ("quantum", "anti_thrash"), group=False)
+        await self.forward("set", ("quantum", "anti_thrash", "policy"), group=False)
+
+
+class SharesHandler(GpuShareHandler):
+    """What users and teams are entitled to, which concerns everybody."""
+
+    auth_resource = SETTINGS_RESOURCE
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with all that are stated, and what of each GPU's time was had."""
+        await self.answer(self.extension.entitled())
+
+    @web.authenticated
+    @authorized
+    async def put(self) -> None:
+        """Replace them all."""
+        body = self.get_json_body()
+        await self.answer(self.extension.entitle(lambda shares: body))
+
+    @web.authenticated
+    @authorized
+    async def patch(self) -> None:
+        """Change some, as a JSON merge patch (RFC 7396) does."""
+        body = self.get_json_body()
+        await self.answer(self.extension.entitle(lambda shares: merged(shares, body)))
+
+
+class ExplainHandler(GpuShareHandler):
+    """Says which rule put whom before whom."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer for one group, or for all that wait."""
+        group = self.get_query_argument("group", "")
+        await self.answer(self.extension.request("explain", **({"group": group} if group else {})))
+
+
+class FocusHandler(GpuShareHandler):
+    """Hears which document is in front of whoever uses a page."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Take it, and answer with the group that comes first now, or null."""
+        body = self.get_json_body()
+        body = body if isinstance(body, dict) else {}
+        page = body.pop("page", None)
+        if not (isinstance(page, str) and PAGE.fullmatch(page)):
+            self.refuse(400, NOT_A_PAGE)
+            return
+        ((kind, name),) = body.items() if len(body) == 1 else ((None, None),)
+        if kind not in ("path", "kernel_id") or not isinstance(name, str | None):
+            self.refuse(400, 'beside its page the body must have "path" or "kernel_id", or null')
+            return
+        kernel_id = name if kind == "kernel_id" else None
+        if kind == "path" and name:
+            kernel_id = await self.extension.documents.kernel_of(name)
+        if kernel_id is not None and kernel_id not in self.extension.serverapp.kernel_manager:
+            kernel_id = None
+        self.extension.focus.take(page, kernel_id)
+        self.finish({"group": self.extension.focus.group})
 
 
 def handlers() -> list[tuple[Any, ...]]:
@@ -179,4 +252,7 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/offload", OffloadHandler),
         (r"/gpushare/api/adjust", AdjustHandler),
         (r"/gpushare/api/settings", SettingsHandler),
+        (r"/gpushare/api/shares", SharesHandler),
+        (r"/gpushare/api/explain", ExplainHandler),
+        (r"/gpushare/api/focus", FocusHandler),
     ]

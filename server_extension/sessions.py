@@ -54,6 +54,15 @@ class Documents:
         self._found = found
         return found
 
+    async def kernel_of(self, path: str) -> str | None:
+        """Return the id of a kernel that the document at a path uses, also one that was opened in this moment."""
+        for _ in range(2):
+            for kernel_id, documents in (await self.by_kernel()).items():
+                if any(document["path"] == path for document in documents):
+                    return kernel_id
+            self._good_until = float("-inf")
+        return None
+
     async def joined(self, group: str) -> None:
         """Note that the scheduler has a group: under the name that its process was started with."""
         await self.by_kernel()

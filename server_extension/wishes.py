@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from dataclasses import asdict
 from typing import Any
+
+from ..scheduler import state
 
 #: Most groups whose wishes are remembered; the oldest are forgotten.
 MAX_GROUPS = 1000
 
 #: What nobody wished. A whole cell's lease (``exclusive``) ends with the scheduler that gave it.
-NONE = {"priority": "interactive", "keep": False, "frozen": False, "limit": 0}
+NONE = {name: none for name, none in asdict(state.Wishes()).items() if name != "exclusive"}
 
 
 class Wishes:

@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -122,6 +123,39 @@ def get_status(jp_fetch: Fetch) -> Callable[[], Awaitable[dict[str, Any]]]:
         return json.loads(response.body)  # type: ignore[no-any-return]
 
     return get
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Note operation and parameters of what this process asks of schedulers."""
+    noted = []
+    request = AsyncControlClient.request
+
+    async def note(client: AsyncControlClient, op: str, **params: Any) -> dict[str, Any]:
+        noted.append((op, params))
+        return await request(client, op, **params)
+
+    monkeypatch.setattr(AsyncControlClient, "request", note)
+    return noted
+
+
+@pytest.fixture
+def replace(
+    get_status: Callable[[], Awaitable[dict[str, Any]]], eventually: Any
+) -> Callable[[], Awaitable[None]]:
+    """Return the function that kills the scheduler and waits for the next."""
+
+    async def kill() -> None:
+        before = (await get_status())["scheduler"]["pid"]
+        os.kill(before, signal.SIGKILL)
+
+        async def replaced() -> bool:
+            status = await get_status()
+            return bool(status.get("scheduler", {}).get("pid", before) != before)
+
+        await eventually(replaced)
+
+    return kill
 
 
 @pytest.fixture

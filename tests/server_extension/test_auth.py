@@ -45,7 +45,7 @@ def endpoints(app: ServerApp) -> list[tuple[str, str]]:
 async def status_of(
     fetch: Fetch, method: str, path: str, body: str = '{"group": "x"}', **options: Any
 ) -> tuple[int, Any]:
-    content = body if method == "POST" else None
+    content = None if method in ("GET", "DELETE") else body
     response = await fetch(
         *path.split("/"), method=method, body=content, raise_error=False, **options
     )
@@ -55,11 +55,13 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    posts = ("release", "offload", "adjust", "settings")
+    posts = ("release", "offload", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
-        ("GET", "gpushare/api/status"),
+        *(("GET", f"gpushare/api/{name}") for name in ("explain", "shares", "status")),
+        ("PATCH", "gpushare/api/shares"),
         *(("POST", f"gpushare/api/{name}") for name in sorted(posts)),
+        ("PUT", "gpushare/api/shares"),
     ]
     return found
 
@@ -87,6 +89,7 @@ class TestDenied:
             assert "gpushare" in json.loads(body)["message"], path
         assert sorted(set(Deny.asked)) == [
             ("read", "gpushare"),
+            ("read", "gpushare-settings"),
             ("write", "gpushare"),
             ("write", "gpushare-settings"),
         ]
@@ -124,7 +127,10 @@ class TestLooking:
         # Who may not steer may look, and cease to.
         ended = await jp_fetch("gpushare/api/watchers/a", method="DELETE")
         assert ended.code == 204
+        shares = await jp_fetch("gpushare/api/shares")
+        assert json.loads(shares.body) == {"shares": {}, "used": {}}
         for path, body, allowed in (
+            ("focus", '{"page": "a", "kernel_id": null}', may["adjust"]),
             ("adjust", '{"group": "nobody", "keep": true}', may["adjust"]),
             ("release", '{"group": "nobody"}', may["adjust"]),
             ("settings", '{"anti_thrash": "off"}', may["settings"]),

@@ -31,6 +31,9 @@ GetStatus = Callable[[], Awaitable[dict[str, Any]]]
         ("host_memory", "12 parsecs"),
         ("host", "perhaps"),
         ("socket", "/" + "x" * 200),
+        ("policy", "chaos"),
+        ("record", "/nowhere/at/all"),
+        ("shares", {"ada": {"limit": 0.5}}),
     ],
 )
 def test_a_wrong_value_is_refused_in_words_that_name_it(name: str, value: Any) -> None:
@@ -38,13 +41,37 @@ def test_a_wrong_value_is_refused_in_words_that_name_it(name: str, value: Any) -
         GpuShare(**{name: value})
 
 
-def test_values_reach_the_scheduler() -> None:
-    options = GpuShare(quantum=2.5, anti_thrash="on", reserve="512MiB", host_memory=1 << 30)
-    assert options.scheduler_arguments() == (
-        *("--quantum", "2.5", "--anti-thrash", "on"),
-        *("--reserve", "512MiB", "--host-memory", str(1 << 30)),
+def test_values_reach_the_scheduler(runtime: Path) -> None:
+    options = GpuShare(
+        policy="fcfs",
+        quantum=2.5,
+        anti_thrash="on",
+        reserve="512MiB",
+        host_memory=1 << 30,
+        record=str(runtime / "events"),
     )
-    assert GpuShare().scheduler_arguments() == ("--quantum", "auto", "--anti-thrash", "auto")
+    assert options.scheduler_arguments() == (
+        *("--policy", "fcfs", "--quantum", "2.5", "--anti-thrash", "on"),
+        *("--reserve", "512MiB", "--host-memory", str(1 << 30)),
+        *("--record", str(runtime / "events")),
+    )
+    assert GpuShare().scheduler_arguments() == (
+        *("--policy", "burst", "--quantum", "auto", "--anti-thrash", "auto"),
+    )
+
+
+class TestScheduler:
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config: Config, runtime: Path) -> Config:
+        options = {"policy": "fcfs", "record": str(runtime / "events")}
+        jp_server_config.GpuShare = Config(options)
+        return jp_server_config
+
+    async def test_it_is_started_with_them(
+        self, scheduler: Any, get_status: GetStatus, runtime: Path
+    ) -> None:
+        assert (await get_status())["settings"]["policy"] == "fcfs"
+        assert (runtime / "events").is_file()
 
 
 def test_only_a_scheduler_of_ones_own_is_hosted(runtime: Path) -> None:

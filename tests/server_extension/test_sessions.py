@@ -129,7 +129,7 @@ async def test_a_kernel_that_was_renamed_is_so_for_the_next_scheduler_too(
         return [group["name"] for group in (await status())["groups"]] == ["better.ipynb"]
 
     async def is_known() -> bool:
-        return extension._documents._names == {kernel_id: "train.ipynb"}
+        return extension.documents._names == {kernel_id: "train.ipynb"}
 
     def process() -> FakeClient:
         """Return one that has the name under which the kernel was started."""

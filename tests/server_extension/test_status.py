@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -110,6 +111,24 @@ async def test_who_runs_and_who_waits_and_why(
     assert groups["first"]["sessions"] == []
 
 
+async def test_why_is_explained(
+    waiter: FakeClient, get_status: GetStatus, jp_fetch: Fetch, eventually: Any
+) -> None:
+    async def explained(**params: str) -> Any:
+        response = await jp_fetch("gpushare/api/explain", params=params)
+        return json.loads(response.body)["explanation"]["groups"]
+
+    async def waiting() -> Any:
+        return [group["group"] for group in await explained()] == ["second"]
+
+    await eventually(waiting)
+    (found,) = await explained(group="second")
+    assert found["reason"]["code"] == "needs_memory"
+    response = await jp_fetch("gpushare/api/explain", params={"group": "x"}, raise_error=False)
+    assert response.code == 400
+    assert "x" in json.loads(response.body)["message"]
+
+
 async def test_release_ends_the_burst(
     holder: FakeClient, waiter: FakeClient, jp_fetch: Fetch
 ) -> None:
@@ -130,12 +149,22 @@ async def test_offload_moves_the_memory_out(holder: FakeClient, jp_fetch: Fetch)
 
 
 async def test_wishes_are_taken(holder: FakeClient, jp_fetch: Fetch, get_status: GetStatus) -> None:
-    wishes = {"priority": "background", "keep": True, "frozen": False, "limit": 1 << 40}
+    wishes = {
+        "priority": "background",
+        "keep": True,
+        "frozen": False,
+        "memory": 1 << 40,
+        "request": 0.25,
+        "limit": 0.5,
+        "weight": 2.0,
+    }
     code, answer = await post(jp_fetch, "adjust", json.dumps({"group": "first", **wishes}))
     assert code == 200
     assert answer == {"group": "first", "wishes": {**wishes, "exclusive": False}}
     (group,) = (await get_status())["groups"]
     assert group["wishes"] == answer["wishes"]
+    assert group["class"] == "background"
+    assert group["user"] == pwd.getpwuid(os.getuid()).pw_name
     # What is left out stays.
     code, answer = await post(jp_fetch, "adjust", '{"group": "train.ipynb", "keep": false}')
     assert answer["wishes"] == {**wishes, "keep": False, "exclusive": False}
@@ -150,31 +179,37 @@ async def test_settings_are_taken(
     assert (answer["settings"]["quantum"], answer["settings"]["anti_thrash"]) == (7, "on")
     code, answer = await post(jp_fetch, "settings", '{"quantum": "auto"}')
     assert (answer["settings"]["quantum"], answer["settings"]["anti_thrash"]) == ("auto", "on")
+    code, answer = await post(jp_fetch, "settings", '{"policy": "fcfs"}')
+    assert (answer["settings"]["policy"], answer["settings"]["anti_thrash"]) == ("fcfs", "on")
 
 
 @pytest.mark.parametrize(
     ("op", "body", "words"),
     [
         ("adjust", "[]", "group"),
-        ("adjust", '{"group": "first"}', "priority, keep, frozen, limit"),
+        ("adjust", '{"group": "first"}', "priority, keep, frozen, memory"),
         ("adjust", '{"keep": true}', "group"),
         ("adjust", '{"group": "first", "keep": 1}', "keep must be true or false"),
         ("adjust", '{"group": "first", "keep": null}', "null"),
         ("adjust", '{"group": "first", "priority": "high"}', "priority"),
-        ("adjust", '{"group": "first", "limit": -1}', "limit"),
+        ("adjust", '{"group": "first", "memory": -1}', "memory"),
+        ("adjust", '{"group": "first", "memory": 1.5}', "memory"),
         ("adjust", '{"group": "first", "limit": 1.5}', "limit"),
+        ("adjust", '{"group": "first", "request": -0.1}', "request"),
+        ("adjust", '{"group": "first", "weight": 0}', "weight"),
         ("adjust", '{"group": "first", "limit": NaN}', "JSON"),
         ("adjust", '{"group": "nobody", "keep": true}', "nobody"),
         # A page asks for no cell's lease, nor for groups to come.
         ("adjust", '{"group": "first", "exclusive": true}', "exclusive"),
         ("adjust", '{"group": "nobody", "keep": true, "later": true}', "later"),
-        ("settings", "{}", "quantum, anti_thrash"),
-        ("settings", "[1]", "quantum, anti_thrash"),
+        ("settings", "{}", "quantum, anti_thrash, policy"),
+        ("settings", "[1]", "quantum, anti_thrash, policy"),
         ("settings", '{"quantum": 0}', "quantum"),
         ("settings", '{"quantum": true}', "quantum"),
         ("settings", '{"quantum": NaN}', "JSON"),
         ("settings", '{"quantum": "soon"}', "quantum"),
         ("settings", '{"anti_thrash": "maybe"}', "anti_thrash"),
+        ("settings", '{"policy": "chaos"}', "policy"),
         ("settings", '{"reserve": 1}', "reserve"),
         ("release", '{"group": "first", "offload": true}', "offload"),
     ],
