@@ -349,10 +349,9 @@ class GpuTime:
         gpus = list(gpus)
         between = own = 0.0
         if self.active or self.several_users:
-            levels = [self._score(claim, gpus, now) for claim in chain[:-1]]
-            between = levels[0] * _LEVEL
-            if len(levels) > 1:
-                between += levels[1]
+            between = self._score(chain[0], gpus, now) * _LEVEL
+            if len(chain) > 2:
+                between += self._score(chain[1], gpus, now)
         if group.user in self._shared:
             own = self._score(chain[-1], gpus, now)
         return (between, own)

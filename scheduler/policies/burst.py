@@ -140,9 +140,9 @@ class Burst(FirstComeFirstServed):
     def paces(self, gpu: Gpu) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
         view, times = self.view, self.view.times
-        holders = [g for g in view.leased.values() if gpu.uuid in g.shares]
-        if not times.active and len(holders) < 2:
+        if not times.active and len(gpu.holders) < 2:
             return {}
+        holders = list(gpu.holders.values())
         speeds: dict[str, Speed] = {}
         classes = {g.id: view.class_of(g) for g in holders}
         interactive = [g for g in holders if classes[g.id] == "interactive"]
@@ -176,12 +176,13 @@ class Burst(FirstComeFirstServed):
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When somebody is about no longer, or the shares are to be looked at again."""
-        view, times = self.view, self.view.times
-        holders = [g for g in view.leased.values() if gpu.uuid in g.shares]
-        if not holders or (not times.active and len(holders) < 2):
+        view, holders = self.view, gpu.holders.values()
+        if len(holders) < 2 and not view.times.active:
             return None
         ends = [e for g in holders if (e := self._about_until(g)) is not None and e > view.now]
-        if times.active or (len({g.user for g in holders}) > 1):
+        by_time = view.times.active or len({g.user for g in holders}) > 1
+        # GPU time goes on without events.
+        if by_time and any(g.busy for g in holders):
             ends.append(view.now + self.look)
         return min(ends, default=None)
 

@@ -51,7 +51,7 @@ class HighestPriority(FirstComeFirstServed):
 
     def paces(self, gpu: Gpu) -> dict[str, Speed]:
         """Pause all but the highest that has work."""
-        holders = [g for g in self.view.leased.values() if gpu.uuid in g.shares]
+        holders = gpu.holders.values()
         top = max((self._levels(g) for g in holders if g.busy), default=None)
         if top is None:
             return {}

@@ -122,8 +122,7 @@ class Tgs(FirstComeFirstServed):
     def _holders(self, gpu: Gpu) -> tuple[list[Group], list[Group]]:
         production: list[Group] = []
         others: list[Group] = []
-        for group in self.view.leased.values():
-            if gpu.uuid in group.shares:
-                interactive = self.view.class_of(group) == "interactive"
-                (production if interactive else others).append(group)
+        for group in gpu.holders.values():
+            interactive = self.view.class_of(group) == "interactive"
+            (production if interactive else others).append(group)
         return production, others
