@@ -98,15 +98,15 @@ async function adjust(
         ? { op: 'adjust', group: id, frozen: !wishes.frozen }
         : null;
     }
-    case CommandIds.setLimit: {
+    case CommandIds.setMemory: {
       const { units } = model.preferences;
       const example = formatBytes(
         units === 'binary' ? 20 * 2 ** 30 : 20e9,
         units
       );
-      const limit =
-        typeof args['limit'] === 'number'
-          ? args['limit']
+      const memory =
+        typeof args['memory'] === 'number'
+          ? args['memory']
           : await ask(
               options,
               trans.__('Limit the memory of %1', name),
@@ -114,12 +114,12 @@ async function adjust(
                 'On each GPU, for example %1; nothing: no limit',
                 example
               ),
-              wishes.limit > 0 ? formatBytes(wishes.limit, units) : '',
+              wishes.memory > 0 ? formatBytes(wishes.memory, units) : '',
               text =>
                 (text === '' ? 0 : parseBytes(text, units)) ??
                 trans.__('"%1" is not a size. Write one as %2.', text, example)
             );
-      return limit === null ? null : { op: 'adjust', group: id, limit };
+      return memory === null ? null : { op: 'adjust', group: id, memory };
     }
     default:
       return null;
@@ -181,8 +181,25 @@ async function set(
       ? null
       : { op: 'settings', quantum: quantum === AUTO ? 'auto' : quantum };
   }
+  if (command === CommandIds.setPolicy) {
+    const now = model.status?.settings?.policy ?? '';
+    const policy =
+      typeof args['policy'] === 'string'
+        ? args['policy']
+        : await choose(
+            options,
+            trans.__('Choose the policy'),
+            trans.__('This holds for all notebooks that share these GPUs.'),
+            [...new Set([...POLICIES, now])],
+            now
+          );
+    return policy === null ? null : { op: 'settings', policy };
+  }
   return null;
 }
+
+/** Those that come with the scheduler; others can be typed. */
+const POLICIES = ['burst', 'fcfs', 'tgs', 'gemini', 'priority'];
 
 /** A quantum that the scheduler chooses. */
 const AUTO = 0;
@@ -203,6 +220,26 @@ async function confirm(
     defaultButton: 0
   });
   return answer.button.accept;
+}
+
+/** Ask for one of some names, or another. */
+async function choose(
+  { trans }: ICommandsOptions,
+  title: string,
+  label: string,
+  items: string[],
+  current: string
+): Promise<string | null> {
+  const answer = await InputDialog.getItem({
+    title,
+    label,
+    items,
+    current,
+    editable: true,
+    cancelLabel: trans.__('Cancel'),
+    okLabel: trans.__('Set')
+  });
+  return (answer.button.accept && answer.value?.trim()) || null;
 }
 
 /**

@@ -49,24 +49,36 @@ export const PALETTE: { command: string; args?: ReadonlyJSONObject }[] = [
   { command: CommandIds.release },
   { command: CommandIds.setPriority, args: { priority: 'background' } },
   { command: CommandIds.setPriority, args: { priority: 'interactive' } },
+  { command: CommandIds.setPriority, args: { priority: 'auto' } },
   { command: CommandIds.toggleKeep },
   { command: CommandIds.toggleFrozen },
-  { command: CommandIds.setLimit },
+  { command: CommandIds.setMemory },
   { command: CommandIds.offload },
   { command: CommandIds.setQuantum },
   { command: CommandIds.setAntiThrash, args: { anti_thrash: 'auto' } },
   { command: CommandIds.setAntiThrash, args: { anti_thrash: 'on' } },
-  { command: CommandIds.setAntiThrash, args: { anti_thrash: 'off' } }
+  { command: CommandIds.setAntiThrash, args: { anti_thrash: 'off' } },
+  { command: CommandIds.setPolicy }
 ];
 
-/** The priority that is asked for; without a word, the other one. */
+/** The priority that is asked for; without a word, the class that it has not. */
 export function priorityOf(group: IGroup | null, args: Args): Priority {
-  const priority = args['priority'];
-  return priority === 'background' || priority === 'interactive'
+  const { priority } = args;
+  return priority === 'background' ||
+    priority === 'interactive' ||
+    priority === 'auto'
     ? priority
-    : group?.wishes.priority === 'background'
+    : group?.class === 'background'
       ? 'interactive'
       : 'background';
+}
+
+/** The entries of a menu that choose the priority of a group. */
+export function priorityEntries(group: string): IEntry[] {
+  return (['background', 'interactive', 'auto'] as const).map(priority => ({
+    command: CommandIds.setPriority,
+    args: { group, priority }
+  }));
 }
 
 export function modeOf(args: Args): AntiThrash {
@@ -79,6 +91,7 @@ interface IGroupCommand {
   label: (group: IGroup | null, args: Args) => string;
   caption: (group: IGroup | null, args: Args) => string;
   enabled?: (group: IGroup, args: Args) => boolean;
+  visible?: (group: IGroup | null, args: Args) => boolean;
   /** Whether it needs no permission. */
   free?: boolean;
   /** The schema of its arguments other than the group. */
@@ -117,12 +130,12 @@ export function addCommands(options: ICommandsOptions): void {
   };
 
   const addForGroup = (command: string, about: IGroupCommand): void => {
-    const { label, caption, enabled, free = false } = about;
+    const { label, caption, enabled, visible, free = false } = about;
     const may = (): boolean => free || (model.status?.may.adjust ?? false);
     commands.addCommand(command, {
       label: args => label(groupOf(args), args),
       caption: args => caption(groupOf(args), args),
-      isVisible: may,
+      isVisible: args => may() && (visible?.(groupOf(args), args) ?? true),
       isEnabled: args => {
         const group = groupOf(args);
         return group !== null && may() && (enabled?.(group, args) ?? true);
@@ -177,17 +190,26 @@ export function addCommands(options: ICommandsOptions): void {
 
   addForGroup(CommandIds.setPriority, {
     label: (group, args) =>
-      priorityOf(group, args) === 'background'
-        ? trans.__('Make Background')
-        : trans.__('Make Interactive'),
+      ({
+        background: trans.__('Make Background'),
+        interactive: trans.__('Make Interactive'),
+        auto: trans.__('Let It Be Decided Automatically')
+      })[priorityOf(group, args)],
     caption: (group, args) =>
-      priorityOf(group, args) === 'background'
-        ? trans.__(
-            'Let interactive notebooks go first. It still gets its turn.'
-          )
-        : trans.__('Let it come before those in the background.'),
+      ({
+        background: trans.__(
+          'Let interactive notebooks go first. It still gets its turn.'
+        ),
+        interactive: trans.__('Let it come before those in the background.'),
+        auto: trans.__(
+          'Interactive when a cell begins, background when the cell runs long.'
+        )
+      })[priorityOf(group, args)],
     enabled: (group, args) => group.wishes.priority !== priorityOf(group, args),
-    args: { priority: { enum: ['interactive', 'background'] } }
+    // What is so anyway needs no word.
+    visible: (group, args) =>
+      priorityOf(group, args) !== 'auto' || group?.wishes.priority !== 'auto',
+    args: { priority: { enum: ['interactive', 'background', 'auto'] } }
   });
 
   addForGroup(CommandIds.toggleKeep, {
@@ -216,14 +238,14 @@ export function addCommands(options: ICommandsOptions): void {
           )
   });
 
-  addForGroup(CommandIds.setLimit, {
+  addForGroup(CommandIds.setMemory, {
     label: () => trans.__('Limit Its Memory…'),
     caption: () =>
       trans.__(
         'Set how much memory it may have on each GPU. What it has beyond that stays; more is refused as if the GPU were full.'
       ),
     args: {
-      limit: {
+      memory: {
         type: 'number',
         minimum: 0,
         description: trans.__('Bytes on each GPU; 0: no limit')
@@ -297,6 +319,19 @@ export function addCommands(options: ICommandsOptions): void {
     }
   });
 
+  commands.addCommand(CommandIds.setPolicy, {
+    label: trans.__('Choose the Policy…'),
+    caption: trans.__(
+      'Choose the rules by which notebooks come before each other.'
+    ),
+    isVisible: maySet,
+    isEnabled: maySet,
+    execute: args => perform(CommandIds.setPolicy, args, null),
+    describedBy: {
+      args: { type: 'object', properties: { policy: { type: 'string' } } }
+    }
+  });
+
   // The palette and menus ask again when they are told that something changed, which is
   // seldom; the status changes all the time.
   let last = '';
@@ -304,7 +339,7 @@ export function addCommands(options: ICommandsOptions): void {
     const { status } = model;
     const group = documents.currentGroup;
     const now = JSON.stringify([
-      group && [group.id, group.state, group.wishes],
+      group && [group.id, group.state, group.class, group.wishes],
       status?.may,
       status?.settings
     ]);

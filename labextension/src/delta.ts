@@ -74,12 +74,14 @@ const isGroup = shape({
   yields_in: nullable(isNumber),
   estimate: nullable(shape(numbers('seconds', 'low', 'high'))),
   wishes: shape({
-    priority: oneOf('interactive', 'background'),
+    priority: oneOf('auto', 'interactive', 'background'),
     keep: isFlag,
     frozen: isFlag,
-    limit: isNumber,
-    exclusive: isFlag
+    exclusive: isFlag,
+    ...numbers('memory', 'request', 'limit', 'weight')
   }),
+  class: oneOf('interactive', 'background'),
+  user: isText,
   cell: nullable(
     shape({ msg_id: isText, ...numbers('since', 'waited', 'ran') })
   ),

@@ -64,6 +64,11 @@ export function parseBytes(text: string, units: Units): number | null {
   return Math.round(Number(number.replace(',', '.')) * base ** power);
 }
 
+/** A fraction: `25 %`. */
+export function formatPercent(fraction: number): string {
+  return `${digits(100 * fraction)}${SPACE}%`;
+}
+
 /** A duration for people: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`. */
 export function formatDuration(seconds: number): string {
   const value = Math.max(0, seconds);

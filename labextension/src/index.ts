@@ -15,6 +15,7 @@ import type { IDisposable } from '@lumino/disposable';
 
 import { addCommands, PALETTE } from './commands';
 import { Documents, IDocuments } from './documents';
+import { FocusTeller } from './focus';
 import { gpuShareIcon } from './icon';
 import { GpuShareModel } from './model';
 import { DEFAULTS, followPreferences } from './settings';
@@ -75,7 +76,7 @@ const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
     translator: ITranslator | null
   ): IDocuments => {
     const { sessions, kernelspecs } = app.serviceManager;
-    return new Documents({
+    const documents = new Documents({
       model,
       sessions,
       kernelspecs,
@@ -84,6 +85,8 @@ const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
       consoles,
       trans: load(translator)
     });
+    new FocusTeller(model, documents);
+    return documents;
   }
 };
 

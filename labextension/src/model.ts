@@ -127,6 +127,30 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
   }
 
+  focus(kernelId: string | null): void {
+    // It is kept alive: the page may be on its way out.
+    this._request('focus', {
+      method: 'POST',
+      body: JSON.stringify({ page: this._id, kernel_id: kernelId }),
+      keepalive: true
+    }).catch(() => undefined);
+  }
+
+  async explain(group: string): Promise<unknown> {
+    const { signal, end } = patience();
+    try {
+      const response = await this._request(
+        `explain?group=${encodeURIComponent(group)}`,
+        { cache: 'no-store', signal }
+      );
+      return response.ok ? await response.json() : null;
+    } catch {
+      return null;
+    } finally {
+      end();
+    }
+  }
+
   /** Ask for the whole state; one request at a time, and one more if this comes meanwhile. */
   refresh(): void {
     if (this._isDisposed) {

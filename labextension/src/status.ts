@@ -82,6 +82,10 @@ export interface IGroup {
   yields_in: number | null;
   estimate: IEstimate | null;
   wishes: IWishes;
+  /** What it counts as now. */
+  class: Class;
+  /** Whose it is. */
+  user: string;
   cell: ICell | null;
   last_cell: Omit<ICell, 'since'> | null;
   gpus: IShare[];
@@ -99,14 +103,23 @@ export interface IEstimate {
   high: number;
 }
 
-export type Priority = 'interactive' | 'background';
+export type Class = 'interactive' | 'background';
+
+/** `auto`: its class follows from what it does. */
+export type Priority = Class | 'auto';
 
 /** What people asked for a group. */
 export interface IWishes {
   priority: Priority;
   keep: boolean;
   frozen: boolean;
+  /** Bytes that it may have on each GPU; 0: no cap. */
+  memory: number;
+  /** Fractions of one GPU's time: what is guaranteed, and what is never exceeded; 0: none. */
+  request: number;
   limit: number;
+  /** Its part of what is spare, beside the others'. */
+  weight: number;
   exclusive: boolean;
 }
 

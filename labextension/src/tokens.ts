@@ -28,6 +28,10 @@ export interface IGpuShareModel {
    * @throws Error - with the server's sentence, if it refuses or does not answer.
    */
   act(action: IAction): Promise<void>;
+  /** Tell the server whose document is in front here; null: none, or the page has not the focus. */
+  focus(kernelId: string | null): void;
+  /** What the server says of why a group stands where it does; null if it says nothing. */
+  explain(group: string): Promise<unknown>;
 }
 
 export const IGpuShareModel = new Token<IGpuShareModel>(
@@ -43,9 +47,14 @@ export type IAction =
       priority?: Priority;
       keep?: boolean;
       frozen?: boolean;
-      limit?: number;
+      memory?: number;
     }
-  | { op: 'settings'; quantum?: number | 'auto'; anti_thrash?: AntiThrash };
+  | {
+      op: 'settings';
+      quantum?: number | 'auto';
+      anti_thrash?: AntiThrash;
+      policy?: string;
+    };
 
 /** What people set in JupyterLab's settings editor (schema/plugin.json). */
 export interface IPreferences {
@@ -73,16 +82,18 @@ export namespace CommandIds {
   export const release = 'gpushare:release';
   /** End the burst and move the memory to the host; asks first. */
   export const offload = 'gpushare:offload';
-  /** `{ priority }`: 'interactive' or 'background'. */
+  /** `{ priority }`: 'interactive', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';
   /** Keep the memory on the GPU, or no longer. */
   export const toggleKeep = 'gpushare:toggle-keep';
   /** Freeze, or unfreeze; freezing asks first. */
   export const toggleFrozen = 'gpushare:toggle-frozen';
-  /** Set a limit to its memory; asks for it. */
-  export const setLimit = 'gpushare:set-limit';
+  /** Set a cap to its memory; asks for it. */
+  export const setMemory = 'gpushare:set-memory';
   /** `{ anti_thrash }`: 'auto', 'on' or 'off'; 'on' and 'off' ask first. */
   export const setAntiThrash = 'gpushare:set-anti-thrash';
   /** Set the quantum; asks for it. */
   export const setQuantum = 'gpushare:set-quantum';
+  /** Choose the policy; asks for it. */
+  export const setPolicy = 'gpushare:set-policy';
 }

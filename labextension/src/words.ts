@@ -6,7 +6,8 @@ import {
   formatBytes,
   formatDuration,
   formatExactly,
-  formatInterval
+  formatInterval,
+  formatPercent
 } from './format';
 import type {
   ICell,
@@ -162,6 +163,14 @@ export function reasonText(
           );
     }
     case 'draining':
+      if (typeof params['kernel'] === 'string') {
+        return trans.__(
+          'the kernel `%1` of %2 has been running for %3',
+          shorten(params['kernel'], LONGEST_NAME),
+          groupName(params, 'holder', wording),
+          formatDuration(number(params, 'kernel_for') + elapsed)
+        );
+      }
       return trans.__(
         '%1 is finishing its last GPU work (for %2)',
         groupName(params, 'holder', wording),
@@ -206,8 +215,33 @@ export function reasonText(
         groupName(params, 'holder', wording),
         left()
       );
+    case 'limited':
+      return trans.__(
+        '%1 had its share of the GPU; more in %2',
+        ownerName(params['whose'], trans),
+        left()
+      );
+    case 'thrashing':
+      return trans.__(
+        'side by side both were slowed by paging, so they take turns: %1',
+        yields(params, 'yields_in', wording, elapsed)
+      );
     default:
       return trans.__('waiting for the GPU');
+  }
+}
+
+/** Whose share it is: `user:ada`, `team:course`, or the notebook's own. */
+export function ownerName(whose: unknown, trans: TranslationBundle): string {
+  const [, kind, name = ''] =
+    /^(user|team):(.*)$/.exec(typeof whose === 'string' ? whose : '') ?? [];
+  switch (kind) {
+    case 'user':
+      return trans.__('the user %1', shorten(name, LONGEST_NAME));
+    case 'team':
+      return trans.__('the team %1', shorten(name, LONGEST_NAME));
+    default:
+      return trans.__('it');
   }
 }
 
@@ -322,6 +356,33 @@ export function stateText(
   }
 }
 
+/**
+ * Why a group counts as what it does; null where that is the usual.
+ *
+ * What is asked is what people see of it; what it does is what it is by itself.
+ */
+export function classText(
+  group: IGroup,
+  trans: TranslationBundle
+): string | null {
+  const asked = group.wishes.priority !== 'auto';
+  if (group.class === 'interactive') {
+    return asked ? trans.__('interactive, as somebody asked') : null;
+  }
+  if (asked) {
+    return trans.__('background, as somebody asked');
+  }
+  const cell = group.cell ?? group.last_cell;
+  return cell
+    ? trans.__(
+        'background: its cell has had %1 of GPU time; the next cell is interactive again',
+        formatDuration(cell.ran)
+      )
+    : trans.__(
+        'background: it has used the GPU for long; after a pause it is interactive again'
+      );
+}
+
 /** What people asked for a group, other than the usual. */
 export function wishesText(
   wishes: IWishes,
@@ -334,14 +395,20 @@ export function wishesText(
   if (wishes.exclusive) {
     texts.push(trans.__('exclusive for this cell'));
   }
-  if (wishes.priority === 'background') {
-    texts.push(trans.__('background'));
-  }
   if (wishes.keep) {
     texts.push(trans.__('kept on the GPU'));
   }
+  if (wishes.memory > 0) {
+    texts.push(trans.__('at most %1', formatBytes(wishes.memory, units)));
+  }
+  if (wishes.request > 0) {
+    texts.push(trans.__('request %1', formatPercent(wishes.request)));
+  }
   if (wishes.limit > 0) {
-    texts.push(trans.__('at most %1', formatBytes(wishes.limit, units)));
+    texts.push(trans.__('limit %1', formatPercent(wishes.limit)));
+  }
+  if (wishes.weight !== 1) {
+    texts.push(trans.__('weight %1', wishes.weight));
   }
   return texts;
 }

@@ -134,15 +134,38 @@ describe('commands', () => {
     expect(commands.isEnabled(release)).toBe(false);
     change('a', { state: 'running' });
     expect(commands.isEnabled(release)).toBe(true);
-    expect(commands.isEnabled(setPriority, { priority: 'interactive' })).toBe(
-      false
-    );
-    expect(commands.isEnabled(setPriority, { priority: 'background' })).toBe(
-      true
-    );
+    for (const [priority, asked] of [
+      ['interactive', 'background'],
+      ['background', 'auto']
+    ] as const) {
+      change('a', { wishes: makeWishes({ priority: asked }) });
+      expect(commands.isEnabled(setPriority, { priority })).toBe(true);
+      const same = { priority: asked };
+      expect(commands.isEnabled(setPriority, same)).toBe(false);
+    }
     expect(commands.isEnabled(goTo)).toBe(true);
     change('a', { sessions: [] });
     expect(commands.isEnabled(goTo)).toBe(false);
+  });
+
+  it('leave the class to itself again only where it is not', async () => {
+    const { setPriority } = CommandIds;
+    const auto = { priority: 'auto' };
+    expect(commands.isVisible(setPriority, auto)).toBe(false);
+    change('a', { wishes: makeWishes({ priority: 'background' }) });
+    expect(commands.isVisible(setPriority, auto)).toBe(true);
+    await commands.execute(setPriority, auto);
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', priority: 'auto' }
+    ]);
+  });
+
+  it('offer the class that it has not, whoever gave it', () => {
+    const { setPriority } = CommandIds;
+    expect(commands.label(setPriority)).toBe('Make Background');
+    change('a', { class: 'background' });
+    expect(commands.label(setPriority)).toBe('Make Interactive');
+    expect(commands.isEnabled(setPriority)).toBe(true);
   });
 
   it('are not there for those who may not', () => {
@@ -229,20 +252,22 @@ describe('dangerous commands', () => {
 });
 
 describe('commands that want a value', () => {
-  it('ask for a limit until it is one', async () => {
+  it('ask for a cap until it is a size', async () => {
     await answer(
-      CommandIds.setLimit,
+      CommandIds.setMemory,
       {},
       'accept',
       ['Limit the memory of a.ipynb', '-3'],
       ['"-3" is not a size', '20 GiB']
     );
-    expect(model.acts).toEqual([{ op: 'adjust', group: 'a', limit: 20 * GiB }]);
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', memory: 20 * GiB }
+    ]);
   });
 
-  it('take nothing for no limit', async () => {
-    await answer(CommandIds.setLimit, {}, 'accept', ['no limit', '']);
-    expect(model.acts).toEqual([{ op: 'adjust', group: 'a', limit: 0 }]);
+  it('take nothing for no cap', async () => {
+    await answer(CommandIds.setMemory, {}, 'accept', ['no limit', '']);
+    expect(model.acts).toEqual([{ op: 'adjust', group: 'a', memory: 0 }]);
   });
 
   it('ask for a quantum until it is one', async () => {
@@ -262,8 +287,15 @@ describe('commands that want a value', () => {
     expect(model.acts).toEqual([{ op: 'settings', quantum: 'auto' }]);
   });
 
+  it('offer the policies that there are, and take another', async () => {
+    await answer(CommandIds.setPolicy, {}, 'accept', ['all notebooks', 'ours']);
+    expect(model.acts).toEqual([{ op: 'settings', policy: 'ours' }]);
+    await answer(CommandIds.setPolicy, {}, 'reject', ['all notebooks', 'fcfs']);
+    expect(model.acts).toHaveLength(1);
+  });
+
   it('do nothing when people change their minds', async () => {
-    await answer(CommandIds.setLimit, {}, 'reject', ['no limit', '20 GiB']);
+    await answer(CommandIds.setMemory, {}, 'reject', ['no limit', '20 GiB']);
     expect(model.acts).toEqual([]);
   });
 });

@@ -37,10 +37,13 @@ export const PREFERENCES: IPreferences = {
 
 export function makeWishes(changes: Partial<IWishes> = {}): IWishes {
   return {
-    priority: 'interactive',
+    priority: 'auto',
     keep: false,
     frozen: false,
+    memory: 0,
+    request: 0,
     limit: 0,
+    weight: 1,
     exclusive: false,
     ...changes
   };
@@ -73,6 +76,8 @@ export function makeGroup(id: string, changes: Partial<IGroup> = {}): IGroup {
     yields_in: null,
     estimate: null,
     wishes: makeWishes(),
+    class: 'interactive',
+    user: 'ada',
     cell: null,
     last_cell: null,
     gpus: [
@@ -132,7 +137,7 @@ export function makeStatus(...groups: IGroup[]): IStatus {
     sequence: 1,
     availability: { code: 'ok', params: {} },
     may: { adjust: true, settings: true },
-    settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'fcfs' },
+    settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'burst' },
     time: 100,
     gpus: [
       {
@@ -181,6 +186,17 @@ export function makeTimeline(...spans: ISpan[]): ITimeline {
   return { start: 0, spans, samples: [] };
 }
 
+/** What the server answers when it is asked who comes before a group. */
+export function explained(
+  ...before: { group: string; name: string; code: string; params?: object }[]
+): object {
+  return {
+    explanation: {
+      groups: [{ before: before.map(one => ({ params: {}, ...one })) }]
+    }
+  };
+}
+
 /** A model whose state the test sets. */
 export class FakeModel implements IGpuShareModel {
   constructor(status: IStatus | null = null) {
@@ -215,9 +231,23 @@ export class FakeModel implements IGpuShareModel {
       : Promise.resolve();
   }
 
+  focus(kernelId: string | null): void {
+    this.fronts.push(kernelId);
+  }
+
+  explain(group: string): Promise<unknown> {
+    this.explained.push(group);
+    return Promise.resolve(this.explanation);
+  }
+
   /** What it was asked to do. */
   readonly acts: IAction[] = [];
   readonly changed = new Signal<this, void>(this);
+  /** What it was asked to explain, and what the server says to that. */
+  readonly explained: string[] = [];
+  explanation: unknown = null;
+  /** What it told to be in front. */
+  readonly fronts: (string | null)[] = [];
   /** Who looks now. */
   readonly looks: { timeline?: boolean }[] = [];
   now: number;

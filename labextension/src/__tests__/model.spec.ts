@@ -447,3 +447,42 @@ describe('an action', () => {
     );
   });
 });
+
+describe('what is told and asked aside', () => {
+  it('is posted: what is in front of this page', async () => {
+    model.look();
+    await pass(0.1);
+    const page = server.requests[0]?.path.split('watch=')[1];
+    server.requests.length = 0;
+    model.focus('a');
+    model.focus(null);
+    await pass(0.1);
+    expect(server.requests).toEqual(
+      ['a', null].map(kernel_id => ({
+        method: 'POST',
+        path: 'gpushare/api/focus',
+        body: { page, kernel_id }
+      }))
+    );
+  });
+
+  it('is asked for: why a group stands where it does', async () => {
+    server.answer = () => server.ok({ ahead: [] });
+    expect(await model.explain('a&b')).toEqual({ ahead: [] });
+    expect(server.requests.map(({ path }) => path)).toEqual([
+      'gpushare/api/explain?group=a%26b'
+    ]);
+  });
+
+  it('fails in silence', async () => {
+    for (const answer of [
+      () => server.refuse(404),
+      () => Promise.reject(new TypeError('Failed to fetch'))
+    ]) {
+      server.answer = answer;
+      model.focus('a');
+      expect(await model.explain('a')).toBeNull();
+    }
+    await pass(0.1);
+  });
+});

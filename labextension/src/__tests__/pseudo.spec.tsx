@@ -9,6 +9,7 @@ import React from 'react';
 import { addCommands, PALETTE } from '../commands';
 import type { IDocuments } from '../documents';
 import { nameGroups } from '../documents';
+import { explanationText } from '../explanation';
 import { ChipWidget } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
@@ -109,10 +110,14 @@ const REASONS: (ICode | null)[] = [
   ...[
     ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
     ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
-    ...['kept', 'exclusive', 'of_a_newer_scheduler']
+    ...['kept', 'exclusive', 'limited', 'thrashing', 'of_a_newer_scheduler']
   ].flatMap(code => [
     { code, params },
-    { code, params: { ...sizes, yields_in: null } }
+    { code, params: { ...sizes, yields_in: null } },
+    {
+      code,
+      params: { ...params, kernel: NAME, kernel_for: 9, whose: 'user:η' }
+    }
   ])
 ];
 
@@ -147,10 +152,19 @@ const GROUPS: IGroup[] = [
       priority: 'background',
       keep: true,
       frozen: true,
-      limit: GiB,
+      memory: GiB,
+      request: 0.25,
+      limit: 0.5,
+      weight: 2,
       exclusive: true
-    }
-  })
+    },
+    class: 'background'
+  }),
+  ...(['running', 'waiting', 'idle'] as const).flatMap(state =>
+    [null, cell].map(cell =>
+      makeGroup('a', { name, sessions, state, cell, class: 'background' })
+    )
+  )
 ];
 
 const AVAILABILITIES = [
@@ -304,12 +318,17 @@ describe('in a language of brackets', () => {
 
   it.each(UNSHARED)('the chip says %s', async code => {
     const unshared = { kernel_id: 'a', code, params: {}, sessions: [] };
-    const chip = new ChipWidget(makeCommands(new FakeModel()), {
-      group: null,
-      unshared,
-      wording,
-      now: 100
-    });
+    const model = new FakeModel();
+    const commands = makeCommands(model);
+    const chip = new ChipWidget(
+      { model, commands },
+      {
+        group: null,
+        unshared,
+        wording,
+        now: 100
+      }
+    );
     await act(async () => {
       Widget.attach(chip, document.body);
       await chip.renderPromise;
@@ -321,6 +340,35 @@ describe('in a language of brackets', () => {
   });
 
   it('all explanations are said', () => {
+    for (const rule of [
+      ...['came', 'number', 'background', 'class', 'focus', 'length', 'turn'],
+      ...['user_share', 'share', 'request', 'use', 'weight', 'growth', '7']
+    ]) {
+      const one = {
+        group: 'h',
+        name: OTHER,
+        code: rule,
+        params: { their_whose: 'user:η', whose: 'team:θ' }
+      };
+      for (const [next, pace] of [
+        ['interactive', 'paused'],
+        ['focus', 'bounded'],
+        ['use', 'share'],
+        ['room', 'paused'],
+        ['served', '7']
+      ]) {
+        const found = {
+          before: next === 'room' ? [] : Array(5).fill(one),
+          next: { code: next, params: {} },
+          pace: {
+            code: pace,
+            params: { names: next === 'room' ? [] : [OTHER] }
+          }
+        };
+        const answer = { explanation: { groups: [found] } };
+        check(explanationText(answer, wording));
+      }
+    }
     for (const code of AVAILABILITIES) {
       const said = availabilityText({ code, params: {} }, pseudo);
       check(said?.title ?? '', said?.text ?? '');

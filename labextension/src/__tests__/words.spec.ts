@@ -3,6 +3,7 @@ import type { IWording } from '../words';
 import {
   availabilityText,
   cellText,
+  classText,
   estimateText,
   intervalText,
   memoryText,
@@ -55,6 +56,31 @@ describe('reasonText', () => {
       'draining',
       { ...holder, for: 1 },
       'train is finishing its last GPU work (for 3 s)'
+    ],
+    [
+      'draining',
+      { ...holder, for: 1, kernel: 'matmul', kernel_for: 10 },
+      'the kernel `matmul` of train has been running for 12 s'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: '' },
+      'it had its share of the GPU; more in 3 s'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: 'user:ada' },
+      'the user ada had its share of the GPU; more in 3 s'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: 'team:course' },
+      'the team course had its share of the GPU; more in 3 s'
+    ],
+    [
+      'thrashing',
+      { ...holder, yields_in: 5 },
+      'side by side both were slowed by paging, so they take turns: train yields in 3 s'
     ],
     ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots'],
     [
@@ -254,14 +280,51 @@ describe('wishesText', () => {
   it('names what differs from the usual', () => {
     expect(wishesText(makeWishes(), wording)).toEqual([]);
     const wishes = makeWishes({
-      priority: 'background',
       keep: true,
-      limit: 20 * GiB
+      memory: 20 * GiB,
+      request: 0.25,
+      limit: 0.5,
+      weight: 2
     });
     expect(wishesText(wishes, wording).map(plain)).toEqual([
-      'background',
       'kept on the GPU',
-      'at most 20 GiB'
+      'at most 20 GiB',
+      'request 25 %',
+      'limit 50 %',
+      'weight 2'
     ]);
+  });
+});
+
+describe('classText', () => {
+  const cell = { msg_id: 'm', waited: 0, ran: 12 };
+
+  it.each([
+    ['auto', 'interactive', {}, null],
+    ['interactive', 'interactive', {}, 'interactive, as somebody asked'],
+    ['background', 'background', {}, 'background, as somebody asked'],
+    [
+      'auto',
+      'background',
+      { cell: { ...cell, since: 80 } },
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    ],
+    [
+      'auto',
+      'background',
+      { last_cell: cell },
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    ],
+    [
+      'auto',
+      'background',
+      {},
+      'background: it has used the GPU for long; after a pause it is interactive again'
+    ]
+  ] as const)('says of %s, %s', (priority, class_, changes, expected) => {
+    const wishes = makeWishes({ priority });
+    const group = makeGroup('a', { ...changes, wishes, class: class_ });
+    const text = classText(group, trans);
+    expect(text && plain(text)).toBe(expected);
   });
 });

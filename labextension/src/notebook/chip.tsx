@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { MenuSvg, ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { ReadonlyJSONObject } from '@lumino/coreutils';
+import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
-import { run } from '../commands';
+import type { IEntry } from '../commands';
+import { priorityEntries, run } from '../commands';
+import { useExplanation } from '../explain';
 import type { IGroup, IUnshared } from '../status';
+import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { placeText, stateName, unsharedText } from '../words';
@@ -21,12 +24,20 @@ export interface IChipState {
   now: number;
 }
 
+/** What the parts of a notebook need to ask and to act. */
+export interface IPartOptions {
+  model: Pick<IGpuShareModel, 'explain'>;
+  commands: CommandRegistry;
+}
+
 function Chip(props: {
   state: IChipState;
+  model: IPartOptions['model'];
   open: (button: HTMLElement) => void;
 }): JSX.Element | null {
   const { group, unshared, wording, now } = props.state;
   const { trans } = wording;
+  const [explanation, pointing] = useExplanation(props.model, group, wording);
   if (!group && !unshared) {
     return null;
   }
@@ -44,14 +55,19 @@ function Chip(props: {
     } else {
       text = trans.__('GPU: %1', stateName(group, trans));
     }
+    if (group.class === 'background' && mark !== 'frozen') {
+      text = trans.__('%1, background', text);
+    }
   }
   return (
     <button
       type="button"
       className="jp-GpuShare-chip"
       data-mark={mark}
-      title={title}
+      title={[title, explanation].filter(Boolean).join('\n')}
+      data-explanation={explanation || undefined}
       aria-haspopup={group ? 'menu' : undefined}
+      {...pointing}
       onClick={event => props.open(event.currentTarget)}
     >
       <Shape mark={mark} />
@@ -62,8 +78,9 @@ function Chip(props: {
 
 /** A notebook's own state, in its toolbar. */
 export class ChipWidget extends ReactWidget {
-  constructor(commands: CommandRegistry, state: IChipState) {
+  constructor({ model, commands }: IPartOptions, state: IChipState) {
     super();
+    this._model = model;
     this._commands = commands;
     this._state = state;
     this.addClass('jp-GpuShare-chipItem');
@@ -80,7 +97,13 @@ export class ChipWidget extends ReactWidget {
   }
 
   protected render(): JSX.Element {
-    return <Chip state={this._state} open={button => this._open(button)} />;
+    return (
+      <Chip
+        state={this._state}
+        model={this._model}
+        open={button => this._open(button)}
+      />
+    );
   }
 
   /** The actions of this notebook; without a group there is none but to look at the panel. */
@@ -93,9 +116,9 @@ export class ChipWidget extends ReactWidget {
     const menu = this._menu ?? this._makeMenu();
     menu.clearItems();
     menu.title.label = nameIn(this._state.wording.names, group);
-    for (const [command, args] of actionsOf(group)) {
-      if (this._commands.hasCommand(command)) {
-        menu.addItem({ command, args });
+    for (const entry of actionsOf(group.id)) {
+      if (this._commands.hasCommand(entry.command)) {
+        menu.addItem(entry as Menu.IItemOptions);
       }
     }
     this._menu = menu;
@@ -114,20 +137,19 @@ export class ChipWidget extends ReactWidget {
   private _button: HTMLElement | null = null;
   private _commands: CommandRegistry;
   private _menu: MenuSvg | null = null;
+  private _model: IPartOptions['model'];
   private _state: IChipState;
 }
 
-function actionsOf(group: IGroup): [string, ReadonlyJSONObject][] {
-  const { id, wishes } = group;
-  const priority =
-    wishes.priority === 'background' ? 'interactive' : 'background';
+function actionsOf(id: string): IEntry[] {
+  const args = { group: id };
   return [
-    [CommandIds.openPanel, {}],
-    [CommandIds.release, { group: id }],
-    [CommandIds.setPriority, { group: id, priority }],
-    [CommandIds.toggleKeep, { group: id }],
-    [CommandIds.toggleFrozen, { group: id }],
-    [CommandIds.setLimit, { group: id }],
-    [CommandIds.offload, { group: id }]
+    { command: CommandIds.openPanel },
+    { command: CommandIds.release, args },
+    ...priorityEntries(id),
+    { command: CommandIds.toggleKeep, args },
+    { command: CommandIds.toggleFrozen, args },
+    { command: CommandIds.setMemory, args },
+    { command: CommandIds.offload, args }
   ];
 }

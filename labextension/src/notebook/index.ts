@@ -60,8 +60,7 @@ export class NotebookParts implements IDisposable {
   }
 
   private _add(panel: NotebookPanel): void {
-    const { commands, trans } = this._options;
-    const part = new NotebookPart(panel, commands, trans);
+    const part = new NotebookPart(panel, this._options);
     this._parts.add(part);
     MessageLoop.installMessageHook(panel, (_: unknown, { type }: Message) => {
       if (VISIBILITY.includes(type)) {

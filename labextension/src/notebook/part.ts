@@ -3,12 +3,12 @@ import type { Cell } from '@jupyterlab/cells';
 import { CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
-import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 
 import type { ICell, IGroup, IStatus } from '../status';
 import type { IWording } from '../words';
+import type { IPartOptions } from './chip';
 import { ChipWidget } from './chip';
 import { WaitNotification } from './notification';
 import type { IStripState } from './strip';
@@ -40,15 +40,10 @@ export interface IMoment {
 
 /** All that one notebook shows of the GPU: chip, strips, notification. */
 export class NotebookPart implements IDisposable {
-  constructor(
-    panel: NotebookPanel,
-    commands: CommandRegistry,
-    trans: TranslationBundle
-  ) {
+  constructor(panel: NotebookPanel, options: NotebookPart.IOptions) {
     this.panel = panel;
-    this._commands = commands;
-    this._trans = trans;
-    this._notification = new WaitNotification(commands);
+    this._options = options;
+    this._notification = new WaitNotification(options.commands);
   }
 
   readonly panel: NotebookPanel;
@@ -121,7 +116,7 @@ export class NotebookPart implements IDisposable {
     if (this._chip) {
       this._chip.state = state;
     } else if (group || unshared) {
-      this._chip = new ChipWidget(this._commands, state);
+      this._chip = new ChipWidget(this._options, state);
       const { toolbar } = this.panel;
       if (Array.from(toolbar.names()).includes('kernelName')) {
         toolbar.insertBefore('kernelName', 'gpushare', this._chip);
@@ -203,7 +198,7 @@ export class NotebookPart implements IDisposable {
       return false;
     }
     this.forget(cell);
-    const widget = new StripWidget(this._commands, this._trans, state);
+    const widget = new StripWidget(this._options, state);
     this._strips.set(id, { cell, widget });
     if (cell.isPlaceholder()) {
       void cell.ready.then(() => insert(cell, widget));
@@ -244,19 +239,24 @@ export class NotebookPart implements IDisposable {
   }
 
   private _chip: ChipWidget | null = null;
-  private _commands: CommandRegistry;
   private _isDisposed = false;
   private _notification: WaitNotification;
   /** Of cells with a strip that are not over: for how many seconds they have waited. */
   private _open = new Map<string, number>();
+  private _options: NotebookPart.IOptions;
   /** The strips, by the message that ran the cell. */
   private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
   private _timers = new Map<string, number>();
   /** The last cell of which it was told how it fared. */
   private _told = '';
-  private _trans: TranslationBundle;
   /** A message that ran no cell of this notebook. */
   private _unknown = '';
+}
+
+export namespace NotebookPart {
+  export interface IOptions extends IPartOptions {
+    trans: TranslationBundle;
+  }
 }
 
 /** Where kernels could share the GPU, so that one that does not is worth a word. */

@@ -6,11 +6,13 @@ import React from 'react';
 
 import type { IEntry } from '../commands';
 import { run } from '../commands';
+import { useExplanation } from '../explain';
 import { formatExactly } from '../format';
 import type { IGroup, IStatus } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { cellText, intervalText, reasonText } from '../words';
+import type { IPartOptions } from './chip';
 import type { Mark } from './shape';
 import { Shape } from './shape';
 import { holderOf, nameIn, waitText } from './words';
@@ -22,6 +24,8 @@ export interface IStripState {
   /** More, for who points at it. */
   title: string;
   actions: IStripAction[];
+  /** The group that waits, whose place can be explained. */
+  asked?: { group: IGroup; wording: IWording };
   /** What is said aloud when it differs from what was said before. */
   announcement: string;
 }
@@ -85,6 +89,7 @@ export function waitingStrip(
       .filter(line => line)
       .join('\n'),
     actions: holder ? actionsOf(holder, name, wording) : [],
+    asked: { group, wording },
     announcement: name
       ? trans.__('This cell waits for the GPU. %1 has it.', name)
       : announcement
@@ -105,7 +110,7 @@ function actionsOf(
       args: { group: holder.id }
     });
   }
-  if (holder.wishes.priority === 'interactive') {
+  if (holder.class === 'interactive') {
     actions.push({
       label: trans.__('Make background'),
       title: trans.__(
@@ -204,16 +209,25 @@ function Action(props: {
 
 function Strip(props: {
   state: IStripState;
+  model: IPartOptions['model'];
   commands: CommandRegistry;
   said: { current: string };
 }): JSX.Element {
-  const { mark, text, title, actions, announcement } = props.state;
+  const { mark, text, title, actions, asked, announcement } = props.state;
   const { commands } = props;
+  const [explanation, pointing] = useExplanation(
+    props.model,
+    asked?.group ?? null,
+    asked?.wording ?? null
+  );
   return (
     <>
       <span
         className="jp-GpuShare-stripText"
-        title={[text, title].filter(line => line).join('\n')}
+        title={[text, title, explanation].filter(line => line).join('\n')}
+        data-explanation={explanation || undefined}
+        tabIndex={asked ? 0 : undefined}
+        {...pointing}
       >
         {mark && <Shape mark={mark} />}
         {text}
@@ -239,11 +253,11 @@ function Strip(props: {
  */
 export class StripWidget extends ReactWidget {
   constructor(
-    commands: CommandRegistry,
-    trans: TranslationBundle,
+    { model, commands, trans }: IPartOptions & { trans: TranslationBundle },
     state: IStripState
   ) {
     super();
+    this._model = model;
     this._commands = commands;
     this._state = state;
     this.addClass('jp-GpuShare-strip');
@@ -264,11 +278,17 @@ export class StripWidget extends ReactWidget {
 
   protected render(): JSX.Element {
     return (
-      <Strip state={this._state} commands={this._commands} said={this._said} />
+      <Strip
+        state={this._state}
+        model={this._model}
+        commands={this._commands}
+        said={this._said}
+      />
     );
   }
 
   private _commands: CommandRegistry;
+  private _model: IPartOptions['model'];
   private _said = { current: '' };
   private _state: IStripState;
 }

@@ -7,6 +7,7 @@ import { memoryOf } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IWording, Names } from '../words';
 import {
+  classText,
   estimateText,
   intervalText,
   memoryText,
@@ -78,7 +79,13 @@ export function detailsOf(
   } else {
     lines.unshift(stateText(group, trans, now));
   }
-  return [...lines, ...wishesText(group.wishes, wording)].join('\n');
+  return [
+    ...lines,
+    classText(group, trans),
+    ...wishesText(group.wishes, wording)
+  ]
+    .filter(Boolean)
+    .join('\n');
 }
 
 /** The group that another one waits for: who has the GPU, not who merely comes before it. */

@@ -14,7 +14,7 @@ import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
 import type { IEntry } from '../commands';
-import { run } from '../commands';
+import { priorityEntries, run } from '../commands';
 import type { IGroup } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
@@ -64,8 +64,8 @@ interface IActionsProps {
 /** What one can do about a group. */
 export function Actions(props: IActionsProps): JSX.Element {
   const { group, name, canOpen, commands, wording } = props;
-  const { frozen, priority } = group.wishes;
-  const background = priority === 'background';
+  const { frozen } = group.wishes;
+  const background = group.class === 'background';
   const { release, change, freeze } = entriesOf(group.id, background);
   return (
     <Buttons
@@ -146,10 +146,11 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
     openMenu(commands, event.currentTarget, [
       open,
       release,
-      change,
+      null,
+      ...priorityEntries(id),
       null,
       { command: CommandIds.toggleKeep, args },
-      { command: CommandIds.setLimit, args },
+      { command: CommandIds.setMemory, args },
       null,
       freeze,
       { command: CommandIds.offload, args }

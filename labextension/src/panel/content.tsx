@@ -200,8 +200,16 @@ function Body(props: IBodyProps): JSX.Element {
   );
   const gpus = useNumbers(status.gpus);
   const context = React.useMemo<IRowContext>(
-    () => ({ wording, commands, clock, settings, gpus, mayAdjust: may.adjust }),
-    [wording, commands, clock, settings, gpus, may.adjust]
+    () => ({
+      wording,
+      model,
+      commands,
+      clock,
+      settings,
+      gpus,
+      mayAdjust: may.adjust
+    }),
+    [wording, model, commands, clock, settings, gpus, may.adjust]
   );
   const colours = useColours(status);
   const shares = useShares(status.groups);

@@ -187,14 +187,16 @@ function ModeChoice(props: IModeProps): JSX.Element {
   const { settings, may, commands, wording } = props;
   const { trans } = wording;
   const text = modeText(settings, trans);
-  const title =
+  const title = [
     settings.anti_thrash === 'auto'
       ? trans.__(
           'Notebooks take turns where their memory does not fit together.'
         )
       : settings.anti_thrash === 'on'
         ? trans.__('One notebook at a time uses a GPU.')
-        : trans.__('Notebooks with managed memory never wait for each other.');
+        : trans.__('Notebooks with managed memory never wait for each other.'),
+    trans.__('Policy: %1', settings.policy)
+  ].join('\n');
   if (
     !may ||
     !commands.hasCommand(CommandIds.setAntiThrash) ||
@@ -221,7 +223,8 @@ function ModeChoice(props: IModeProps): JSX.Element {
             args: { anti_thrash }
           })),
           null,
-          { command: CommandIds.setQuantum, args: {} }
+          { command: CommandIds.setQuantum, args: {} },
+          { command: CommandIds.setPolicy, args: {} }
         ])
       }
     >

@@ -3,12 +3,14 @@ import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
 import { run } from '../commands';
+import { canExplain, useExplanation } from '../explain';
 import { formatBytes, formatDuration } from '../format';
 import type { IGroup, ISettings } from '../status';
 import { isRunning, memoryOf } from '../status';
+import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { estimateText, intervalText, wishesText } from '../words';
+import { classText, estimateText, intervalText, wishesText } from '../words';
 import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
@@ -18,6 +20,7 @@ import { detailText, turnPercent, whereText } from './view';
 /** What the rows have in common; the same object until something of it changes. */
 export interface IRowContext {
   wording: IWording;
+  model: Pick<IGpuShareModel, 'explain'>;
   commands: CommandRegistry;
   clock: Clock;
   settings: ISettings | null;
@@ -47,7 +50,7 @@ function Counting(props: {
 /** One group: who, what it does, how much it has, and what one can do about it. */
 function GroupRow(props: IRowProps): JSX.Element {
   const { group, name, colour, current, context } = props;
-  const { wording, commands, clock } = context;
+  const { wording, commands } = context;
   const { trans } = wording;
   const waiting = group.state === 'waiting';
   const open = { command: CommandIds.goTo, args: { group: group.id } };
@@ -89,8 +92,8 @@ function GroupRow(props: IRowProps): JSX.Element {
         >
           {formatBytes(memoryOf(group).total, wording.units)}
           {isRunning(group) && (
-            <div>
-              {group.wishes.priority === 'background'
+            <div title={classText(group, trans) ?? undefined}>
+              {group.class === 'background'
                 ? trans.__('background')
                 : trans.__('interactive')}
             </div>
@@ -98,10 +101,7 @@ function GroupRow(props: IRowProps): JSX.Element {
         </div>
       )}
       <div className="jp-GpuShare-detail">
-        <Counting
-          clock={clock}
-          text={now => detailText(group, wording, now, context.gpus)}
-        />
+        <Detail group={group} context={context} />
         <Wishes group={group} wording={wording} />
       </div>
       {group.state === 'running' && group.yields_in !== null && (
@@ -148,6 +148,31 @@ interface IGroupProps {
   context: IRowContext;
 }
 
+/** What it does or waits for, and by which rule, for who points at it. */
+function Detail({ group, context }: IGroupProps): JSX.Element {
+  const { model, clock, wording, gpus } = context;
+  const [explanation, pointing] = useExplanation(model, group, wording);
+  const text = (
+    <Counting
+      clock={clock}
+      text={now => detailText(group, wording, now, gpus)}
+    />
+  );
+  return canExplain(group) ? (
+    <span
+      className="jp-GpuShare-reason"
+      tabIndex={0}
+      title={explanation || undefined}
+      data-explanation={explanation || undefined}
+      {...pointing}
+    >
+      {text}
+    </span>
+  ) : (
+    text
+  );
+}
+
 /** For how long it has waited, and how much longer it will. */
 function Waited({ group, context }: IGroupProps): JSX.Element {
   const { clock, wording } = context;
@@ -187,14 +212,24 @@ interface IWishesProps {
   wording: IWording;
 }
 
-/** What people asked for it; its class stands elsewhere while it runs. */
+/** What people asked for it, and its class, which stands elsewhere while it runs. */
 function Wishes({ group, wording }: IWishesProps): JSX.Element {
-  const wishes = isRunning(group)
-    ? { ...group.wishes, priority: 'interactive' as const }
-    : group.wishes;
+  const { trans } = wording;
+  const background = group.class === 'background' && !isRunning(group);
   return (
     <>
-      {wishesText(wishes, wording).map(text => (
+      {background && (
+        <>
+          {' '}
+          <span
+            className="jp-GpuShare-wish"
+            title={classText(group, trans) ?? undefined}
+          >
+            {trans.__('background')}
+          </span>
+        </>
+      )}
+      {wishesText(group.wishes, wording).map(text => (
         <React.Fragment key={text}>
           {' '}
           <span className="jp-GpuShare-wish">{text}</span>

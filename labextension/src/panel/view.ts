@@ -354,9 +354,12 @@ export function turnPercent(
     : 100;
 }
 
+/** The policy that is not worth a word. */
+const USUAL = 'burst';
+
 /** How the GPU is shared, in a word or two. */
 export function modeText(
-  { anti_thrash, quantum }: ISettings,
+  { anti_thrash, quantum, policy }: ISettings,
   trans: TranslationBundle
 ): string {
   const mode = {
@@ -364,9 +367,14 @@ export function modeText(
     on: trans.__('one at a time'),
     off: trans.__('side by side')
   }[anti_thrash];
-  return quantum === 'auto'
-    ? mode
-    : trans.__('%1 · %2', mode, formatDuration(quantum));
+  const parts = [mode];
+  if (quantum !== 'auto') {
+    parts.push(formatDuration(quantum));
+  }
+  if (policy !== USUAL) {
+    parts.push(trans.__('policy %1', policy));
+  }
+  return parts.join(' · ');
 }
 
 /** The state of a notebook in words that stay the same until it changes. */

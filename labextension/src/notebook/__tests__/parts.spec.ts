@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { Notification } from '@jupyterlab/apputils';
 import { NotebookActions } from '@jupyterlab/notebook';
-import { act, fireEvent, screen, within } from '@testing-library/react';
+import {
+  act,
+  fireEvent,
+  screen,
+  waitFor,
+  within
+} from '@testing-library/react';
 import { CommandRegistry } from '@lumino/commands';
 import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { MessageLoop } from '@lumino/messaging';
@@ -13,6 +19,7 @@ import { NotebookParts } from '..';
 import type { IGroup } from '../../status';
 import { CommandIds } from '../../tokens';
 import {
+  explained,
   FakeModel,
   makeGroup,
   makeStatus,
@@ -169,7 +176,7 @@ describe('The strip', () => {
         reason: { code: 'behind', params: { ahead: 'first', ahead_name: '' } }
       }),
       makeWaiting('first', 1),
-      holder({ sessions: [], wishes: makeWishes({ priority: 'background' }) })
+      holder({ sessions: [], class: 'background' })
     );
     expect(text(strip())).toBe('2nd: train');
     // Nothing of ours to open, and it is in the background already.
@@ -189,8 +196,7 @@ describe('The strip', () => {
     await tell(makeWaiting('plots', 1), holder());
     const button = screen.getByRole('button', { name: 'Make background' });
     button.focus();
-    const wishes = makeWishes({ priority: 'background' });
-    await tell(makeWaiting('plots', 1), holder({ wishes }));
+    await tell(makeWaiting('plots', 1), holder({ class: 'background' }));
     expect(button.isConnected).toBe(false);
     expect(document.activeElement).toBe(strip());
   });
@@ -399,6 +405,40 @@ describe('The chip', () => {
     ]);
   });
 
+  it('says that its notebook became background by itself, and why', async () => {
+    await open('plots');
+    const cell = { msg_id: 'plots-cell', since: 88, waited: 0, ran: 12 };
+    await tell(
+      makeGroup('plots', { state: 'running', cell, class: 'background' })
+    );
+    expect(chip()?.textContent).toBe('GPU: running, background');
+    expect(
+      plain(chip()?.title ?? '')
+        .split('\n')
+        .pop()
+    ).toBe(
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    );
+  });
+
+  it('and the strip say which rule put whom before it', async () => {
+    const name = 'train.ipynb';
+    model.explanation = explained({ group: 'train', name, code: 'came' });
+    await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    const line = strip()?.querySelector<HTMLElement>('[tabindex]');
+    for (const part of [chip(), line]) {
+      await settle(() => fireEvent.mouseEnter(part as HTMLElement));
+      await waitFor(() =>
+        expect(part?.title.split('\n').pop()).toBe(
+          'train comes first: it has waited for longer'
+        )
+      );
+      await settle(() => fireEvent.mouseLeave(part as HTMLElement));
+      expect(part?.title).not.toContain('comes first');
+    }
+  });
+
   it('says so if the kernel does not share', async () => {
     await open('plots');
     const unshared = [
@@ -427,17 +467,17 @@ describe('The chip', () => {
   it('opens a menu of what one can do with this notebook', async () => {
     await open('plots');
     await tell(makeGroup('plots'));
-    chip()?.focus();
+    await settle(() => chip()?.focus());
     fireEvent.click(chip() as HTMLElement);
     await settle();
     const items = screen.getAllByRole('menuitem');
     expect(items.map(item => item.textContent)).toEqual([
       CommandIds.openPanel,
       CommandIds.release,
-      CommandIds.setPriority,
+      ...Array<string>(3).fill(CommandIds.setPriority),
       CommandIds.toggleKeep,
       CommandIds.toggleFrozen,
-      CommandIds.setLimit,
+      CommandIds.setMemory,
       CommandIds.offload
     ]);
     const menu = screen.getByRole('menu').parentElement as HTMLElement;

@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { act, fireEvent, render, screen, within } from '@testing-library/react';
+import {
+  act,
+  fireEvent,
+  render,
+  screen,
+  waitFor,
+  within
+} from '@testing-library/react';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
 import axe from 'axe-core';
 import React from 'react';
 
 import {
+  explained,
   FakeModel,
   GiB,
   makeGroup,
@@ -162,14 +170,23 @@ describe('PanelContent', () => {
   });
 
   it('says what people asked for', () => {
-    const wishes = makeWishes({
-      priority: 'background',
-      keep: true,
-      frozen: true,
-      limit: 20 * GiB
-    });
-    setUp(makeStatus(makeGroup('a', { wishes }), { ...running, wishes }));
-    for (const text of ['frozen', 'background', 'kept', 'at most 20 GiB']) {
+    const asked = {
+      class: 'background' as const,
+      wishes: makeWishes({
+        priority: 'background',
+        keep: true,
+        frozen: true,
+        memory: 20 * GiB,
+        request: 0.25,
+        limit: 0.5,
+        weight: 2
+      })
+    };
+    setUp(makeStatus(makeGroup('a', asked), { ...running, ...asked }));
+    for (const text of [
+      ...['frozen', 'background', 'kept', 'at most 20 GiB'],
+      ...['request 25 %', 'limit 50 %', 'weight 2']
+    ]) {
       expect(textOf(rowOf('a.ipynb'))).toContain(text);
       expect(textOf(rowOf('train.ipynb'))).toContain(text);
     }
@@ -387,9 +404,47 @@ describe('actions', () => {
     expect(commands.executed).toEqual([[command, args]]);
   });
 
+  it('tells who points at a reason which rule it was', async () => {
+    const { model } = setUp(busy);
+    const name = 'train.ipynb';
+    model.explanation = explained({ group: 'train', name, code: 'focus' });
+    const reason = within(rowOf('plots.ipynb')).getByText(/^needs/);
+    fireEvent.mouseEnter(reason);
+    await waitFor(() =>
+      expect(reason.title).toBe(
+        'train comes first: it is the notebook that somebody works in'
+      )
+    );
+    fireEvent.mouseLeave(reason);
+    expect(reason.title).toBe('');
+    expect(model.explained).toEqual(['plots']);
+  });
+
+  it('shows that it became background by itself, and why', () => {
+    const since = { class: 'background' as const };
+    setUp(
+      makeStatus(
+        { ...running, ...since },
+        makeGroup('eda', {
+          ...since,
+          last_cell: { msg_id: 'm', waited: 0, ran: 3 }
+        })
+      )
+    );
+    for (const [name, ran] of [
+      ['train.ipynb', '9 s'],
+      ['eda.ipynb', '3 s']
+    ] as const) {
+      const shown = within(rowOf(name)).getByText('background');
+      expect(plain(shown.title)).toBe(
+        `background: its cell has had ${ran} of GPU time; the next cell is interactive again`
+      );
+    }
+  });
+
   it('offers the class that it has not', () => {
-    const wishes = makeWishes({ priority: 'background' });
-    setUp(makeStatus({ ...running, wishes }));
+    // It became background by itself.
+    setUp(makeStatus({ ...running, class: 'background' }));
 
     screen.getByRole('button', { name: 'Make interactive' });
     expect(
@@ -456,7 +511,7 @@ describe('actions', () => {
       CommandIds.setPriority,
       CommandIds.toggleKeep,
       CommandIds.toggleFrozen,
-      CommandIds.setLimit,
+      CommandIds.setMemory,
       CommandIds.offload
     ]) {
       expect(items).toContain(id);

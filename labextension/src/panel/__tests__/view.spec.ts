@@ -262,16 +262,19 @@ describe('explain', () => {
 });
 
 describe('words', () => {
-  it('names the mode, and the quantum if people set one', () => {
+  it('names the mode, the quantum if people set one, and another policy', () => {
     const settings = {
       quantum: 'auto' as const,
       anti_thrash: 'auto' as const,
-      policy: 'fcfs'
+      policy: 'burst'
     };
     expect(modeText(settings, trans)).toBe('automatic');
     expect(
       plain(modeText({ ...settings, anti_thrash: 'on', quantum: 5 }, trans))
     ).toBe('one at a time · 5 s');
+    expect(modeText({ ...settings, policy: 'fcfs' }, trans)).toBe(
+      'automatic · policy fcfs'
+    );
   });
 
   it.each([
