@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 OPEN, HELD, SHUT = 1, 2, 3
 #: What a thread does next.
@@ -44,8 +45,7 @@ class Wrong(Exception):
     """Something that must not happen did."""
 
 
-@dataclass(frozen=True, slots=True)
-class Thread:
+class Thread(NamedTuple):
     """An application thread."""
 
     at: int = ENTER
@@ -55,8 +55,7 @@ class Thread:
     queued: int = 0  # submissions that the GPU has not carried out
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(NamedTuple):
     """A block of device memory; contents are the number of submissions that wrote them."""
 
     state: int = RESIDENT
@@ -67,8 +66,7 @@ class Block:
     written: bool = True  # else any bytes are right
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(NamedTuple):
     """All there is."""
 
     threads: tuple[Thread, ...]
@@ -101,49 +99,49 @@ class Machine:
             yield (
                 f"thread {i}: a store reaches memory",
                 self._with(
-                    state, i, replace(thread, inside=thread.buffer[0], buffer=thread.buffer[1:])
+                    state, i, thread._replace(inside=thread.buffer[0], buffer=thread.buffer[1:])
                 ),
             )
         flagged = self.bug != "no in-flag"
         match thread.at:
             case 0:  # ENTER
                 if not thread.left:
-                    yield f"thread {i}: ends", self._with(state, i, replace(thread, at=DONE))
+                    yield f"thread {i}: ends", self._with(state, i, thread._replace(at=DONE))
                     return
                 buffer = (*thread.buffer, 1) if flagged else thread.buffer
                 yield (
                     f"thread {i}: sets its flag",
-                    self._with(state, i, replace(thread, at=CHECK, buffer=buffer)),
+                    self._with(state, i, thread._replace(at=CHECK, buffer=buffer)),
                 )
             case 1:  # CHECK
                 at = SUBMIT if state.word <= OPEN else BACK_OUT
                 yield (
                     f"thread {i}: finds {state.word}",
-                    self._with(state, i, replace(thread, at=at)),
+                    self._with(state, i, thread._replace(at=at)),
                 )
             case 2:  # SUBMIT
-                done = replace(thread, at=LEAVE, left=thread.left - 1, queued=thread.queued + 1)
+                done = thread._replace(at=LEAVE, left=thread.left - 1, queued=thread.queued + 1)
                 yield f"thread {i}: submits", self._with(state, i, done)
             case 3 | 4:  # LEAVE, BACK_OUT
                 buffer = (*thread.buffer, 0) if flagged else thread.buffer
                 at = ENTER if thread.at == LEAVE else ACQUIRE
                 yield (
                     f"thread {i}: clears its flag",
-                    self._with(state, i, replace(thread, at=at, buffer=buffer)),
+                    self._with(state, i, thread._replace(at=at, buffer=buffer)),
                 )
             case 5:  # ACQUIRE: the lock is a fence
                 inside = thread.buffer[-1] if thread.buffer else thread.inside
-                fenced = replace(thread, inside=inside, buffer=())
+                fenced = thread._replace(inside=inside, buffer=())
                 if state.word == SHUT:
-                    waiting = self._with(state, i, replace(fenced, at=WAIT))
-                    yield f"thread {i}: waits", replace(waiting, waiters=state.waiters + 1)
+                    waiting = self._with(state, i, fenced._replace(at=WAIT))
+                    yield f"thread {i}: waits", waiting._replace(waiters=state.waiters + 1)
                 else:
-                    entered = self._with(state, i, replace(fenced, at=ENTER))
-                    yield f"thread {i}: opens a held gate", replace(entered, word=OPEN)
+                    entered = self._with(state, i, fenced._replace(at=ENTER))
+                    yield f"thread {i}: opens a held gate", entered._replace(word=OPEN)
             case 6:  # WAIT
                 if state.word != SHUT:
-                    woken = self._with(state, i, replace(thread, at=ENTER))
-                    yield f"thread {i}: wakes", replace(woken, word=OPEN, waiters=state.waiters - 1)
+                    woken = self._with(state, i, thread._replace(at=ENTER))
+                    yield f"thread {i}: wakes", woken._replace(word=OPEN, waiters=state.waiters - 1)
 
     # --- The GPU ---
 
@@ -159,19 +157,19 @@ class Machine:
                         f"a submission of thread {i} reads {block.device} instead of {state.truth} in block {b}"
                     )
             blocks = tuple(
-                replace(block, device=state.truth + 1, written=True) for block in state.blocks
+                block._replace(device=state.truth + 1, written=True) for block in state.blocks
             )
-            done = self._with(state, i, replace(thread, queued=thread.queued - 1))
-            yield f"GPU: thread {i}'s work", replace(done, blocks=blocks, truth=state.truth + 1)
+            done = self._with(state, i, thread._replace(queued=thread.queued - 1))
+            yield f"GPU: thread {i}'s work", done._replace(blocks=blocks, truth=state.truth + 1)
         for b, block in enumerate(state.blocks):
             if not block.copying:
                 continue
             if not block.mapped or block.host is None:
                 raise Wrong(f"a copy of block {b} uses memory that is gone")
             if block.copying == "out":
-                moved = replace(block, host=block.device, copying="")
+                moved = block._replace(host=block.device, copying="")
             else:
-                moved = replace(block, device=block.host, copying="")
+                moved = block._replace(device=block.host, copying="")
             yield f"GPU: copy of block {b} {block.copying}", self._with_block(state, b, moved)
 
     # --- The helper ---
@@ -181,24 +179,23 @@ class Machine:
         match state.helper:
             case "idle":
                 if state.rounds:
-                    shut = replace(
-                        state, word=SHUT, helper="membarrier", step=0, rounds=state.rounds - 1
+                    shut = state._replace(
+                        word=SHUT, helper="membarrier", step=0, rounds=state.rounds - 1
                     )
                     yield "helper: shuts the gate", shut
                 if state.word == OPEN:
-                    yield "helper: the burst is over", replace(state, word=HELD)
+                    yield "helper: the burst is over", state._replace(word=HELD)
             case "membarrier":
                 if self.bug == "no membarrier":
-                    yield "helper: no membarrier", replace(state, helper="wait", step=0)
+                    yield "helper: no membarrier", state._replace(helper="wait", step=0)
                     return
                 thread = state.threads[state.step]
                 inside = thread.buffer[-1] if thread.buffer else thread.inside
-                fenced = self._with(state, state.step, replace(thread, inside=inside, buffer=()))
+                fenced = self._with(state, state.step, thread._replace(inside=inside, buffer=()))
                 last = state.step + 1 == count
                 yield (
                     f"helper: membarrier on thread {state.step}",
-                    replace(
-                        fenced,
+                    fenced._replace(
                         helper="wait" if last else "membarrier",
                         step=0 if last else state.step + 1,
                     ),
@@ -208,15 +205,14 @@ class Machine:
                 if not state.threads[state.step].inside:
                     yield (
                         f"helper: thread {state.step} is outside",
-                        replace(
-                            state,
+                        state._replace(
                             helper="drain" if last else "wait",
                             step=0 if last else state.step + 1,
                         ),
                     )
             case "drain":
                 if self.bug == "no drain" or not any(thread.queued for thread in state.threads):
-                    yield "helper: drained; RELEASED", replace(state, helper="out", step=0)
+                    yield "helper: drained; RELEASED", state._replace(helper="out", step=0)
             case "out":
                 yield from self._out(state)
             case "in":
@@ -225,80 +221,80 @@ class Machine:
     def _out(self, state: State) -> Iterator[tuple[str, State]]:
         b = state.step
         if b == len(state.blocks):
-            yield "helper: EVICTED", replace(state, helper="in", step=0)
+            yield "helper: EVICTED", state._replace(helper="in", step=0)
             return
         block = state.blocks[b]
         if block.state == SWAPPED or block.state == EMPTY:
-            yield f"helper: block {b} is out", replace(state, step=b + 1)
+            yield f"helper: block {b} is out", state._replace(step=b + 1)
             return
         if block.state == RESIDENT:
             unwritten = not block.written or self.bug == "written block discarded"
             if unwritten:
-                gone = replace(block, state=EMPTY, mapped=False, device=POISON, host=None)
+                gone = block._replace(state=EMPTY, mapped=False, device=POISON, host=None)
                 yield f"helper: discards block {b}", self._with_block(state, b, gone)
             else:
-                begun = replace(block, state=LEAVING, host=POISON, copying="out")
+                begun = block._replace(state=LEAVING, host=POISON, copying="out")
                 yield f"helper: starts to copy block {b} out", self._with_block(state, b, begun)
                 # A partial eviction leaves the rest where it is.
                 if b > 0:
-                    yield f"helper: keeps block {b}", replace(state, step=b + 1)
+                    yield f"helper: keeps block {b}", state._replace(step=b + 1)
             if state.failures:
-                failed = replace(state, failures=state.failures - 1, step=b + 1)
+                failed = state._replace(failures=state.failures - 1, step=b + 1)
                 yield f"helper: block {b} cannot be copied out and stays", failed
         elif not block.copying or self.bug == "unmap before the copy out is done":
-            gone = replace(block, state=SWAPPED, mapped=False, device=POISON)
-            yield f"helper: unmaps block {b}", replace(self._with_block(state, b, gone), step=b + 1)
+            gone = block._replace(state=SWAPPED, mapped=False, device=POISON)
+            yield f"helper: unmaps block {b}", self._with_block(state, b, gone)._replace(step=b + 1)
 
     def _in(self, state: State) -> Iterator[tuple[str, State]]:
         b = state.step
         if b == len(state.blocks):
             missing = any(block.state != RESIDENT for block in state.blocks)
             if missing and self.bug != "open with a block missing":
-                yield "helper: something lacks; again", replace(state, step=0)
+                yield "helper: something lacks; again", state._replace(step=0)
                 return
             word = OPEN if state.waiters else HELD
             if self.bug == "nobody is woken":
-                yield "helper: leaves the gate shut", replace(state, helper="gone")
+                yield "helper: leaves the gate shut", state._replace(helper="gone")
                 return
-            yield "helper: opens the gate", replace(state, helper="idle", step=0, word=word)
+            yield "helper: opens the gate", state._replace(helper="idle", step=0, word=word)
             return
         block = state.blocks[b]
         if block.state == RESIDENT:
-            yield f"helper: block {b} is in", replace(state, step=b + 1)
+            yield f"helper: block {b} is in", state._replace(step=b + 1)
         elif block.state in (SWAPPED, EMPTY):
             if state.failures:
                 whole = self.bug == "failed block taken as whole"
-                failed = replace(
-                    block, state=RESIDENT if whole else block.state, mapped=whole, device=POISON
+                failed = block._replace(
+                    state=RESIDENT if whole else block.state, mapped=whole, device=POISON
                 )
                 yield (
                     f"helper: block {b} gets no memory",
-                    replace(
-                        self._with_block(state, b, failed), failures=state.failures - 1, step=b + 1
+                    self._with_block(state, b, failed)._replace(
+                        failures=state.failures - 1, step=b + 1
                     ),
                 )
             if self.bug == "open with a block missing" and b == 1:
-                yield "helper: leaves block 1 out", replace(state, step=b + 1)
+                yield "helper: leaves block 1 out", state._replace(step=b + 1)
                 return
-            fresh = replace(block, mapped=True, device=POISON)
+            fresh = block._replace(mapped=True, device=POISON)
             if block.state == EMPTY:
-                fresh = replace(fresh, state=RESIDENT)
+                fresh = fresh._replace(state=RESIDENT)
             elif self.bug == "copy back forgotten":
-                fresh = replace(fresh, state=RESIDENT, host=None)
+                fresh = fresh._replace(state=RESIDENT, host=None)
             else:
-                fresh = replace(fresh, state=ARRIVING, copying="in")
+                fresh = fresh._replace(state=ARRIVING, copying="in")
                 if self.bug == "host memory given back before the copy in is done":
-                    fresh = replace(fresh, host=None)
+                    fresh = fresh._replace(host=None)
                 if self.bug == "resident before the copy in is done":
-                    fresh = replace(fresh, state=RESIDENT)
+                    fresh = fresh._replace(state=RESIDENT)
                 if self.bug == "blocks' host memory swapped":
-                    fresh = replace(fresh, host=(block.host or 0) + 100 * (b + 1))
+                    fresh = fresh._replace(host=(block.host or 0) + 100 * (b + 1))
             yield f"helper: maps block {b}", self._with_block(state, b, fresh)
         elif not block.copying:
-            arrived = replace(block, state=RESIDENT, host=None)
+            arrived = block._replace(state=RESIDENT, host=None)
             yield (
                 f"helper: block {b} has arrived",
-                replace(self._with_block(state, b, arrived), step=b + 1),
+                self._with_block(state, b, arrived)._replace(step=b + 1),
             )
 
     # ---
@@ -314,13 +310,13 @@ class Machine:
     def _with(state: State, i: int, thread: Thread) -> State:
         threads = list(state.threads)
         threads[i] = thread
-        return replace(state, threads=tuple(threads))
+        return state._replace(threads=tuple(threads))
 
     @staticmethod
     def _with_block(state: State, b: int, block: Block) -> State:
         blocks = list(state.blocks)
         blocks[b] = block
-        return replace(state, blocks=tuple(blocks))
+        return state._replace(blocks=tuple(blocks))
 
 
 @dataclass(frozen=True)
