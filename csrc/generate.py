@@ -35,6 +35,21 @@ NEVER_GATED = re.compile(
 # Unmapping a graphics resource hands it back to the other API in stream order: work, not a release.
 GATED_ALL_THE_SAME = re.compile(r"^cu(Graphics|GL)Unmap")
 
+# What class ``a`` submits (interposer/work.h), by the beginning of the name; what takes a function is a kernel.
+WORK = [
+    (re.compile(pattern), work)
+    for pattern, work in (
+        (r"cuMemAdvise|cuFlush", "GS_WORK_NONE"),
+        (r"cuLaunchHostFunc|cuStream|cu(Signal|Wait)External", "GS_WORK_ORDER"),
+        (r"cuLaunch", "GS_WORK_KERNEL"),
+        (r"cuMemcpy", "GS_WORK_COPY"),
+        (r"cuMemset", "GS_WORK_FILL"),
+        (r"cuMem(Prefetch|Discard)", "GS_WORK_PREFETCH"),
+    )
+]
+# A destination, a source and a size; the caller waits for the end.
+IN_PIECES = re.compile(r"cuMemcpy((HtoD|DtoH|DtoD)_v2)?(_ptds)?")
+
 DECLARATION = re.compile(r"\bCUresult\s+(cu[A-Z]\w*)\s*\(([^;{}]*)\)\s*;")
 NVML_DECLARATION = re.compile(
     r"\b(?:nvmlReturn_t|const\s+char\s*\*)\s+(nvml[A-Z]\w*)\s*\(([^;{}]*)\)\s*;"
@@ -65,6 +80,7 @@ class Function:
     name: str
     parameters: tuple[str, ...]
     hook: str = "pass"
+    kind: str = "g"
 
 
 # Exported by libnvidia-ml but not declared by nvml.h. nvidia-smi does not start without the first.
@@ -173,6 +189,7 @@ def parameter_name(function: Function, parameter: str) -> str:
 def stream_argument(function: Function) -> tuple[str, str]:
     """Return the expression of the stream that a call goes to, and how it is to be read."""
     per_thread = function.name.endswith(("_ptsz", "_ptds"))
+    none = "GS_STREAM_NONE_PTDS" if per_thread else "GS_STREAM_NONE"
     kind = "GS_STREAM_PTSZ" if per_thread else "GS_STREAM_LEGACY"
     for parameter in function.parameters:
         if re.match(r"CUstream\s+\w+$", parameter):
@@ -180,30 +197,64 @@ def stream_argument(function: Function) -> tuple[str, str]:
         if re.match(r"const CUlaunchConfig\s*\*", parameter):
             name = parameter_name(function, parameter)
             return f"{name} != NULL ? {name}->hStream : NULL", kind
-    return "NULL", "GS_STREAM_NONE"
+    return "NULL", none
+
+
+def work_of(function: Function) -> str:
+    """Return the expression of what a gated call submits (interposer/work.h)."""
+    if function.kind != "a":
+        return "GS_WORK_NONE"
+    for parameter in function.parameters:
+        if re.match(r"CUfunction\s+\w+$", parameter):
+            return f"GS_WORK_FUNCTION({parameter_name(function, parameter)})"
+    return next((work for name, work in WORK if name.match(function.name)), "GS_WORK_OTHER")
+
+
+def call_lines(function: Function, stream: tuple[str, str], arguments: list[str]) -> list[str]:
+    """Return the statements that enter the gate, call the driver and leave."""
+    return [
+        "    struct gs_slot *gs_entered;",
+        "    CUresult gs_result =",
+        f"        gs_gate_enter(&gs_entered, {', '.join(stream)}, {work_of(function)});",
+        "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
+        "        return gs_result;",
+        f"    gs_result = GS_REAL({function.name})({', '.join(arguments)});",
+        "    gs_gate_leave(gs_entered);",
+    ]
+
+
+def pieces_lines(function: Function, names: list[str]) -> list[str]:
+    """Return the body of a copy that is waited for: long ones go in pieces while work in flight is bounded."""
+    to, source, size = names
+    call = call_lines(function, stream_argument(function), [to, source, "gs_piece"])
+    return [
+        "    for (;;) {",
+        f"    size_t gs_piece = gs_pace_piece({size});",
+        *call,
+        f"    if (gs_result != CUDA_SUCCESS || gs_piece == {size})",
+        "        return gs_result;",
+        *(
+            f"    {name} = (__typeof__({name}))((uintptr_t){name} + gs_piece);"
+            for name in (to, source)
+        ),
+        f"    {size} -= gs_piece;",
+        "    }",
+    ]
 
 
 def wrappers_source(functions: list[Function]) -> str:
     """Return the wrappers of gated functions, and the refusals."""
-    lines = [GENERATED, *(f'#include "{name}.h"' for name in ("client", "gate", "real")), ""]
+    lines = [GENERATED, *(f'#include "{name}.h"' for name in ("client", "gate", "pace", "real")), ""]
     for function in functions:
         signature = f"CUresult {function.name}({', '.join(function.parameters) or 'void'})"
         names = [parameter_name(function, p) for p in function.parameters]
         if function.hook == "gate":
-            stream, kind = stream_argument(function)
-            lines += [
-                signature,
-                "{",
-                "    struct gs_slot *gs_entered;",
-                f"    CUresult gs_result = gs_gate_enter(&gs_entered, {stream}, {kind});",
-                "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
-                "        return gs_result;",
-                f"    gs_result = GS_REAL({function.name})({', '.join(names)});",
-                "    gs_gate_leave(gs_entered);",
-                "    return gs_result;",
-                "}",
-                "",
-            ]
+            if IN_PIECES.fullmatch(function.name):
+                body = pieces_lines(function, names)
+            else:
+                body = call_lines(function, stream_argument(function), names)
+                body.append("    return gs_result;")
+            lines += [signature, "{", *body, "}", ""]
         elif function.hook == "refuse":
             lines += [
                 signature,
@@ -375,7 +426,10 @@ def generate_driver(options: argparse.Namespace) -> None:
         raise TableError(
             "\n".join([f"{options.table.name} and the driver's headers differ:", *faults])
         )
-    functions = [Function(name, declared[name], rows[name]["hook"]) for name in sorted(declared)]
+    functions = [
+        Function(name, declared[name], rows[name]["hook"], rows[name]["class"])
+        for name in sorted(declared)
+    ]
     write_all(options.out, functions, "GS_FN_", "real_", ["gpushare_*"])
     write(options.out / "gated.c", wrappers_source(functions))
 

@@ -13,7 +13,9 @@
 #include "host.h"
 #include "interrupt.h"
 #include "memory.h"
+#include "meter.h"
 #include "mover.h"
+#include "pace.h"
 #include "real.h"
 #include "say.h"
 
@@ -51,6 +53,12 @@ static const uint64_t end_check_delay = 2 * MILLISECOND;
 /* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
 static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
 
+/* While somebody waits for work in flight to end, it is looked at so often. */
+static const uint64_t look_interval = MILLISECOND / 5;
+static const uint64_t meter_interval = 100 * MILLISECOND;
+/* Who gives a lease back and takes longer than this says what it waits for. */
+static const uint64_t stuck_after = 200 * MILLISECOND;
+
 enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
 enum release_step { RELEASE_NONE, RELEASE_CAPTURE, RELEASE_INSIDE, RELEASE_DRAIN };
 
@@ -85,6 +93,7 @@ static struct {
     bool leased;
     bool requested;
     unsigned waiters;
+    unsigned paced; /* threads that wait under a lease until they may submit */
     uint64_t cancels;
     uint64_t failures; /* waits ended because no scheduler came and the memory has no room */
     bool wait_was_cancelled;
@@ -97,7 +106,10 @@ static struct {
     uint64_t release_since;
     uint64_t capture_patience;
 
-    uint32_t contended;
+    uint32_t contended, beside;
+    struct gpushare_meter meters[GPUSHARE_MAX_GPUS]; /* as last said */
+    uint64_t meter_at;
+    uint64_t stuck; /* the lease of which the last STUCK was */
     uint64_t quiet_gap, shortest_quiet_gap;
     uint64_t quiet_passes, quiet_since;
     bool quiet_draining, ended_by_quiet;
@@ -129,9 +141,9 @@ uint64_t gs_now_ns(void)
     return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
 }
 
-static void futex_wait(uint32_t *word, uint32_t value)
+static void futex_wait(uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
 }
 
 static void wake_waiters(void)
@@ -179,6 +191,43 @@ static void set_gate(enum gs_gate_state state)
 static uint32_t gate_state(void)
 {
     return __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED);
+}
+
+/* A burst is under way. */
+static bool is_open(void)
+{
+    return gate_state() == GS_GATE_OPEN || gate_state() == GS_GATE_PACED;
+}
+
+static void open_for_submissions(void)
+{
+    set_gate(gs_pace_active() ? GS_GATE_PACED : GS_GATE_OPEN);
+}
+
+/* Somebody is to know when bursts begin and end. */
+static bool is_watched(void)
+{
+    return client.contended != 0 || client.beside != 0;
+}
+
+/* Says how much of the GPUs there was, where that has changed. */
+static void send_meters(void)
+{
+    struct gpushare_meter meters[GPUSHARE_MAX_GPUS];
+    if (!gs_pace_metered())
+        return;
+    unsigned gpus = gs_meter_read(meters);
+    pthread_mutex_lock(&client.lock);
+    uint64_t now = gs_now_ns();
+    client.meter_at = now + meter_interval;
+    for (unsigned i = 0; i < gpus; i++) {
+        if (meters[i].submissions == client.meters[i].submissions && meters[i].busy_ns == client.meters[i].busy_ns)
+            continue;
+        client.meters[i] = meters[i];
+        meters[i].at_ns = now;
+        send_frame(GPUSHARE_METER, &meters[i], sizeof(meters[i]));
+    }
+    pthread_mutex_unlock(&client.lock);
 }
 
 /* --- Application threads --- */
@@ -246,18 +295,50 @@ CUresult gs_client_acquire(void)
             gs_interrupt_watch();
             watching = true;
         }
-        futex_wait(&client.epoch, epoch);
+        futex_wait(&client.epoch, epoch, NULL);
         pthread_mutex_lock(&client.lock);
     }
     if (result == CUDA_SUCCESS && gate_state() == GS_GATE_HELD) {
-        set_gate(GS_GATE_OPEN);
+        open_for_submissions();
         client.quiet_since = gs_now_ns();
         client.quiet_draining = false;
         send_burst(GPUSHARE_PHASE_BEGIN, GPUSHARE_CAUSE_NONE);
-        if (client.contended != 0)
+        if (is_watched() || gs_pace_metered())
             wake_helper();
     }
     client.waiters--;
+    pthread_mutex_unlock(&client.lock);
+    return result;
+}
+
+CUresult gs_client_pace(struct gs_submission *submission)
+{
+    uint64_t since = gs_now_ns(), patience;
+    if (gs_pace_admit(submission, since, &patience) || (gs_meter_look() && gs_pace_admit(submission, since, &patience)))
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    bool watching = false;
+    pthread_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels;
+    client.paced++;
+    wake_helper();
+    while (gate_state() == GS_GATE_PACED && !gs_pace_admit(submission, since, &patience)) {
+        if (client.cancels != cancels) {
+            client.wait_was_cancelled = true;
+            result = GS_ERROR_CANCELLED;
+            break;
+        }
+        uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        pthread_mutex_unlock(&client.lock);
+        if (!watching) {
+            gs_interrupt_watch();
+            watching = true;
+        }
+        struct timespec timeout = {.tv_sec = (time_t)(patience / SECOND), .tv_nsec = (long)(patience % SECOND)};
+        futex_wait(&client.epoch, epoch, &timeout);
+        pthread_mutex_lock(&client.lock);
+    }
+    client.paced--;
     pthread_mutex_unlock(&client.lock);
     return result;
 }
@@ -273,6 +354,8 @@ static void give_up_locked(enum gpushare_cause cause)
     gs_gate_shut();
     if (begins)
         client.release_since = gs_now_ns();
+    if (client.paced != 0)
+        wake_waiters(); /* who waits outside the gate waits for the next lease now */
     client.release = RELEASE_INSIDE;
     client.release_cause = cause;
     client.release_polls = 0;
@@ -314,7 +397,7 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
             gs_interrupt_watch();
             watching = true;
         }
-        futex_wait(&client.epoch, epoch);
+        futex_wait(&client.epoch, epoch, NULL);
         pthread_mutex_lock(&client.lock);
     }
     struct pending_growth **link = &client.growths;
@@ -336,7 +419,7 @@ void gs_client_report_usage(const struct gpushare_usage *usage)
 /* The burst is over, the lease stays: the next submission opens the gate again by itself. */
 static void end_burst_locked(enum gpushare_cause cause)
 {
-    if (gate_state() != GS_GATE_OPEN || client.release != RELEASE_NONE)
+    if (!is_open() || client.release != RELEASE_NONE)
         return;
     set_gate(GS_GATE_HELD);
     client.ended_by_quiet = cause == GPUSHARE_CAUSE_QUIET;
@@ -354,6 +437,10 @@ void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
     struct gpushare_cell cell = {.at_ns = gs_now_ns(), .phase = phase};
     if (msg_id != NULL)
         snprintf(cell.msg_id, sizeof(cell.msg_id), "%s", msg_id);
+    if (phase == GPUSHARE_PHASE_END) {
+        gs_meter_look();
+        send_meters();
+    }
     pthread_mutex_lock(&client.lock);
     if (phase == GPUSHARE_PHASE_END)
         end_burst_locked(GPUSHARE_CAUSE_CELL);
@@ -448,12 +535,25 @@ static void on_grown(const struct gpushare_grown *grown)
 static void on_contended(const struct gpushare_contended *contended)
 {
     pthread_mutex_lock(&client.lock);
-    if (client.contended == 0 && contended->waiting != 0) {
+    bool watched = is_watched();
+    __atomic_store_n(&client.contended, contended->waiting, __ATOMIC_RELAXED);
+    client.beside = contended->beside;
+    if (!watched && is_watched()) {
         client.quiet_passes = gs_gate_passes();
         client.quiet_since = gs_now_ns();
         client.quiet_draining = false;
     }
-    __atomic_store_n(&client.contended, contended->waiting, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void set_pace(const struct gpushare_pace *pace)
+{
+    pthread_mutex_lock(&client.lock);
+    gs_pace_set(pace);
+    if (is_open())
+        open_for_submissions();
+    if (client.paced != 0)
+        wake_waiters();
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -468,7 +568,7 @@ static void open_gate(void *lease)
     client.quiet_since = gs_now_ns();
     client.quiet_draining = false;
     if (client.waiters != 0) {
-        set_gate(GS_GATE_OPEN);
+        open_for_submissions();
         wake_waiters();
     } else {
         set_gate(GS_GATE_HELD);
@@ -623,6 +723,8 @@ static int body_size(uint16_t type)
         return sizeof(struct gpushare_room);
     case GPUSHARE_PREPARE:
         return sizeof(struct gpushare_prepare);
+    case GPUSHARE_PACE:
+        return sizeof(struct gpushare_pace);
     default:
         return -1;
     }
@@ -664,14 +766,18 @@ static void dispatch(uint16_t type, const void *body)
     case GPUSHARE_PREPARE:
         on_prepare(body);
         break;
+    case GPUSHARE_PACE:
+        set_pace(body);
+        break;
     default: /* WELCOME and REFUSED are read by greet() */
         break;
     }
 }
 
-/* The scheduler is gone (or talks nonsense): a lease that is held stays, waiters go on waiting. */
+/* The scheduler is gone (or talks nonsense): a lease that is held stays, waiters go on waiting, nobody is paced. */
 static void lose_connection(void)
 {
+    set_pace(NULL);
     pthread_mutex_lock(&client.lock);
     if (client.socket >= 0) {
         close(client.socket);
@@ -681,7 +787,7 @@ static void lose_connection(void)
             client.away_since = now;
         client.retry_gap = shortest_retry;
         client.retry_at = now + client.retry_gap;
-        client.contended = 0;
+        client.contended = client.beside = 0;
         client.requested = false;
         client.deferred_count = 0;
         client.revoked = 0;
@@ -823,7 +929,7 @@ static enum greeting greet(int *problem)
     pthread_mutex_lock(&client.lock);
     if (client.leased) {
         message.hello.flags |= GPUSHARE_HELLO_LEASED;
-        if (gate_state() == GS_GATE_OPEN || client.release != RELEASE_NONE)
+        if (is_open() || client.release != RELEASE_NONE)
             message.hello.flags |= GPUSHARE_HELLO_BUSY;
         message.hello.lease = client.lease;
     }
@@ -853,6 +959,8 @@ static enum greeting greet(int *problem)
     client.quiet_since = gs_now_ns();
     client.quiet_passes = gs_gate_passes();
     client.contended = welcome.contended;
+    memset(client.meters, 0, sizeof(client.meters));
+    gs_meter_restart();
     gs_memory_set_headroom(welcome.headroom);
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
         if (!growth->answered)
@@ -920,6 +1028,8 @@ static void go_alone(void)
 static void finish_release(void)
 {
     gs_graph_memory_trim();
+    gs_meter_look_from_helper();
+    send_meters();
     pthread_mutex_lock(&client.lock);
     struct gpushare_lease released = {.lease = client.lease, .at_ns = gs_now_ns(), .cause = client.release_cause};
     client.leased = false;
@@ -944,7 +1054,7 @@ static void open_until_capture_ends(void *unused)
     pthread_mutex_lock(&client.lock);
     if (!lacks_memory(client.release_cause)) {
         client.release = RELEASE_CAPTURE;
-        set_gate(GS_GATE_OPEN);
+        open_for_submissions();
         wake_waiters();
     }
     pthread_mutex_unlock(&client.lock);
@@ -991,6 +1101,22 @@ void gs_client_capture_ended(void)
     wake_helper();
 }
 
+/* Once for each lease that is wanted back and takes its time. */
+static void say_if_stuck(void)
+{
+    uint64_t since = client.release_since;
+    if (client.release_cause != GPUSHARE_CAUSE_REVOKE || client.stuck == client.lease ||
+        gs_now_ns() - since < stuck_after)
+        return;
+    struct gpushare_stuck stuck = {.lease = client.lease};
+    gs_meter_running(stuck.kernel, &since);
+    stuck.since_ns = since;
+    client.stuck = client.lease;
+    pthread_mutex_lock(&client.lock);
+    send_frame(GPUSHARE_STUCK, &stuck, sizeof(stuck));
+    pthread_mutex_unlock(&client.lock);
+}
+
 /* Waits for the threads inside, then for the GPU. An open capture postpones both: synchronising would break it. */
 static void step_release(enum release_step step)
 {
@@ -1010,13 +1136,15 @@ static void step_release(enum release_step step)
     }
     if (step == RELEASE_DRAIN && gs_context_drained())
         finish_release();
+    else if (step != RELEASE_CAPTURE)
+        say_if_stuck();
 }
 
 static void step_quiet(uint64_t now)
 {
     pthread_mutex_lock(&client.lock);
     uint64_t passes = gs_gate_passes();
-    bool busy = passes != client.quiet_passes || !gs_gate_empty();
+    bool busy = passes != client.quiet_passes || !gs_gate_empty() || client.paced != 0;
     if (busy) {
         client.quiet_passes = passes;
         client.quiet_since = now;
@@ -1031,8 +1159,10 @@ static void step_quiet(uint64_t now)
     bool begun = draining || gs_context_begin_drain(false);
     if (begun && !gs_context_drained())
         return;
+    gs_meter_look_from_helper();
+    send_meters();
     pthread_mutex_lock(&client.lock);
-    if (begun && gs_gate_passes() == passes)
+    if (begun && gs_gate_passes() == passes && client.paced == 0)
         end_burst_locked(GPUSHARE_CAUSE_QUIET);
     client.quiet_draining = false;
     pthread_mutex_unlock(&client.lock);
@@ -1040,9 +1170,11 @@ static void step_quiet(uint64_t now)
 
 static void step_end_check(void)
 {
+    gs_meter_look_from_helper();
+    send_meters();
     pthread_mutex_lock(&client.lock);
     client.end_check_at = 0;
-    if (gs_gate_passes() == client.end_check_passes && gs_gate_empty())
+    if (gs_gate_passes() == client.end_check_passes && gs_gate_empty() && client.paced == 0)
         end_burst_locked(GPUSHARE_CAUSE_IDLE);
     pthread_mutex_unlock(&client.lock);
 }
@@ -1051,6 +1183,7 @@ static void step_end_check(void)
 struct duties {
     enum release_step release;
     bool watch_quiet, check_end, reconnect, go_alone;
+    bool look, report; /* at what is in flight; what was had of the GPUs */
     uint64_t patience; /* nanoseconds that it may sleep */
 };
 
@@ -1076,9 +1209,18 @@ static struct duties look_around(uint64_t now)
                          : client.release_polls < 200 ? MILLISECOND / 20
                                                       : MILLISECOND / 2;
         shorten(&duties.patience, pause);
-    } else if (client.contended != 0 && gate_state() == GS_GATE_OPEN) {
+    } else if (is_watched() && is_open()) {
         duties.watch_quiet = true;
         shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
+    }
+    unsigned in_flight = gs_meter_in_flight();
+    if (in_flight != 0 && client.paced != 0) {
+        duties.look = true;
+        shorten(&duties.patience, look_interval);
+    }
+    if (in_flight != 0 || (is_open() && gs_pace_metered())) {
+        duties.report = now >= client.meter_at;
+        shorten(&duties.patience, duties.report ? meter_interval : until(client.meter_at, now));
     }
     if (client.end_check_at != 0) {
         duties.check_end = now >= client.end_check_at;
@@ -1098,6 +1240,22 @@ static struct duties look_around(uint64_t now)
     }
     pthread_mutex_unlock(&client.lock);
     return duties;
+}
+
+static void wake_paced(void)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.paced != 0)
+        wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void report(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.meter_at = gs_now_ns() + meter_interval;
+    pthread_mutex_unlock(&client.lock);
+    send_meters();
 }
 
 static void wait_for_events(uint64_t nanoseconds)
@@ -1125,6 +1283,10 @@ static void *help(void *unused)
         struct duties duties = look_around(now);
         if (duties.release != RELEASE_NONE)
             step_release(duties.release);
+        if ((duties.look || duties.report) && gs_meter_look_from_helper())
+            wake_paced();
+        if (duties.report)
+            report();
         if (duties.watch_quiet)
             step_quiet(now);
         if (duties.check_end)
@@ -1159,6 +1321,8 @@ static void in_forked_child(void)
     gs_gate_after_fork();
     gs_capture_after_fork();
     gs_memory_after_fork();
+    gs_meter_after_fork();
+    gs_pace_after_fork();
     if (client.attachment == ATTACHED)
         step_aside("this process was forked from one that had already used CUDA");
 }

@@ -3,12 +3,13 @@
  * This process as a client of the scheduler: the connection, the lease, the burst, and the helper thread.
  *
  * The helper thread starts with the first successful cuInit. It reads the scheduler's messages, shuts and opens the
- * gate, moves memory, and watches for the end of bursts. Application threads only ever wait in gs_client_acquire and
- * in gs_client_grow; both end when the user interrupts.
+ * gate, moves memory, and watches for the end of bursts. Application threads only ever wait in gs_client_acquire,
+ * gs_client_pace and gs_client_grow; all end when the user interrupts.
  */
 #ifndef GPUSHARE_CLIENT_H
 #define GPUSHARE_CLIENT_H
 
+#include "meter.h"
 #include "protocol.h"
 
 #include "driver.h"
@@ -33,6 +34,12 @@ const char *gs_client_why_not(void);
 
 /* Called by a thread that found the gate not open. CUDA_SUCCESS: try again. */
 CUresult gs_client_acquire(void);
+
+/*
+ * Called by a thread that found the gate paced. Waits outside it until the submission may go in (it is admitted then),
+ * or the gate is not paced any more. Ends as gs_client_acquire does when the user interrupts.
+ */
+CUresult gs_client_pace(struct gs_submission *submission);
 
 /*
  * Asks the scheduler to promise more memory and waits for the answer. `least` is what must be promised, `most` what

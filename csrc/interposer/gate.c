@@ -12,6 +12,7 @@
 
 #include "capture.h"
 #include "client.h"
+#include "pace.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -91,26 +92,78 @@ static bool try_enter(struct gs_slot *slot, uint32_t highest)
     return false;
 }
 
-CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind)
+/*
+ * Whoever is paced waits for its turn outside the gate, so that it can be shut meanwhile; then it enters as anybody
+ * does, by a store of `passes` and a load of the word. *entered: it did.
+ */
+static CUresult enter_paced(struct gs_slot *slot, bool *entered)
+{
+    *entered = false;
+    CUresult refused = gs_client_pace(&slot->submission);
+    if (refused != CUDA_SUCCESS || !slot->submission.admitted)
+        return refused;
+    *entered = try_enter(slot, GS_GATE_PACED);
+    if (!*entered) {
+        gs_pace_give_back(&slot->submission);
+        return CUDA_SUCCESS;
+    }
+    slot->paced = true;
+    gs_meter_begin(&slot->submission);
+    return CUDA_SUCCESS;
+}
+
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work)
 {
     *entered = NULL;
     struct gs_slot *slot = thread_slot();
     if (slot == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (slot->passes & 1)
+    if (slot->passes & 1) {
+        slot->nested++;
         return CUDA_SUCCESS;
+    }
     for (;;) {
-        if (try_enter(slot, GS_GATE_OPEN)) {
+        if (try_enter(slot, gs_work_counts(work) ? GS_GATE_OPEN : GS_GATE_PACED)) {
+            if (gs_work_counts(work))
+                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+            else if (work == GS_WORK_ORDER)
+                gs_meter_order(stream, kind);
             *entered = slot;
             return CUDA_SUCCESS;
         }
         /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
         if (gs_capture_includes(stream, kind))
             return CUDA_SUCCESS;
-        CUresult refused = gs_client_acquire();
+        CUresult refused;
+        if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED) {
+            bool inside;
+            __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+            slot->submission = (struct gs_submission){.work = work, .stream = stream, .kind = kind};
+            refused = enter_paced(slot, &inside);
+            if (inside)
+                return CUDA_SUCCESS;
+        } else {
+            refused = gs_client_acquire();
+        }
         if (refused != CUDA_SUCCESS)
             return refused;
     }
+}
+
+void gs_gate_leave_slow(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    if (slot == NULL || (slot->passes & 1) == 0)
+        return; /* it was let by to record into a capture */
+    if (slot->nested != 0) {
+        slot->nested--;
+        return;
+    }
+    if (!slot->paced)
+        return;
+    slot->paced = false;
+    gs_meter_end(&slot->submission);
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
 }
 
 bool gs_gate_enter_leased(struct gs_slot **entered)
@@ -169,6 +222,24 @@ bool gs_gate_empty(void)
     return true;
 }
 
+uintptr_t gs_gate_last_work(void)
+{
+    uintptr_t last = GS_WORK_NONE;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next) {
+        uintptr_t work = __atomic_load_n(&slot->work, __ATOMIC_RELAXED);
+        if (work > last)
+            last = work;
+    }
+    return last;
+}
+
+void gs_gate_forget_functions(void)
+{
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        if (gs_work_is_function(__atomic_load_n(&slot->work, __ATOMIC_RELAXED)))
+            __atomic_store_n(&slot->work, GS_WORK_KERNEL, __ATOMIC_RELAXED);
+}
+
 uint64_t gs_gate_passes(void)
 {
     uint64_t sum = 0;
@@ -182,6 +253,8 @@ void gs_gate_after_fork(void)
     pthread_mutex_init(&gate.lock, NULL);
     for (struct gs_slot *slot = gate.slots; slot != NULL; slot = slot->next) {
         slot->passes &= ~(uint64_t)1;
+        slot->nested = 0;
+        slot->paced = false;
         if (slot != gs_gate_thread)
             slot->free_for_reuse = 1;
     }

@@ -9,53 +9,61 @@
 #define GPUSHARE_GATE_H
 
 #include "driver.h"
+#include "meter.h"
+#include "work.h"
 #include <stdbool.h>
 #include <stdint.h>
 
-enum gs_gate_state { GS_GATE_PLAIN = 0, GS_GATE_OPEN = 1, GS_GATE_HELD = 2, GS_GATE_SHUT = 3 };
+/* Up to GS_GATE_OPEN, the fast path passes; up to GS_GATE_PACED, submissions do; up to GS_GATE_HELD, there is a lease.
+ */
+enum gs_gate_state { GS_GATE_PLAIN = 0, GS_GATE_OPEN = 1, GS_GATE_PACED = 2, GS_GATE_HELD = 3, GS_GATE_SHUT = 4 };
 
-/* One per thread that ever passed the gate; odd while the thread is inside. Only its thread writes it. */
+/* One per thread that ever passed the gate. Only its thread writes it, but for `work`, which others may make vague. */
 struct gs_slot {
-    uint64_t passes;
+    uint64_t passes; /* odd while the thread is inside */
+    uintptr_t work;  /* what it submitted last */
     struct gs_slot *next;
     uint32_t free_for_reuse;
-};
-
-/* How the stream argument of a gated call is to be read, for calls into a stream that is being captured. */
-enum gs_stream_kind {
-    GS_STREAM_LEGACY, /* CUstream; NULL is the legacy default stream */
-    GS_STREAM_PTSZ,   /* CUstream; NULL is the thread's own default stream */
-    GS_STREAM_NONE    /* the call takes no stream */
+    bool paced;      /* it is inside and passed as PACED wants it, with this submission */
+    unsigned nested; /* entries while it was inside */
+    struct gs_submission submission;
 };
 
 extern uint32_t gs_gate_word; /* enum gs_gate_state */
 extern __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
 
-CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind);
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work);
+void gs_gate_leave_slow(void);
 
 /*
- * Enters the gate. On CUDA_SUCCESS the caller submits and then calls gs_gate_leave with the slot, which is NULL where
- * the thread is inside already. Any other result is to be returned to the application; nothing is to be submitted.
+ * Enters the gate to submit `work` (work.h). On CUDA_SUCCESS the caller submits and then calls gs_gate_leave with the
+ * slot, which is NULL where leaving takes more than the fast path. Any other result is to be returned to the
+ * application; nothing is to be submitted.
  */
-static inline CUresult gs_gate_enter(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind)
+__attribute__((always_inline)) static inline CUresult gs_gate_enter(struct gs_slot **entered, CUstream stream,
+                                                                    enum gs_stream_kind kind, uintptr_t work)
 {
     struct gs_slot *slot = gs_gate_thread;
     if (__builtin_expect(slot != NULL && (slot->passes & 1) == 0, 1)) {
         __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
         __atomic_signal_fence(__ATOMIC_SEQ_CST);
         if (__builtin_expect(__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) <= GS_GATE_OPEN, 1)) {
+            if (!__builtin_constant_p(work) || gs_work_counts(work))
+                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
             *entered = slot;
             return CUDA_SUCCESS;
         }
         __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
     }
-    return gs_gate_enter_slow(entered, stream, kind);
+    return gs_gate_enter_slow(entered, stream, kind, work);
 }
 
 static inline void gs_gate_leave(struct gs_slot *entered)
 {
     if (__builtin_expect(entered != NULL, 1))
         __atomic_store_n(&entered->passes, entered->passes + 1, __ATOMIC_RELEASE);
+    else
+        gs_gate_leave_slow();
 }
 
 /* Enters only if a lease is held (word up to GS_GATE_HELD), never waits: while inside, the lease cannot be given up. */
@@ -71,6 +79,12 @@ void gs_gate_shut(void);
 
 /* No thread is inside. After gs_gate_shut this stays true once it is. */
 bool gs_gate_empty(void);
+
+/* The work of some thread that submitted last, a kernel if there is one; GS_WORK_NONE: nobody submitted anything. */
+uintptr_t gs_gate_last_work(void);
+
+/* No function's handle is known any more: what they name may be about to go. */
+void gs_gate_forget_functions(void);
 
 /* Grows with every call that entered to submit: unchanged means that nothing was submitted in between. */
 uint64_t gs_gate_passes(void);

@@ -43,7 +43,7 @@ bool gs_capture_own(void)
 
 bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
 {
-    if (!gs_capture_open() || kind == GS_STREAM_NONE)
+    if (!gs_capture_open() || kind >= GS_STREAM_NONE)
         return false;
     /* Asking about the legacy stream while another stream captures would invalidate that capture; it never captures. */
     if (kind == GS_STREAM_LEGACY && (stream == NULL || stream == CU_STREAM_LEGACY))
@@ -141,7 +141,7 @@ static CUresult begin(struct opening *opening)
     opening->capture = calloc(1, sizeof(*opening->capture));
     if (opening->capture == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE);
+    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS)
         pthread_rwlock_wrlock(&beginning);
     else
@@ -227,8 +227,10 @@ CUresult CUDAAPI cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 /* A capture goes with its stream. Its handle may be another's as soon as the driver has it back. */
 static void destroyed(CUstream stream)
 {
-    if (stream != NULL && stream != CU_STREAM_PER_THREAD)
-        over(stream, NULL);
+    if (stream == NULL || stream == CU_STREAM_PER_THREAD)
+        return;
+    over(stream, NULL);
+    gs_meter_stream_ends(stream);
 }
 
 CUresult CUDAAPI cuStreamDestroy(CUstream stream)

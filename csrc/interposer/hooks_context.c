@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Hooks on initialisation and on the life of contexts. */
+/* Hooks on initialisation, and on the life of contexts and of modules. */
 #include "context.h"
 
 #include "capture.h"
 #include "client.h"
 #include "memory.h"
+#include "meter.h"
 #include "real.h"
 #include "vmm.h"
 
@@ -220,6 +221,7 @@ static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
         gs_memory_context_ends(handle);
         gs_vmm_context_ends(handle);
         gs_capture_context_ends(handle);
+        gs_meter_context_ends(handle);
         gs_memory_context_gone(remove_context(handle));
     }
     return real(handle);
@@ -259,6 +261,7 @@ static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
         gs_memory_context_ends(handle);
         gs_vmm_context_ends(handle);
         gs_capture_context_ends(handle);
+        gs_meter_context_ends(handle);
         gs_memory_context_gone(remove_context(handle));
     } else if (handle != NULL) {
         released_once(handle);
@@ -299,6 +302,7 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
         pthread_mutex_unlock(&contexts.lock);
         gs_vmm_context_ends(handle);
         gs_capture_context_ends(handle);
+        gs_meter_context_ends(handle);
     }
     CUresult result = real(device);
     if (handle != NULL && is_usable(handle))
@@ -316,4 +320,16 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     return reset_primary(device, GS_REAL(cuDevicePrimaryCtxReset_v2));
+}
+
+CUresult CUDAAPI cuModuleUnload(CUmodule module)
+{
+    gs_meter_forget_functions();
+    return GS_REAL(cuModuleUnload)(module);
+}
+
+CUresult CUDAAPI cuLibraryUnload(CUlibrary library)
+{
+    gs_meter_forget_functions();
+    return GS_REAL(cuLibraryUnload)(library);
 }

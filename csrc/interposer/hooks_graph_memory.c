@@ -152,7 +152,7 @@ void gs_graph_memory_after_fork(void)
 
 /* --- Hooks --- */
 
-static CUresult launch(CUgraphExec exec, CUstream stream, enum gs_stream_kind kind,
+static CUresult launch(CUgraphExec exec, CUstream stream, enum gs_stream_kind kind, uintptr_t work,
                        CUresult (*real)(CUgraphExec, CUstream))
 {
     bool counts = in_use() && !gs_capture_includes(stream, kind);
@@ -160,7 +160,7 @@ static CUresult launch(CUgraphExec exec, CUstream stream, enum gs_stream_kind ki
     if (__builtin_expect(result != CUDA_SUCCESS, 0))
         return result;
     struct gs_slot *entered;
-    result = gs_gate_enter(&entered, stream, kind);
+    result = gs_gate_enter(&entered, stream, kind, work);
     if (__builtin_expect(result != CUDA_SUCCESS, 0))
         return result;
     result = real(exec, stream);
@@ -172,29 +172,29 @@ static CUresult launch(CUgraphExec exec, CUstream stream, enum gs_stream_kind ki
 
 CUresult CUDAAPI cuGraphLaunch(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, GS_STREAM_LEGACY, GS_REAL(cuGraphLaunch));
+    return launch(exec, stream, GS_STREAM_LEGACY, GS_WORK_GRAPH(exec), GS_REAL(cuGraphLaunch));
 }
 
 CUresult CUDAAPI cuGraphLaunch_ptsz(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, GS_STREAM_PTSZ, GS_REAL(cuGraphLaunch_ptsz));
+    return launch(exec, stream, GS_STREAM_PTSZ, GS_WORK_GRAPH(exec), GS_REAL(cuGraphLaunch_ptsz));
 }
 
 CUresult CUDAAPI cuGraphUpload(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, GS_STREAM_LEGACY, GS_REAL(cuGraphUpload));
+    return launch(exec, stream, GS_STREAM_LEGACY, GS_WORK_ORDER, GS_REAL(cuGraphUpload));
 }
 
 CUresult CUDAAPI cuGraphUpload_ptsz(CUgraphExec exec, CUstream stream)
 {
-    return launch(exec, stream, GS_STREAM_PTSZ, GS_REAL(cuGraphUpload_ptsz));
+    return launch(exec, stream, GS_STREAM_PTSZ, GS_WORK_ORDER, GS_REAL(cuGraphUpload_ptsz));
 }
 
 /* Instantiation allocates and uploads: inside the gate. */
 #define INSTANTIATE(call)                                                                                              \
     do {                                                                                                               \
         struct gs_slot *entered;                                                                                       \
-        CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE);                                               \
+        CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);                                 \
         if (result != CUDA_SUCCESS)                                                                                    \
             return result;                                                                                             \
         result = instantiated(call, exec, graph);                                                                      \
@@ -260,7 +260,7 @@ static void look_at(const CUgraphNodeParams *params)
 /* The driver looks the addresses of a node up. */
 #define ADD_NODE(call)                                                                                                 \
     struct gs_slot *entered;                                                                                           \
-    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE);                                                   \
+    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);                                     \
     if (result != CUDA_SUCCESS)                                                                                        \
         return result;                                                                                                 \
     look_at(params);                                                                                                   \

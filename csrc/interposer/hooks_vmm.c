@@ -128,7 +128,7 @@ static CUresult map_array(CUarrayMapInfo *infos, unsigned int count, CUstream st
             copy[i] = infos[i];
     }
     struct gs_slot *entered;
-    CUresult result = gs_gate_enter(&entered, stream, kind);
+    CUresult result = gs_gate_enter(&entered, stream, kind, GS_WORK_ORDER);
     if (result == CUDA_SUCCESS) {
         if (copy != NULL)
             result = translate(copy, count);

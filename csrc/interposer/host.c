@@ -826,7 +826,7 @@ static void *work_ahead(void *unused)
         pthread_mutex_lock(&host.lock);
         host.working_in = NULL;
         pthread_cond_broadcast(&host.changed);
-        if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) <= GS_GATE_OPEN) {
+        if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) < GS_GATE_HELD) {
             pthread_mutex_unlock(&host.lock);
             struct timespec pause = {.tv_nsec = (long)pause_ns};
             nanosleep(&pause, NULL);

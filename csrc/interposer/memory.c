@@ -569,7 +569,7 @@ static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr e
 static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
 {
     struct gs_slot *entered;
-    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE);
+    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result != CUDA_SUCCESS)
         return result;
     pthread_mutex_lock(&gs_memory_lock);

@@ -432,7 +432,7 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
     for (size_t i = 0; i < count; i++)
         asks = asks || access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE;
     if (asks) {
-        CUresult refused = gs_gate_enter(&entered, NULL, GS_STREAM_NONE);
+        CUresult refused = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
         if (refused != CUDA_SUCCESS)
             return refused;
     }
@@ -472,7 +472,7 @@ CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
 static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *real)
 {
     struct gs_slot *entered;
-    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE);
+    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS) {
         pthread_mutex_lock(&gs_memory_lock);
         if (!gs_block_pin_locked(handle->block))

@@ -9,7 +9,7 @@ struct sim_launch {
     struct sim_kernel *kernel;
     unsigned grid[3], block[3];
     unsigned shared;
-    uint64_t duration; /* nanoseconds of the compute engine that it takes at least */
+    uint64_t duration;                      /* nanoseconds of the compute engine that it takes at least */
     _Alignas(16) unsigned char arguments[]; /* packed */
 };
 

@@ -191,4 +191,35 @@ def test_the_stream_of_a_call_is_found(
         "GS_STREAM_PTSZ",
     )
     assert stream("cuMemcpyHtoD_v2") == ("NULL", "GS_STREAM_NONE")
-    assert stream("cuMemcpyHtoD_v2_ptds") == ("NULL", "GS_STREAM_NONE")
+    assert stream("cuMemcpyHtoD_v2_ptds") == ("NULL", "GS_STREAM_NONE_PTDS")
+
+
+def test_the_work_of_a_call_is_found(
+    generate: ModuleType, rows: Rows, declared: dict[str, tuple[str, ...]]
+) -> None:
+    def work(name: str) -> str:
+        row = row_of(rows, name)
+        found: str = generate.work_of(
+            generate.Function(name, declared[name], row["hook"], row["class"])
+        )
+        return found
+
+    assert work("cuLaunchKernelEx_ptsz") == "GS_WORK_FUNCTION(f)"
+    assert work("cuMemcpyBatchAsync_v2") == "GS_WORK_COPY"
+    assert work("cuMemsetD2D8Async") == "GS_WORK_FILL"
+    assert work("cuMemPrefetchAsync_v2") == "GS_WORK_PREFETCH"
+    # The GPU has nothing to do for them, or not at once.
+    assert work("cuMemAdvise_v2") == "GS_WORK_NONE"
+    assert work("cuModuleLoadData") == "GS_WORK_NONE"
+    assert work("cuLaunchHostFunc") == "GS_WORK_ORDER"
+    assert work("cuStreamWaitValue32_v2") == "GS_WORK_ORDER"
+
+
+def test_copies_that_are_waited_for_can_be_cut(
+    generate: ModuleType, declared: dict[str, tuple[str, ...]]
+) -> None:
+    cut = [name for name in declared if generate.IN_PIECES.fullmatch(name)]
+    assert len(cut) == 8
+    for name in cut:
+        to, source, size = declared[name]
+        assert size.startswith("size_t ") and "ize" not in to + source
