@@ -1,0 +1,548 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "meter.h"
+
+#include "capture.h"
+#include "client.h"
+#include "context.h"
+#include "devices.h"
+#include "gate.h"
+#include "pace.h"
+#include "real.h"
+#include "say.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Stretches of time that are kept apart; what ends before the oldest of them is taken as counted. */
+enum { MOST_STRETCHES = 64 };
+/* An event's distance is told as a float of milliseconds: to stay exact, it is taken from one that is not far. */
+static const int64_t farthest_anchor = INT64_C(1000000000);
+
+struct submitted {
+    struct submitted *next;
+    struct gs_submission submission;
+    uint64_t at_ns;
+};
+
+struct clock {
+    struct clock *next;
+    CUcontext context;
+    unsigned gpu; /* index of `meter.gpus` */
+    CUevent *spare;
+    size_t spare_count, spare_room;
+    /* The times of a context's events are told from one of them. */
+    CUevent anchor;
+    int64_t anchor_ns;
+    struct stretch {
+        int64_t begin, end;
+    } counted[MOST_STRETCHES]; /* in their order, apart from each other */
+    unsigned counted_count;
+    int64_t counted_until; /* all before that is */
+};
+
+struct gs_metered_stream {
+    struct gs_metered_stream *next;
+    struct clock *clock; /* NULL: its context is gone */
+    CUstream handle;
+    const struct gs_slot *thread; /* whose default stream it is, or NULL */
+    struct submitted *first, **last;
+    int64_t ended_ns; /* when the last one that is done was, by the clock */
+    bool late;        /* something went in that is not the GPU's: the next submission needs a beginning */
+    bool gone;        /* the handle may be another's */
+    unsigned users;   /* threads between gs_meter_begin and gs_meter_end */
+};
+
+static struct {
+    pthread_mutex_t lock;
+    struct gs_metered_stream *streams;
+    struct clock *clocks;
+    struct gpushare_meter gpus[GPUSHARE_MAX_GPUS];
+    unsigned gpu_count;
+    unsigned in_flight;
+    int used, broken; /* read without the lock */
+} meter = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+bool gs_meter_broken(void)
+{
+    return __atomic_load_n(&meter.broken, __ATOMIC_RELAXED) != 0;
+}
+
+static void fail(const char *call, CUresult result)
+{
+    if (__atomic_exchange_n(&meter.broken, 1, __ATOMIC_RELAXED) == 0)
+        gs_say("how long this process uses the GPU is not measured any more: %s failed with CUDA error %d (said once)",
+               call, (int)result);
+}
+
+/* --- Events --- */
+
+static CUevent take_event(struct clock *clock)
+{
+    if (clock->spare_count != 0)
+        return clock->spare[--clock->spare_count];
+    CUcontext current = NULL, ignored;
+    GS_REAL(cuCtxGetCurrent)(&current);
+    CUevent event = NULL;
+    CUresult result = current == clock->context ? CUDA_SUCCESS : GS_REAL(cuCtxPushCurrent_v2)(clock->context);
+    if (result == CUDA_SUCCESS)
+        result = GS_REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT);
+    if (result == CUDA_SUCCESS && current != clock->context)
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    if (result != CUDA_SUCCESS)
+        fail("cuEventCreate", result);
+    return event;
+}
+
+static void give_event(struct clock *clock, CUevent event)
+{
+    if (event == NULL || clock == NULL)
+        return;
+    if (clock->spare_count == clock->spare_room) {
+        size_t room = clock->spare_room * 2 + 16;
+        CUevent *spare = realloc(clock->spare, room * sizeof(*spare));
+        if (spare == NULL) {
+            GS_REAL(cuEventDestroy_v2)(event);
+            return;
+        }
+        clock->spare = spare;
+        clock->spare_room = room;
+    }
+    clock->spare[clock->spare_count++] = event;
+}
+
+/* Of an event that is done, by the context's clock, which begins with the first event that is asked for. */
+static bool time_of(struct clock *clock, CUevent event, int64_t *ns)
+{
+    float milliseconds = 0;
+    CUresult result = CUDA_SUCCESS;
+    if (clock->anchor != NULL)
+        result = GS_REAL(cuEventElapsedTime)(&milliseconds, clock->anchor, event);
+    if (result != CUDA_SUCCESS) {
+        fail("cuEventElapsedTime", result);
+        return false;
+    }
+    *ns = clock->anchor_ns + (int64_t)((double)milliseconds * 1e6);
+    return true;
+}
+
+/* --- The union --- */
+
+static int64_t lesser(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t greater(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Counts a stretch of time, and returns how much of it was not counted before. */
+static int64_t count(struct clock *clock, int64_t begin, int64_t end)
+{
+    struct stretch *all = clock->counted;
+    begin = greater(begin, clock->counted_until);
+    if (end <= begin)
+        return 0;
+    struct stretch whole = {begin, end};
+    int64_t fresh = end - begin;
+    unsigned i = 0;
+    while (i < clock->counted_count && all[i].end < begin)
+        i++;
+    unsigned after = i;
+    for (; after < clock->counted_count && all[after].begin <= end; after++) {
+        fresh -= lesser(end, all[after].end) - greater(begin, all[after].begin);
+        whole.begin = lesser(whole.begin, all[after].begin);
+        whole.end = greater(whole.end, all[after].end);
+    }
+    if (after == i && clock->counted_count == MOST_STRETCHES) {
+        if (i == 0) {
+            clock->counted_until = end;
+            return fresh;
+        }
+        clock->counted_until = all[0].end;
+        memmove(all, all + 1, --clock->counted_count * sizeof(*all));
+        after = --i;
+    }
+    memmove(all + i + 1, all + after, (clock->counted_count - after) * sizeof(*all));
+    all[i] = whole;
+    clock->counted_count = clock->counted_count - after + i + 1;
+    return fresh;
+}
+
+/* --- What is done --- */
+
+static void drop(struct gs_metered_stream *stream)
+{
+    struct submitted *done = stream->first;
+    stream->first = done->next;
+    if (stream->first == NULL)
+        stream->last = &stream->first;
+    __atomic_sub_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);
+    gs_pace_give_back(&done->submission);
+    give_event(stream->clock, done->submission.begin);
+    give_event(stream->clock, done->submission.end);
+    free(done);
+}
+
+static void settle(struct gs_metered_stream *stream)
+{
+    struct clock *clock = stream->clock;
+    struct gs_submission *done = &stream->first->submission;
+    int64_t begin = stream->ended_ns, end;
+    if (clock->anchor == NULL && done->begin != NULL) {
+        clock->anchor = done->begin;
+        begin = clock->anchor_ns;
+        done->begin = NULL;
+    } else if (done->begin != NULL && !time_of(clock, done->begin, &begin)) {
+        return;
+    }
+    if (!time_of(clock, done->end, &end))
+        return;
+    begin = greater(begin, stream->ended_ns);
+    end = greater(begin, end);
+    stream->ended_ns = end;
+    int64_t fresh = count(clock, begin, end);
+    meter.gpus[clock->gpu].busy_ns += (uint64_t)fresh;
+    gs_pace_charge((uint64_t)fresh);
+    gs_pace_learn(done->work, (uint64_t)(end - begin));
+    if (end - clock->anchor_ns > farthest_anchor) {
+        CUevent before = clock->anchor;
+        clock->anchor = done->end;
+        clock->anchor_ns = end;
+        done->end = before;
+    }
+}
+
+/* True if something of the stream is done. */
+static bool look(struct gs_metered_stream *stream)
+{
+    bool changed = false;
+    while (stream->first != NULL) {
+        if (stream->clock != NULL && !gs_meter_broken()) {
+            CUresult result = GS_REAL(cuEventQuery)(stream->first->submission.end);
+            if (result == CUDA_ERROR_NOT_READY)
+                break;
+            if (result == CUDA_SUCCESS)
+                settle(stream);
+            else
+                fail("cuEventQuery", result);
+        }
+        drop(stream);
+        changed = true;
+    }
+    return changed;
+}
+
+static bool look_at_all(void)
+{
+    bool changed = false;
+    struct gs_metered_stream **link = &meter.streams;
+    while (*link != NULL) {
+        struct gs_metered_stream *stream = *link;
+        changed = look(stream) || changed;
+        if (stream->gone && stream->first == NULL && stream->users == 0) {
+            *link = stream->next;
+            free(stream);
+        } else {
+            link = &stream->next;
+        }
+    }
+    return changed;
+}
+
+bool gs_meter_look(void)
+{
+    if (gs_meter_in_flight() == 0 || !gs_capture_forbid())
+        return false;
+    pthread_mutex_lock(&meter.lock);
+    bool changed = look_at_all();
+    pthread_mutex_unlock(&meter.lock);
+    gs_capture_allow();
+    return changed;
+}
+
+/* The helper's thread may ask also while others capture. */
+bool gs_meter_look_from_helper(void)
+{
+    if (gs_meter_in_flight() == 0)
+        return false;
+    pthread_mutex_lock(&meter.lock);
+    bool changed = look_at_all();
+    pthread_mutex_unlock(&meter.lock);
+    return changed;
+}
+
+unsigned gs_meter_in_flight(void)
+{
+    return __atomic_load_n(&meter.in_flight, __ATOMIC_RELAXED);
+}
+
+unsigned gs_meter_read(struct gpushare_meter meters[GPUSHARE_MAX_GPUS])
+{
+    pthread_mutex_lock(&meter.lock);
+    unsigned gpus = meter.gpu_count;
+    memcpy(meters, meter.gpus, gpus * sizeof(*meters));
+    pthread_mutex_unlock(&meter.lock);
+    return gpus;
+}
+
+void gs_meter_restart(void)
+{
+    pthread_mutex_lock(&meter.lock);
+    for (unsigned i = 0; i < meter.gpu_count; i++)
+        meter.gpus[i].busy_ns = meter.gpus[i].submissions = 0;
+    pthread_mutex_unlock(&meter.lock);
+}
+
+/* --- Streams --- */
+
+static unsigned gpu_of(CUdevice ordinal)
+{
+    struct gs_device *device = gs_device_of(ordinal);
+    if (device == NULL)
+        return GPUSHARE_MAX_GPUS;
+    unsigned i = 0;
+    while (i < meter.gpu_count && memcmp(meter.gpus[i].gpu, device->usage.gpu, sizeof(device->usage.gpu)) != 0)
+        i++;
+    if (i == meter.gpu_count)
+        memcpy(meter.gpus[meter.gpu_count++].gpu, device->usage.gpu, sizeof(device->usage.gpu));
+    return i;
+}
+
+/* NULL: it is none whose end we would notice. */
+static struct clock *clock_of(CUcontext context)
+{
+    for (struct clock *clock = meter.clocks; clock != NULL; clock = clock->next)
+        if (clock->context == context)
+            return clock;
+    CUcontext current = NULL, ignored;
+    CUdevice ordinal;
+    GS_REAL(cuCtxGetCurrent)(&current);
+    if (context == NULL || !gs_context_alive(context) ||
+        (current != context && GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS))
+        return NULL;
+    CUresult result = GS_REAL(cuCtxGetDevice)(&ordinal);
+    if (current != context)
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    unsigned gpu = result == CUDA_SUCCESS ? gpu_of(ordinal) : GPUSHARE_MAX_GPUS;
+    struct clock *clock = gpu < GPUSHARE_MAX_GPUS ? calloc(1, sizeof(*clock)) : NULL;
+    if (clock == NULL)
+        return NULL;
+    clock->context = context;
+    clock->gpu = gpu;
+    clock->counted_until = INT64_MIN;
+    clock->next = meter.clocks;
+    meter.clocks = clock;
+    return clock;
+}
+
+static bool takes_thread_stream(enum gs_stream_kind kind)
+{
+    return kind == GS_STREAM_PTSZ || kind == GS_STREAM_NONE_PTDS;
+}
+
+/* What its handle, context and thread are. A default stream is of the current context. */
+static struct gs_metered_stream name_of(CUstream handle, enum gs_stream_kind kind, CUcontext *context)
+{
+    struct gs_metered_stream name = {.handle = handle};
+    *context = NULL;
+    if (handle == NULL)
+        name.handle = takes_thread_stream(kind) ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    if (name.handle == CU_STREAM_PER_THREAD)
+        name.thread = gs_gate_thread;
+    if (name.handle == CU_STREAM_PER_THREAD || name.handle == CU_STREAM_LEGACY)
+        GS_REAL(cuCtxGetCurrent)(context);
+    return name;
+}
+
+static struct gs_metered_stream *find(CUstream handle, enum gs_stream_kind kind, bool make)
+{
+    CUcontext context;
+    struct gs_metered_stream name = name_of(handle, kind, &context);
+    for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
+        if (!stream->gone && stream->handle == name.handle && stream->thread == name.thread &&
+            (context == NULL || stream->clock->context == context))
+            return stream;
+    if (!make || (context == NULL && GS_REAL(cuStreamGetCtx)(handle, &context) != CUDA_SUCCESS))
+        return NULL;
+    name.clock = clock_of(context);
+    struct gs_metered_stream *stream = name.clock != NULL ? malloc(sizeof(*stream)) : NULL;
+    if (stream == NULL)
+        return NULL;
+    *stream = name;
+    stream->ended_ns = INT64_MIN;
+    stream->last = &stream->first;
+    stream->next = meter.streams;
+    meter.streams = stream;
+    return stream;
+}
+
+static CUresult record(CUevent event, const struct gs_submission *submission)
+{
+    return takes_thread_stream(submission->kind) ? GS_REAL(cuEventRecord_ptsz)(event, submission->stream)
+                                                 : GS_REAL(cuEventRecord)(event, submission->stream);
+}
+
+/* --- Around a submission --- */
+
+void gs_meter_begin(struct gs_submission *submission)
+{
+    /* A capture must not begin meanwhile: it could be ended by our looking at an event, or take one in. */
+    if (gs_meter_broken() || !gs_capture_forbid())
+        return;
+    __atomic_store_n(&meter.used, 1, __ATOMIC_RELAXED);
+    pthread_mutex_lock(&meter.lock);
+    struct gs_metered_stream *stream = find(submission->stream, submission->kind, true);
+    if (stream != NULL) {
+        look(stream);
+        submission->end = take_event(stream->clock);
+        if (submission->end != NULL && (stream->first == NULL || stream->late))
+            submission->begin = take_event(stream->clock);
+        if (!gs_meter_broken()) {
+            submission->measured = stream;
+            stream->users++;
+            stream->late = false;
+        }
+    }
+    pthread_mutex_unlock(&meter.lock);
+    /* Without our lock: with a full queue, this waits for the GPU. */
+    CUresult result = submission->begin != NULL ? record(submission->begin, submission) : CUDA_SUCCESS;
+    gs_capture_allow();
+    if (result != CUDA_SUCCESS)
+        fail("cuEventRecord", result);
+}
+
+void gs_meter_end(struct gs_submission *submission)
+{
+    struct gs_metered_stream *stream = submission->measured;
+    if (stream == NULL) {
+        gs_pace_give_back(submission);
+        return;
+    }
+    bool recorded = false;
+    if (!gs_meter_broken() && gs_capture_forbid()) {
+        CUresult result = record(submission->end, submission);
+        gs_capture_allow();
+        recorded = result == CUDA_SUCCESS;
+        if (!recorded)
+            fail("cuEventRecord", result);
+    }
+    struct submitted *submitted = recorded ? malloc(sizeof(*submitted)) : NULL;
+    pthread_mutex_lock(&meter.lock);
+    stream->users--;
+    if (submitted != NULL && stream->clock != NULL) {
+        *submitted = (struct submitted){.submission = *submission, .at_ns = gs_now_ns()};
+        *stream->last = submitted;
+        stream->last = &submitted->next;
+        __atomic_add_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);
+        meter.gpus[stream->clock->gpu].submissions++;
+    } else {
+        give_event(stream->clock, submission->begin);
+        give_event(stream->clock, submission->end);
+        gs_pace_give_back(submission);
+        stream->late = true;
+        free(submitted);
+    }
+    pthread_mutex_unlock(&meter.lock);
+}
+
+void gs_meter_order(CUstream handle, enum gs_stream_kind kind)
+{
+    if (!__atomic_load_n(&meter.used, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&meter.lock);
+    struct gs_metered_stream *stream = find(handle, kind, false);
+    if (stream != NULL)
+        stream->late = true;
+    pthread_mutex_unlock(&meter.lock);
+}
+
+/* --- Names --- */
+
+static void describe(uintptr_t work, char name[112])
+{
+    static const char *const kinds[GS_WORK_KINDS] = {
+        [GS_WORK_NONE] = "unknown", [GS_WORK_ORDER] = "unknown",     [GS_WORK_COPY] = "copy",
+        [GS_WORK_FILL] = "fill",    [GS_WORK_PREFETCH] = "prefetch", [GS_WORK_KERNEL] = "kernel",
+        [GS_WORK_OTHER] = "other",
+    };
+    const char *text = work < GS_WORK_KINDS ? kinds[work] : gs_work_is_graph(work) ? "graph" : NULL;
+    /* A kernel may be launched by either handle. */
+    if (text == NULL &&
+        (!gs_real_has(GS_FN_cuFuncGetName) || GS_REAL(cuFuncGetName)(&text, (CUfunction)work) != CUDA_SUCCESS ||
+         text == NULL) &&
+        (!gs_real_has(GS_FN_cuKernelGetName) || GS_REAL(cuKernelGetName)(&text, (CUkernel)work) != CUDA_SUCCESS ||
+         text == NULL))
+        text = "kernel";
+    snprintf(name, 112, "%s", text);
+}
+
+void gs_meter_running(char name[112], uint64_t *since)
+{
+    pthread_mutex_lock(&meter.lock);
+    look_at_all();
+    const struct submitted *oldest = NULL;
+    for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
+        if (stream->first != NULL && (oldest == NULL || stream->first->at_ns < oldest->at_ns))
+            oldest = stream->first;
+    if (oldest != NULL)
+        *since = oldest->at_ns;
+    describe(oldest != NULL ? oldest->submission.work : gs_gate_last_work(), name);
+    pthread_mutex_unlock(&meter.lock);
+}
+
+/* --- Ends --- */
+
+void gs_meter_forget_functions(void)
+{
+    /* Under the lock: nobody is asking for a name. */
+    pthread_mutex_lock(&meter.lock);
+    gs_gate_forget_functions();
+    for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
+        for (struct submitted *submitted = stream->first; submitted != NULL; submitted = submitted->next)
+            if (gs_work_is_function(submitted->submission.work))
+                submitted->submission.work = GS_WORK_KERNEL;
+    pthread_mutex_unlock(&meter.lock);
+}
+
+void gs_meter_stream_ends(CUstream handle)
+{
+    if (!__atomic_load_n(&meter.used, __ATOMIC_RELAXED))
+        return;
+    pthread_mutex_lock(&meter.lock);
+    for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
+        stream->gone = stream->gone || stream->handle == handle;
+    pthread_mutex_unlock(&meter.lock);
+}
+
+/* Its events go with it. */
+void gs_meter_context_ends(CUcontext context)
+{
+    gs_meter_forget_functions();
+    pthread_mutex_lock(&meter.lock);
+    struct clock **link = &meter.clocks;
+    while (*link != NULL && (*link)->context != context)
+        link = &(*link)->next;
+    struct clock *clock = *link;
+    if (clock != NULL) {
+        *link = clock->next;
+        for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next) {
+            if (stream->clock != clock)
+                continue;
+            stream->clock = NULL;
+            stream->gone = true;
+        }
+        look_at_all();
+        free(clock->spare);
+        free(clock);
+    }
+    pthread_mutex_unlock(&meter.lock);
+}
+
+void gs_meter_after_fork(void)
+{
+    pthread_mutex_init(&meter.lock, NULL);
+}

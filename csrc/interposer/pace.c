@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "pace.h"
+
+#include "client.h"
+
+#include <pthread.h>
+
+#define MILLISECOND INT64_C(1000000)
+#define SECOND INT64_C(1000000000)
+
+enum { ALL = 1000000 /* as a share, in ppm */, ESTIMATES = 1024 };
+
+/* What was not used of a share can be used later, for so long; what was had beyond it is paid back, from so long. */
+static const int64_t longest_credit = 50 * MILLISECOND;
+static const int64_t longest_debt = 10 * SECOND;
+/* A copy that keeps a bus busy for a few milliseconds. */
+static const size_t largest_piece = (size_t)64 << 20;
+
+static struct {
+    pthread_mutex_t lock;
+    struct gpushare_pace told;
+    unsigned in_flight, unknown; /* submissions; those of them without an estimate */
+    uint64_t in_flight_ns;       /* the others' estimates */
+    uint64_t admitted_at;        /* when the last one went in */
+    int64_t credit_ns;           /* of the share; less than 0: a debt */
+    uint64_t credit_at;
+    struct {
+        uintptr_t work;
+        uint64_t mean_ns;
+    } estimates[ESTIMATES];
+} pace = {.lock = PTHREAD_MUTEX_INITIALIZER, .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
+
+/* Read without the lock: a copy is cut or not. */
+static int bounded;
+
+static bool active_locked(void)
+{
+    return pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL || pace.told.meter != 0;
+}
+
+void gs_pace_set(const struct gpushare_pace *told)
+{
+    static const struct gpushare_pace nothing = {.inflight_ns = UINT64_MAX, .share_ppm = ALL};
+    pthread_mutex_lock(&pace.lock);
+    bool shared = pace.told.share_ppm < ALL;
+    pace.told = told != NULL ? *told : nothing;
+    if (!shared) {
+        pace.credit_ns = 0;
+        pace.credit_at = gs_now_ns();
+    }
+    __atomic_store_n(&bounded, pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&pace.lock);
+}
+
+bool gs_pace_active(void)
+{
+    pthread_mutex_lock(&pace.lock);
+    bool active = active_locked();
+    pthread_mutex_unlock(&pace.lock);
+    return active;
+}
+
+bool gs_pace_metered(void)
+{
+    pthread_mutex_lock(&pace.lock);
+    bool metered = pace.told.meter != 0;
+    pthread_mutex_unlock(&pace.lock);
+    return metered;
+}
+
+size_t gs_pace_piece(size_t bytes)
+{
+    bool cut = bytes > largest_piece && __atomic_load_n(&bounded, __ATOMIC_RELAXED);
+    return __builtin_expect(cut, 0) ? largest_piece : bytes;
+}
+
+static unsigned bucket_of(uintptr_t work)
+{
+    return (unsigned)(((uint64_t)work * UINT64_C(0x9E3779B97F4A7C15)) >> 54) % ESTIMATES;
+}
+
+void gs_pace_learn(uintptr_t work, uint64_t duration_ns)
+{
+    unsigned bucket = bucket_of(work);
+    pthread_mutex_lock(&pace.lock);
+    if (pace.estimates[bucket].work == work) {
+        int64_t off = (int64_t)(duration_ns - pace.estimates[bucket].mean_ns);
+        pace.estimates[bucket].mean_ns += (uint64_t)(off / 4);
+    } else {
+        pace.estimates[bucket].work = work;
+        pace.estimates[bucket].mean_ns = duration_ns;
+    }
+    pthread_mutex_unlock(&pace.lock);
+}
+
+void gs_pace_charge(uint64_t busy_ns)
+{
+    pthread_mutex_lock(&pace.lock);
+    pace.credit_ns -= (int64_t)busy_ns;
+    if (pace.credit_ns < -longest_debt)
+        pace.credit_ns = -longest_debt;
+    pthread_mutex_unlock(&pace.lock);
+}
+
+static void fill_bucket(uint64_t now)
+{
+    double share = (double)pace.told.share_ppm / ALL;
+    int64_t most = (int64_t)((double)longest_credit * share);
+    pace.credit_ns += (int64_t)((double)(now - pace.credit_at) * share);
+    if (pace.credit_ns > most)
+        pace.credit_ns = most;
+    pace.credit_at = now;
+}
+
+/* Nanoseconds until the share allows what is in flight and one more; 0: it does. */
+static uint64_t until_share_allows(void)
+{
+    int64_t left = pace.credit_ns - (int64_t)pace.in_flight_ns;
+    if (pace.told.share_ppm >= ALL || left >= 0)
+        return 0;
+    double wait = (double)-left * ALL / (pace.told.share_ppm != 0 ? pace.told.share_ppm : 1);
+    return wait < (double)SECOND ? (uint64_t)wait + 1 : (uint64_t)SECOND;
+}
+
+/* What is in flight leaves room for the submission, if it is all known how long that takes. */
+static bool has_room(const struct gs_submission *submission)
+{
+    uint64_t bound = pace.told.inflight_ns;
+    if (bound == 0)
+        return false;
+    if (pace.in_flight == 0 || (bound == UINT64_MAX && pace.told.share_ppm >= ALL))
+        return true;
+    if (pace.unknown != 0)
+        return false;
+    return bound == UINT64_MAX || (submission->estimated && submission->estimate_ns <= bound &&
+                                   pace.in_flight_ns <= bound - submission->estimate_ns);
+}
+
+bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience)
+{
+    unsigned bucket = bucket_of(submission->work);
+    pthread_mutex_lock(&pace.lock);
+    uint64_t now = gs_now_ns();
+    fill_bucket(now);
+    submission->estimated = pace.estimates[bucket].work == submission->work;
+    submission->estimate_ns = submission->estimated ? pace.estimates[bucket].mean_ns : 0;
+    uint64_t waits_since = since > pace.admitted_at ? since : pace.admitted_at;
+    bool stalled = now - waits_since >= pace.told.stall_ns;
+    *patience = 0;
+    /* Without measuring there is nothing to bound it by. But a pause needs no measure. */
+    if (!gs_meter_broken())
+        *patience = until_share_allows();
+    if (*patience == 0 && !stalled && (gs_meter_broken() ? pace.told.inflight_ns == 0 : !has_room(submission)))
+        *patience = pace.told.stall_ns - (now - waits_since);
+    if (*patience == 0) {
+        submission->admitted = true;
+        pace.admitted_at = now;
+        pace.in_flight++;
+        pace.unknown += !submission->estimated;
+        pace.in_flight_ns += submission->estimate_ns;
+    }
+    pthread_mutex_unlock(&pace.lock);
+    return submission->admitted;
+}
+
+void gs_pace_give_back(struct gs_submission *submission)
+{
+    pthread_mutex_lock(&pace.lock);
+    pace.in_flight--;
+    pace.unknown -= !submission->estimated;
+    pace.in_flight_ns -= submission->estimate_ns;
+    pthread_mutex_unlock(&pace.lock);
+    submission->admitted = false;
+}
+
+void gs_pace_after_fork(void)
+{
+    pthread_mutex_init(&pace.lock, NULL);
+}
