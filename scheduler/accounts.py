@@ -18,6 +18,7 @@ move.
 from __future__ import annotations
 
 from .events import Decision, Device, Grow, Growth, ReadDevice, Usage
+from .gpu_time import GpuTime
 from .state import Client, Gpu, Group, Holding, Share, Wait
 
 MIB = 1 << 20
@@ -48,11 +49,12 @@ class Accounts:
 
     Parameters
     ----------
-    reserve, bandwidth, fresh
+    reserve, bandwidth, fresh, window
         As the core's.
     """
 
-    def __init__(self, reserve: int | None, bandwidth: float, fresh: float) -> None:
+    def __init__(self, reserve: int | None, bandwidth: float, fresh: float, window: float) -> None:
+        self.times = GpuTime(window)
         self.reserve = reserve
         self.bandwidth = bandwidth
         self.fresh = fresh
@@ -105,11 +107,19 @@ class Accounts:
                 f"but this kernel is limited to {_gib(cap)}"
             )
             return "cap", False, text
-        limit = group.wishes.limit
-        if limit and more > 0 and share.promised + more > limit:
+        most = group.wishes.memory
+        if most and more > 0 and share.promised + more > most:
             text = (
                 f"{_gib(more)} more would make {_gib(share.promised + more)}, but this kernel was "
-                f"limited to {_gib(limit)} on each GPU (`%gpushare limit off` lifts that)"
+                f"limited to {_gib(most)} on each GPU (`%gpushare memory off` lifts that)"
+            )
+            return "cap", False, text
+        room = self.times.memory_room(group, gpu) if more > 0 else None
+        if room is not None and more > room.bytes:
+            kind, _, name = room.whose.partition(":")
+            text = (
+                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the {kind} "
+                f"{name} may have on each GPU"
             )
             return "cap", False, text
         backed = self._backed(gpu) - fixed
@@ -157,6 +167,8 @@ class Accounts:
             share = group.shares.get(uuid)
             if share is None:
                 share = group.shares[uuid] = gpu.shares[group.id] = Share(group, gpu)
+                if group.lease is not None:
+                    gpu.holders[group.id] = group
             holding = client.holdings[uuid] = Holding(client, share)
             share.holdings[client.number] = holding
         return holding

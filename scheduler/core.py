@@ -48,16 +48,23 @@ Wishes
 People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
 costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
 
-- *Background*: it ranks as if it had come ``background_delay`` later; of a kind, its memory goes first; as a holder,
-  its quantum, and so its residency, is at most ``background_quantum`` for those who are not in the background.
+- *Background* and *interactive*: what the group counts as, whatever it does (``classes.py``).
 - *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
   it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
   next lease. So is one that waits and is not all in: else each would wait for what the other holds.
 - *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
   memory may leave at once, kept or not.
-- *Limit*: growth beyond it is refused.
+- *Memory*: growth beyond it is refused.
+- *Request*, *limit*, *weight*: ``gpu_time.py``. Who has had its limit is granted nothing until the window has moved on;
+  its waits are passed over like those of one that is frozen.
 - *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
   nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.
+
+Policies
+--------
+The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and says how fast holders may submit
+(``Pace``). What it says is kept until something happens that may change it: a lease, a burst, a class, a cell, a focus
+or a meter on that GPU. A policy that raises is replaced (``policies/guard.py``).
 
 Filling
 -------
@@ -86,8 +93,9 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any, cast
 
-from . import reasons, snapshot, wishes
+from . import policies, reasons, snapshot, wishes
 from .accounts import LARGEST, MIB, ProtocolViolation, growth
+from .classes import Classes
 from .events import (
     ALL,
     Adjust,
@@ -98,23 +106,28 @@ from .events import (
     CancelWaits,
     Cause,
     Cell,
+    Class,
     Configure,
     Contended,
     Decision,
     Detach,
     Device,
     EndBurst,
+    Entitle,
     Event,
     Evict,
     Evicted,
+    Focus,
     Grant,
     Grow,
     Grown,
     Growth,
     HostMemory,
     Log,
+    Meter,
     Moving,
     Notice,
+    Pace,
     Quantum,
     Release,
     Released,
@@ -123,15 +136,22 @@ from .events import (
     Restored,
     Revoke,
     Room,
+    Stuck,
     Tick,
     UsageChanged,
 )
 from .plan import Plan, Planner
-from .policies import POLICIES, Policy
+from .policies import FREE, Speed
+from .policies.guard import Guard
+from .predictor import Predictor
 from .state import Client, Gpu, Group, Holding, Share, Wait, Wishes
 from .stock import Keeper
 
 LONGEST_QUANTUM = 3600.0
+#: Seconds of GPU time that no client reaches.
+LONGEST_METER = 1e9
+#: A policy that wants to be asked again at once is asked after so many seconds.
+SOONEST = 0.001
 #: Bursts that end for these causes are over; others may go on any moment.
 _OVER: frozenset[Cause] = frozenset({"cell", "idle", "release", "exit"})
 
@@ -157,10 +177,12 @@ class Core(Planner):
         Seconds for which a reading of a GPU's memory is good for a decision.
     margin
         Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
-    background_delay
-        Seconds by which one in the background counts as later than it came.
     background_quantum
-        Seconds after which a holder in the background makes way for one that is not.
+        Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
+    interactive_burst, interactive_pause
+        Seconds: ``classes.Classes``.
+    window
+        Seconds over which shares of the GPU's time hold.
     keep_patience
         Seconds for which one has to wait for memory that people keep.
     exclusive_limit
@@ -172,7 +194,7 @@ class Core(Planner):
         *,
         quantum: Quantum = "auto",
         anti_thrash: AntiThrash = "auto",
-        policy: str = "fcfs",
+        policy: str = "burst",
         reserve: int | None = None,
         debounce: float = 0.010,
         residency_factor: float = 10.0,
@@ -181,15 +203,14 @@ class Core(Planner):
         bandwidth: float = 10e9,
         fresh: float = 0.001,
         margin: int = 64 * MIB,
-        background_delay: float = 30.0,
         background_quantum: float = 2.0,
+        interactive_burst: float = 2.0,
+        interactive_pause: float = 2.0,
+        window: float = 10.0,
         keep_patience: float = 300.0,
         exclusive_limit: float = 600.0,
     ) -> None:
-        if policy not in POLICIES:
-            raise ValueError(f"policy must be one of {', '.join(sorted(POLICIES))}, not {policy!r}")
-        super().__init__(reserve, bandwidth, fresh)
-        self.policy: Policy = POLICIES[policy]()
+        super().__init__(reserve, bandwidth, fresh, window)
         self.quantum: Quantum = _valid_quantum(quantum)
         self.anti_thrash: AntiThrash = _valid_anti_thrash(anti_thrash)
         self.debounce = debounce
@@ -197,7 +218,9 @@ class Core(Planner):
         self.shortest_quantum = shortest_quantum
         self.longest_quantum = longest_quantum
         self.margin = margin
-        self.background_delay, self.background_quantum = background_delay, background_quantum
+        self.background_quantum = background_quantum
+        #: No policy leaves a holder alone for longer.
+        self.longest_turn = LONGEST_QUANTUM
         self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
         #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
         #: often, and can be handed back.
@@ -210,9 +233,18 @@ class Core(Planner):
         self.leased: dict[str, Group] = {}
         self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
+        self.policy = Guard(policies.make(policy, self), self)
+        #: What the queue was sorted by.
+        self._sorted_by: tuple[int, int] = self.policy.version
+        self._classes = Classes(interactive_burst, interactive_pause)
+        self._predictor = Predictor()
+        #: The group in front of each user.
+        self._focus: dict[str, str] = {}
         self._keeper = Keeper(self)
         self._wishes = wishes.Memory()
         self._touched: dict[str, Group] = {}
+        #: GPUs of which the paces may have changed.
+        self._repace: dict[str, Gpu] = {}
         self._new_waits: list[Wait] = []
         self._evictions: dict[int, tuple[Holding, int]] = {}
         self._serial = 0
@@ -223,6 +255,8 @@ class Core(Planner):
             Detach: self._on_detach,
             Request: self._on_request,
             Burst: self._on_burst,
+            Meter: self._on_meter,
+            Stuck: self._on_stuck,
             Released: self._on_released,
             Grow: self._on_grow,
             UsageChanged: self._on_usage,
@@ -234,6 +268,8 @@ class Core(Planner):
             Release: self._on_release,
             Rename: self._on_rename,
             Adjust: self._on_adjust,
+            Entitle: self._on_entitle,
+            Focus: self._on_focus,
             Configure: self._on_configure,
             Device: self._on_device,
             HostMemory: self._on_host_memory,
@@ -308,10 +344,12 @@ class Core(Planner):
         group = self.groups.get(event.group)
         if group is None:
             self._numbers += 1
-            group = Group(event.group, event.name, self._numbers, since=self._now)
+            group = Group(event.group, event.name, self._numbers, event.user, since=self._now)
             group.idle_since = self._now
             group.wishes = self._wishes.recall(group.id)
             self.groups[group.id] = group
+            group.classed = self.class_of(group)
+            self.times.of(group)
             self._log("join", group, pid=event.pid)
         client = Client(
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
@@ -365,7 +403,7 @@ class Core(Planner):
         for wait in [w for w in self.queue if w.grow and w.grow.client == client.number]:
             self._dequeue(wait)
         client.wants = False
-        client.contended = 0
+        client.contended = client.beside = 0
         if group.wait is not None and not any(c.wants for c in group.clients.values()):
             self._dequeue(group.wait)
         for holding in client.holdings.values():
@@ -386,6 +424,9 @@ class Core(Planner):
             for uuid in group.shares:
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
+            self.times.forget(group)
+            self._classes.forget(group.id)
+            self._predictor.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
             self._log("leave", group)
             return
@@ -393,6 +434,7 @@ class Core(Planner):
             if self.gpus[uuid].filling is group.shares[uuid]:
                 self.gpus[uuid].filling = None
             del group.shares[uuid], self.gpus[uuid].shares[group.id]
+            self.gpus[uuid].holders.pop(group.id, None)
         self._touch(group)
 
     # --- Leases -----------------------------------------------------------------------------------
@@ -428,8 +470,40 @@ class Core(Planner):
             client.restoring.clear()
             if not group.busy:
                 group.ended_at = self._now if event.cause in _OVER else None
+                self._end_burst(group)
         self._log("burst", group, phase=event.phase, cause=event.cause)
         self._touch(group)
+
+    def _end_burst(self, group: Group) -> None:
+        """The burst is over: from its length, the next one's is guessed."""
+        length = self._burst_so_far(group)
+        if length > 0:
+            self._predictor.burst(group.id, length)
+        group.burst_before, group.counted_burst = 0.0, group.ran_before
+
+    def _on_meter(self, event: Meter) -> None:
+        client = self._client(event.client)
+        if event.gpu not in self.gpus:
+            raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
+        if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
+            raise ProtocolViolation(client.number, "states GPU time that cannot be")
+        group = client.group
+        at = min(event.at, self._now)
+        seconds, _ = self.times.meter(
+            group, event.gpu, client.number, event.busy, at, event.submissions
+        )
+        if seconds > 0:
+            self._classes.ran(group, seconds, self._now)
+        self._touch(group)
+
+    def _on_stuck(self, event: Stuck) -> None:
+        client = self._client(event.client)
+        group = client.group
+        if client.lease is None or client.lease != event.lease or not group.yielding:
+            return
+        if group.stuck is None or group.stuck[0] != event.kernel:
+            self._log("stuck", group, kernel=event.kernel, since=event.since)
+        group.stuck = event.kernel, event.since
 
     def _on_released(self, event: Released) -> None:
         client = self._client(event.client)
@@ -447,6 +521,7 @@ class Core(Planner):
         self._set_busy(client, False)
         client.lease = None
         client.restoring.clear()
+        client.pace = FREE
         del group.granted[client.number]
         self._touch(group)
         if group.granted:
@@ -465,8 +540,14 @@ class Core(Planner):
             for holding in share.holdings.values():
                 holding.room = holding.promised
         group.yielding = group.floating = group.stalled = False
+        group.stuck = None
         group.idle_since = self._now
+        if cause in _OVER:
+            self._end_burst(group)
+        group.burst_before, group.counted_burst = self._burst_so_far(group), group.ran_before
         del self.leased[group.id]
+        for share in group.shares.values():
+            del share.gpu.holders[group.id]
         self._charge(group)
         self._log("release", group, cause=cause, ran=group.ran_before)
         for other in group.clients.values():
@@ -615,7 +696,9 @@ class Core(Planner):
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
             if any(
-                not w.frozen for w in self.queue if w.group is not group and gpu in self._gpus_of(w)
+                self.counts(w)
+                for w in self.queue
+                if w.group is not group and gpu in self._gpus_of(w)
             ):
                 extra = 0
             leased = client.lease is not None or not more
@@ -669,7 +752,7 @@ class Core(Planner):
         if more > gpu.free:
             return False
         for wait in self.queue:
-            if wait.group is not group and not wait.frozen and gpu in self._gpus_of(wait):
+            if wait.group is not group and self.counts(wait) and gpu in self._gpus_of(wait):
                 barrier = self._leases if wait.barrier is None else wait.barrier
                 return group.turn <= barrier or self._leaves_room(wait, gpu, group, more)
         return True
@@ -685,11 +768,19 @@ class Core(Planner):
             if event.msg_id in group.ended_cells or event.msg_id in group.cells:
                 return
             group.cells[event.msg_id] = event.at
+            # What ran before was before this cell.
+            self._count_time(group)
+            self._classes.begin_cell(group, self._now)
             self._log("cell", group, phase="begin", msg_id=event.msg_id)
+            self._touch(group)
             return
         if event.msg_id in group.ended_cells:
             return
+        if not group.metered:
+            self._count_time(group)
         group.cells.pop(event.msg_id, None)
+        self._classes.end_cell(group, self._now)
+        self._touch(group)
         group.ended_cells.append(event.msg_id)
         self._log("cell", group, phase="end", msg_id=event.msg_id)
         if not group.cells and event.at >= group.exclusive_at:
@@ -697,7 +788,6 @@ class Core(Planner):
         if not group.cells and not group.busy and group.ended_at is None:
             # It went quiet first: now it is over.
             group.ended_at = self._now
-            self._touch(group)
         # The kernel says Burst(end) itself. For the server, a burst ends with the last cell that is open.
         if not event.from_kernel and not group.cells:
             for client in group.granted.values():
@@ -759,16 +849,29 @@ class Core(Planner):
         group.wishes = after
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self._now
-        if after.priority != before.priority:
-            for wait in [w for w in self.queue if w.group is group]:
-                self.queue.remove(wait)
-                wait.delay = self._delay(group)
-                insort(self.queue, wait, key=self.policy.queue_rank)
+        self.times.of(group)
+        self._touch(group)
         if after.frozen:
             self._revoke(group)
 
-    def _delay(self, group: Group) -> float:
-        return self.background_delay if group.wishes.priority == "background" else 0.0
+    def _on_entitle(self, event: Entitle) -> None:
+        wishes.check(event)
+        self.times.entitle(event.whose, event.entitlement, event.members)
+        self._repace.update(self.gpus)
+        self._out.append(
+            Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
+                                "members": list(event.members)})
+        )  # fmt: skip
+
+    def _on_focus(self, event: Focus) -> None:
+        before = self._focus.pop(event.user, "")
+        if event.group:
+            self._focus[event.user] = event.group
+        for group_id in {before: None, event.group: None} if before != event.group else ():
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._rank_anew(group)
+                self._touch(group)
 
     def _end_exclusive(self, group: Group) -> None:
         if group.wishes.exclusive:
@@ -780,8 +883,12 @@ class Core(Planner):
         mode = self.anti_thrash
         if event.anti_thrash is not None:
             mode = _valid_anti_thrash(event.anti_thrash)
+        if event.policy is not None and event.policy != self.policy.name:
+            self.policy = Guard(policies.make(event.policy, self), self)
+            self._sort()
         self.quantum, self.anti_thrash = quantum, mode
-        self._out.append(Log("settings", "", {"quantum": quantum, "anti_thrash": mode}))
+        self._repace.update(self.gpus)
+        self._out.append(Log("settings", "", snapshot.settings(self)))
 
     def _on_notice(self, event: Notice) -> None:
         self.notices.append((self._now, event))
@@ -793,10 +900,145 @@ class Core(Planner):
     def _on_tick(self, event: Tick) -> None:
         pass
 
+    # --- What policies look at --------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time of the event that is handled, seconds."""
+        return self._now
+
+    def class_of(self, group: Group) -> Class:
+        """Return what a group counts as."""
+        return self._classes.of(group)
+
+    def expected(self, group: Group) -> float:
+        """Return for how many seconds of GPU time its burst is expected to go on."""
+        return self._predictor.expected(group.id, self._burst_so_far(group))
+
+    def _burst_so_far(self, group: Group) -> float:
+        running = self._now - group.ran_since if group.busy else 0.0
+        return group.burst_before + group.ran_before - group.counted_burst + running
+
+    def focused(self, group: Group) -> bool:
+        """Whether it is in front of its user."""
+        return self._focus.get(group.user) == group.id
+
+    def limited_by(self, group: Group, now: float) -> str | None:
+        """Return whose limit a group has had."""
+        found = (self.times.limited_by(group, uuid, now) for uuid in group.shares)
+        return next((whose for whose in found if whose is not None), None)
+
+    # --- Classes, ranks and paces -----------------------------------------------------------------
+
+    def _count_time(self, group: Group) -> None:
+        """Count what a burst had of the GPU so far, unless its clients say."""
+        if not group.busy:
+            return
+        since = max(group.ran_since, group.counted_until)
+        group.counted_until = self._now
+        if group.metered or self._now <= since:
+            return
+        for uuid in group.shares:
+            self.times.add(group, uuid, self._now - since, self._now)
+        self._classes.ran(group, self._now - since, self._now)
+
+    def _classify(self) -> None:
+        """See what has become of those that something happened to, and of those that go on."""
+        for group in self.leased.values():
+            if group.busy and not group.metered:
+                at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
+                if at is not None and at <= self._now:
+                    self._count_time(group)
+                    self._touch(group)
+                elif at is not None:
+                    self._at(at)
+        for group in self._touched.values():
+            for uuid in group.shares:
+                self._repace[uuid] = self.gpus[uuid]
+            found = self.class_of(group)
+            if found != group.classed:
+                group.classed = found
+                self._rank_anew(group)
+
+    def _rank(self, wait: Wait) -> None:
+        parts, rank = self.policy.rank(wait)
+        retry = -1.0 if wait.front else 0.0
+        wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
+        first = wait.group.makes_way_for
+        # Else it would take back at once what was taken from it.
+        if wait.grow is None and first is not None and first.rank > wait.rank and first.queued:
+            wait.parts, wait.rank = first.parts, first.rank
+
+    def _rank_anew(self, group: Group) -> None:
+        """Its place in the queue may be another."""
+        for wait in [w for w in self.queue if w.group is group]:
+            self.queue.remove(wait)
+            self._rank(wait)
+            insort(self.queue, wait, key=_place)
+
+    def _sort(self) -> None:
+        for wait in sorted(self.queue, key=lambda w: w.group.makes_way_for is not None):
+            self._rank(wait)
+        self.queue.sort(key=_place)
+        self._sorted_by = self.policy.version
+
+    def _pace(self) -> None:
+        """Say to the holders, where it changed, how fast they may submit."""
+        asked = self._repace
+        for gpu in self.gpus.values():
+            if gpu.pace_at is not None and gpu.pace_at <= self._now:
+                asked[gpu.uuid] = gpu
+        changed: dict[str, Group] = {}
+        for gpu in asked.values():
+            before, gpu.paces = gpu.paces, self.policy.paces(gpu)
+            gpu.pace_at = self.policy.pace_again(gpu)
+            if gpu.pace_at is not None and gpu.pace_at <= self._now:
+                gpu.pace_at = self._now + SOONEST
+            for group in gpu.holders.values():
+                speed = gpu.paces.get(group.id, FREE)
+                fresh = any(c.pace is FREE for c in group.granted.values())
+                if speed != before.get(group.id, FREE) or (fresh and speed != FREE):
+                    changed[group.id] = group
+        asked.clear()
+        for gpu in self.gpus.values():
+            if gpu.pace_at is not None:
+                self._at(gpu.pace_at)
+        for group in changed.values():
+            metered = False
+            for client in group.granted.values():
+                speed = _strictest(
+                    [g.share.gpu.paces.get(group.id, FREE) for g in client.holdings.values()]
+                )
+                metered = metered or speed.meter
+                if speed != client.pace:
+                    client.pace = speed
+                    self._out.append(
+                        Pace(client.number, speed.inflight, speed.stall, speed.share, speed.meter)
+                    )
+            if metered != group.metered:
+                self._count_time(group)
+                group.metered = metered
+
+    def _tell_failure(self) -> None:
+        failure, self.policy.failure = self.policy.failure, None
+        if failure is not None:
+            name, error = failure
+            self._on_notice(
+                Notice(
+                    "",
+                    "policy_failed",
+                    {"policy": name, "error": error, "instead": self.policy.name},
+                )
+            )
+
     # --- Deciding ---------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         self._deadline = None
+        self._classify()
+        if self.policy.version != self._sorted_by:
+            self._sort()
+            self._repace.update(self.gpus)
         for gpu in self.gpus.values():
             if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
                 parked, gpu.parked = gpu.parked, []
@@ -813,6 +1055,10 @@ class Core(Planner):
         short += starved
         for gpu in self.gpus.values():
             self._watch(gpu, gpu in short)
+        self._classify()
+        self._pace()
+        if self.policy.failure is not None:
+            self._tell_failure()
         said, again = self._keeper.decide(self._now)
         self._out += said
         if again is not None:
@@ -837,6 +1083,8 @@ class Core(Planner):
                 continue
             if wait.not_before > self._now:
                 self._at(wait.not_before)
+                continue
+            if self.times.active and self._is_limited(wait):
                 continue
             ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
             if self._fits(wait):
@@ -863,6 +1111,19 @@ class Core(Planner):
                 self._admit(wait, False, filling=True)
                 return True
         return False
+
+    def _is_limited(self, wait: Wait) -> bool:
+        """Whether its group has had its limit of the GPU's time."""
+        wait.limited_until = 0.0
+        if wait.grow is None:
+            for uuid in wait.group.shares:
+                until = self.times.throttled_until(wait.group, uuid, self._now)
+                if until is not None and until > self._now:
+                    wait.limited_until = max(wait.limited_until, until)
+        if wait.limited_until == 0.0:
+            return False
+        self._at(wait.limited_until)
+        return True
 
     def _let_grow(self, wait: Wait) -> None:
         """Make room for one that gave its lease up to grow within its turn: from those that do not run either.
@@ -986,20 +1247,19 @@ class Core(Planner):
 
     def _enqueue(self, group: Group, grow: Grow | None = None, front: bool = False) -> Wait:
         self._numbers += 1
-        since, number = self._now, self._numbers
-        first = next((w for w in self.queue if not w.frozen), None) if front else None
-        if first is not None:
-            since, number = min(since, first.since - 1e-9), first.number - 1
-        wait = Wait(group, number, since, grow, 0.0 if front else self._delay(group))
+        wait = Wait(group, self._numbers, self._now, grow, front)
         if grow is None and group.place is not None:
-            wait = Wait(group, group.place.number, group.place.since, None, self._delay(group))
+            wait = Wait(group, group.place.number, group.place.since)
             wait.not_before, group.place = group.place.not_before, None
-        insort(self.queue, wait, key=self.policy.queue_rank)
+        wait.queued = True
+        self._rank(wait)
+        insort(self.queue, wait, key=_place)
         self._new_waits.append(wait)
         return wait
 
     def _dequeue(self, wait: Wait) -> None:
         self.queue.remove(wait)
+        wait.queued = False
         if not wait.logged:
             self._new_waits.remove(wait)
         if wait.group.wait is wait:
@@ -1049,8 +1309,10 @@ class Core(Planner):
         group.intact = True
         group.spent = False
         group.makes_way_for = None
-        group.ran_before = 0.0
+        group.ran_before = group.counted_burst = 0.0
         self.leased[group.id] = group
+        for share in group.shares.values():
+            share.gpu.holders[group.id] = group
         self._charge(group)
 
     def _grant_waiting(self, group: Group) -> None:
@@ -1217,20 +1479,22 @@ class Core(Planner):
                 group.ran_since = self._now
             group.busy += 1
         else:
+            if group.busy == 1:
+                self._count_time(group)
             group.busy -= 1
             if not group.busy:
                 group.ran_before += self._now - group.ran_since
 
-    def _tell(self, client: Client, waiting: int) -> None:
-        if client.contended != waiting:
-            client.contended = waiting
-            self._out.append(Contended(client.number, waiting))
+    def _tell(self, client: Client, waiting: int, beside: int = 0) -> None:
+        if client.contended != waiting or bool(client.beside) != bool(beside):
+            client.contended, client.beside = waiting, beside
+            self._out.append(Contended(client.number, waiting, beside))
 
     def _tell_contended(self) -> None:
         """Say to the holders, where it changed, how many other groups wait for their GPUs."""
         waiting: dict[str, set[str]] = {}
         for wait in self.queue:
-            if wait.logged and not wait.frozen:
+            if wait.logged and self.counts(wait):
                 for uuid in self.uuids(wait):
                     waiting.setdefault(uuid, set()).add(wait.group.id)
         for group in self.leased.values():
@@ -1240,9 +1504,10 @@ class Core(Planner):
             others.discard(group.id)
             if group.exclusive:
                 others.clear()  # nobody is to go quiet for them
+            beside = max((len(self.gpus[uuid].holders) for uuid in group.shares), default=1) - 1
             for client in group.clients.values():
-                if client.contended != len(others):
-                    self._tell(client, len(others))
+                if client.contended != len(others) or bool(client.beside) != bool(beside):
+                    self._tell(client, len(others), beside)
 
     def _touch(self, group: Group) -> None:
         self._touched[group.id] = group
@@ -1272,6 +1537,24 @@ class Core(Planner):
             self._new_waits.remove(wait)
             wait.logged = True
             self._log("wait", wait.group, reason=explainer.reason(wait))
+
+
+def _place(wait: Wait) -> tuple[tuple[float, ...], int]:
+    return wait.rank, wait.number
+
+
+def _strictest(speeds: list[Speed]) -> Speed:
+    """Return what keeps within each of them."""
+    bounds = [s for s in speeds if s != FREE]
+    if len(bounds) < 2:
+        return bounds[0] if bounds else FREE
+    bounded = [s for s in bounds if s.inflight is not None]
+    return Speed(
+        min((cast("float", s.inflight) for s in bounded), default=None),
+        max((s.stall for s in bounded), default=FREE.stall),
+        min(s.share for s in bounds),
+        any(s.meter for s in bounds),
+    )
 
 
 def _valid_quantum(quantum: object) -> Quantum:

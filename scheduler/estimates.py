@@ -221,8 +221,8 @@ class Forecast:
     def estimates(self, core: Core, now: float) -> dict[str, Estimate]:
         """Return what can be said about those that wait, by group."""
         self.due = False
-        if core.quantum != self._quantum:
-            self._quantum = core.quantum
+        if (core.quantum, core.policy.name) != self._quantum:
+            self._quantum = core.quantum, core.policy.name
             self._expected.clear()
         intervals = [one.interval() for one in self._residuals]
         found: dict[str, Estimate] = {}
@@ -245,7 +245,7 @@ class Forecast:
         rooms: dict[str, Room] = {}
         found: list[tuple[Wait, Time, int]] = []
         for wait in core.queue:
-            if wait.frozen:
+            if not core.counts(wait):
                 continue
             on = []
             for uuid in core.uuids(wait):
@@ -269,7 +269,7 @@ class Forecast:
     def _serve(self, core: Core, wait: Wait, rooms: list[Room], now: float) -> Time | None:
         """Return when one that waits is served; None if it cannot be said."""
         group = wait.group
-        alone = core.anti_thrash == "on" and wait.grow is None
+        alone = core.one_at_a_time and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
         needs = []
         for room in rooms:
@@ -353,7 +353,7 @@ class Forecast:
         """Return how long a group will use the GPU once it is served."""
         found = self._expected.get(group.id)
         if found is None:
-            last = core.quantum_of(group) + core.move_cost(group)
+            last = core.quantum_of(group) + core.footprint_cost(group)
             found = self._expected[group.id] = self._left(group, 0.0, last)
         return found
 

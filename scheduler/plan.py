@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .accounts import Accounts, growth
-from .events import AntiThrash, Quantum
-from .policies import Policy
+from .events import AntiThrash, Class, Quantum
+from .policies.guard import Guard
 from .state import Gpu, Group, Share, Wait
 
 #: Kinds of victims, in the order in which they lose memory.
@@ -40,13 +40,14 @@ class Plan:
 class Planner(Accounts):
     """Finds out what stands between one that waits and its grant."""
 
-    policy: Policy
+    policy: Guard
     quantum: Quantum
     anti_thrash: AntiThrash
     debounce: float
     residency_factor: float
     shortest_quantum: float
     longest_quantum: float
+    longest_turn: float
     margin: int
     background_quantum: float
     keep_patience: float
@@ -60,7 +61,7 @@ class Planner(Accounts):
             need = self.need(wait, gpu)
             return need <= 0 or need <= gpu.free - gpu.owed
         group = wait.group
-        if self.anti_thrash == "on" and self._others_leased(group):
+        if self.one_at_a_time and self._others_leased(group):
             return False
         for share in group.shares.values():
             need = share.need
@@ -89,7 +90,7 @@ class Planner(Accounts):
             if wait.grow is None and self.keeps(group, head):
                 continue  # it takes no room, and the head cannot have its memory yet
             if wait.grow is None and (
-                self.anti_thrash == "on" or any(s.evicting for s in group.shares.values())
+                self.one_at_a_time or any(s.evicting for s in group.shares.values())
             ):
                 return False
             for gpu in self._gpus_of(head):
@@ -126,6 +127,27 @@ class Planner(Accounts):
             return share.missing if group.filling is wait else share.need
         more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
         return fixed + (more if group.lease is not None and not group.floating else 0)
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether one lease excludes another on a GPU even where both fit."""
+        return self.anti_thrash == "on" or self.policy.serialises
+
+    def class_of(self, group: Group) -> Class:
+        """Return what a group counts as."""
+        raise NotImplementedError
+
+    def counts(self, wait: Wait) -> bool:
+        """Whether one that waits could be served at all: else it holds nobody up."""
+        return not wait.frozen and wait.limited_until <= self._now
+
+    def _precedes(self, wait: Wait, group: Group) -> bool:
+        """Whether a group is to make way soon for one that waits."""
+        return (
+            wait.group.user == group.user
+            and self.class_of(group) == "background"
+            and self.class_of(wait.group) == "interactive"
+        )
 
     def _floats(self, group: Group) -> bool:
         """Whether a group may run without its whole footprint resident: the GPU faults it in."""
@@ -164,7 +186,7 @@ class Planner(Accounts):
         plan = Plan(wait)
         now, soon = self._now, self._now + self.debounce
         group = wait.group
-        if self.anti_thrash == "on" and wait.grow is None:
+        if self.one_at_a_time and wait.grow is None:
             for other in self._others_leased(group):
                 plan.serialised.append(other)
                 end = self.quantum_end(other, wait)
@@ -244,9 +266,13 @@ class Planner(Accounts):
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
         return min(self.margin, gpu.total // 256)
 
-    def move_cost(self, group: Group) -> float:
+    def footprint_cost(self, group: Group) -> float:
         """Return the seconds that it takes to move a group's footprint one way."""
         return sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
+
+    def move_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to bring in what a group lacks."""
+        return sum(s.need / s.gpu.bandwidth for s in group.shares.values())
 
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
         """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
@@ -255,9 +281,12 @@ class Planner(Accounts):
         if self.quantum != "auto":
             length = self.quantum
         else:
-            wish = self.residency_factor * self.move_cost(group)
+            wish = self.policy.quantum(group, wait)
+            if wish is not None:
+                return min(max(wish, 0.0), self.longest_turn)
+            wish = self.residency_factor * self.footprint_cost(group)
             length = min(max(wish, self.shortest_quantum), self.longest_quantum)
-        if wait is not None and _precedes(wait, group):
+        if wait is not None and self._precedes(wait, group):
             length = min(length, self.background_quantum)
         return length
 
@@ -268,13 +297,13 @@ class Planner(Accounts):
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
-            end += max(1.0, self.residency_factor * self.move_cost(group))
+            end += max(1.0, self.residency_factor * self.footprint_cost(group))
         return end
 
     def _wants_from(self, wait: Wait, group: Group) -> bool:
         return (
             wait.group is not group
-            and not wait.frozen
+            and self.counts(wait)
             and any(uuid in group.shares for uuid in self.uuids(wait))
         )
 
@@ -283,7 +312,7 @@ class Planner(Accounts):
         quantum = self.quantum_of(group, wait)
         if group.exclusive:
             return quantum
-        return min(self.residency_factor * self.move_cost(group), quantum)
+        return min(self.residency_factor * self.footprint_cost(group), quantum)
 
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """When the memory of a group that does not run may be taken."""
@@ -308,7 +337,7 @@ class Planner(Accounts):
         if group.lease is not None or group.wait is None:
             return True
         # One that could run at once does. Otherwise each would wait for what the other holds.
-        return self.anti_thrash != "on" and all(
+        return not self.one_at_a_time and all(
             s.need <= s.spare and not s.evicting for s in group.shares.values()
         )
 
@@ -319,11 +348,6 @@ class Planner(Accounts):
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )
-
-
-def _precedes(wait: Wait, group: Group) -> bool:
-    """Whether a group is to make way soon for one that waits."""
-    return group.wishes.priority == "background" and wait.group.wishes.priority == "interactive"
 
 
 def _by_order(victim: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -46,6 +46,10 @@ class Explainer:
         core, now, group = self._core, self._now, wait.group
         if wait.frozen:
             return _reason("frozen")
+        if wait.limited_until > now:
+            return _reason(
+                "limited", until_in=wait.limited_until - now, whose=core.limited_by(group, now)
+            )
         if wait.grow is None and group.lease is not None:
             return _draining(group, now)
         ahead = self.ahead(wait)
@@ -70,7 +74,9 @@ class Explainer:
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:
                 found[wait] = min(ahead, key=lambda head: head[0])[1]
-            if wait.frozen or (wait.grow is None and wait.group.lease is not None):
+            if wait.frozen or wait.limited_until > self._now:
+                continue
+            if wait.grow is None and wait.group.lease is not None:
                 continue
             if len(ahead) < len(uuids) and self.plan(wait).short is None:
                 for uuid in uuids:
@@ -137,7 +143,11 @@ def _holder(group: Group) -> dict[str, str]:
 
 
 def _draining(holder: Group, now: float) -> dict[str, Any]:
-    return _reason("draining", **_holder(holder), **{"for": max(0.0, now - holder.revoked_at)})
+    kernel, since = holder.stuck or (None, now)
+    return _reason(
+        "draining", **_holder(holder), **{"for": max(0.0, now - holder.revoked_at)},
+        kernel=kernel, kernel_for=None if kernel is None else max(0.0, now - since),
+    )  # fmt: skip
 
 
 def _short(group: Group, gpu: Gpu, lack: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from . import reasons
@@ -12,7 +13,7 @@ from .timeline import Ledger
 
 if TYPE_CHECKING:
     from .core import Core
-    from .state import Gpu, Group, Share, Wait, Wishes
+    from .state import Gpu, Group, Share, Wait
 
 
 def status(
@@ -28,9 +29,9 @@ def status(
     first: dict[str, Wait] = {}
     ahead: set[str] = set()
     for wait in core.queue:
-        # Who is frozen holds nobody up.
+        # Who is frozen, or has had its share, holds nobody up.
         places.setdefault(wait.group.id, (len(ahead) + 1, wait))
-        if not wait.frozen:
+        if core.counts(wait):
             ahead.add(wait.group.id)
             for uuid in core.uuids(wait):
                 first.setdefault(uuid, wait)
@@ -98,11 +99,13 @@ def _group(
         "id": group.id,
         "name": group.name,
         "kind": "run" if group.id.startswith("run-") else "kernel",
+        "user": group.user,
+        "class": core.class_of(group),
         "state": group.state,
         "since": group.since,
         "position": position,
         "reason": reasons.filling(core, group) if wait is None else explainer.reason(wait),
-        "wishes": _wishes(group.wishes),
+        "wishes": asdict(group.wishes),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
@@ -121,16 +124,6 @@ def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) 
     if wait is not None and wait.group is group:
         wait = None
     return max(0.0, core.quantum_end(group, wait) - now)
-
-
-def _wishes(wishes: Wishes) -> dict[str, Any]:
-    return {
-        "priority": wishes.priority,
-        "keep": wishes.keep,
-        "frozen": wishes.frozen,
-        "limit": wishes.limit,
-        "exclusive": wishes.exclusive,
-    }
 
 
 def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:

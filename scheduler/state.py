@@ -12,7 +12,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from .events import Backend, Grow, Priority
+from .events import Backend, Class, Grow, Priority
+from .policies import FREE, Parts, Rank, Speed
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding"]
 
@@ -51,6 +52,11 @@ class Gpu:
     read_pause: float = 0.0
     #: Growth that waits for a fresh reading before it is answered.
     parked: list[Grow] = field(default_factory=list)
+    #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
+    holders: dict[str, Group] = field(default_factory=dict)
+    paces: dict[str, Speed] = field(default_factory=dict)
+    #: When the paces may change by themselves.
+    pace_at: float | None = None
 
     @property
     def free(self) -> int:
@@ -191,8 +197,11 @@ class Client:
     wants: bool = False
     #: GPUs on which its memory is still arriving under the lease.
     restoring: set[str] = field(default_factory=set)
-    #: What it was last told about who waits.
+    #: What it was last told about who waits, and who holds a lease beside it.
     contended: int = 0
+    beside: int = 0
+    #: What it was last told about how fast it may submit.
+    pace: Speed = FREE
 
 
 @dataclass(slots=True)
@@ -231,6 +240,8 @@ class Group:
     id: str
     name: str
     number: int
+    #: Whose it is.
+    user: str = ""
     clients: dict[int, Client] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
@@ -247,6 +258,8 @@ class Group:
     #: The place in the queue that it may come back to.
     place: Wait | None = None
     revoked_at: float = 0.0
+    #: The kernel that its revocation waits for, and since when that runs.
+    stuck: tuple[str, float] | None = None
     #: Not charged for what is not resident (``anti_thrash=off`` and managed memory).
     floating: bool = False
     #: A turn is one residency on the GPU: from the grant that brought the memory in, or from when it had come. A lease
@@ -265,6 +278,15 @@ class Group:
     ran_since: float = 0.0
     ran_before: float = 0.0
     idle_since: float = 0.0
+    #: What it counted as last.
+    classed: Class = "interactive"
+    #: Its clients say how much of the GPU they have. Else its GPU time is that of its bursts, counted until then.
+    metered: bool = False
+    counted_until: float = 0.0
+    #: Seconds for which the burst that goes on has run so far, under earlier leases too.
+    burst_before: float = 0.0
+    #: Of what it ran under this lease, what belongs to bursts that have ended.
+    counted_burst: float = 0.0
     #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: deque[str] = field(default_factory=lambda: deque(maxlen=32))
@@ -309,12 +331,18 @@ class Wait:
     number: int
     since: float
     grow: Grow | None = None
-    #: Seconds by which it ranks later than it came.
-    delay: float = 0.0
+    #: It comes back to before all others: a grant came to nothing for no fault of its own.
+    front: bool = False
+    #: Its place in the order, each number a sum of parts (``policies``).
+    parts: Parts = ()
+    rank: Rank = ()
+    #: Its group has had its share of the GPU until then, and is passed over.
+    limited_until: float = 0.0
     #: Leases up to this number were granted before it came to the head; it waits for no others.
     barrier: int | None = None
     not_before: float = 0.0
     logged: bool = False
+    queued: bool = False
 
     @property
     def frozen(self) -> bool:

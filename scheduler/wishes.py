@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 
 from .accounts import LARGEST
-from .events import Adjust
+from .events import Adjust, Entitle
 from .state import Wishes
 
 #: Groups whose wishes are remembered: those that were not heard of for the longest are forgotten first.
 MOST_REMEMBERED = 1000
+#: The largest weight.
+HEAVIEST = 1000
 
 
 class Memory:
@@ -47,13 +49,48 @@ def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
     }
     for name, value in changes.items():
         if name == "priority":
-            if value not in ("interactive", "background"):
-                raise ValueError(f"priority must be interactive or background, not {value!r}")
-        elif name == "limit":
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= LARGEST:
+            if value not in ("auto", "interactive", "background"):
+                raise ValueError(f"priority must be auto, interactive or background, not {value!r}")
+        elif name == "memory":
+            if not _is_bytes(value):
                 raise ValueError(
-                    f"limit must be a whole number of bytes, 0 for none, not {value!r}"
+                    f"memory must be a whole number of bytes, 0 for no cap, not {value!r}"
+                )
+        elif name in ("request", "limit"):
+            if not (_is_number(value) and 0 <= value <= 1):
+                raise ValueError(
+                    f"{name} must be a fraction of a GPU's time from 0, for none, to 1, "
+                    f"not {value!r}"
+                )
+        elif name == "weight":
+            if not (_is_number(value) and 0 < value <= HEAVIEST):
+                raise ValueError(
+                    f"weight must be a number above 0 and at most {HEAVIEST}, not {value!r}"
                 )
         elif not isinstance(value, bool):
             raise ValueError(f"{name} must be true or false, not {value!r}")
     return replace(wishes, **changes)
+
+
+def check(event: Entitle) -> None:
+    """Check what somebody is said to be entitled to.
+
+    Raises
+    ------
+    ValueError
+        It cannot be; the text is one sentence for the person who asked.
+    """
+    kind, _, name = event.whose.partition(":")
+    if kind not in ("user", "team") or not name:
+        raise ValueError(f"shares are for user:NAME or team:NAME, not {event.whose!r}")
+    if event.members and kind == "user":
+        raise ValueError("only a team has members")
+    adjusted(Wishes(), Adjust("", **asdict(event.entitlement)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_bytes(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST

@@ -7,12 +7,16 @@ whoever uses it. Third parties register a class under the entry point group ``ju
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
+from .burst import Burst
 from .fcfs import FirstComeFirstServed
+from .gemini import Gemini
+from .priority import HighestPriority
+from .tgs import Tgs
 
 if TYPE_CHECKING:
     from ..events import Class
@@ -43,10 +47,25 @@ FREE = Speed()
 class View(Protocol):
     """What a policy may look at; the core is one."""
 
-    queue: list[Wait]
-    leased: dict[str, Group]
-    gpus: dict[str, Gpu]
-    times: GpuTime
+    @property
+    def queue(self) -> Sequence[Wait]:
+        """Who waits, in order."""
+        ...
+
+    @property
+    def leased(self) -> Mapping[str, Group]:
+        """Who holds a lease, by id; on one GPU: ``Gpu.holders``."""
+        ...
+
+    @property
+    def gpus(self) -> Mapping[str, Gpu]:
+        """All GPUs, by UUID."""
+        ...
+
+    @property
+    def times(self) -> GpuTime:
+        """Who has had how much."""
+        ...
 
     @property
     def now(self) -> float:
@@ -77,11 +96,20 @@ class Policy(Protocol):
     handles an event, and has no clock but ``view.now``.
     """
 
-    name: str
-    #: Whether leases are granted one at a time on each GPU even where all fits.
-    serialises: bool
-    #: Counts up whenever the ranks of some that wait already may have changed; the core then sorts anew.
-    version: int
+    @property
+    def name(self) -> str:
+        """What people choose it by."""
+        ...
+
+    @property
+    def serialises(self) -> bool:
+        """Whether leases are granted one at a time on each GPU even where all fits."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Counts up whenever the ranks of some that wait already may have changed; the core then sorts anew."""
+        ...
 
     def queue_parts(self, wait: Wait) -> Parts:
         """Order of the waiting, of which the core makes the rank: each mapping's sum.
@@ -110,13 +138,34 @@ class Policy(Protocol):
         ...
 
 
-def available() -> dict[str, type[Policy]]:
+OURS: dict[str, Callable[[View], Policy]] = {
+    policy.name: policy for policy in (Burst, FirstComeFirstServed, Gemini, HighestPriority, Tgs)
+}
+
+
+def available() -> dict[str, Callable[[View], Policy]]:
     """Return the policies by name: ours, and those that others registered."""
-    found = dict(POLICIES)
+    found = dict(OURS)
     for entry in entry_points(group=ENTRY_POINTS):
         if entry.name not in found:
             found[entry.name] = entry.load()
     return found
 
 
-POLICIES: dict[str, type[Policy]] = {FirstComeFirstServed.name: FirstComeFirstServed}
+def make(name: str, view: View) -> Policy:
+    """Return a new policy.
+
+    Raises
+    ------
+    ValueError
+        There is none of this name, or it cannot be made; the text is one sentence for the person who asked.
+    """
+    try:
+        # Others' code is not so much as loaded for a policy of ours.
+        found = OURS.get(name) or available().get(name)
+        if found is not None:
+            return found(view)
+    except Exception as error:
+        raise ValueError(f"the policy {name!r} cannot be used: {error}") from None
+    names = {*OURS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))}
+    raise ValueError(f"policy must be one of {', '.join(sorted(names))}, not {name!r}")

@@ -16,6 +16,8 @@ GIB = 1 << 30
 GPU = "GPU-0"
 TOTAL = 100 * GIB
 SPEED = 10 * GIB
+#: A policy that orders those of one class by age alone, and leaves the quantum to the core.
+BY_AGE = "tgs"
 
 
 class Process:
@@ -120,7 +122,10 @@ class Machine:
     """A GPU of 100 GiB, and a clock."""
 
     def __init__(self, foreign: int = 0, **settings: Any) -> None:
-        self.core = Core(**{"reserve": 0, "bandwidth": SPEED, "margin": 0, **settings})
+        # What runs for long is interactive all the same, unless a test says otherwise.
+        self.core = Core(
+            **{"reserve": 0, "bandwidth": SPEED, "margin": 0, "interactive_burst": 1e9, **settings}
+        )
         self.now = 100.0
         self.foreign = foreign
         self.ghosts = 0
@@ -336,7 +341,7 @@ def test_idle_memory_goes_before_a_held_lease() -> None:
 
 
 def test_a_small_one_passes_where_it_holds_nobody_up() -> None:
-    m = Machine(quantum=5.0)
+    m = Machine(quantum=5.0, policy=BY_AGE)
     m.runs("a", 60)
     b, c, d = m.process("b", 70), m.process("c", 30), m.process("d", 10)
     b.request()
@@ -435,7 +440,7 @@ def test_settings_change_and_bad_ones_are_refused() -> None:
     assert m.core.status(m.now)["settings"] == {
         "quantum": 2.5,
         "anti_thrash": "on",
-        "policy": "fcfs",
+        "policy": "burst",
     }
     for bad in (0, -1, 3601, float("nan"), "fast", True):
         with pytest.raises(ValueError, match="quantum must be"):
@@ -480,7 +485,7 @@ def test_growth_without_room_gives_the_lease_up_and_comes_back() -> None:
 
 
 def test_one_that_grows_within_its_turn_takes_room_from_another_that_waits() -> None:
-    m = Machine()
+    m = Machine(policy=BY_AGE)
     a, b, c = m.runs("a", 40), m.runs("b", 40), m.process("c", 60)
     c.request()
     for process in (a, b):
@@ -752,7 +757,7 @@ def test_an_eviction_covers_what_varies_while_figures_are_read() -> None:
 
 
 def test_what_is_left_of_the_room_takes_other_victims() -> None:
-    m = Machine()
+    m = Machine(policy=BY_AGE)
     c = m.runs("c", 20)
     m.do(ev.Release("c"))
     c.release()

@@ -41,7 +41,7 @@ GROUPS = ("a", "b", "c", "d")
 SPEED = 1e9
 PIECE = 64 * MIB
 #: Seconds: shorter than people would have them, so that they matter as often as all else does.
-PATIENCE = {"background_delay": 5.0, "keep_patience": 50.0, "exclusive_limit": 80.0}
+PATIENCE = {"keep_patience": 50.0, "exclusive_limit": 80.0}
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
 
@@ -281,7 +281,7 @@ class World(RuleBasedStateMachine):
                 assert self.now >= over + self.core.debounce - 1e-9, "evicted within the debounce"
             elif since is not None:
                 residency = self.core.residency(group)
-                if group.wishes.priority == "background":
+                if group.classed == "background":
                     residency = min(residency, self.core.background_quantum)
                 assert self.now >= since + residency - 1e-9, "within residency"
         elif isinstance(decision, ev.Revoke):
@@ -292,9 +292,9 @@ class World(RuleBasedStateMachine):
                 grows = any(p.growing for p in self.processes.values() if p.group == group.id)
                 too_much = any(gpu.free < 0 for gpu in self.core.gpus.values())
                 assert grows or too_much or group.filling, "interrupted within a whole cell"
-        elif isinstance(decision, ev.Grown) and group.wishes.limit:
+        elif isinstance(decision, ev.Grown) and group.wishes.memory:
             for gpu, share in group.shares.items():
-                most = max(group.wishes.limit, promised.get(gpu, 0))
+                most = max(group.wishes.memory, promised.get(gpu, 0))
                 assert share.promised <= most, "grown beyond the limit"
 
     def check_kept(self, group: Group, gpu: str) -> None:
@@ -828,8 +828,8 @@ class World(RuleBasedStateMachine):
                 {"keep": False},
                 {"frozen": True},
                 {"frozen": False},
-                {"limit": 300 * MIB},
-                {"limit": 0},
+                {"memory": 300 * MIB},
+                {"memory": 0},
                 {"exclusive": True},
             ]
         ),

@@ -11,7 +11,7 @@ import pytest
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import reasons, wishes
 from jupyter_gpushare.scheduler.state import Wishes
-from tests.scheduler.test_core import GIB, GPU, Machine, Process, of
+from tests.scheduler.test_core import BY_AGE, GIB, GPU, Machine, Process, of
 
 
 def idle(m: Machine, group: str, gib: float) -> Process:
@@ -39,8 +39,8 @@ def order(m: Machine) -> list[str]:
 def test_wishes_are_taken_in_and_told() -> None:
     m = Machine()
     a = m.process("a", 10)
-    m.do(ev.Adjust("a", priority="background", keep=True, limit=20 * GIB))
-    wanted = Wishes(priority="background", keep=True, limit=20 * GIB)
+    m.do(ev.Adjust("a", priority="background", keep=True, memory=20 * GIB))
+    wanted = Wishes(priority="background", keep=True, memory=20 * GIB)
     assert m.core.wishes_of("a") == m.core.groups["a"].wishes == wanted
     assert m.history[-1] == ev.Log("adjust", "a", {"wishes": asdict(wanted)})
     before = len(m.history)
@@ -52,11 +52,21 @@ def test_wishes_are_taken_in_and_told() -> None:
 @pytest.mark.parametrize(
     ("wish", "sentence"),
     [
-        ({"priority": "urgent"}, "priority must be interactive or background, not 'urgent'"),
-        ({"limit": -1}, "limit must be a whole number of bytes, 0 for none, not -1"),
-        ({"limit": 1.5}, "limit must be"),
-        ({"limit": True}, "limit must be"),
-        ({"limit": 1 << 60}, "limit must be"),
+        ({"priority": "urgent"}, "priority must be auto, interactive or background, not 'urgent'"),
+        ({"memory": -1}, "memory must be a whole number of bytes, 0 for no cap, not -1"),
+        ({"memory": 1.5}, "memory must be"),
+        ({"memory": True}, "memory must be"),
+        ({"memory": 1 << 60}, "memory must be"),
+        (
+            {"limit": 1.5},
+            "limit must be a fraction of a GPU's time from 0, for none, to 1, not 1.5",
+        ),
+        ({"limit": -0.1}, "limit must be"),
+        ({"limit": float("nan")}, "limit must be"),
+        ({"request": "half"}, "request must be"),
+        ({"request": True}, "request must be"),
+        ({"weight": 0}, "weight must be a number above 0 and at most 1000, not 0"),
+        ({"weight": float("inf")}, "weight must be"),
         ({"keep": 1}, "keep must be true or false, not 1"),
         ({"frozen": "yes"}, "frozen must be true or false"),
         ({"exclusive": 0}, "exclusive must be true or false"),
@@ -272,7 +282,7 @@ def test_one_that_is_kept_runs_at_once_and_yields_as_any() -> None:
 
 
 def test_one_that_is_kept_and_cannot_run_at_once_keeps_nobody_waiting() -> None:
-    m = Machine()
+    m = Machine(policy=BY_AGE)
     a, b = idle(m, "a", 60), m.process("b", 60)
     answer = a.grow(20)
     assert answer is not None
@@ -284,7 +294,7 @@ def test_one_that_is_kept_and_cannot_run_at_once_keeps_nobody_waiting() -> None:
 
 
 def test_nobody_passes_so_that_the_head_needs_what_is_kept() -> None:
-    m = Machine(quantum=5.0)
+    m = Machine(quantum=5.0, policy=BY_AGE)
     idle(m, "a", 30)
     m.do(ev.Adjust("a", keep=True))
     m.runs("b", 40)
@@ -410,19 +420,19 @@ def test_one_that_comes_back_frozen_with_a_lease_loses_it() -> None:
     assert of(ev.Grant, m.do(ev.Adjust("a", frozen=False)))
 
 
-# --- Limit ----------------------------------------------------------------------------------------
+# --- Memory ---------------------------------------------------------------------------------------
 
 
-def test_growth_beyond_the_limit_is_refused() -> None:
+def test_growth_beyond_the_cap_is_refused() -> None:
     m = Machine()
     a = m.process("a", 15)
-    m.do(ev.Adjust("a", limit=20 * GIB))
+    m.do(ev.Adjust("a", memory=20 * GIB))
     answer = a.grow(10)
     assert answer is not None
     assert answer.status == "cap"
     assert answer.text == (
         "10.0 GiB more would make 25.0 GiB, but this kernel was limited to 20.0 GiB on each GPU "
-        "(`%gpushare limit off` lifts that)"
+        "(`%gpushare memory off` lifts that)"
     )
     # Headroom is not what it needs.
     answer = a.grow(4, most=50)
@@ -430,12 +440,12 @@ def test_growth_beyond_the_limit_is_refused() -> None:
     assert answer.status == "swapped"
     assert 19 * GIB <= a.promised <= 20 * GIB
     # What is there stays.
-    m.do(ev.Adjust("a", limit=5 * GIB))
+    m.do(ev.Adjust("a", memory=5 * GIB))
     assert of(ev.Grant, a.request())
     answer = a.grow(0, pinned=1)
     assert answer is not None
     assert answer.status == "resident"
-    m.do(ev.Adjust("a", limit=0))
+    m.do(ev.Adjust("a", memory=0))
     answer = a.grow(30)
     assert answer is not None
     assert answer.status == "resident"
