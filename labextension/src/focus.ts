@@ -8,6 +8,9 @@ import type { IGpuShareModel } from './tokens';
 /** Milliseconds for which somebody stays at a document before the server is told. */
 const SETTLED = 150;
 
+/** What comes when the page gets or loses the focus; the last bubbles up from the document. */
+const EVENTS = ['focus', 'blur', 'visibilitychange'];
+
 /**
  * Tells the server which document's kernel somebody works with: the one in front, while
  * the page has the focus. It comes first among the same person's own.
@@ -18,8 +21,9 @@ export class FocusTeller implements IDisposable {
     this._documents = documents;
     model.changed.connect(this._schedule, this);
     documents.changed.connect(this._schedule, this);
-    window.addEventListener('focus', this._onFocus);
-    window.addEventListener('blur', this._onFocus);
+    for (const type of EVENTS) {
+      window.addEventListener(type, this._onFocus);
+    }
   }
 
   get isDisposed(): boolean {
@@ -32,8 +36,9 @@ export class FocusTeller implements IDisposable {
     }
     this._isDisposed = true;
     window.clearTimeout(this._timer);
-    window.removeEventListener('focus', this._onFocus);
-    window.removeEventListener('blur', this._onFocus);
+    for (const type of EVENTS) {
+      window.removeEventListener(type, this._onFocus);
+    }
     Signal.clearData(this);
   }
 

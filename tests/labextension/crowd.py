@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from jupyter_gpushare.scheduler.control import ControlClient
 from tests.scheduler.client import FakeClient
 
 
@@ -54,6 +55,9 @@ class Crowd:
         client = FakeClient(self._path, group or uuid.uuid4().hex, self._gpu["uuid"], name=name)
         self._stack.enter_context(client)
         client.attach()
+        with ControlClient(self._path) as control:
+            # Else it would be in the background, and give way to others, after some seconds.
+            control.request("adjust", group=client.group, priority="interactive")
         client.grow(int(share * self._gpu["total"]))
         return client
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, Locator, Page, Playwright
+from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
 from tests.server_extension.lab import PATIENCE, TOKEN, Lab
 
@@ -18,8 +18,9 @@ AXE = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" /
 #: Where pictures go, if any are wanted. Read here because tests start without such variables.
 SCREENSHOTS = os.environ.get("GPUSHARE_SCREENSHOTS")
 
-#: Milliseconds in which a page must show a change that is pushed to it, and do what it is told.
-PUSH, REACTION = 20_000, 60_000
+#: Milliseconds in which a page must show what it is told, and do it: many, for a busy machine.
+REACTION = 60_000
+expect.set_options(timeout=REACTION)
 
 THEMES = ("JupyterLab Light", "JupyterLab Dark", "JupyterLab Dark High Contrast")
 

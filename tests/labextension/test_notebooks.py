@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
+from jupyter_gpushare.scheduler.policies.burst import Burst
 from tests.labextension.lab_page import (
-    PUSH,
-    REACTION,
     THEMES,
     LabPage,
     notebook,
@@ -100,10 +101,13 @@ def contention(lab: Lab, page: LabPage) -> Iterator[None]:
     page.resize_panel(320)
     page.execute("docmanager:open", {"path": "train.ipynb"})
     run(page)
-    expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=REACTION)
+    expect(page.row("Running", "train.ipynb")).to_be_visible()
+    # Else it would be in the background, and give way to the other, after some seconds.
+    group = page.kernel_of("train.ipynb")
+    lab.post("gpushare/api/adjust", {"group": group, "priority": "interactive"})
     page.execute("docmanager:open", {"path": "plots.ipynb"})
     run(page)
-    expect(page.row("Waiting", "plots.ipynb")).to_be_visible(timeout=REACTION)
+    expect(page.row("Waiting", "plots.ipynb")).to_be_visible()
     yield
     (lab.notebooks / "stop").touch()
 
@@ -147,12 +151,21 @@ def test_every_theme_can_be_read(theme: str, contention: None, page: LabPage) ->
 
 
 def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab) -> None:
+    # What is in front comes as early as if it had come some seconds before.
+    waited = 0.0
+    while waited < 2 * Burst.focus_favour:
+        time.sleep(0.1)
+        (waited,) = (
+            group["cell"]["waited"]
+            for group in lab.status()["groups"]
+            if group["name"] == "plots.ipynb"
+        )
     page = LabPage(browser, lab)
     page.open("notebooks/evaluate.ipynb")
     run(page)
-    expect(page.chip).to_contain_text("waiting, 2nd", timeout=REACTION)
+    expect(page.chip).to_contain_text("waiting, 2nd")
     strip = cell(page, 1).locator(".jp-GpuShare-strip")
-    expect(strip).to_contain_text("2nd", timeout=PUSH)
+    expect(strip).to_contain_text("2nd")
     page.chip.click()
     page.page.get_by_role("menuitem", name="Show GPU Sharing").click()
     expect(page.row("Running", "train.ipynb")).to_be_visible()
@@ -171,13 +184,13 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
     row = page.row("Running", "train.ipynb")
     row.hover()
     row.get_by_role("button", name="Release").click()
-    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("plotted", timeout=REACTION)
+    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("plotted")
     strip = cell(page, 1).locator(".jp-GpuShare-strip")
-    expect(strip).to_contain_text("waited", timeout=PUSH)
+    expect(strip).to_contain_text("waited")
     expect(strip).to_contain_text("ran")
     expect(page.notification).to_have_count(0)
     # The one that gave way goes on.
-    expect(page.row("Running", "train.ipynb")).to_be_visible(timeout=PUSH)
+    expect(page.row("Running", "train.ipynb")).to_be_visible()
     page.picture("waited", cell(page, 1))
 
     page.execute("docmanager:save")
@@ -187,9 +200,31 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
     assert "waited" not in json.dumps(saved)
 
 
+def test_what_runs_long_is_in_the_background_by_itself(contention: None, page: LabPage) -> None:
+    row = page.row("Running", "train.ipynb")
+    expect(row.get_by_text("interactive", exact=True)).to_have_attribute(
+        "title", "interactive, as somebody asked"
+    )
+    row.hover()
+    row.get_by_role("button", name="More actions").click()
+    menu = page.page.get_by_role("menu")
+    menu.get_by_role("menuitem", name="Let It Be Decided Automatically").click()
+    why = re.compile("^background: its cell has had .* of GPU time; the next cell is interactive")
+    expect(row.get_by_text("background", exact=True)).to_have_attribute("title", why)
+    # What it is not can be asked for; there is nothing to leave to itself any more.
+    row.hover()
+    expect(row.get_by_role("button", name="Make interactive")).to_be_visible()
+    row.get_by_role("button", name="More actions").click()
+    expect(menu.get_by_role("menuitem", name="Make Background")).to_be_visible()
+    expect(menu.get_by_role("menuitem", name="Automatically")).to_have_count(0)
+    page.page.keyboard.press("Escape")
+    page.execute("docmanager:open", {"path": "train.ipynb"})
+    expect(page.chip).to_contain_text("GPU: running, background")
+
+
 def test_the_one_that_gave_way_ends_as_if_alone(contention: None, page: LabPage, lab: Lab) -> None:
     (lab.notebooks / "stop").touch()
     page.execute("docmanager:open", {"path": "train.ipynb"})
-    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("trained", timeout=REACTION)
-    expect(page.chip).to_contain_text("idle", timeout=PUSH)
+    expect(cell(page, 1).locator(".jp-OutputArea")).to_contain_text("trained")
+    expect(page.chip).to_contain_text("idle")
     expect(page.status_item).to_contain_text("idle")
