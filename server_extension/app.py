@@ -55,7 +55,7 @@ class GpuShareExtension(ExtensionApp):
     _watcher: CellWatcher | None = None
     documents: Documents
     focus: Focus
-    #: What users and teams are entitled to, as this server states it to a new scheduler.
+    #: What users and teams are entitled to, as the scheduler told last: what this server states to a new one.
     shares: Shares
     #: Held while they change.
     _sharing: asyncio.Lock
@@ -93,7 +93,7 @@ class GpuShareExtension(ExtensionApp):
         self.feed = Feed(events, self._state, self.log)
         self.documents = Documents(self.serverapp.session_manager, self.send, self.log)
         self.focus = Focus(user_name(os.getuid()), self.send)
-        self.shares = self.options.shares if self.options is not None else {}
+        self.shares = dict(self.options.shares) if self.options is not None else {}
         self._sharing = asyncio.Lock()
         self._wishes = Wishes()
         self._tasks = set()
@@ -192,8 +192,7 @@ class GpuShareExtension(ExtensionApp):
             except ValueError as error:
                 raise ControlError(str(error)) from None
             for whose in [*(before.keys() - after.keys()), *news]:
-                reply = await self.request("entitle", whose=whose, **entitlement(news.get(whose)))
-                self.shares = stated(reply)
+                await self.request("entitle", whose=whose, **entitlement(news.get(whose)))
             return await self.entitled()
 
     def send(self, op: str, params: dict[str, Any]) -> None:
@@ -292,6 +291,9 @@ class GpuShareExtension(ExtensionApp):
                 self._watcher.announce(group)
             self._spawn(self.documents.joined(group))
             self._spawn(self._state_shares(group))
+        elif kind == "entitle":
+            self.shares.pop(event["whose"], None)
+            self.shares |= stated({"shares": {event["whose"]: event}})
         elif kind == "adjust":
             self._wishes.note(group, event["wishes"])
         elif kind == "leave" and group not in self.serverapp.kernel_manager:
@@ -309,6 +311,7 @@ class GpuShareExtension(ExtensionApp):
             pid = status["scheduler"]["pid"]
             if pid != self._told:
                 await self._repeat_shares(client)
+            self.shares = stated(await client.request("shares"))
             wishes = self._wishes.untold(status) if pid != self._told else {}
             self._wishes.learn(status, but=wishes)
             self._told = pid
@@ -322,7 +325,7 @@ class GpuShareExtension(ExtensionApp):
             self.log.debug("gpushare: %s", error)
 
     async def _repeat_shares(self, client: AsyncControlClient) -> None:
-        for whose, one in self.shares.items():
+        for whose, one in list(self.shares.items()):
             try:
                 await client.request("entitle", whose=whose, **entitlement(one))
             except SchedulerUnreachable:

@@ -85,10 +85,11 @@ def entitlement(stated: dict[str, Any] | None) -> dict[str, Any]:
 
 def stated(reply: dict[str, Any]) -> Shares:
     """Return the shares that the scheduler has, less what is as nobody stated it."""
-    return {
+    found = {
         whose: {name: held[name] for name, none in NONE.items() if held[name] != none}
         for whose, held in reply["shares"].items()
     }
+    return {whose: one for whose, one in found.items() if one}
 
 
 def used(reply: dict[str, Any]) -> dict[str, dict[str, float]]:
