@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare simulate``: what policies would do, in virtual time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .main import complain
+
+if TYPE_CHECKING:
+    from ..scheduler.simulation.trace import Trace
+
+DEFAULT_POLICIES = "burst,fcfs,exclusive,shared"
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommand."""
+    parser = subparsers.add_parser(
+        "simulate",
+        help="see what policies would do with a day's work, in virtual time",
+        description="Run the scheduler in virtual time over a trace, under several policies, and print side by side "
+        "how long cells waited, how long jobs took, and what was moved. Needs no GPU.",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--trace", type=Path, metavar="FILE", help="simulate this trace")
+    source.add_argument(
+        "--generate", metavar="KIND", help="make a trace: students, research or production"
+    )
+    source.add_argument(
+        "--record-from",
+        type=Path,
+        metavar="RECORDING",
+        help="make a trace from what `gpushare record` wrote",
+    )
+    parser.add_argument(
+        "--policy",
+        default=DEFAULT_POLICIES,
+        metavar="NAMES",
+        help="policies, with commas between them; also exclusive (one after the other on a GPU of its own) and shared "
+        f"(no scheduler) (default: {DEFAULT_POLICIES})",
+    )
+    parser.add_argument(
+        "--with",
+        dest="parameters",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a parameter of the generator, such as load=1.2; can be repeated",
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the generator (default: 1)")
+    parser.add_argument(
+        "--gpus", type=_gpus, metavar="N", help="GPUs, 1 to 1000 (default: as the trace says)"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a picture: .png or .svg")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write the trace to a file")
+    parser.add_argument(
+        "--starved-after",
+        type=_seconds,
+        default=300.0,
+        metavar="S",
+        help="seconds without any GPU time after which one that wants it counts as starved (default: 300)",
+    )
+    parser.add_argument(
+        "--meter",
+        type=_seconds,
+        default=0.1,
+        metavar="S",
+        help="seconds between two meters of a client; more is faster and coarser (default: 0.1, as real ones)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=_processes,
+        metavar="N",
+        help="processes to use for several nodes and policies (default: one for each processor)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate; exit status 2 for a trace or policy that is not valid."""
+    from ..scheduler.policies import available
+    from ..scheduler.recording import RecordingError
+    from ..scheduler.simulation import plot, report
+    from ..scheduler.simulation.run import BASELINES, simulate
+    from ..scheduler.simulation.trace import TraceError, write
+
+    policies = list(dict.fromkeys(name.strip() for name in args.policy.split(",") if name.strip()))
+    known = [*available(), *BASELINES]
+    unknown = [name for name in policies if name not in known]
+    if unknown or not policies:
+        asked = unknown[0] if unknown else ""
+        return complain(f"no policy is called {asked!r}; there are {', '.join(known)}")
+    try:
+        if args.plot is not None:
+            plot.check(args.plot)
+        trace = _trace(args)
+        if args.write is not None:
+            with args.write.open("w", encoding="utf-8") as file:
+                write(trace, file)
+    except (TraceError, RecordingError, plot.PlotError) as error:
+        return complain(str(error))
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}")
+    gpus = args.gpus or trace.header.gpus
+    outcomes = dict(
+        simulate(
+            trace,
+            policies,
+            gpus,
+            meter=args.meter,
+            starving=args.starved_after,
+            processes=args.processes or len(os.sched_getaffinity(0)),
+        )
+    )
+    figures = {policy: report.figures(outcome) for policy, outcome in outcomes.items()}
+    title = f"{trace.header.name or 'trace'}: {len(trace.kernels)} kernels on {gpus} GPU"
+    title += "s" if gpus > 1 else ""
+    if args.json:
+        shown = {"trace": trace.header.name, "kernels": len(trace.kernels), "gpus": gpus}
+        print(json.dumps({**shown, "policies": figures}))
+    else:
+        from .status import table
+
+        rows = report.rows(figures)
+        print(title)
+        print(table(("", *policies), rows, set(range(1, len(policies) + 1))))
+    if args.plot is not None:
+        try:
+            plot.draw(args.plot, title, outcomes, figures)
+        except plot.PlotError as error:
+            return complain(str(error))
+    return 0
+
+
+def _trace(args: argparse.Namespace) -> Trace:
+    from ..scheduler.simulation.generate import generate
+    from ..scheduler.simulation.trace import TraceError, read
+
+    given = {}
+    for text in args.parameters:
+        name, _, value = text.partition("=")
+        try:
+            given[name] = float(value)
+        except ValueError:
+            raise TraceError(f"--with {text} has to be a name, = and a number") from None
+    if args.record_from is not None:
+        from ..scheduler.simulation.recorded import convert
+
+        return convert(args.record_from)
+    if args.trace is None:
+        return generate(args.generate, _seed(args, 1), given, args.gpus)
+    trace = read(args.trace)
+    header = trace.header
+    if header.generate:
+        named = generate(
+            header.generate, _seed(args, header.seed), {**header.parameters, **given}, args.gpus
+        )
+        return replace(named, header=replace(named.header, name=header.name or header.generate))
+    if given or args.seed is not None:
+        raise TraceError(f"{args.trace} names its kernels: --with and --seed are for generators")
+    return trace
+
+
+def _seed(args: argparse.Namespace, default: int) -> int:
+    return default if args.seed is None else int(args.seed)
+
+
+def _gpus(text: str) -> int:
+    return _whole(text, 1000)
+
+
+def _processes(text: str) -> int:
+    return _whole(text, 1024)
+
+
+def _whole(text: str, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return value

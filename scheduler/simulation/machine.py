@@ -1,0 +1,588 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Virtual machines: GPUs on which kernels walk through their steps, in virtual time.
+
+A ``Machine`` is a heap of events and nothing that ticks. Compute is shared as a fluid: between two changes (a burst
+begins or ends, a pace changes) everybody's speed is constant, so only the next end is on the heap.
+
+- ``Shared``: no scheduler; what does not fit fails.
+- ``Exclusive``: no scheduler; one kernel after the other on a GPU of its own.
+
+``node.py`` has the one with the scheduler's core.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from .calibration import Calibration
+from .trace import Kernel, Step
+
+#: Seconds over which the fairness of GPU time is looked at.
+WINDOW = 60.0
+#: Work that is less than this many seconds from its end has ended.
+_NOTHING = 1e-9
+_NO_STEPS: Iterator[Step] = iter(())
+
+
+@dataclass(slots=True)
+class Cells:
+    """Cells of one class: for how long each waited, and how much GPU time it asked for; seconds."""
+
+    waits: array[float] = field(default_factory=lambda: array("d"))
+    work: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, other: Cells) -> None:
+        """Add those of another machine."""
+        self.waits.extend(other.waits)
+        self.work.extend(other.work)
+
+
+@dataclass(slots=True)
+class Jobs:
+    """Jobs of one class: seconds from their coming to their end, and what they would take alone."""
+
+    completions: array[float] = field(default_factory=lambda: array("d"))
+    alone: array[float] = field(default_factory=lambda: array("d"))
+
+    def add(self, other: Jobs) -> None:
+        """Add those of another machine."""
+        self.completions.extend(other.completions)
+        self.alone.extend(other.alone)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What happened on one machine, or on several.
+
+    Attributes
+    ----------
+    end
+        When the last kernel left, seconds.
+    asked, delivered
+        GPU time, seconds of a whole GPU.
+    moved_out, moved_in
+        Bytes copied.
+    moving
+        Seconds for which anything moved on a GPU, summed over the GPUs.
+    starved
+        Kernels that wanted a GPU for long and got nothing of it meanwhile.
+    failed
+        Kernels whose memory could not be had.
+    unfairness
+        Sum over the windows of Jain's index, and of the weights by which to divide it.
+    longest_gap
+        The longest that anybody wanted a GPU and got nothing of it, seconds.
+    peak
+        The largest part of a GPU's memory that was ever in use.
+    events
+        Events that the core handled.
+    """
+
+    cells: dict[str, Cells] = field(default_factory=dict)
+    jobs: dict[str, Jobs] = field(default_factory=dict)
+    gpus: int = 0
+    end: float = 0.0
+    asked: float = 0.0
+    delivered: float = 0.0
+    moved_out: int = 0
+    moved_in: int = 0
+    moving: float = 0.0
+    kernels: int = 0
+    starved: int = 0
+    failed: int = 0
+    fairness: float = 0.0
+    fairness_weight: float = 0.0
+    longest_gap: float = 0.0
+    peak: float = 0.0
+    events: int = 0
+
+    def add(self, other: Outcome) -> None:
+        """Add that of another machine."""
+        for label, cells in other.cells.items():
+            self.cells.setdefault(label, Cells()).add(cells)
+        for label, jobs in other.jobs.items():
+            self.jobs.setdefault(label, Jobs()).add(jobs)
+        self.gpus += other.gpus
+        self.end = max(self.end, other.end)
+        self.asked += other.asked
+        self.delivered += other.delivered
+        self.moved_out += other.moved_out
+        self.moved_in += other.moved_in
+        self.moving += other.moving
+        self.kernels += other.kernels
+        self.starved += other.starved
+        self.failed += other.failed
+        self.fairness += other.fairness
+        self.fairness_weight += other.fairness_weight
+        self.longest_gap = max(self.longest_gap, other.longest_gap)
+        self.peak = max(self.peak, other.peak)
+        self.events += other.events
+
+
+class Gpu:
+    """One simulated GPU."""
+
+    __slots__ = (
+        "arriving",
+        "delivered",
+        "dirty",
+        "index",
+        "last",
+        "leaving",
+        "moving",
+        "moving_since",
+        "peak",
+        "running",
+        "total",
+        "used",
+        "uuid",
+        "version",
+        "wanting",
+        "window_at",
+    )
+
+    def __init__(self, index: int, total: int) -> None:
+        self.index = index
+        self.uuid = f"GPU-{index:04d}"
+        self.total = total
+        self.used = 0
+        self.peak = 0
+        #: Those with work on it; a dictionary for its order.
+        self.running: dict[Process, None] = {}
+        self.last = 0.0
+        self.delivered = 0.0
+        self.version = 0
+        self.dirty = False
+        #: Pieces under way in each direction, and for how long there were any.
+        self.leaving = 0
+        self.arriving = 0
+        self.moving = 0.0
+        self.moving_since = 0.0
+        #: Those that wanted it in this window of fairness.
+        self.wanting: dict[Process, None] = {}
+        self.window_at = -1.0
+
+    def take(self, size: int) -> None:
+        """Use so many bytes more, or less."""
+        self.used += size
+        if self.used > self.peak:
+            self.peak = self.used
+
+
+class Process:
+    """One kernel: its person and its program. What its interposer knows is ``node.Client``."""
+
+    __slots__ = (
+        "allocated",
+        "busy",
+        "busy_rate",
+        "cell_alone",
+        "cell_at",
+        "cell_work",
+        "cells",
+        "context",
+        "delivered",
+        "demand",
+        "failed",
+        "gap",
+        "gap_since",
+        "gpu",
+        "number",
+        "rate",
+        "remaining",
+        "spec",
+        "speed",
+        "walk",
+        "wanted",
+        "wanted_since",
+        "wants",
+        "window_work",
+    )
+
+    def __init__(self, number: int, spec: Kernel, gpu: Gpu) -> None:
+        self.number = number
+        self.spec = spec
+        self.gpu = gpu
+        self.walk = spec.walk()
+        self.allocated = 0
+        self.context = 0
+        self.failed = False
+        #: The cell that is open: when it began, and what it has asked for so far.
+        self.cell_at = -1.0
+        self.cell_alone = 0.0
+        self.cell_work = 0.0
+        self.cells = 0
+        #: The GPU step under way: seconds alone that remain, the part of the GPU that it asks for, and its speed:
+        #: what the pace leaves of the demand, and in the end seconds of work per second.
+        self.remaining = 0.0
+        self.demand = 1.0
+        self.speed = 1.0
+        self.rate = 0.0
+        self.delivered = 0.0
+        #: Seconds for which work of its own was on the GPU, and of them how many pass in one.
+        self.busy = 0.0
+        self.busy_rate = 0.0
+        #: Whether it wants the GPU, since when it has got nothing of it, and the longest such time.
+        self.wants = False
+        self.gap_since = 0.0
+        self.gap = 0.0
+        #: In the window of fairness: seconds for which it wanted the GPU, and what it had been delivered before.
+        self.wanted = 0.0
+        self.wanted_since = 0.0
+        self.window_work = 0.0
+
+
+Callback = Callable[[Any], None]
+
+
+class Machine:
+    """GPUs, and the kernels that use them; nobody schedules.
+
+    Parameters
+    ----------
+    costs
+        What things cost.
+    memory
+        Bytes of each GPU.
+    gpus
+        Number of GPUs.
+    starving
+        Seconds without anything after which a kernel counts as starved.
+    """
+
+    def __init__(self, costs: Calibration, memory: int, gpus: int, starving: float) -> None:
+        self.costs = costs
+        self.starving = starving
+        self.now = 0.0
+        self.gpus = [Gpu(index, memory) for index in range(gpus)]
+        self.outcome = Outcome(gpus=gpus)
+        self.alive = 0
+        self._heap: list[tuple[float, int, Callback, Any]] = []
+        self._serial = 0
+        self._dirty: list[Gpu] = []
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def at(self, when: float, callback: Callback, argument: Any) -> None:
+        """Call back at a time, in the order of asking."""
+        self._serial += 1
+        heappush(self._heap, (when, self._serial, callback, argument))
+
+    def run(self, arrivals: list[tuple[Kernel, int]]) -> Outcome:
+        """Let kernels come, each to the GPU of that index, until all have left."""
+        self.alive = len(arrivals)
+        for number, (spec, index) in enumerate(arrivals, 1):
+            self.at(spec.at, self._arrive, self.process(number, spec, self.gpus[index]))
+        heap, dirty = self._heap, self._dirty
+        while heap and self.alive:
+            self.now, _, callback, argument = heappop(heap)
+            callback(argument)
+            if dirty:
+                self._settle()
+        return self._conclude()
+
+    def _conclude(self) -> Outcome:
+        outcome = self.outcome
+        outcome.end = self.now
+        for gpu in self.gpus:
+            self._advance(gpu)
+            outcome.delivered += gpu.delivered
+            outcome.moving += gpu.moving
+            outcome.peak = max(outcome.peak, gpu.peak / gpu.total)
+        return outcome
+
+    # --- Steps ------------------------------------------------------------------------------------
+
+    def process(self, number: int, spec: Kernel, gpu: Gpu) -> Process:
+        """Make what stands for a kernel."""
+        return Process(number, spec, gpu)
+
+    def _arrive(self, process: Process) -> None:
+        self._next(process)
+
+    def _next(self, process: Process) -> None:
+        """Go through the steps, up to one that takes time."""
+        for step in process.walk:
+            name = step[0]
+            if name == "gpu":
+                if not process.context and not self._open_context(process, step):
+                    return
+                process.remaining, process.demand = step[1], step[2]
+                process.cell_alone += step[1]
+                process.cell_work += step[1]
+                self.outcome.asked += step[1] * step[2]
+                self._want(process)
+                self._submit(process)
+                return
+            if name == "cpu":
+                process.cell_alone += step[1]
+                self.at(self.now + step[1], self._next, process)
+                self._turn_away(process)
+                return
+            if name == "think":
+                self.at(self.now + step[1], self._next, process)
+                self._turn_away(process)
+                return
+            if name == "cell":
+                process.cells += 1
+                process.cell_at, process.cell_alone, process.cell_work = self.now, 0.0, 0.0
+                self._begin_cell(process)
+            elif name == "end":
+                self._end_cell(process)
+                self._count_cell(process)
+            elif name == "allocate":
+                if not process.context and not self._open_context(process, step):
+                    return
+                process.cell_alone += step[1] * self.costs.mapping
+                if not self._allocate(process, step[1]):
+                    return
+            else:
+                self._free(process, step[1])
+        self._leave(process)
+
+    def _count_cell(self, process: Process) -> None:
+        cells = self.outcome.cells.setdefault(process.spec.label, Cells())
+        # Sums of times differ from their parts in the last digits.
+        cells.waits.append(max(0.0, self.now - process.cell_at - process.cell_alone))
+        cells.work.append(process.cell_work)
+        process.cell_at = -1.0
+
+    def _fail(self, process: Process) -> None:
+        """Its memory could not be had: the person gives up."""
+        process.failed = True
+        process.walk = _NO_STEPS
+        if process.cell_at >= 0:
+            self._end_cell(process)
+            process.cell_at = -1.0
+        self.at(self.now, self._next, process)
+
+    def _leave(self, process: Process) -> None:
+        self.alive -= 1
+        outcome, spec = self.outcome, process.spec
+        outcome.kernels += 1
+        outcome.failed += process.failed
+        outcome.starved += process.gap > self.starving
+        outcome.longest_gap = max(outcome.longest_gap, process.gap)
+        if spec.is_job() and not process.failed:
+            jobs = outcome.jobs.setdefault(spec.label, Jobs())
+            jobs.completions.append(self.now - spec.at)
+            jobs.alone.append(spec.alone())
+        self._drop(process)
+
+    # --- What machines differ in ------------------------------------------------------------------
+
+    def _open_context(self, process: Process, step: Step) -> bool:
+        """Make its context; False if it has to wait before this step, or cannot have one."""
+        if process.gpu.used + self.costs.context > process.gpu.total:
+            self._fail(process)
+            return False
+        process.context = self.costs.context
+        process.gpu.take(process.context)
+        return True
+
+    def _allocate(self, process: Process, size: int) -> bool:
+        """Allocate; False if the next step has to wait."""
+        gpu = process.gpu
+        if gpu.used + size > gpu.total:
+            self._fail(process)
+            return False
+        gpu.take(size)
+        process.allocated += size
+        self.at(self.now + size * self.costs.mapping, self._next, process)
+        return False
+
+    def _free(self, process: Process, size: int) -> None:
+        process.allocated -= size
+        process.gpu.take(-size)
+
+    def _drop(self, process: Process) -> None:
+        process.gpu.take(-process.allocated - process.context)
+
+    def _begin_cell(self, process: Process) -> None:
+        pass
+
+    def _end_cell(self, process: Process) -> None:
+        pass
+
+    def _turn_away(self, process: Process) -> None:
+        """It computes without the GPU now."""
+
+    def _submit(self, process: Process) -> None:
+        """It has work for the GPU."""
+        self._start(process)
+
+    def _done(self, process: Process) -> None:
+        """Its work is done."""
+        self._next(process)
+
+    def _speed(self, process: Process) -> float:
+        """The part of the GPU that it may ask for."""
+        return process.demand
+
+    # --- Compute ----------------------------------------------------------------------------------
+
+    def _want(self, process: Process) -> None:
+        process.wants = True
+        process.gap_since = process.wanted_since = self.now
+        gpu = process.gpu
+        gpu.wanting[process] = None
+        if gpu.window_at < 0:
+            gpu.window_at = self.now + WINDOW
+            self.at(gpu.window_at, self._end_window, gpu)
+
+    def _start(self, process: Process) -> None:
+        """Its work is on the GPU from now on."""
+        gpu = process.gpu
+        self._touch(gpu)
+        gpu.running[process] = None
+        process.speed = self._speed(process)
+        self._close_gap(process)
+
+    def _stop(self, process: Process) -> None:
+        """What it still has to do waits."""
+        gpu = process.gpu
+        self._touch(gpu)
+        del gpu.running[process]
+        process.rate = 0.0
+        process.gap_since = self.now
+
+    def _close_gap(self, process: Process) -> None:
+        gap = self.now - process.gap_since
+        if gap > process.gap:
+            process.gap = gap
+
+    def _touch(self, gpu: Gpu) -> None:
+        self._advance(gpu)
+        if not gpu.dirty:
+            gpu.dirty = True
+            self._dirty.append(gpu)
+
+    def _advance(self, gpu: Gpu) -> None:
+        passed = self.now - gpu.last
+        if passed <= 0:
+            return
+        gpu.last = self.now
+        for process in gpu.running:
+            done = process.rate * passed
+            process.remaining -= done
+            done *= process.demand
+            process.busy += process.busy_rate * passed
+            process.delivered += done
+            gpu.delivered += done
+
+    def _settle(self) -> None:
+        """Set the speeds anew where anything changed, and find who is ready next."""
+        dirty = self._dirty
+        for gpu in dirty:
+            gpu.dirty = False
+            gpu.version += 1
+            wish = 0.0
+            for process in gpu.running:
+                wish += process.speed
+            scale = 1.0 / wish if wish > 1.0 else 1.0
+            soonest = -1.0
+            for process in gpu.running:
+                speed, demand = process.speed, process.demand
+                process.rate = rate = speed * scale / demand
+                # What others slow down stays on the GPU for longer; what its pace slows down does not.
+                process.busy_rate = 1 - (1 - demand) * rate if speed >= demand else speed
+                if rate > 0:
+                    left = process.remaining / rate
+                    if left < soonest or soonest < 0:
+                        soonest = left
+            if soonest >= 0:
+                self.at(self.now + max(0.0, soonest), self._complete, (gpu, gpu.version))
+        dirty.clear()
+
+    def _complete(self, argument: tuple[Gpu, int]) -> None:
+        gpu, version = argument
+        if version != gpu.version:
+            return
+        self._touch(gpu)
+        for process in [p for p in gpu.running if p.remaining <= _NOTHING + 1e-12 * self.now]:
+            excess = process.remaining * process.demand
+            process.delivered += excess
+            gpu.delivered += excess
+            process.remaining = 0.0
+            del gpu.running[process]
+            process.rate = 0.0
+            process.wants = False
+            process.wanted += self.now - process.wanted_since
+            self._done(process)
+
+    # --- Fairness ---------------------------------------------------------------------------------
+
+    def _end_window(self, gpu: Gpu) -> None:
+        """Compare what those had that wanted the GPU for most of the window."""
+        self._advance(gpu)
+        had: dict[str, float] = {}
+        share: dict[str, tuple[float, float]] = {}
+        for process in list(gpu.wanting):
+            spec = process.spec
+            if process.wants:
+                process.wanted += self.now - process.wanted_since
+                process.wanted_since = self.now
+            if process.wanted >= WINDOW / 2:
+                part = process.delivered - process.window_work
+                had[spec.user] = had.get(spec.user, 0.0) + part
+                share[spec.user] = (spec.request, spec.weight)
+            process.wanted = 0.0
+            process.window_work = process.delivered
+            if not process.wants:
+                del gpu.wanting[process]
+        if len(had) > 1:
+            requested = all(request for request, _ in share.values())
+            parts = [
+                part / (share[user][0] if requested else share[user][1])
+                for user, part in had.items()
+            ]
+            squares = sum(part * part for part in parts)
+            index = sum(parts) ** 2 / (len(parts) * squares) if squares else 1.0
+            self.outcome.fairness += index * len(parts)
+            self.outcome.fairness_weight += len(parts)
+        if gpu.wanting:
+            gpu.window_at = self.now + WINDOW
+            self.at(gpu.window_at, self._end_window, gpu)
+        else:
+            gpu.window_at = -1.0
+
+
+class Shared(Machine):
+    """Everybody at once, as without a scheduler."""
+
+
+class Exclusive(Machine):
+    """One kernel after the other on a GPU of its own; those in the background after the others."""
+
+    def __init__(self, costs: Calibration, memory: int, gpus: int, starving: float) -> None:
+        super().__init__(costs, memory, gpus, starving)
+        self._free_gpus = list(reversed(self.gpus))
+        self._queue: list[tuple[bool, float, int, Process]] = []
+
+    def _arrive(self, process: Process) -> None:
+        spec = process.spec
+        process.gap_since = self.now
+        entry = (spec.priority == "background", spec.at, process.number, process)
+        heappush(self._queue, entry)
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._queue and self._free_gpus:
+            process = heappop(self._queue)[-1]
+            process.gpu = self._free_gpus.pop()
+            self._close_gap(process)
+            self._next(process)
+
+    def _begin_cell(self, process: Process) -> None:
+        if process.cells == 1:
+            # The person has waited for the GPU before the first cell could run.
+            process.cell_at -= process.gap
+
+    def _drop(self, process: Process) -> None:
+        super()._drop(process)
+        self._free_gpus.append(process.gpu)
+        self._admit()

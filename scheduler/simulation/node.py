@@ -1,0 +1,693 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A node with the scheduler's core: its clients say what real interposers say, and do as they are told.
+
+What is not simulated: sockets (events and decisions arrive at once), reading NVML (answered at once), page-locking (the
+pool is always ready).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import chain
+from typing import Any
+
+from .. import events as ev
+from ..core import Core
+from .calibration import Calibration
+from .machine import Gpu, Machine, Outcome, Process
+from .trace import Kernel, Step
+
+_OPEN, _HELD, _SHUT = range(3)
+
+
+class Stalled(RuntimeError):
+    """The core's fault: time does not pass, or somebody waits for ever."""
+
+
+class Client(Process):
+    """One kernel and its interposer."""
+
+    __slots__ = (
+        "arriving",
+        "asked",
+        "bounded",
+        "contended",
+        "copied",
+        "expects",
+        "filling",
+        "gate",
+        "gone",
+        "grows",
+        "host",
+        "id",
+        "inflight",
+        "lease",
+        "leaving",
+        "metered",
+        "meters",
+        "moving",
+        "moving_since",
+        "orders",
+        "promised",
+        "quiet_gap",
+        "quiet_since",
+        "quiet_token",
+        "releasing",
+        "requested",
+        "resident",
+        "revoked",
+        "room",
+        "room_lease",
+        "serial",
+        "share",
+        "stall",
+        "went_quiet",
+    )
+
+    def __init__(self, number: int, spec: Kernel, gpu: Gpu) -> None:
+        super().__init__(number, spec, gpu)
+        self.id = spec.name
+        self.gate = _SHUT
+        self.lease = 0
+        self.revoked = 0
+        self.releasing = self.requested = self.gone = False
+        self.serial = 0
+        #: Bytes: promised by the scheduler; on the GPU; in host memory. What is in neither has not been touched.
+        self.promised = self.resident = self.host = 0
+        #: Growth that is out: bytes, negative for a context.
+        self.grows = 0
+        #: Orders that wait for the end of a move, and the move that is under way.
+        self.orders: deque[ev.Evict | ev.Grant] = deque()
+        self.moving: ev.Evict | ev.Grant | None = None
+        self.moving_since = 0.0
+        self.leaving = self.arriving = self.asked = self.copied = 0
+        self.expects = False
+        self.filling = False
+        self.room = self.room_lease = 0
+        #: Others that wait or are beside it; since when it has been quiet, and for how long it has to be.
+        self.contended = 0
+        self.quiet_since = 0.0
+        self.quiet_gap = 0.0
+        self.quiet_token = 0
+        self.went_quiet = False
+        #: What PACE said; what it was bounded to until what is in flight has drained.
+        self.inflight: float | None = None
+        self.bounded: float | None = None
+        self.stall = 0.010
+        self.share = 1.0
+        self.meters = self.metered = False
+
+
+class Node(Machine):
+    """Some GPUs under one core.
+
+    Parameters
+    ----------
+    costs, memory, gpus, starving
+        As a machine's.
+    policy
+        The policy's name.
+    host_memory
+        Bytes that swapped data may take.
+    meter
+        Seconds between the meters' readings of one client.
+    """
+
+    def __init__(
+        self,
+        costs: Calibration,
+        memory: int,
+        gpus: int,
+        starving: float,
+        policy: str,
+        host_memory: int,
+        meter: float,
+    ) -> None:
+        super().__init__(costs, memory, gpus, starving)
+        self.core = Core(policy=policy)
+        self.meter = meter
+        self._host_memory = host_memory
+        self._by_number: dict[int, Client] = {}
+        self._by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
+        self._events: deque[ev.Event] = deque()
+        self._feeding = False
+        self._armed: float | None = None
+        self._tick_at, self._ticks = -1.0, 0
+        self._decisions: dict[type[Any], Callable[[Any], None]] = {
+            ev.Grant: self._on_grant,
+            ev.Revoke: self._on_revoke,
+            ev.Evict: self._on_evict,
+            ev.Grown: self._on_grown,
+            ev.Contended: self._on_contended,
+            ev.Pace: self._on_pace,
+            ev.Room: self._on_room,
+            ev.ReadDevice: self._on_read,
+        }
+
+    def run(self, arrivals: list[tuple[Kernel, int]]) -> Outcome:
+        """Let kernels come, each to the GPU of that index, until all have left."""
+        self._feed(ev.HostMemory(self._host_memory))
+        for gpu in self.gpus:
+            self._feed(self._reading(gpu))
+        outcome = super().run(arrivals)
+        if self.alive:
+            waiting = [c.id for c in self._by_number.values() if c.wants or c.grows]
+            raise Stalled(f"nothing happens any more, and {', '.join(waiting)} still wait")
+        return outcome
+
+    # --- The core ---------------------------------------------------------------------------------
+
+    def _feed(self, event: ev.Event) -> None:
+        """Hand an event to the core, and do what it decides, then what follows from that."""
+        self._events.append(event)
+        if self._feeding:
+            return
+        self._feeding = True
+        events, handle, decisions = self._events, self.core.handle, self._decisions
+        count = 0
+        while events:
+            count += 1
+            for decision in handle(events.popleft(), self.now):
+                act = decisions.get(type(decision))
+                if act is not None:
+                    act(decision)
+            if count > 100_000:
+                raise Stalled(f"the core and its clients talk without end at {self.now} s")
+        self.outcome.events += count
+        self._feeding = False
+        deadline = self.core.deadline()
+        if deadline != self._armed:
+            self._armed = deadline
+            if deadline is not None:
+                # Time has to pass for what is due already.
+                self.at(deadline if deadline > self.now else self.now + 1e-6, self._tick, deadline)
+
+    def _tick(self, deadline: float) -> None:
+        if deadline == self._armed:
+            self._armed = None
+            self._feed(ev.Tick())
+
+    def _reading(self, gpu: Gpu) -> ev.Device:
+        return ev.Device(gpu.uuid, gpu.total, gpu.used, "simulated", gpu.index)
+
+    def _on_read(self, decision: ev.ReadDevice) -> None:
+        gpu = self._by_uuid[decision.gpu]
+        if decision.after > 0:
+            self.at(self.now + decision.after, self._read, gpu)
+        else:
+            self._events.append(self._reading(gpu))
+
+    def _read(self, gpu: Gpu) -> None:
+        self._feed(self._reading(gpu))
+
+    def _usage(self, client: Client) -> ev.Usage:
+        return ev.Usage(
+            client.gpu.uuid,
+            client.promised,
+            client.resident,
+            0,
+            client.context,
+            client.host,
+        )
+
+    # --- Coming and going -------------------------------------------------------------------------
+
+    def process(self, number: int, spec: Kernel, gpu: Gpu) -> Client:
+        """Make what stands for a kernel."""
+        client = Client(number, spec, gpu)
+        client.quiet_gap = self.costs.quiet
+        self._by_number[number] = client
+        return client
+
+    def _arrive(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        spec = process.spec
+        self._feed(
+            ev.Attach(process.number, process.number, spec.name, spec.name, "swap", user=spec.user)
+        )
+        if (
+            spec.priority != "auto"
+            or spec.weight != 1.0
+            or spec.request != 0.0
+            or spec.limit != 0.0
+        ):
+            self._feed(
+                ev.Adjust(
+                    spec.name,
+                    priority=spec.priority,
+                    weight=spec.weight,
+                    request=spec.request,
+                    limit=spec.limit,
+                )
+            )
+        self._next(process)
+
+    def _drop(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        process.gone = True
+        if process in process.gpu.running:
+            self._stop(process)
+        process.gpu.take(-process.resident - process.context)
+        del self._by_number[process.number]
+        self._feed(ev.Detach(process.number))
+
+    def _begin_cell(self, process: Process) -> None:
+        self._tell_cell(process, "begin")
+
+    def _end_cell(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        if process.gate == _OPEN:
+            self._end_burst(process, "cell")
+        self._tell_cell(process, "end")
+
+    def _tell_cell(self, process: Process, phase: ev.Phase) -> None:
+        spec = process.spec
+        self._feed(ev.Cell(spec.name, phase, f"{process.cells}", self.now, True))
+
+    # --- Memory -----------------------------------------------------------------------------------
+
+    def _open_context(self, process: Process, step: Step) -> bool:
+        assert isinstance(process, Client)
+        process.walk = chain((step,), process.walk)
+        process.grows = -1
+        process.serial += 1
+        least = ev.Usage(process.gpu.uuid, process.promised, 0, 0, self.costs.context)
+        self._feed(ev.Grow(process.number, process.serial, least, process.promised))
+        return False
+
+    def _allocate(self, process: Process, size: int) -> bool:
+        assert isinstance(process, Client)
+        needed = process.allocated + size
+        if needed <= process.promised:
+            self._allocated(process, size)
+            return False
+        process.grows = size
+        process.serial += 1
+        least = ev.Usage(process.gpu.uuid, needed, process.resident, 0, process.context)
+        most = needed + self.costs.headroom
+        self._feed(ev.Grow(process.number, process.serial, least, most))
+        return False
+
+    def _on_grown(self, decision: ev.Grown) -> None:
+        client = self._by_number.get(decision.client)
+        if client is None or not client.grows or decision.serial != client.serial:
+            return
+        grows, client.grows = client.grows, 0
+        if decision.status not in ("resident", "swapped"):
+            self._fail(client)
+            return
+        client.promised = decision.promised
+        if grows > 0:
+            self._allocated(client, grows)
+            return
+        client.context = self.costs.context
+        client.gpu.take(client.context)
+        self._feed(ev.UsageChanged(client.number, self._usage(client)))
+        self.at(self.now, self._next, client)
+
+    def _allocated(self, client: Client, size: int) -> None:
+        """It has the addresses; under a lease, the memory as well."""
+        client.allocated += size
+        delay = 0.0
+        if client.gate != _SHUT:
+            client.resident += size
+            client.gpu.take(size)
+            delay = size * self.costs.mapping
+            self._feed(ev.UsageChanged(client.number, self._usage(client)))
+        self.at(self.now + delay, self._next, client)
+
+    def _free(self, process: Process, size: int) -> None:
+        assert isinstance(process, Client)
+        process.allocated -= size
+        process.promised = max(process.allocated, process.promised - size)
+        outside = process.allocated - process.resident
+        if outside < 0:
+            process.gpu.take(outside)
+            process.resident += outside
+            outside = 0
+        process.host = min(process.host, outside)
+        self._feed(ev.UsageChanged(process.number, self._usage(process)))
+
+    # --- Bursts and leases ------------------------------------------------------------------------
+
+    def _submit(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        if process.gate == _OPEN:
+            self._start(process)
+        elif process.gate == _HELD:
+            self._learn(process)
+            process.gate = _OPEN
+            self._start(process)
+            self._feed(ev.Burst(process.number, "begin", "none", self.now))
+        else:
+            self._learn(process)
+            self._request(process)
+
+    def _request(self, client: Client) -> None:
+        if client.requested or client.releasing or client.lease:
+            return
+        client.requested = True
+        client.serial += 1
+        self._feed(ev.Request(client.number, client.serial))
+
+    def _start(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        process.quiet_token += 1
+        super()._start(process)
+        if process.meters and not process.metered:
+            process.metered = True
+            self.at(self.now + self.meter, self._meter, process)
+
+    def _done(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        process.quiet_since = self.now
+        self._next(process)
+
+    def _end_burst(self, client: Client, cause: ev.Cause) -> None:
+        client.gate = _HELD
+        client.quiet_token += 1
+        if client.meters:
+            self._tell_meter(client)
+        self._feed(ev.Burst(client.number, "end", cause, self.now))
+
+    def _on_revoke(self, decision: ev.Revoke) -> None:
+        client = self._by_number.get(decision.client)
+        if client is None:
+            return
+        client.revoked = decision.lease
+        if client.lease == decision.lease and client.moving is None:
+            self._give_up(client)
+        elif client.moving is not None and client.filling and not client.arriving:
+            self._end_filling(client)
+
+    def _give_up(self, client: Client) -> None:
+        """Shut the gate; what runs is drained."""
+        if client.releasing or not client.lease:
+            return
+        client.gate = _SHUT
+        client.quiet_token += 1
+        client.releasing = True
+        running = client in client.gpu.running
+        delay = self.costs.drain if running else self.costs.grant
+        self.at(self.now + delay, self._released, client)
+
+    def _released(self, client: Client) -> None:
+        if client.gone:
+            return
+        if client in client.gpu.running:
+            self._stop(client)
+        if client.meters:
+            self._tell_meter(client)
+        lease, client.lease = client.lease, 0
+        client.releasing = client.requested = client.went_quiet = False
+        self._feed(ev.Released(client.number, lease, "revoke"))
+        if client.wants:
+            self._request(client)
+        self._work(client)
+
+    # --- Quiet ------------------------------------------------------------------------------------
+
+    def _turn_away(self, process: Process) -> None:
+        assert isinstance(process, Client)
+        if process.gate == _OPEN and process.contended:
+            self._watch_quiet(process)
+
+    def _watch_quiet(self, client: Client) -> None:
+        client.quiet_since = self.now
+        client.quiet_token += 1
+        lag = client.quiet_gap * (1 + self.costs.quiet_lag)
+        self.at(self.now + lag, self._quiet, (client, client.quiet_token))
+
+    def _quiet(self, argument: tuple[Client, int]) -> None:
+        client, token = argument
+        if client.gone or token != client.quiet_token or client.gate != _OPEN:
+            return
+        if client.contended:
+            client.went_quiet = True
+            self._end_burst(client, "quiet")
+
+    def _learn(self, client: Client) -> None:
+        """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client.c)."""
+        if not client.went_quiet:
+            return
+        client.went_quiet = False
+        gap, longest = self.now - client.quiet_since, self.costs.longest_quiet
+        learnt = gap * 1.25 if gap < 4 * longest else client.quiet_gap * 0.75
+        client.quiet_gap = min(max(learnt, self.costs.quiet), longest)
+
+    def _on_contended(self, decision: ev.Contended) -> None:
+        client = self._by_number.get(decision.client)
+        if client is None:
+            return
+        before, client.contended = client.contended, decision.waiting + decision.beside
+        if not before and client.contended and client.gate == _OPEN and not client.wants:
+            self._watch_quiet(client)
+
+    # --- Paces and meters -------------------------------------------------------------------------
+
+    def _on_pace(self, decision: ev.Pace) -> None:
+        client = self._by_number.get(decision.client)
+        if client is None:
+            return
+        before = client.inflight
+        client.inflight, client.stall = decision.inflight, decision.stall
+        client.share = decision.share
+        client.meters = decision.meter
+        if client not in client.gpu.running:
+            return
+        if client.meters and not client.metered:
+            client.metered = True
+            self.at(self.now + self.meter, self._meter, client)
+        if client.inflight == 0.0 and before != 0.0:
+            # What is in flight goes on; on the average, half of it is over.
+            drain = self.costs.unbounded if before is None else before / 2
+            self.at(self.now + drain, self._repace, client)
+        else:
+            self._repace(client)
+
+    def _repace(self, client: Client) -> None:
+        if client in client.gpu.running:
+            speed = self._speed(client)
+            if speed != client.speed:
+                self._touch(client.gpu)
+                client.speed = speed
+
+    def _speed(self, process: Process) -> float:
+        assert isinstance(process, Client)
+        wish = min(process.demand, process.share)
+        if process.inflight is None:
+            return wish
+        if process.inflight == 0.0:
+            return min(wish, self.costs.submission / process.stall) if process.stall else 0.0
+        return wish * self.costs.bounded
+
+    def _meter(self, client: Client) -> None:
+        client.metered = False
+        if client.gone or not client.meters or client not in client.gpu.running:
+            return
+        client.metered = True
+        self.at(self.now + self.meter, self._meter, client)
+        self._tell_meter(client)
+
+    def _tell_meter(self, client: Client) -> None:
+        self._advance(client.gpu)
+        busy = client.busy
+        submissions = int(busy / self.costs.submission)
+        self._feed(ev.Meter(client.number, client.gpu.uuid, busy, submissions, self.now))
+
+    # --- Moves ------------------------------------------------------------------------------------
+
+    def _on_evict(self, decision: ev.Evict) -> None:
+        client = self._by_number.get(decision.client)
+        if client is not None:
+            client.orders.append(decision)
+            self._work(client)
+
+    def _on_grant(self, decision: ev.Grant) -> None:
+        client = self._by_number.get(decision.client)
+        if client is not None:
+            client.orders.append(decision)
+            self._work(client)
+
+    def _work(self, client: Client) -> None:
+        """Begin the next order, unless one is under way."""
+        if client.moving is not None or client.gone or not client.orders:
+            return
+        order = client.orders.popleft()
+        if isinstance(order, ev.Grant):
+            if client.lease:
+                self._work(client)
+                return
+            client.lease = order.lease
+            client.filling = order.filling
+            client.expects = client.promised > client.resident
+            if client.room_lease != order.lease:
+                client.room = client.resident
+            client.moving, client.moving_since = order, self.now
+            client.asked, client.copied = client.allocated - client.resident, 0
+            self._move_in(client)
+            return
+        client.moving, client.moving_since = order, self.now
+        client.asked = 0 if client.lease else min(order.bytes, client.resident)
+        client.copied = 0
+        self._move_out(client)
+
+    def _piece(self, client: Client) -> int:
+        costs = self.costs
+        return max(costs.smallest_piece, min(costs.piece, client.asked // costs.pieces))
+
+    def _link(self, gpu: Gpu, leaving: int, arriving: int) -> None:
+        before = gpu.leaving + gpu.arriving
+        gpu.leaving += leaving
+        gpu.arriving += arriving
+        if not before:
+            gpu.moving_since = self.now
+        elif not gpu.leaving + gpu.arriving:
+            gpu.moving += self.now - gpu.moving_since
+
+    def _move_out(self, client: Client) -> None:
+        order = client.moving
+        assert isinstance(order, ev.Evict)
+        left = client.asked - client.copied
+        if left > 0:
+            size = min(left, self._piece(client))
+            gpu = client.gpu
+            self._link(gpu, 1, 0)
+            rate = self.costs.both_ways if gpu.arriving else self.costs.one_way
+            client.leaving = size
+            self.at(self.now + size * gpu.leaving / rate, self._left, client)
+            return
+        client.moving = None
+        enough = client.copied >= order.bytes or not client.resident
+        self._feed(
+            ev.Evicted(
+                client.number,
+                order.serial,
+                self._usage(client),
+                client.copied,
+                client.copied,
+                self.now - client.moving_since,
+                "done" if enough else "partial",
+            )
+        )
+        self._work(client)
+
+    def _left(self, client: Client) -> None:
+        gpu, size = client.gpu, client.leaving
+        self._link(gpu, -1, 0)
+        client.leaving = 0
+        if client.gone:
+            return
+        # What was freed meanwhile has left already.
+        size = min(size, client.resident)
+        client.resident -= size
+        client.host += size
+        client.copied += size
+        client.asked = min(client.asked, client.copied + client.resident)
+        gpu.take(-size)
+        self.outcome.moved_out += size
+        order = client.moving
+        assert isinstance(order, ev.Evict)
+        if client.copied < client.asked:
+            self._feed(
+                ev.Moving(
+                    client.number,
+                    order.serial,
+                    self._usage(client),
+                    client.copied,
+                    client.copied,
+                    self.now - client.moving_since,
+                    "partial",
+                )
+            )
+        self._move_out(client)
+
+    def _on_room(self, decision: ev.Room) -> None:
+        client = self._by_number.get(decision.client)
+        if client is None:
+            return
+        client.room, client.room_lease = decision.resident, decision.lease
+        if client.filling and client.lease == decision.lease and not client.arriving:
+            self._move_in(client)
+
+    def _move_in(self, client: Client) -> None:
+        if not isinstance(client.moving, ev.Grant):
+            return
+        if client.filling and client.revoked == client.lease:
+            self._end_filling(client)
+            return
+        lack = client.allocated - client.resident
+        if lack <= 0:
+            self._moved_in(client)
+            return
+        size = min(lack, self._piece(client))
+        if client.filling:
+            size = min(size, client.room - client.resident)
+            if size <= 0:
+                return
+        gpu = client.gpu
+        copied = min(size, client.host)
+        rate = self.costs.both_ways if gpu.leaving else self.costs.one_way
+        self._link(gpu, 0, 1)
+        client.arriving = size
+        gpu.take(size)
+        seconds = copied * gpu.arriving / rate + size * self.costs.mapping
+        self.at(self.now + seconds, self._arrived, client)
+
+    def _arrived(self, client: Client) -> None:
+        size, client.arriving = client.arriving, 0
+        self._link(client.gpu, 0, -1)
+        if client.gone:
+            client.gpu.take(-size)
+            return
+        copied = min(size, client.host)
+        client.resident += size
+        client.host -= copied
+        client.copied += copied
+        self.outcome.moved_in += copied
+        self._move_in(client)
+
+    def _moved_in(self, client: Client) -> None:
+        client.moving, client.filling = None, False
+        client.gate = _OPEN
+        client.requested = False
+        if client.asked > 0 or client.expects:
+            self._tell_restored(client, "done")
+        if client.revoked == client.lease:
+            self._give_up(client)
+        elif client.wants:
+            self.at(self.now + self.costs.grant, self._resume, (client, client.lease))
+        else:
+            self._end_burst(client, "quiet")
+
+    def _resume(self, argument: tuple[Client, int]) -> None:
+        client, lease = argument
+        if client.gone or client.lease != lease or client.gate != _OPEN or not client.wants:
+            return
+        if client not in client.gpu.running:
+            self._start(client)
+
+    def _end_filling(self, client: Client) -> None:
+        """Its lease is wanted back before its room was there: what has arrived stays."""
+        client.moving, client.filling = None, False
+        self._tell_restored(client, "partial")
+        lease, client.lease = client.lease, 0
+        client.requested = False
+        self._feed(ev.Released(client.number, lease, "failed"))
+        if client.wants:
+            self._request(client)
+        self._work(client)
+
+    def _tell_restored(self, client: Client, status: ev.MoveStatus) -> None:
+        self._feed(
+            ev.Restored(
+                client.number,
+                client.lease,
+                self._usage(client),
+                max(0, client.asked),
+                client.copied,
+                self.now - client.moving_since,
+                status,
+            )
+        )
