@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Asks something for a group: ``background``, ``interactive``, ``keep``, ``freeze``, ``unfreeze``, ``limit``."""
+"""Asks something for a group: ``background``, ``keep``, ``freeze``, ``limit`` and the like."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from ..kernel_provisioner.launch import parse_size
+from ..kernel_provisioner.in_kernel import Failure, parse_limit, parse_part, parse_weight
 from ..scheduler.control import ControlClient, ControlError
 from . import wording
 from .main import complain
@@ -26,8 +26,15 @@ def add_parser(subparsers: Any) -> None:
         (
             "interactive",
             {"priority": "interactive"},
-            "let it wait in turn again",
-            "It comes before those in the background, as all do at first.",
+            "let it come before those in the background, however long its cells are",
+            "Among one user's own; between users, shares and GPU time decide.",
+        ),
+        (
+            "auto",
+            {"priority": "auto"},
+            "let what it does decide which of the two it is",
+            "It is interactive from the begin of a cell, and in the background once the cell has "
+            "had 2 s of GPU time. All are so at first.",
         ),
         (
             "keep",
@@ -45,23 +52,42 @@ def add_parser(subparsers: Any) -> None:
         (
             "limit",
             {},
-            "bound its memory on each GPU",
-            "What it allocates beyond the limit is refused (out of memory); what is there stays.",
+            "bound its memory on each GPU, or its part of a GPU's time",
+            "A size: what it allocates beyond it is refused (out of memory); what is there stays. "
+            "A percentage: it gets no more of a GPU's time than that, over 10 s. off: neither.",
+        ),
+        (
+            "request",
+            {},
+            "guarantee it a part of a GPU's time",
+            "Who has had less than its request, over 10 s, comes before the others.",
+        ),
+        (
+            "weight",
+            {},
+            "set its part of the GPU time that is spare",
+            "Twice the weight, twice the spare time. It is 1 for all at first.",
         ),
     ):
         parser = subparsers.add_parser(command, help=text, description=more)
         parser.set_defaults(wish=wish)
         add_group(parser)
         parsers[command] = parser
-    parsers["keep"].add_argument("keep", metavar="on|off", type=_switch)
+    parsers["keep"].add_argument("asked", metavar="on|off", type=_switch)
     parsers["limit"].add_argument(
-        "limit", metavar="SIZE|off", type=_limit, help="for instance 20GiB"
+        "asked", metavar="SIZE|N%|off", type=parsed(parse_limit), help="for instance 20GiB or 50%%"
+    )
+    parsers["request"].add_argument(
+        "asked", metavar="N%|off", type=parsed(_request), help="for instance 25%%"
+    )
+    parsers["weight"].add_argument(
+        "asked", metavar="N", type=parsed(_weight), help="above 0; 1 is the usual"
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask for it, and print what is asked for the group now."""
-    wish = args.wish or {args.command: getattr(args, args.command)}
+    wish = args.wish or args.asked
     try:
         with ControlClient() as client:
             reply = client.request("adjust", group=args.group or only_group(client), **wish)
@@ -71,20 +97,34 @@ def run(args: argparse.Namespace) -> int:
     print(f"priority: {wishes['priority']}")
     print(f"keep: {'on' if wishes['keep'] else 'off'}")
     print(f"frozen: {'on' if wishes['frozen'] else 'off'}")
-    print(f"limit: {wording.size(wishes['limit']) if wishes['limit'] else 'off'}")
+    print(f"memory: {wording.size(wishes['memory']) if wishes['memory'] else 'off'}")
+    print(f"request: {wording.percent(wishes['request']) if wishes['request'] else 'off'}")
+    print(f"limit: {wording.percent(wishes['limit']) if wishes['limit'] else 'off'}")
+    print(f"weight: {wishes['weight']:g}")
     return 0
 
 
-def _switch(text: str) -> bool:
+def _switch(text: str) -> dict[str, Any]:
     if text not in ("on", "off"):
         raise argparse.ArgumentTypeError(f"write on or off, not {text!r}")
-    return text == "on"
+    return {"keep": text == "on"}
 
 
-def _limit(text: str) -> int:
-    if text == "off":
-        return 0
-    try:
-        return parse_size(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{error}, or off") from None
+def _request(text: str) -> dict[str, Any]:
+    return {"request": parse_part(text)}
+
+
+def _weight(text: str) -> dict[str, Any]:
+    return {"weight": parse_weight(text)}
+
+
+def parsed(parse: Any) -> Any:
+    """Return a parser of an argument."""
+
+    def read(text: str) -> Any:
+        try:
+            return parse(text)
+        except (Failure, ValueError) as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from ..scheduler.arguments import quantum
@@ -15,8 +16,21 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "set",
-        help="change the quantum or anti-thrashing",
-        description="Change how the running scheduler shares the GPUs; print the settings.",
+        help="change the policy, the quantum or anti-thrashing",
+        description="Change how the running scheduler shares the GPUs; print the settings. "
+        "`gpushare set policy fcfs` is the same as `gpushare set --policy fcfs`.",
+    )
+    parser.add_argument(
+        "setting",
+        metavar="SETTING VALUE",
+        nargs="*",
+        help="policy, quantum or anti-thrash, and its value",
+    )
+    parser.add_argument(
+        "--policy",
+        metavar="NAME",
+        help="who comes first: burst, fcfs, tgs, gemini, priority, or one that another package "
+        "registered",
     )
     parser.add_argument(
         "--quantum",
@@ -34,14 +48,34 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Change the settings and print them."""
-    params = {"quantum": args.quantum, "anti_thrash": args.anti_thrash}
+    try:
+        params = {**_pairs(args.setting), **_options(args)}
+    except argparse.ArgumentTypeError as error:
+        return complain(str(error))
     try:
         with ControlClient() as client:
-            reply = client.request(
-                "set", **{name: value for name, value in params.items() if value is not None}
-            )
+            reply = client.request("set", **params)
     except ControlError as error:
         return complain(str(error))
     for name, value in reply["settings"].items():
         print(f"{name}: {value}")
     return 0
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    found = {"policy": args.policy, "quantum": args.quantum, "anti_thrash": args.anti_thrash}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _pairs(words: Sequence[str]) -> dict[str, Any]:
+    """Read settings that are written as words: a name and its value each."""
+    found: dict[str, Any] = {}
+    for place in range(0, len(words), 2):
+        name = words[place].replace("-", "_")
+        if name not in ("policy", "quantum", "anti_thrash") or place + 1 == len(words):
+            raise argparse.ArgumentTypeError(
+                f"this is not understood: set {' '.join(words)}; write for instance set policy fcfs"
+            )
+        value = words[place + 1]
+        found[name] = quantum(value) if name == "quantum" else value
+    return found

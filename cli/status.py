@@ -98,7 +98,7 @@ def _groups(status: dict[str, Any]) -> str:
     if not status["groups"]:
         return "nobody uses the GPU through gpushare now"
     now = status["time"]
-    head = ("STATE", "NAME", "ID", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "WISHES", "")
+    head = ("STATE", "NAME", "ID", "CLASS", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "WISHES", "")
     rows = []
     order = {"running": 0, "moving": 1, "yielding": 2, "held": 3, "waiting": 4, "idle": 5}
     for group in sorted(
@@ -110,6 +110,7 @@ def _groups(status: dict[str, Any]) -> str:
                 wording.state(group),
                 group["name"],
                 group["id"][:8],
+                str(group.get("class") or ""),
                 wording.duration(now - group["since"]) if group["since"] is not None else "",
                 *(
                     wording.size(sum(gpu[key] for gpu in group["gpus"]))
@@ -119,7 +120,7 @@ def _groups(status: dict[str, Any]) -> str:
                 wording.remark(group),
             )
         )
-    return table(head, rows, {3, 4, 5, 6})
+    return table(head, rows, {4, 5, 6, 7})
 
 
 def _notices(status: dict[str, Any]) -> str:
@@ -134,6 +135,7 @@ def _footer(status: dict[str, Any]) -> str:
     settings, host = status["settings"], status["host"]
     quantum = settings["quantum"]
     words = [
+        f"policy {settings.get('policy')}",
         f"quantum {quantum if quantum == 'auto' else wording.duration(quantum)}",
         f"anti-thrash {settings['anti_thrash']}",
         f"host memory {wording.size(host['swapped'])} of {wording.size(host['budget'])}",

@@ -11,6 +11,7 @@ from typing import Any
 from ..kernel_provisioner.in_kernel import (
     REASONS,
     duration,
+    percent,
     remark,
     size,
 )
@@ -24,7 +25,9 @@ __all__ = [
     "duration",
     "estimate",
     "notice",
+    "percent",
     "reason",
+    "recording_end",
     "remark",
     "size",
     "state",
@@ -38,4 +41,17 @@ def notice(found: dict[str, Any], name: str) -> str:
         status = found.get("params", {}).get("status")
         ended = "" if status is None else f" (status {status})"
         return f"{name} runs without gpushare: its first start under it failed{ended}"
+    if found.get("code") == "recording_ended":
+        params = found.get("params", {})
+        why = recording_end(params.get("why"), str(params.get("error", "")))
+        return f"the recording to {params.get('file')} ended: {why}"
     return f"{name}: {str(found.get('code')).replace('_', ' ')}"
+
+
+def recording_end(why: object, error: str) -> str:
+    """Word why a recording ended before its time."""
+    return {
+        "full": "it is as long as a recording may be",
+        "slow": "more came than could be written",
+        "failed": f"it cannot be written: {error}",
+    }.get(str(why), str(why))

@@ -35,11 +35,15 @@ VERBS = {
     "release": ("[GROUP]", "give the GPU up now, though the cell goes on"),
     "offload": ("[GROUP]", "the same, and move the memory to the host; it comes back by itself"),
     "background": ("", "wait behind the interactive ones; memory leaves the GPU first"),
-    "interactive": ("", "wait in turn again, before those in the background"),
+    "interactive": ("", "come before those in the background, however long the cells are"),
+    "auto": ("", "interactive from the begin of a cell, in the background after 2 s of GPU time"),
     "keep": ("on|off", "idle memory stays until somebody has waited for it for 5 min"),
-    "limit": ("SIZE|off", "most memory on each GPU, such as 20GiB; beyond it: out of memory"),
+    "limit": ("SIZE|N%|off", "most memory on each GPU, such as 20GiB, or most of its time, as 50%"),
+    "request": ("N%|off", "guaranteed part of a GPU's time, such as 25%"),
+    "weight": ("N", "part of the time that is spare: 2 gets twice as much as 1, the usual"),
     "oversubscribe": ("[on|off]", "what is allocated from now on may be more than the GPU has"),
     "exclusive": ("", "keep the GPU until this cell ends; %%gpushare exclusive: all of it"),
+    "explain": ("[GROUP]", "which rule put whom before whom, and what it takes to be next"),
     "history": ("", "who ran, waited and moved in the last minutes"),
     "help": ("", "this text"),
 }  # type: Dict[str, Tuple[str, str]]
@@ -49,11 +53,16 @@ DONE = {
     "release": "{} gives the GPU up.",
     "offload": "{} gives the GPU up and moves its memory out.",
     "background": "{} waits behind the interactive ones from now on, and its memory leaves the GPU first.",
-    "interactive": "{} waits in turn from now on, before those in the background.",
+    "interactive": "{} comes before those in the background from now on, however long its cells are.",
+    "auto": "{} is interactive from the begin of each cell, and in the background once it has had 2 s of GPU time.",
     "keep on": "{} keeps its memory on the GPU while it is idle, until somebody has waited for it for 5 min.",
     "keep off": "{} keeps its memory on the GPU only until another needs the room.",
-    "limit": "{} gets no more than {} on each GPU from now on; what it holds already stays.",
+    "memory": "{} gets no more than {} on each GPU from now on; what it holds already stays.",
+    "limit": "{} gets no more than {} of a GPU's time from now on.",
     "limit off": "{} has no limit of this kind any more.",
+    "request": "{} is guaranteed {} of a GPU's time from now on: below that it comes before the others.",
+    "request off": "{} is guaranteed no time any more.",
+    "weight": "{} has the weight {} from now on where GPU time is spare.",
 }
 
 #: What ``%gpushare oversubscribe`` answers.
@@ -65,6 +74,9 @@ OVERSUBSCRIPTION = {
 
 #: Said where the interposer lets everything pass, with the reason.
 NO_PART = "This kernel does not take part: "
+
+#: The protocol's version (GPUSHARE_PROTOCOL_VERSION).
+PROTOCOL = 3
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
@@ -142,7 +154,7 @@ class Interposer:
 
     def control(self, op: str, **params: Any) -> Dict[str, Any]:
         """Ask the scheduler (docs/control.md)."""
-        request = json.dumps(dict(params, op=op, protocol=2)).encode()
+        request = json.dumps(dict(params, op=op, protocol=PROTOCOL)).encode()
         for size in REPLY_BYTES:
             reply = ctypes.create_string_buffer(size)
             length = self._library.gpushare_control(request, reply, size)
@@ -470,12 +482,23 @@ def _accepts(verb: str, given: str) -> bool:
     if not given:
         return not arguments or arguments.startswith("[")
     choices = _choices(verb)
-    return given in choices or "GROUP" in choices or ("SIZE" in choices and parse_size(given) > 0)
+    if verb in PARSERS:
+        try:
+            PARSERS[verb](given)
+        except Failure:
+            return False
+        return True
+    return given in choices or "GROUP" in choices
 
 
 def _choices(verb: str) -> List[str]:
     arguments = VERBS[verb][0].strip("[]")
     return arguments.split("|") if arguments else []
+
+
+def _words(verb: str) -> List[str]:
+    """The arguments that are written as they stand."""
+    return [choice for choice in _choices(verb) if choice.islower()]
 
 
 def parse_size(text: str) -> int:
@@ -488,6 +511,44 @@ def parse_size(text: str) -> int:
     # Whole numbers stay exact.
     amount = int(float(number) * factor) if "." in number else int(number) * factor
     return amount if amount < 1 << 63 else 0
+
+
+def parse_limit(text: str) -> Dict[str, Any]:
+    """The wishes that a limit means: of memory, of GPU time, or none of either."""
+    if text == "off":
+        return {"memory": 0, "limit": 0.0}
+    if text.endswith("%"):
+        return {"limit": parse_part(text)}
+    amount = parse_size(text)
+    if amount == 0:
+        raise Failure(f"{text!r} is no limit; write for instance 20GiB, 50%, or off")
+    return {"memory": amount}
+
+
+def parse_part(text: str) -> float:
+    """A part of a GPU's time, such as ``25%``, as a fraction; 0 for ``off``."""
+    match = re.match(r"(\d+(?:\.\d+)?)\s*%$", text, re.ASCII)
+    part = 0.0 if match is None else float(match.group(1)) / 100
+    if text != "off" and not 0 < part <= 1:
+        raise Failure(f"{text!r} is no part of a GPU's time; write for instance 25%, or off")
+    return part
+
+
+def parse_weight(text: str) -> float:
+    """A weight, which is above 0."""
+    match = re.match(r"\d+(?:\.\d+)?$", text, re.ASCII)
+    weight = 0.0 if match is None else float(text)
+    if not 0 < weight <= 1000:
+        raise Failure(f"{text!r} is no weight; write a number above 0 and at most 1000")
+    return weight
+
+
+#: By verb, what its argument means: wishes.
+PARSERS = {
+    "limit": parse_limit,
+    "request": lambda text: {"request": parse_part(text)},
+    "weight": lambda text: {"weight": parse_weight(text)},
+}  # type: Dict[str, Callable[[str], Dict[str, Any]]]
 
 
 #: The line up to the cursor where something of ours may be completed: also in an assignment, and without its %.
@@ -518,7 +579,7 @@ class Magic:
             raise UsageError(f"gpushare: {failure}") from None
         if as_json:
             print(json.dumps(answer.data, indent=2, sort_keys=True, ensure_ascii=False))
-        elif verb in ("status", "history", "help"):
+        elif verb in ("status", "explain", "history", "help"):
             return answer
         elif repr(answer):
             from IPython.display import display
@@ -540,6 +601,10 @@ class Magic:
             return Status(status, own, interposer.out_of_the_way())
         if verb == "history":
             return History(interposer.control("status", timeline=0)["status"], own)
+        if verb == "explain":
+            asked = {"group": given} if given else {}
+            explanation = interposer.control("explain", **asked)["explanation"]
+            return Explanation(explanation, "\n".join(explanation_lines(explanation)))
         if verb == "oversubscribe":
             if given:
                 interposer.oversubscribe(given == "on")
@@ -552,15 +617,19 @@ class Magic:
             return Answer(done, DONE[verb].format(given or "This kernel"))
         if verb == "keep":
             return self._adjusted(f"keep {given}", keep=given == "on")
-        if verb == "limit":
-            limit = 0 if given == "off" else parse_size(given)
-            return self._adjusted("limit" if limit else "limit off", limit=limit)
+        if verb in PARSERS:
+            wishes = PARSERS[verb](given)
+            if given == "off":
+                return self._adjusted(f"{verb} off", **wishes)
+            ((what, asked),) = wishes.items()
+            words = {"memory": size, "weight": "{:g}".format}.get(what, percent)
+            return self._adjusted(what, words(asked), **wishes)
         return self._adjusted(verb, priority=verb)
 
-    def _adjusted(self, what: str, **wishes: Any) -> "Answer":
+    def _adjusted(self, what: str, amount: str = "", **wishes: Any) -> "Answer":
         assert self._interposer is not None
         done = self._interposer.adjust(**wishes)
-        said = [DONE[what].format("This kernel", size(wishes.get("limit", 0))), self._but()]
+        said = [DONE[what].format("This kernel", amount), self._but()]
         return Answer(done, " ".join(filter(None, said)))
 
     def _but(self) -> str:
@@ -586,7 +655,7 @@ class Magic:
             return (["exclusive"] if whole else list(VERBS)) + options
         if len(words) > 1 or words[0] not in VERBS:
             return options
-        choices = [choice for choice in _choices(words[0]) if choice not in ("GROUP", "SIZE")]
+        choices = _words(words[0])
         if "GROUP" in _choices(words[0]):
             choices += self._groups()
         return choices + options
@@ -647,6 +716,16 @@ class Help(Answer):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self._text)}</pre>"
+
+
+class Explanation(Answer):
+    """Which rule put whom before whom: a line each."""
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            f'<p style="margin-left: {len(line) - len(line.lstrip())}em">{html.escape(line.strip())}</p>'
+            for line in self._text.splitlines()
+        )
 
 
 class Table(Answer):
@@ -718,13 +797,14 @@ class Status(Table):
         "",
         "notebook",
         "state",
+        "class",
         "memory",
         "on the GPU",
         "in host memory",
         "wishes",
         "why",
     )
-    RIGHT = (3, 4, 5)
+    RIGHT = (4, 5, 6)
     EMPTY = "No notebook uses the GPU."
 
     def __init__(
@@ -756,6 +836,7 @@ class Status(Table):
                     self._mark(group.get("id")),
                     str(group.get("name") or group.get("id")),
                     state_text(group),
+                    str(group.get("class") or ""),
                     size(sum(gpu.get("footprint", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("resident", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("swapped", 0) for gpu in gpus)),
@@ -876,10 +957,13 @@ def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
     """What people ask for a group, where it is not the usual."""
     given = wishes or {}
     said = [
-        "background" if given.get("priority") == "background" else "",
+        str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
         "keep" if given.get("keep") else "",
         "frozen" if given.get("frozen") else "",
-        "limit {}".format(size(given["limit"])) if given.get("limit") else "",
+        "memory {}".format(size(given["memory"])) if given.get("memory") else "",
+        "request {}".format(percent(given["request"])) if given.get("request") else "",
+        "limit {}".format(percent(given["limit"])) if given.get("limit") else "",
+        "weight {:g}".format(given["weight"]) if given.get("weight", 1) != 1 else "",
         "exclusive" if given.get("exclusive") else "",
     ]
     return ", ".join(word for word in said if word)
@@ -931,7 +1015,10 @@ REASONS = {
         f"{size(given['arrived'])} of {size(given['footprint'])}"
     ),
     "draining": lambda given: (
-        f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
+        f"the kernel {_short(given['kernel'])} of {_holder(given)} has been running for "
+        f"{duration(given['kernel_for'])}"
+        if given.get("kernel")
+        else f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
     ),
     "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is first",
     "residency": lambda given: (
@@ -951,8 +1038,166 @@ REASONS = {
     "exclusive": lambda given: (
         f"{_lacks(given)}{_holder(given)} has the GPU for a whole cell{_for(given)}"
     ),
+    "limited": lambda given: (
+        f"{owner(given['whose'])} has had its limit of the GPU's time; more{_within(given['until_in'], ' later')}"
+    ),
+    "thrashing": lambda given: (
+        f"side by side both were slowed by paging, so they take turns; {_holder(given)} yields{_soon(given)}"
+    ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]
+
+
+def owner(whose: Any) -> str:
+    """Whose share it is: ``user:ada``, ``team:course``, or that of the one that it is said of."""
+    kind, _, name = str(whose).partition(":")
+    return f"the {kind} {name}" if kind in ("user", "team") and name else "it"
+
+
+def _short(text: Any) -> str:
+    """The name of a kernel, of which templates make long ones."""
+    name = str(text)
+    return name if len(name) <= 60 else name[:57] + "..."
+
+
+def _names(found: Any) -> str:
+    names = [str(name) for name in found]
+    return names[0] if len(names) == 1 else "{} and {}".format(", ".join(names[:-1]), names[-1])
+
+
+# Explanations: docs/control.md names their codes. Each is told who is meant, who is before it, and the parameters.
+
+CLASSES = {
+    "asked": lambda cls, given: f"{cls}, as somebody asked",
+    "fresh_cell": lambda cls, given: (
+        f"{cls}: its cell has had less than {duration(given['after'])} of GPU time"
+    ),
+    "long_cell": lambda cls, given: (
+        f"{cls}: its cell has had {duration(given['after'])} of GPU time; the next cell is interactive again"
+    ),
+    "short_use": lambda cls, given: (
+        f"{cls}: it has used the GPU for less than {duration(given['after'])} since it last paused"
+    ),
+    "long_use": lambda cls, given: (
+        f"{cls}: it has used the GPU for {duration(given['after'])}; after a pause it is interactive again"
+    ),
+}  # type: Dict[str, Callable[[str, Dict[str, Any]], str]]
+
+
+def _use(given: Dict[str, Any], prefix: str) -> str:
+    return "{} has had {}".format(owner(given[prefix + "whose"]), percent(given[prefix + "used"]))
+
+
+RULES = {
+    "came": lambda given: f"came {duration(given['own'] - given['theirs'])} earlier",
+    "background": lambda given: (
+        f"is interactive; one in the background counts as {duration(given['own'] - given['theirs'])} later"
+    ),
+    "length": lambda given: (
+        "is expected to keep the others waiting for {}, this one for {}: short ones first".format(
+            duration(given["theirs"]), duration(given["own"])
+        )
+    ),
+    "focus": lambda given: (
+        f"is in front of its user, which counts as {duration(given['own'] - given['theirs'])} earlier"
+    ),
+    "user_share": lambda given: "comes first by GPU time in the last 10 s: {}, {}{}".format(
+        _use(given, "their_"),
+        _use(given, ""),
+        "; it is guaranteed {}".format(percent(given["their_request"]))
+        if given.get("their_request")
+        else "",
+    ),
+    "turn": lambda given: "belongs to a user whose turn was longer ago",
+    "share": lambda given: "has had less GPU time in the last 10 s for its share and weight",
+    "request": lambda given: "has had less of the GPU time that it is guaranteed",
+    "use": lambda given: "has had less GPU time in the last 10 s",
+    "class": lambda given: "has the higher priority",
+    "weight": lambda given: "has the larger weight",
+    "growth": lambda given: "waits in the middle of an allocation",
+    "number": lambda given: "came first",
+    "retry": lambda given: "has its old place again, since there was no room for it",
+    "made_way": lambda given: "is the one that this one had to make way for",
+}  # type: Dict[str, Callable[[Dict[str, Any]], str]]
+
+PACES = {
+    "paused": lambda given: (
+        f"paused while {_names(given['names'])} runs"
+        if given["names"]
+        else "paused: the others are to have their share first"
+    ),
+    "bounded": lambda given: "bounded to {} of work at a time{}".format(
+        _fine(given["inflight"]),
+        f" while {_names(given['names'])} is about" if given["names"] else "",
+    ),
+    "share": lambda given: f"held to {percent(given['share'])} of the GPU's time",
+}  # type: Dict[str, Callable[[Dict[str, Any]], str]]
+
+NEXT = {
+    "unfreeze": lambda given: "somebody has to unfreeze it",
+    "limit": lambda given: (
+        f"{owner(given['whose'])} has to wait{_within(given['until_in'], '')}, or to get a higher limit"
+    ),
+    "room": lambda given: "it is next: it only waits for what is said above",
+    "interactive": lambda given: (
+        "make it interactive, or begin a new cell, and it no longer counts as later"
+    ),
+    "focus": lambda given: "bring it to the front in the browser",
+    "use": lambda given: f"it has to wait until {given['ahead']} has had as much for its share",
+    "served": lambda given: (
+        f"{given['ahead']} has to be served before it"
+        if given["count"] == 1
+        else f"{given['count']} have to be served before it, {given['ahead']} first"
+    ),
+}  # type: Dict[str, Callable[[Dict[str, Any]], str]]
+
+
+def _worded(
+    words: Dict[str, Callable[..., str]], found: Optional[Dict[str, Any]], *more: Any
+) -> str:
+    """Word a code with its parameters; a code of a newer scheduler stays a code."""
+    if not found:
+        return ""
+    code = str(found.get("code", ""))
+    try:
+        return words[code](*more, found.get("params", {}))
+    except (KeyError, TypeError, ValueError, IndexError):
+        return code.replace("_", " ")
+
+
+def explanation_lines(explanation: Dict[str, Any]) -> List[str]:
+    """What ``explain`` answers, a line for each thing."""
+    lines = []  # type: List[str]
+    for group in explanation.get("groups", []):
+        reason, pace = reason_text(group.get("reason")), _worded(PACES, group.get("pace"))
+        if group.get("waited") is not None:
+            head = "waits for {}".format(duration(group["waited"]))
+        else:
+            head = str(group.get("state"))
+        said = [text for text in (reason, pace) if text]
+        name = str(group.get("name") or group.get("group"))
+        lines.append("{} {}".format(name, ": ".join([head, "; ".join(said)]) if said else head))
+        lines.append(
+            "  " + _worded(CLASSES, group.get("why_class"), str(group.get("class") or "class"))
+        )
+        for place, other in enumerate(group.get("before", []), start=1):
+            lines.append(
+                "  {}. {} {}".format(
+                    place, other.get("name") or other.get("group"), _worded(RULES, other)
+                )
+            )
+        if group.get("next"):
+            lines.append("  to be served: " + _worded(NEXT, group["next"]))
+    return lines or ["Nobody waits for the GPU, and nobody is held back."]
+
+
+def percent(fraction: float) -> str:
+    """A fraction in words: ``25 %``."""
+    return f"{round(100 * fraction, 1):g} %"
+
+
+def _fine(seconds: float) -> str:
+    return f"{1000 * seconds:g} ms" if seconds < 1 else duration(seconds)
 
 
 def size(amount: float) -> str:

@@ -7,6 +7,7 @@ import argparse
 import asyncio
 import contextlib
 import fcntl
+import functools
 import gc
 import logging
 import os
@@ -56,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "memory can be paged (default: auto)",
     )
     parser.add_argument(
+        "--policy",
+        metavar="NAME",
+        help="who comes first: burst, fcfs, tgs, gemini, priority, or one that another package registered "
+        "(default: burst)",
+    )
+    parser.add_argument(
         "--reserve",
         type=size,
         metavar="B",
@@ -66,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=size,
         metavar="B",
         help="bytes of host memory that swapped data may take (default: what the machine has)",
+    )
+    parser.add_argument(
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write all that it takes in to FILE, for gpushare replay; one that is there becomes FILE.1",
     )
     parser.add_argument(
         "--log-level",
@@ -128,9 +141,11 @@ def _complain(text: str, status: int) -> int:
 
 async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
     # Imported late: most starts by a host end at the lock.
-    from .core import Core
     from .devices import Devices
+    from .recording import RecordedCore, RecordingError
+    from .requests import recording_ended
     from .server import Options, Server
+    from .writer import Writer
 
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -157,9 +172,11 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
     settings: dict[str, Any] = {"quantum": args.quantum, "anti_thrash": args.anti_thrash}
     if args.reserve is not None:
         settings["reserve"] = args.reserve
+    if args.policy is not None:
+        settings["policy"] = args.policy
     simulated = driver is not None and driver.simulated
     try:
-        core = Core(**settings)
+        core = RecordedCore(**settings)
     except ValueError as error:
         return _complain(str(error), 2)
     server = Server(
@@ -167,6 +184,12 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
         Devices(driver.nvml if driver is not None else None),
         Options(path=path, simulated=simulated, host_memory=args.host_memory),
     )
+    if args.record is not None:
+        tell = functools.partial(recording_ended, server)
+        try:
+            Writer(core, args.record.absolute(), again=True, on_end=tell)
+        except RecordingError as error:
+            return _complain(str(error), 2)
     await server.start()
     # What exists now lives for ever: the collector need not look at it again, nor often at all.
     gc.collect()
@@ -178,6 +201,8 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
         return await ended
     finally:
         await server.stop()
+        if core.sink is not None:
+            await core.sink.close()
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:

@@ -3,17 +3,21 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from . import events as ev
-from . import protocol, snapshot
+from . import explain, protocol, snapshot
+from .recording import RecordedCore, RecordingError
 from .state import Wishes
+from .writer import Writer
 
 if TYPE_CHECKING:
     from .server import Connection, Server
@@ -24,6 +28,7 @@ MAX_NOTICE = 4096
 LATEST = 1e12
 
 _WISHES = tuple(wish.name for wish in fields(Wishes))
+_SHARES = tuple(share.name for share in fields(ev.Entitlement))
 
 
 class RequestError(Exception):
@@ -41,6 +46,10 @@ class Requests:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        #: What users and teams are entitled to.
+        self._entitlements: dict[str, ev.Entitle] = {}
+        #: Recordings that were asked for.
+        self._writers: list[Writer] = []
         self._operations: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any]]] = {
             "status": self._op_status,
             "history": self._op_history,
@@ -49,6 +58,12 @@ class Requests:
             "release": self._op_release,
             "offload": self._op_offload,
             "adjust": self._op_adjust,
+            "entitle": self._op_entitle,
+            "shares": self._op_shares,
+            "focus": self._op_focus,
+            "explain": self._op_explain,
+            "record": self._op_record,
+            "recordings": self._op_recordings,
             "cancel": self._op_cancel,
             "cell": self._op_cell,
             "name": self._op_name,
@@ -122,8 +137,9 @@ class Requests:
 
     def _op_set(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         quantum, anti_thrash = request.get("quantum"), request.get("anti_thrash")
+        policy = None if request.get("policy") is None else _string(request, "policy")
         try:
-            self._server.handle(ev.Configure(quantum, anti_thrash))
+            self._server.handle(ev.Configure(quantum, anti_thrash, policy))
         except ValueError as error:
             raise RequestError(str(error)) from None
         return {"settings": snapshot.settings(self._server.core)}
@@ -152,6 +168,83 @@ class Requests:
         except ValueError as error:
             raise RequestError(str(error)) from None
         return {"group": group, "wishes": asdict(self._server.core.wishes_of(group))}
+
+    def _op_entitle(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        whose = _string(request, "whose")
+        given: dict[str, Any] = {
+            key: request[key] for key in _SHARES if request.get(key) is not None
+        }
+        members = request.get("members") or []
+        if not (isinstance(members, list) and all(isinstance(m, str) and m for m in members)):
+            raise RequestError(f"'members' must be a list of users, not {members!r}")
+        event = ev.Entitle(whose, ev.Entitlement(**given), tuple(members))
+        try:
+            self._server.handle(event)
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        if event.entitlement == ev.Entitlement() and not event.members:
+            self._entitlements.pop(whose, None)
+        else:
+            self._entitlements[whose] = event
+        return {"shares": self._shares()}
+
+    def _op_shares(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        return {"shares": self._shares()}
+
+    def _shares(self) -> dict[str, Any]:
+        core, now = self._server.core, time.monotonic()
+        return {
+            whose: {
+                **asdict(event.entitlement),
+                "members": list(event.members),
+                "used": {gpu: core.times.share(whose, gpu, now) for gpu in core.gpus},
+            }
+            for whose, event in self._entitlements.items()
+        }
+
+    def _op_focus(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = request.get("group", "")
+        if not isinstance(group, str):
+            raise RequestError(f"'group' must be the id in front, or empty, not {group!r}")
+        self._server.handle(ev.Focus(_string(request, "user"), group))
+        return {}
+
+    def _op_explain(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = None if request.get("group") is None else self._find(request)
+        return {"explanation": explain.explain(self._server.core, time.monotonic(), group)}
+
+    def _op_record(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        core, path, seconds = self._server.core, Path(_string(request, "file")), None
+        if not path.is_absolute():
+            raise RequestError(f"'file' must be an absolute path, not {str(path)!r}")
+        if request.get("seconds") is not None:
+            seconds = _number(request, "seconds")
+        if not isinstance(core, RecordedCore):
+            raise RequestError("this scheduler keeps no events")
+        if seconds != 0 and core.sink is not None:
+            raise RequestError(
+                f"a recording to {core.sink.path} goes on; end it with: gpushare record --stop"
+            )
+        try:
+            tell = functools.partial(recording_ended, self._server)
+            writer = Writer(core, path, seconds=seconds, on_end=tell)
+        except RecordingError as error:
+            raise RequestError(str(error)) from None
+        self._writers = [w for w in self._writers if w.ended is None]
+        self._writers.append(writer)
+        return {"recording": writer.status()}
+
+    def _op_recordings(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        core, writers = self._server.core, list(self._writers)
+        if isinstance(core, RecordedCore) and core.sink is not None and core.sink not in writers:
+            writers.append(core.sink)
+        if request.get("stop"):
+            going = [writer for writer in writers if writer.ended is None]
+            if not going:
+                raise RequestError("nothing is recorded")
+            for writer in going:
+                writer.stop()
+        return {"recordings": [writer.status() for writer in writers]}
 
     def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         self._server.handle(ev.Cancel(_string(request, "group")))
@@ -193,6 +286,20 @@ class Requests:
             return self._server.core.find_group(_string(request, "group"))
         except LookupError as error:
             raise RequestError(str(error)) from None
+
+
+def recording_ended(server: Server, writer: Writer) -> None:
+    """Say that a recording ended before its time."""
+    params = {"file": str(writer.path), "why": writer.ended, "error": writer.error}
+    server.handle(ev.Notice("", "recording_ended", params))
+
+
+def _number(request: dict[str, Any], key: str) -> float:
+    value: Any = request.get(key)
+    # No number compares with NaN, and infinity is more than any.
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LATEST:
+        raise RequestError(f"{key!r} must be a number of seconds from 0 on, not {value!r}")
+    return float(value)
 
 
 def _string(request: dict[str, Any], key: str) -> str:
