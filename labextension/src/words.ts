@@ -63,7 +63,8 @@ function number(params: Params, key: string): number {
   return Number.isFinite(value) ? value : 0;
 }
 
-function text(params: Params, key: string): string {
+/** A member that is a text, or ''. */
+export function text(params: Params, key: string): string {
   const value = params[key];
   return typeof value === 'string' || typeof value === 'number'
     ? String(value)
@@ -596,47 +597,5 @@ export function linkText(
       return { state: 'bad', text: trans.__('connection lost') };
     default:
       return { state: 'bad', text: trans.__('not shared') };
-  }
-}
-
-/** What is shown when all is well and nobody is there. */
-export function nobodyText(trans: TranslationBundle): IExplanation {
-  return {
-    title: trans.__('Nobody uses the GPU yet'),
-    text: trans.__(
-      'Run a cell that uses CUDA: its notebook will appear here, and others will wait their turn when memory is short.'
-    )
-  };
-}
-
-/** What is shown when the driver has no GPU. */
-export function noGpuText(trans: TranslationBundle): IExplanation {
-  return {
-    title: trans.__('No GPU was found'),
-    text: trans.__(
-      'The NVIDIA driver is installed, but it shows no GPU. To see what is wrong, run:'
-    ),
-    command: 'gpushare doctor'
-  };
-}
-
-/** Something that people should know about a group. */
-export function noticeText(
-  name: string,
-  { code, params }: ICode,
-  trans: TranslationBundle
-): string {
-  switch (code) {
-    case 'started_without_interposer':
-      return trans.__(
-        '%1 uses the GPU without taking turns: its kernel did not start with GPU sharing. Restart the kernel to try again.',
-        name
-      );
-    default:
-      return (
-        text(params, 'text') ||
-        text(params, 'error') ||
-        trans.__('%1: %2', name, code)
-      );
   }
 }

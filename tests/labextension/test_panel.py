@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Request, Route, expect
 
 from jupyter_gpushare.scheduler import events as ev
 from tests.labextension.crowd import Crowd
@@ -129,6 +129,19 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     assert "first comes first" in reason.evaluate(shown)
     assert overflowing(page.panel) == []
     page.picture("panel-why", page.panel)
+
+
+def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
+    def told(kernel: str) -> Callable[[Request], bool]:
+        return lambda request: (
+            request.url.endswith("gpushare/api/focus")
+            and request.post_data_json["kernel_id"] == kernel
+        )
+
+    page.execute("docmanager:open", {"path": "train.ipynb"})
+    plots = page.kernel_of("plots.ipynb")
+    with page.page.expect_request(told(plots)):
+        page.execute("docmanager:open", {"path": "plots.ipynb"})
 
 
 def test_what_is_dangerous_asks_first(crowd: Crowd, page: LabPage, lab: Lab) -> None:

@@ -13,18 +13,12 @@ import { explanationText } from '../explanation';
 import { ChipWidget } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
+import { nobodyText, noGpuText, noticeText } from '../panel/view';
 import type { ICode, IGroup, IStatus, State } from '../status';
 import { statusText } from '../statusbar';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import {
-  availabilityText,
-  memoryText,
-  nobodyText,
-  noGpuText,
-  noticeText,
-  unsharedText
-} from '../words';
+import { availabilityText, memoryText, unsharedText } from '../words';
 import {
   FakeModel,
   GiB,
@@ -380,7 +374,9 @@ describe('in a language of brackets', () => {
     for (const { title, text } of [nobodyText(pseudo), noGpuText(pseudo)]) {
       check(title, text);
     }
-    check(noticeText(name, { code: 'other', params: {} }, pseudo));
+    for (const code of ['policy_failed', 'recording_ended', 'other']) {
+      check(noticeText(name, { code, params: {} }, pseudo));
+    }
     check(
       memoryText(0, 0, wording),
       memoryText(1, 0, wording),

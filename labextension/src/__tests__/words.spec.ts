@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import { noticeText } from '../panel/view';
 import type { IWording } from '../words';
 import {
   availabilityText,
@@ -7,7 +8,6 @@ import {
   estimateText,
   intervalText,
   memoryText,
-  noticeText,
   placeText,
   reasonText,
   stateText,
@@ -194,6 +194,13 @@ describe('noticeText', () => {
         trans
       )
     ).toContain('Restart the kernel');
+  });
+
+  it('says that a policy failed, which is of no notebook', () => {
+    const params = { policy: 'ours', instead: 'burst', error: 'No.' };
+    expect(noticeText('', { code: 'policy_failed', params }, trans)).toBe(
+      'The policy "ours" failed, and "burst" took over: No.'
+    );
   });
 });
 

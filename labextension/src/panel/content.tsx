@@ -11,7 +11,7 @@ import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation, IWording, Names } from '../words';
-import { linkText, noticeText, shortName, unsharedText } from '../words';
+import { linkText, shortName, unsharedText } from '../words';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
@@ -21,7 +21,14 @@ import { Timeline } from './picture';
 import type { IRowContext } from './row';
 import { Row } from './row';
 import type { IGroupShare } from './view';
-import { announce, explain, firstRows, makeSections, makeShares } from './view';
+import {
+  announce,
+  explain,
+  firstRows,
+  makeSections,
+  makeShares,
+  noticeText
+} from './view';
 
 /** Rows of a section that is not shown whole. */
 const ROWS = 8;

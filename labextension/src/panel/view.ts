@@ -3,6 +3,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 
 import { formatBytes, formatDuration, formatPart } from '../format';
 import type {
+  ICode,
   IGpu,
   IGroup,
   IHost,
@@ -15,10 +16,9 @@ import type { IExplanation, IWording } from '../words';
 import {
   availabilityText,
   memoryText,
-  noGpuText,
-  nobodyText,
   reasonText,
-  stateText
+  stateText,
+  text
 } from '../words';
 
 /** What belongs to no notebook, or to many small ones. */
@@ -103,6 +103,57 @@ export function explain(
   return status.groups.length === 0 && status.unshared.length === 0
     ? nobodyText(trans)
     : null;
+}
+
+/** What is shown when all is well and nobody is there. */
+export function nobodyText(trans: TranslationBundle): IExplanation {
+  return {
+    title: trans.__('Nobody uses the GPU yet'),
+    text: trans.__(
+      'Run a cell that uses CUDA: its notebook will appear here, and others will wait their turn when memory is short.'
+    )
+  };
+}
+
+/** What is shown when the driver has no GPU. */
+export function noGpuText(trans: TranslationBundle): IExplanation {
+  return {
+    title: trans.__('No GPU was found'),
+    text: trans.__(
+      'The NVIDIA driver is installed, but it shows no GPU. To see what is wrong, run:'
+    ),
+    command: 'gpushare doctor'
+  };
+}
+
+/** Something that people should know about a group. */
+export function noticeText(
+  name: string,
+  { code, params }: ICode,
+  trans: TranslationBundle
+): string {
+  switch (code) {
+    case 'started_without_interposer':
+      return trans.__(
+        '%1 uses the GPU without taking turns: its kernel did not start with GPU sharing. Restart the kernel to try again.',
+        name
+      );
+    case 'policy_failed':
+      return trans.__(
+        'The policy "%1" failed, and "%2" took over: %3',
+        text(params, 'policy'),
+        text(params, 'instead'),
+        text(params, 'error')
+      );
+    case 'recording_ended':
+      return trans.__('The recording to %1 ended.', text(params, 'file'));
+    default:
+      return (
+        text(params, 'text') ||
+        text(params, 'error') ||
+        trans.__('%1: %2', name, code)
+      );
+  }
 }
 
 /** What a group has on a GPU. */
