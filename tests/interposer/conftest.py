@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,18 +17,23 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
 from jupyter_gpushare.scheduler.control import ControlClient
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries, find_driver
+from jupyter_gpushare.scheduler.pool import Pool
 
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18
 WORKER = Path(__file__).with_name("worker.py")
 PATIENCE = 45.0
+
+E = TypeVar("E")
 
 
 class Program:
@@ -250,3 +256,108 @@ def make_machine() -> Iterator[Callable[..., Machine]]:
 def machine(make_machine: Callable[..., Machine]) -> Machine:
     """Return a machine with a GPU of 256 MiB."""
     return make_machine()
+
+
+class Script:
+    """A scheduler that does what the test says, and promises whatever is asked for."""
+
+    def __init__(self, machine: Machine, *, pool: Pool | None = None) -> None:
+        machine.socket.unlink(missing_ok=True)
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(machine.socket))
+        self.listener.listen()
+        self.pool = pool
+        self.events: SimpleQueue[ev.Event] = SimpleQueue()
+        self.connection: socket.socket | None = None
+        self.gpu = ""
+        self.growth: ev.Growth = "swapped"
+        self.lease = 0
+        self.sending = threading.Lock()
+        self.serving = threading.Thread(target=self._serve, daemon=True)
+        self.serving.start()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                with connection:
+                    self._listen(connection)
+
+    def _listen(self, connection: socket.socket) -> None:
+        reader = protocol.FrameReader()
+        while data := connection.recv(65536):
+            for frame in reader.feed(data):
+                if frame.type == protocol.HELLO:
+                    attach = protocol.decode_hello(1, frame.body)
+                    self._welcome(connection, attach)
+                    self.connection = connection
+                    self.events.put(attach)
+                    continue
+                event = protocol.decode(1, "group", frame)
+                if isinstance(event, ev.Grow):
+                    self.gpu = event.least.gpu
+                    self.send(protocol.grown(event.serial, self.growth, event.most))
+                self.events.put(event)
+
+    def _welcome(self, connection: socket.socket, attach: ev.Attach) -> None:
+        if self.pool is None:
+            connection.sendall(protocol.welcome(1, 0, 0.02, 0))
+            return
+        slot = self.pool.lend(attach.pid, again=attach.reattach)
+        data = protocol.welcome(1, 0, 0.02, 0, slot)
+        socket.send_fds(connection, [data], [self.pool.descriptor])
+
+    def send(self, *frames: bytes) -> None:
+        """All of them at once."""
+        assert self.connection is not None
+        with self.sending:
+            self.connection.sendall(b"".join(frames))
+
+    def next(self, kind: type[E], timeout: float = PATIENCE) -> E:
+        """Return the next event of that kind, whatever comes before it."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                event = self.events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise TimeoutError(kind.__name__) from None
+            if isinstance(event, kind):
+                return event
+
+    def grant(self, *rooms: int, filling: bool = True) -> list[bytes]:
+        """Return the frames of a new lease."""
+        self.lease += 1
+        frames = [protocol.grant(self.lease, filling=filling)]
+        return frames + [protocol.room(self.lease, self.gpu, room) for room in rooms]
+
+    def disconnect(self) -> None:
+        assert self.connection is not None
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        if self.connection is not None:
+            with contextlib.suppress(OSError):
+                self.disconnect()
+        self.serving.join()
+        self.listener.close()
+
+
+Scripted = tuple[Script, Program, Program]
+
+
+@pytest.fixture
+def make_script(make_machine: Callable[..., Machine]) -> Iterator[Callable[..., Scripted]]:
+    """Return a function that gives a scripted scheduler, its client and a program that sees the GPU as it is."""
+    scripts: list[Script] = []
+
+    def make(pool: Pool | None = None, **environ: str) -> Scripted:
+        machine = make_machine(**environ)
+        machine.kill_scheduler()
+        script = Script(machine, pool=pool)
+        scripts.append(script)
+        return script, machine.program("a"), machine.program("plain", GPUSHARE_DISABLE="1")
+
+    yield make
+    for script in scripts:
+        script.close()

@@ -522,7 +522,7 @@ BUGS: dict[str, tuple[Patch, str]] = {
     "captures begin without a lease": (
         (
             "interposer/hooks_capture.c",
-            "    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE);\n",
+            "    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);\n",
             "    opening->entered = NULL;\n    CUresult result = CUDA_SUCCESS;\n",
         ),
         "captures that begin while the memory is out",

@@ -35,6 +35,21 @@ for library in (cuda, cuda_with_gil):
     library.cuMemAllocAsync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
     library.cuMemFreeAsync.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
     library.cuLaunchHostFunc.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    library.cuLaunchKernel.argtypes = [
+        ctypes.c_void_p,
+        *[ctypes.c_uint] * 7,
+        *[ctypes.c_void_p] * 3,
+    ]
+    library.cuStreamSynchronize.argtypes = [ctypes.c_void_p]
+    library.cuStreamBeginCapture_v2.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    library.cuStreamEndCapture.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.cuGraphInstantiateWithFlags.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_ulonglong,
+    ]
+    library.cuGraphLaunch.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
+    library.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -46,6 +61,11 @@ class Worker:
         self.context = ctypes.c_void_p()
         self.keep: list[Any] = []
         self.goes = threading.Event()
+        self.module = ctypes.c_void_p()
+        self.kernel = ctypes.c_void_p()
+        self.graph = ctypes.c_void_p()
+        self.launched = 0
+        self.stops = threading.Event()
 
     def init(self) -> dict[str, Any]:
         device = ctypes.c_int()
@@ -100,12 +120,12 @@ class Worker:
         self.keep.append(function)
         return {"result": cuda.cuLaunchHostFunc(None, function, None)}
 
-    def hold(self) -> dict[str, Any]:
+    def hold(self, stream: int | None = None) -> dict[str, Any]:
         """Queue work that ends when it is let go; returns at once."""
         self.goes.clear()
         function = HOST_FUNCTION(lambda _: self.goes.wait() and None)
         self.keep.append(function)
-        return {"result": cuda.cuLaunchHostFunc(None, function, None)}
+        return {"result": cuda.cuLaunchHostFunc(stream, function, None)}
 
     def let_go(self) -> dict[str, Any]:
         self.goes.set()
@@ -124,6 +144,78 @@ class Worker:
             count += 1
             time.sleep(gap)
         return {"result": result, "longest": longest, "count": count}
+
+    def load(self, path: str) -> dict[str, Any]:
+        """Load a module with a kernel named ``empty``."""
+        result = cuda.cuModuleLoad(ctypes.byref(self.module), path.encode())
+        if result == 0:
+            result = cuda.cuModuleGetFunction(ctypes.byref(self.kernel), self.module, b"empty")
+        return {"result": result}
+
+    def unload(self) -> dict[str, Any]:
+        return {"result": cuda.cuModuleUnload(self.module)}
+
+    def stream(self) -> dict[str, Any]:
+        stream = ctypes.c_void_p()
+        return {"result": cuda.cuStreamCreate(ctypes.byref(stream), 1), "stream": stream.value}
+
+    def end_stream(self, stream: int) -> dict[str, Any]:
+        return {"result": cuda.cuStreamDestroy_v2(ctypes.c_void_p(stream))}
+
+    def takes(self, seconds: float) -> dict[str, Any]:
+        """Kernels that are launched from now on last so long on the simulated GPU."""
+        driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+        driver.gpushare_sim_duration(ctypes.c_uint64(int(seconds * 1e9)))
+        return {}
+
+    def launch(self, count: int = 1, stream: int | None = None) -> dict[str, Any]:
+        """Launch the kernel so often, and tell how many have run by then."""
+        start, result = time.monotonic(), 0
+        for _ in range(count):
+            result = result or cuda.cuLaunchKernel(
+                self.kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None
+            )
+            self.launched += result == 0
+        seconds = time.monotonic() - start
+        return {"result": result, "ran": self.counters()["kernels"], "seconds": seconds}
+
+    def train(self, seconds: float = 60.0) -> dict[str, Any]:
+        """Launch and wait, again and again, until it is told to stop; tell what the GPU did meanwhile."""
+        self.stops.clear()
+        before, start, result = self.counters()["kernel_ns"], time.monotonic(), 0
+        while result == 0 and not self.stops.is_set() and time.monotonic() - start < seconds:
+            result = self.launch()["result"] or cuda.cuCtxSynchronize()
+        busy = (self.counters()["kernel_ns"] - before) / 1e9
+        return {"result": result, "busy": busy, "seconds": time.monotonic() - start}
+
+    def stop(self) -> dict[str, Any]:
+        self.stops.set()
+        return {}
+
+    def progress(self) -> dict[str, Any]:
+        return {"launched": self.launched, "contended": cuda.gpushare_contended()}
+
+    def capture(self, stream: int, count: int) -> dict[str, Any]:
+        """Capture so many kernels into a graph."""
+        graph = ctypes.c_void_p()
+        result = cuda.cuStreamBeginCapture_v2(stream, 0)
+        result = result or self.launch(count, stream)["result"]
+        result = result or cuda.cuStreamEndCapture(stream, ctypes.byref(graph))
+        result = result or cuda.cuGraphInstantiateWithFlags(ctypes.byref(self.graph), graph, 0)
+        return {"result": result}
+
+    def launch_graph(self, stream: int, count: int) -> dict[str, Any]:
+        result = 0
+        for _ in range(count):
+            result = result or cuda.cuGraphLaunch(self.graph, stream)
+        return {"result": result, "ran": self.counters()["kernels"]}
+
+    def copy_in(self, pointer: int, bytes: int) -> dict[str, Any]:
+        """Copy random bytes in, all at once, and compare what is copied back."""
+        host, back = os.urandom(bytes), (ctypes.c_char * bytes)()
+        result = cuda.cuMemcpyHtoD_v2(pointer, host, bytes)
+        result = result or cuda.cuMemcpyDtoH_v2(back, pointer, bytes)
+        return {"result": result, "equal": memoryview(back).cast("B") == host}
 
     def info(self) -> dict[str, Any]:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
@@ -172,6 +264,10 @@ class Worker:
             "pin_ns",
             "remote",
             "written_back",
+            "fault_ns",
+            "in_ns",
+            "out_ns",
+            "kernel_ns",
         ]
         values = (ctypes.c_uint64 * len(names))()
         driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])

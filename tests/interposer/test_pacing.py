@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What is bounded, paused and measured, by the simulated GPU's own clock; the scheduler does what the test says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script
+
+KERNELS = str(LIBRARIES / "bench" / "empty.so")
+#: Long enough never to be what lets a submission through.
+NEVER = 600.0
+CANCELLED = 304
+
+
+class Paced:
+    """A program with a lease and a kernel, and the scheduler that it hears."""
+
+    def __init__(self, machine: Machine, **environ: str) -> None:
+        machine.kill_scheduler()
+        self.machine = machine
+        self.script = Script(machine)
+        self.program: Program = machine.program("a", **environ)
+        loading = self.program.start("load", path=KERNELS)
+        self.grant()
+        assert self.program.result(loading)["result"] == 0
+        # From now on, what grows does so under the lease.
+        self.script.growth = "resident"
+        self.said = self.beside = 0
+
+    def grant(self) -> None:
+        self.script.next(ev.Request)
+        self.script.send(*self.script.grant(filling=False))
+
+    def revoke(self) -> ev.Released:
+        self.script.send(protocol.revoke(self.script.lease))
+        return self.script.next(ev.Released)
+
+    def pace(
+        self,
+        inflight: float | None = None,
+        *,
+        stall: float = NEVER,
+        share: float = 1.0,
+        meter: bool = False,
+    ) -> None:
+        """Say PACE, and wait until it has been heard."""
+        self.said += 1
+        told = ev.Pace(1, inflight, stall, share, meter)
+        self.script.send(protocol.pace(told), protocol.contended(self.said, self.beside))
+        self.until(lambda: self.progress("contended") == self.said)
+        self.script.send(protocol.contended(0, self.beside))
+
+    def start(self, op: str, **parameters: object) -> int:
+        """Start what may wait, beside the program's main thread."""
+        return self.program.start(op, thread="work", **parameters)
+
+    def progress(self, what: str) -> int:
+        return int(self.program.call("progress")[what])
+
+    def ran(self) -> int:
+        return int(self.program.call("counters")["kernels"])
+
+    def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < deadline, self.program.errors
+            time.sleep(0.005)
+
+
+@pytest.fixture
+def make_paced(machine: Machine) -> Iterator[Callable[..., Paced]]:
+    """Return a function that starts the program."""
+    made: list[Paced] = []
+
+    def make(**environ: str) -> Paced:
+        made.append(Paced(machine, **environ))
+        return made[-1]
+
+    yield make
+    for paced in made:
+        paced.script.close()
+
+
+@pytest.fixture
+def paced(make_paced: Callable[..., Paced]) -> Paced:
+    """Return the program with its lease."""
+    return make_paced()
+
+
+# --- Paused ---------------------------------------------------------------------------------------
+
+
+def test_a_pause_stops_a_program_within_one_submission(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.002)
+    training = paced.start("train")
+    paced.until(lambda: paced.ran() > 3)
+    paced.pace(0.0)
+    stopped = paced.progress("launched")
+    assert paced.program.waits(training)
+    assert paced.progress("launched") <= stopped + 1
+    paced.pace(None)
+    paced.until(lambda: paced.progress("launched") > stopped + 3)
+    paced.program.call("stop")
+    assert paced.program.result(training)["result"] == 0
+
+
+def test_one_submission_is_let_through_after_the_stall(paced: Paced) -> None:
+    paced.pace(0.0, stall=0.05)
+    done = paced.program.call("launch", count=4)
+    assert done["result"] == 0
+    assert done["seconds"] >= 4 * 0.05
+
+
+def test_a_paused_program_captures(paced: Paced) -> None:
+    stream = paced.program.call("stream")["stream"]
+    paced.pace(0.0)
+    before = paced.ran()
+    assert paced.program.call("capture", stream=stream, count=3)["result"] == 0
+    launching = paced.start("launch_graph", stream=stream, count=1)
+    assert paced.program.waits(launching)
+    assert paced.ran() == before
+    paced.pace(None)
+    assert paced.program.result(launching)["result"] == 0
+    assert paced.program.call("synchronize")["result"] == 0
+    assert paced.ran() == before + 3
+
+
+@pytest.mark.parametrize("how", ["signal", "scheduler"])
+def test_who_is_paused_can_be_interrupted(paced: Paced, how: str) -> None:
+    paced.pace(0.0)
+    launching = paced.program.start("launch")
+    assert paced.program.waits(launching)
+    if how == "signal":
+        os.kill(paced.program.pid, signal.SIGINT)
+    else:
+        paced.script.send(protocol.cancel())
+    reply = paced.program.result(launching)
+    assert reply.get("interrupted") or reply["result"] == CANCELLED
+    paced.pace(None)
+    assert paced.program.call("launch")["result"] == 0
+
+
+def test_a_lease_is_given_back_at_once_by_who_is_paused(paced: Paced) -> None:
+    paced.pace(0.0)
+    launching = paced.start("launch")
+    assert paced.program.waits(launching)
+    assert paced.revoke().cause == "revoke"
+    paced.grant()
+    # The pause is still in force.
+    assert paced.program.waits(launching)
+    paced.pace(None)
+    assert paced.program.result(launching)["result"] == 0
+
+
+def test_without_a_scheduler_nobody_is_paused(paced: Paced) -> None:
+    paced.pace(0.0)
+    launching = paced.start("launch", count=3)
+    assert paced.program.waits(launching)
+    paced.script.disconnect()
+    assert paced.program.result(launching)["result"] == 0
+
+
+# --- Bounded --------------------------------------------------------------------------------------
+
+
+def test_a_kernel_longer_than_the_bound_goes_alone(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.01)
+    paced.pace(0.001)
+    before = paced.ran()
+    done = paced.program.call("launch", count=6)
+    assert done["result"] == 0
+    assert done["ran"] >= before + 5
+
+
+def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:
+    stream = paced.program.call("stream")["stream"]
+    paced.program.call("takes", seconds=0.005)
+    paced.pace(0.04)
+    for _ in range(6):
+        assert paced.program.call("launch", stream=stream)["result"] == 0
+        assert paced.program.call("synchronize")["result"] == 0
+    before = paced.progress("launched")
+    assert paced.program.call("hold", stream=stream)["result"] == 0
+    launching = paced.start("launch", count=40, stream=stream)
+    assert paced.program.waits(launching)
+    assert 2 <= paced.progress("launched") - before <= 8
+    assert paced.program.call("let_go")["result"] == 0
+    assert paced.program.result(launching)["result"] == 0
+
+
+def test_graphs_are_bounded(paced: Paced) -> None:
+    stream = paced.program.call("stream")["stream"]
+    paced.program.call("takes", seconds=0.01)
+    assert paced.program.call("capture", stream=stream, count=2)["result"] == 0
+    paced.pace(0.001)
+    before = paced.ran()
+    done = paced.program.call("launch_graph", stream=stream, count=4)
+    assert done["result"] == 0
+    assert done["ran"] >= before + 6
+
+
+def test_several_threads_share_a_bound(paced: Paced) -> None:
+    streams = [paced.program.call("stream")["stream"] for _ in range(3)]
+    paced.program.call("takes", seconds=0.01)
+    paced.pace(0.001)
+    before = paced.ran()
+    launching = [
+        paced.program.start("launch", count=4, stream=stream, thread=f"t{stream}")
+        for stream in streams
+    ]
+    ends = [paced.program.result(serial) for serial in launching]
+    assert [end["result"] for end in ends] == [0, 0, 0]
+    # All but the last one had ended when it was let in.
+    assert max(end["ran"] for end in ends) >= before + 11
+
+
+def test_long_copies_go_in_pieces(make_machine: Callable[..., Machine]) -> None:
+    machine = make_machine(GPUSHARE_SIM_MEMORY="512MiB", GPUSHARE_SIM_BANDWIDTH="8000000000")
+    paced = Paced(machine)
+    try:
+        allocated = paced.program.call("alloc", bytes=640 * UNIT)
+        assert allocated["result"] == 0
+        paced.pace(0.001, meter=True)
+        copied = paced.program.call("copy_in", pointer=allocated["pointer"], bytes=640 * UNIT)
+        assert copied["result"] == 0
+        assert copied["equal"]
+        # 160 MiB in pieces of 64 MiB, either way.
+        assert measured(paced).submissions == 6
+    finally:
+        paced.script.close()
+
+
+# --- Shares ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kernel", [0.0005, 0.005, 0.05])
+def test_a_share_is_kept(paced: Paced, kernel: float) -> None:
+    paced.program.call("takes", seconds=kernel)
+    paced.pace(None, stall=0.01, share=0.25)
+    trained = paced.program.call("train", seconds=3.0)
+    assert trained["result"] == 0
+    # One kernel and what is saved up at most are beyond it; a busy machine uses less.
+    assert 0.1 < trained["busy"] / trained["seconds"] < 0.25 + (kernel + 0.02) / 3.0
+
+
+# --- Measured -------------------------------------------------------------------------------------
+
+
+def measured(paced: Paced) -> ev.Meter:
+    """End the lease and return the last figures."""
+    paced.script.send(protocol.revoke(paced.script.lease))
+    last = None
+    while not isinstance(event := paced.script.next(object), ev.Released):
+        last = event if isinstance(event, ev.Meter) else last
+    assert last is not None
+    return last
+
+
+def test_what_is_measured_is_the_time_on_the_gpu(paced: Paced) -> None:
+    streams = [None, *(paced.program.call("stream")["stream"] for _ in range(2))]
+    paced.program.call("takes", seconds=0.004)
+    paced.pace(meter=True)
+    before = paced.program.call("counters")["kernel_ns"]
+    start = time.monotonic()
+    for _ in range(5):
+        for stream in streams:
+            assert paced.program.call("launch", count=3, stream=stream)["result"] == 0
+    assert paced.program.call("synchronize")["result"] == 0
+    passed = time.monotonic() - start
+    meter = measured(paced)
+    kernels = (paced.program.call("counters")["kernel_ns"] - before) / 1e9
+    assert meter.submissions == 45
+    # Side by side, each of the three streams waits for the engine: that counts once.
+    assert kernels * 0.95 <= meter.busy <= passed
+
+
+def test_gaps_are_not_measured(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.004)
+    paced.pace(meter=True)
+    before = paced.program.call("counters")["kernel_ns"]
+    start = time.monotonic()
+    for _ in range(5):
+        assert paced.program.call("launch", count=2)["result"] == 0
+        assert paced.program.call("synchronize")["result"] == 0
+        time.sleep(0.1)
+        assert paced.program.call("busy", seconds=0.1)["result"] == 0
+        assert paced.program.call("synchronize")["result"] == 0
+    passed = time.monotonic() - start
+    meter = measured(paced)
+    kernels = (paced.program.call("counters")["kernel_ns"] - before) / 1e9
+    assert kernels * 0.95 <= meter.busy <= passed - 10 * 0.1
+
+
+def test_it_is_said_while_a_burst_goes_on_and_at_its_end(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.01)
+    paced.pace(meter=True)
+    training = paced.start("train")
+    first, second = paced.script.next(ev.Meter), paced.script.next(ev.Meter)
+    assert 0 < first.busy < second.busy
+    assert first.gpu == second.gpu
+    paced.program.call("stop")
+    assert paced.program.result(training)["result"] == 0
+    paced.program.call("cell", phase="end")
+    last = second
+    while not isinstance(event := paced.script.next(object), ev.Burst):
+        last = event if isinstance(event, ev.Meter) else last
+    assert event.phase == "end"
+    assert last.submissions == paced.progress("launched")
+
+
+def test_streams_and_contexts_that_end_are_forgotten(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.002)
+    paced.pace(0.001, meter=True)
+    for _ in range(5):
+        stream = paced.program.call("stream")["stream"]
+        assert paced.program.call("launch", count=2, stream=stream)["result"] == 0
+        assert paced.program.call("end_stream", stream=stream)["result"] == 0
+    assert paced.program.call("end_context", how="reset")["result"] == 0
+    assert paced.program.call("init")["result"] == 0
+    assert paced.program.call("load", path=KERNELS)["result"] == 0
+    assert paced.program.call("launch", count=3)["result"] == 0
+    assert measured(paced).submissions == 13
+    assert paced.program.errors == []
+
+
+def test_what_cannot_be_measured_goes_on(make_paced: Callable[..., Paced]) -> None:
+    paced = make_paced(GPUSHARE_SIM_FAIL="cuEventRecord%!gpushare")
+    paced.program.call("takes", seconds=0.005)
+    paced.pace(0.001, share=0.01, meter=True)
+    assert paced.program.call("launch", count=20)["result"] == 0
+    assert paced.program.call("synchronize")["result"] == 0
+    (said,) = paced.program.errors
+    assert "is not measured any more: cuEventRecord failed" in said
+    paced.pace(0.0)
+    launching = paced.start("launch")
+    assert paced.program.waits(launching)
+    paced.pace(None)
+    assert paced.program.result(launching)["result"] == 0
+
+
+# --- Bursts, and what a revocation waits for ------------------------------------------------------
+
+
+def test_bursts_are_told_to_who_shares_the_gpu(paced: Paced) -> None:
+    assert paced.program.call("launch")["result"] == 0
+    with pytest.raises(TimeoutError):
+        paced.script.next(ev.Burst, timeout=0.3)
+    paced.script.send(protocol.contended(0, 1))
+    ended = paced.script.next(ev.Burst)
+    assert (ended.phase, ended.cause) == ("end", "quiet")
+    assert paced.program.call("launch")["result"] == 0
+    assert paced.script.next(ev.Burst).phase == "begin"
+    assert paced.script.next(ev.Burst).phase == "end"
+
+
+def test_who_is_paused_is_not_quiet(paced: Paced) -> None:
+    paced.beside = 1
+    paced.pace(0.0)
+    assert paced.script.next(ev.Burst).phase == "end"
+    launching = paced.start("launch")
+    assert paced.script.next(ev.Burst).phase == "begin"
+    with pytest.raises(TimeoutError):
+        paced.script.next(ev.Burst, timeout=0.3)
+    paced.script.send(protocol.pace(ev.Pace(1)))
+    assert paced.program.result(launching)["result"] == 0
+    assert paced.script.next(ev.Burst).phase == "end"
+
+
+@pytest.mark.parametrize("meter", [True, False])
+def test_a_kernel_that_a_revocation_waits_for_is_named(paced: Paced, meter: bool) -> None:
+    paced.pace(meter=meter)
+    paced.program.call("takes", seconds=1.0)
+    start = time.monotonic()
+    assert paced.program.call("launch")["result"] == 0
+    paced.script.send(protocol.revoke(paced.script.lease))
+    stuck = paced.script.next(ev.Stuck)
+    assert (stuck.kernel, stuck.lease) == ("empty", paced.script.lease)
+    assert start <= stuck.since <= time.monotonic() - 0.2
+    with pytest.raises(TimeoutError):
+        paced.script.next(ev.Stuck, timeout=0.1)
+    assert paced.script.next(ev.Released).lease == paced.script.lease
+
+
+def test_what_is_unloaded_has_no_name(paced: Paced) -> None:
+    assert paced.program.call("launch")["result"] == 0
+    assert paced.program.call("unload")["result"] == 0
+    assert paced.program.call("busy", seconds=1.0)["result"] == 0
+    paced.script.send(protocol.revoke(paced.script.lease))
+    assert paced.script.next(ev.Stuck).kernel == "kernel"
