@@ -40,8 +40,10 @@ from ..scheduler.control import ControlClient, ControlError
 from ..scheduler.drivers import Driver, Libraries
 
 MIB = 1 << 20
-#: Seconds that one program may take, without failures that make it wait.
-PATIENCE = 40.0
+#: Seconds that one program may take, on a machine that has much else to do.
+PATIENCE = 120.0
+#: Seconds for which the start of a process may be refused.
+START_PATIENCE = 30.0
 SLOTS = 12
 
 _RUN = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).gpushare_fuzz(sys.argv[2].encode()))"
@@ -553,14 +555,20 @@ def fuzz(
         selector = stack.enter_context(selectors.DefaultSelector())
         busy: dict[Runner, Iterator[tuple[str, list[str]]]] = {}
 
+        def started(number: int) -> Runner:
+            give_up = time.monotonic() + START_PATIENCE
+            while True:
+                try:
+                    return Runner(ground, number)
+                except RefusedStart:
+                    # Memory that moves while the GPU is read can pass for that of other programs, for a moment.
+                    if time.monotonic() > give_up:
+                        raise
+                    figures.disturbances["start refused"] += 1
+                    time.sleep(1.0)
+
         def begin(number: int, following: Iterator[tuple[str, list[str]]]) -> None:
-            try:
-                runner = Runner(ground, number)
-            except RefusedStart:
-                # Memory that moves while the GPU is read can pass for that of other programs, for a moment.
-                figures.disturbances["start refused"] += 1
-                time.sleep(1.0)
-                runner = Runner(ground, number)
+            runner = started(number)
             stack.callback(runner.close)
             busy[runner] = following
             selector.register(runner.out, selectors.EVENT_READ, runner)

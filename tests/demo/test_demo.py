@@ -75,11 +75,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     report = tmp_path_factory.mktemp("demo") / "report.json"
     done = subprocess.run(
         [*COMMAND, "--run", "--json", str(report)],
-        env=environment(GPUSHARE_SIM_MEMORY="128MiB"),
+        env=environment(GPUSHARE_SIM_MEMORY="64MiB"),
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(report.read_text()), done.stdout
@@ -90,9 +89,9 @@ def test_run_passes_on_the_simulated_gpu(outcome: tuple[dict[str, Any], str]) ->
     assert report["passed"]
     assert report["problems"] == []
     assert report["simulated"]
-    assert report["gpu"]["total"] == 128 * MIB
+    assert report["gpu"]["total"] == 64 * MIB
     assert report["fraction"] == 0.75
-    assert "a simulated GPU, 128.0 MiB" in printed
+    assert "a simulated GPU, 64.0 MiB" in printed
     assert "\033" not in printed
 
 
@@ -104,8 +103,8 @@ def test_both_competed_for_the_gpu(outcome: tuple[dict[str, Any], str]) -> None:
         assert notebook["waits"] > 0 or (notebook["evicted"] > 0 and notebook["restored"] > 0)
         assert notebook["backend"] == "swap"
         moved += notebook["copied_out"]
-    # They have 96 MiB each, and there are 128.
-    assert moved > 32 * MIB
+    # They have 48 MiB each, and there are 64.
+    assert moved > 16 * MIB
     assert sum(n["given_up_at_cell_end"] for n in report["notebooks"].values()) >= 4
 
 
@@ -164,9 +163,9 @@ def test_interrupted_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(number)
-        status = process.wait(30)
+        status = process.wait(60)
     assert status == 128 + number
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while processes(str(tmp_path)):
         assert time.monotonic() < deadline, processes(str(tmp_path))
         time.sleep(0.1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Random programs for a minute, every byte compared; and the fuzzer itself."""
+"""Random programs for half a minute, every byte compared; and the fuzzer itself."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from jupyter_gpushare.benchmarks.fuzz import (
     shrink,
 )
 
-SECONDS = {"swap": 50.0, "managed": 10.0}
+SECONDS = {"swap": 20.0, "managed": 8.0}
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("backend", SECONDS)
 def test_every_byte_is_right_whatever_happens(backend: str) -> None:
     figures = Figures()
@@ -47,7 +46,6 @@ def test_every_byte_is_right_whatever_happens(backend: str) -> None:
     assert figures.evicted > 10 * MIB
 
 
-@pytest.mark.timeout(200)
 def test_every_failure_alone_is_harmless() -> None:
     figures = Figures()
     recipes = [Recipe(operations=500, failures=0.04, threads=threads) for threads in (1, 2)]
@@ -81,7 +79,6 @@ def run(*arguments: str, root: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=root,
-        timeout=90,
     )
 
 

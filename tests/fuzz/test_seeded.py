@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz
+from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
@@ -244,8 +244,8 @@ def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
     return Workshop(tmp_path_factory.mktemp("seeded"), root)
 
 
-def look(folder: Path, bug: Bug, seconds: float) -> str | None:
-    """Run programs for so many seconds at most; return what was found."""
+def look(folder: Path, bug: Bug, seconds: float, patience: float) -> str | None:
+    """Run programs for so many seconds at most, each for ``patience``; return what was found."""
     recipe = Recipe(**{**vars(bug.recipe), "rules": bug.rules})
     with contextlib.closing(Ground(48 * MIB, folder, **dict(bug.environ))) as ground:
         ground.start_scheduler()
@@ -256,14 +256,14 @@ def look(folder: Path, bug: Bug, seconds: float) -> str | None:
             recipes=[recipe],
             processes=2,
             seconds=seconds,
-            patience=20,
+            patience=patience,
         )
     return None if found is None else found.text
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
-    assert look(workshop.build(BUGS[name].patches), BUGS[name], 40) is not None
+    assert look(workshop.build(BUGS[name].patches), BUGS[name], 120, 20) is not None
 
 
 @pytest.mark.parametrize(
@@ -279,4 +279,4 @@ def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
     ids=("plain", "slow kernels", "slow copies", "failures", "overwritten", "wide"),
 )
 def test_nothing_is_found_where_nothing_is_wrong(workshop: Workshop, bug: Bug) -> None:
-    assert look(workshop.build(bug.patches), bug, 3) is None
+    assert look(workshop.build(bug.patches), bug, 3, PATIENCE) is None
