@@ -39,6 +39,7 @@ COMMANDS = {
     "doctor": "doctor",
     "demo": "demo",
     "bench": "bench",
+    "simulate": "simulate",
 }
 
 
