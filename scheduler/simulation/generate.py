@@ -99,7 +99,7 @@ def _exercise(random: Random, values: dict[str, float]) -> list[Step]:
 
 @dataclass(slots=True)
 class _Student:
-    """What a student will do: cells, each with its seconds alone, its GPU time, and the length of the pause after it."""
+    """What a student will do: cells, each with its seconds alone, its GPU time, and the pause after it."""
 
     at: float
     random: Random
@@ -150,6 +150,8 @@ def _class(random: Random, values: dict[str, float]) -> list[Kernel]:
     kernels = []
     for number, student in enumerate(students):
         count = _attend(student, values, high)[1]
+        if not count:
+            continue
         steps: list[Step] = []
         for index in range(count):
             cell, _, _, pause = student.cell(index, values)

@@ -59,7 +59,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
             "slowdown": math.fsum(ratios) / len(ratios),
         }
     fair = outcome.fairness / outcome.fairness_weight if outcome.fairness_weight else None
-    return _rounded(
+    shown: dict[str, Any] = _rounded(
         {
             "cells": cells,
             "jobs": jobs,
@@ -79,6 +79,7 @@ def figures(outcome: Outcome) -> dict[str, Any]:
             "events": outcome.events,
         }
     )
+    return shown
 
 
 def _rounded(value: Any) -> Any:

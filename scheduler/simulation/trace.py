@@ -70,8 +70,8 @@ class Kernel:
         return _footprint(self.steps)[1]
 
     def is_job(self) -> bool:
-        """Whether nobody sits before it: it has no pauses."""
-        return not _sum(self.steps, ("think",))
+        """Whether it works and nobody sits before it: it has no pauses."""
+        return not _sum(self.steps, ("think",)) and self.alone() > 0
 
     def count(self) -> int:
         """Return how many steps it takes, repetitions written out."""
