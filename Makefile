@@ -68,17 +68,26 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-.PHONY: test test-labextension test-python screenshots lint format
+# What computes and what waits for pages and kernels: two halves of about the same time, so that they run side by side.
+TESTS_OF_GPUS := tests/csrc tests/demo tests/fuzz tests/gpu tests/interposer tests/packaging tests/sim
+# make's own jobs are none of the business of what the tests start.
+PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
+
+.PHONY: test test-labextension test-python test-gpus test-pages screenshots lint format
 test: packages-test setup ## every check and every test
-	@$(MAKE) lint
-	@$(MAKE) test-labextension
-	@$(MAKE) test-python
+	@$(MAKE) --jobs=2 --output-sync=target lint test-labextension test-gpus test-pages
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
 
 test-python: setup ## pytest
-	python -m pytest -q --durations=15
+	@$(MAKE) --jobs=2 --output-sync=target test-gpus test-pages
+
+test-gpus: setup
+	$(PYTEST) $(TESTS_OF_GPUS)
+
+test-pages: setup
+	$(PYTEST) $(TESTS_OF_GPUS:%=--ignore=%)
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images
