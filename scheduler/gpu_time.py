@@ -10,6 +10,7 @@ A user who is in no team counts as a team of one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 #: Entitled to nothing in particular.
 NOTHING = Entitlement()
-#: Where shares are set, everybody is guaranteed so much: requests that add up to more than there is starve nobody.
-LEAST_REQUEST = 0.02
+#: Requests may add up to more than there is. So that nobody starves for it, who waits for so many seconds and has had
+#: less than so much counts as below a request, too: the more the longer, and as nothing but that in twice the time.
+PATIENCE, LEAST = 30.0, 0.02
 #: Use that differs by less than this fraction of the window is the same: what comes next decides.
 STEP = 0.005
 #: Two levels of the order are summed in one number: the coarse one in units of this.
@@ -117,6 +119,21 @@ class _Window:
         return begin
 
 
+class _Decayed:
+    """GPU time that counts less the longer ago it was."""
+
+    __slots__ = ("at", "seconds")
+
+    def __init__(self, at: float) -> None:
+        self.seconds, self.at = 0.0, at
+
+    def until(self, now: float, memory: float) -> float:
+        if now > self.at:
+            self.seconds *= math.exp((self.at - now) / memory)
+            self.at = now
+        return self.seconds
+
+
 class GpuTime:
     """Counts GPU time, and compares it with what everybody is entitled to.
 
@@ -126,16 +143,25 @@ class GpuTime:
         Seconds over which shares hold.
     buckets
         Into so many parts the window is divided.
+    memory
+        Seconds after which time counts for a third where more than the window matters: turns are longer than it.
     refresh
         Seconds for which ranks hold before the use since then may change them.
     """
 
-    def __init__(self, window: float = 10.0, buckets: int = 100, refresh: float = 0.25) -> None:
-        self.window, self._buckets, self.refresh = window, buckets, refresh
+    def __init__(
+        self,
+        window: float = 10.0,
+        buckets: int = 100,
+        refresh: float = 0.25,
+        memory: float = 600.0,
+    ) -> None:
+        self.window, self._buckets, self.refresh, self.memory = window, buckets, refresh, memory
         #: Counts up when ranks may have changed enough to matter; because of use, once in ``refresh``.
         self.version = 0
         self._changed_at = float("-inf")
         self._windows: dict[tuple[str, str], _Window] = {}
+        self._decayed: dict[tuple[str, str], _Decayed] = {}
         self._gpus: set[str] = set()
         #: Who has had the limit, until when.
         self._full: dict[tuple[str, str], float] = {}
@@ -231,6 +257,7 @@ class GpuTime:
             self._windows.pop((name, gpu), None)
             self._submitted.pop((group.id, gpu), None)
             self._full.pop((name, gpu), None)
+            self._decayed.pop((name, gpu), None)
 
     def _drop_user(self, group_id: str) -> None:
         for table in (self._users, self._shared):
@@ -271,7 +298,13 @@ class GpuTime:
 
     def _add(self, group: Group, gpu: str, seconds: float, since: float, at: float) -> None:
         for claim in self.of(group):
-            self._window(self._windows, (claim.whose, gpu)).add(seconds, since, at)
+            key = (claim.whose, gpu)
+            self._window(self._windows, key).add(seconds, since, at)
+            decayed = self._decayed.get(key)
+            if decayed is None:
+                decayed = self._decayed[key] = _Decayed(at)
+            decayed.until(at, self.memory)
+            decayed.seconds += seconds
         self._turns[group.user] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
@@ -339,21 +372,40 @@ class GpuTime:
             default=0.0,
         )
 
+    def had_less(self, group: Group, other: Group, gpus: Iterable[str], now: float) -> bool:
+        """Whether a group's team, user or itself had at most as much for the weight, over minutes, as the other's.
+
+        Over the window it would be gained by taking turns that are longer than it.
+        """
+        for mine, theirs in zip(self.of(group), self.of(other), strict=False):
+            if mine.whose != theirs.whose:
+                return all(
+                    self._over_minutes(mine, gpu, now) <= self._over_minutes(theirs, gpu, now)
+                    for gpu in gpus
+                )
+        return True
+
+    def _over_minutes(self, claim: Claim, gpu: str, now: float) -> float:
+        decayed = self._decayed.get((claim.whose, gpu))
+        had = 0.0 if decayed is None else decayed.until(now, self.memory)
+        return had / claim.entitlement.weight
+
     def rank(self, group: Group, gpus: Iterable[str], now: float) -> tuple[float, float]:
         """Return two numbers that order those that wait: between users, then between the groups of one user.
 
-        At each level (teams, users; groups) who is below the request comes first (negative), by how much of it is
+        At each level (teams, users; groups) who is below the request comes first (negative), by how much is
         missing; then who has had least for the weight. Both are 0 where there is nothing to tell apart.
         """
         chain = self.of(group)
         gpus = list(gpus)
         between = own = 0.0
         if self.active or self.several_users:
-            between = self._score(chain[0], gpus, now) * _LEVEL
+            waited = 0.0 if group.wait is None else now - group.wait.since
+            between = self._score(chain[0], gpus, now, waited) * _LEVEL
             if len(chain) > 2:
-                between += self._score(chain[1], gpus, now)
+                between += self._score(chain[1], gpus, now, waited)
         if group.user in self._shared:
-            own = self._score(chain[-1], gpus, now)
+            own = self._score(chain[-1], gpus, now, 0.0)
         return (between, own)
 
     def turn(self, group: Group) -> float:
@@ -361,14 +413,14 @@ class GpuTime:
         self.of(group)
         return self._turns[group.user] if self.several_users else 0.0
 
-    def _score(self, claim: Claim, gpus: list[str], now: float) -> float:
-        """Order at one level, in steps: below the request in -1/STEP..-1, then from 0 on by use for the weight."""
+    def _score(self, claim: Claim, gpus: list[str], now: float, waited: float) -> float:
+        """Order at one level, in steps: below 0 by what is missing of the request, then by use for the weight."""
         share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
-        request = claim.entitlement.request
-        if self.active:
-            request = max(request, LEAST_REQUEST)
-        if share < request:
-            return float(-1 - int((request - share) / request / STEP))
+        missing = claim.entitlement.request - share
+        if waited > PATIENCE and share < LEAST and self.active:
+            missing = max(missing, min(waited / PATIENCE - 1, 1.0))
+        if missing > 0:
+            return float(-1 - int(missing / STEP))
         return float(int(share / claim.entitlement.weight / STEP))
 
     # --- Memory -----------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ class Burst(FirstComeFirstServed):
         if wait is None:
             return length
         if self._makes_way(group, wait.group):
-            length = min(length, self.background_quantum)
+            return min(length, self.background_quantum)
         if group.busy:
             # To let a burst end costs the one that waits less than to take its memory out and have it back.
             rest = self.view.expected(group)
@@ -131,9 +131,7 @@ class Burst(FirstComeFirstServed):
         """
         if group.user == other.user:
             return True
-        times, now = self.view.times, self.view.now
-        mine, theirs = times.rank(group, group.shares, now), times.rank(other, other.shares, now)
-        return mine[0] <= theirs[0]
+        return self.view.times.had_less(group, other, other.shares, self.view.now)
 
     # --- Paces ------------------------------------------------------------------------------------
 

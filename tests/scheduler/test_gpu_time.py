@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.events import Entitlement
 from jupyter_gpushare.scheduler.gpu_time import GpuTime
-from jupyter_gpushare.scheduler.state import Gpu, Group, Share, Wishes
+from jupyter_gpushare.scheduler.state import Gpu, Group, Share, Wait, Wishes
 
 GPU = "GPU-0"
 GIB = 1 << 30
@@ -245,20 +245,23 @@ def test_shares_of_ones_own_groups_do_not_touch_other_users() -> None:
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.sampled_from([0.0, 0.3, 0.6, 0.9]), min_size=2, max_size=5), st.data())
 def test_nobody_starves_whatever_was_promised(requests: list[float], data: st.DataObject) -> None:
-    """Even where the requests add up to more than there is, whoever waits is served within the window or two."""
+    """Even where the requests add up to more than there is, whoever waits is served within two minutes."""
     times = GpuTime()
     groups = [group(f"g{n}", f"u{n}") for n in range(len(requests))]
+    for one in groups:
+        one.wait = Wait(one, 1, 50.0)
     for n, request in enumerate(requests):
         times.entitle(f"user:u{n}", Entitlement(request=request))
-    lengths = data.draw(st.lists(st.sampled_from([0.05, 0.2, 1.0]), min_size=1, max_size=5))
+    lengths = data.draw(st.lists(st.sampled_from([0.2, 1.0]), min_size=1, max_size=5))
     now, served = 50.0, dict.fromkeys((g.id for g in groups), 50.0)
-    for turn in range(200):
+    for turn in range(2000):
         first = min(groups, key=lambda g: (times.rank(g, [GPU], now), times.turn(g)))
         length = lengths[turn % len(lengths)]
         now += length
         times.add(first, GPU, length, now)
+        first.wait = Wait(first, 1, now)
         served[first.id] = now
-        assert now - min(served.values()) <= 25.0
+        assert now - min(served.values()) <= 90.0
 
 
 def test_ranks_change_at_most_so_often() -> None:
