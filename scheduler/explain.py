@@ -167,22 +167,19 @@ def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> d
 
 def _pace(core: Core, group: Group) -> dict[str, Any] | None:
     """Return how a group that holds a lease is held back, and for whom."""
-    told = [client.pace for client in group.granted.values() if client.pace is not None]
-    slowed = [p for p in told if p.inflight is not None or p.share < 1.0]
+    paces = [client.pace for client in group.granted.values()]
+    slowed = [p for p in paces if p.inflight is not None or p.share < 1.0]
     if not slowed:
         return None
-    pace = min(slowed, key=lambda p: (1.0 if p.inflight is None else 0.0, p.inflight or 0.0))
-    gpus = group.shares.keys()
-    others = [
-        other
-        for other in core.leased.values()
-        if other is not group
-        and other.shares.keys() & gpus
-        and core.class_of(other) == "interactive"
-    ]
-    names = [other.name for other in others if other.busy > 0]
+    pace = min(slowed, key=lambda p: (p.inflight is None, p.inflight or 0.0))
+    holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
+    others = [g for g in holders.values() if g is not group and core.class_of(g) == "interactive"]
+    if core.class_of(group) == "interactive":
+        # It is held back for somebody's share, not for what that one is.
+        others = []
+    names = [g.name for g in others if g.busy > 0]
     if not names:
-        names = [other.name for other in others]
+        names = [g.name for g in others]
     if pace.inflight == 0.0:
         return _said("paused", names=names)
     if pace.inflight is not None:

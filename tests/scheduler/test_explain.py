@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which rule put whom before whom, and what people are told of it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.kernel_provisioner import in_kernel
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.explain import compare, explain
+from tests.scheduler.test_core import GPU, Machine, Process
+
+
+def explained(machine: Machine, group: str | None = None) -> list[dict[str, Any]]:
+    return list(explain(machine.core, machine.now, group)["groups"])
+
+
+def of(machine: Machine, group: str) -> dict[str, Any]:
+    (found,) = explained(machine, group)
+    return found
+
+
+def waits(machine: Machine, group: str, **more: Any) -> Process:
+    """One that cannot be served while another holds 75 GiB."""
+    process = machine.process(group, 60, **more)
+    process.request()
+    return process
+
+
+def lines(machine: Machine, group: str | None = None) -> list[str]:
+    answer = explain(machine.core, machine.now, group)
+    said = in_kernel.explanation_lines(answer)
+    # Every code has words.
+    codes = {
+        code["code"]
+        for each in answer["groups"]
+        for code in (each["why_class"], each["pace"], each["next"], *each["before"])
+        if code is not None
+    }
+    known = {**in_kernel.CLASSES, **in_kernel.PACES, **in_kernel.NEXT, **in_kernel.RULES}
+    assert codes <= known.keys()
+    return said
+
+
+def cell(machine: Machine, group: str, name: str) -> None:
+    machine.do(ev.Cell(group, "begin", name, machine.now, True))
+
+
+def test_who_came_earlier_is_before() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    waits(m, "b")
+    m.sleep(3)
+    waits(m, "c")
+    m.sleep(1)
+    first, second = explained(m)
+    assert (first["group"], first["before"], first["next"]["code"]) == ("b", [], "room")
+    assert first["waited"] == pytest.approx(4)
+    assert first["reason"]["code"] == "needs_memory"
+    (before,) = second["before"]
+    assert (before["group"], before["code"]) == ("b", "came")
+    assert before["params"]["own"] - before["params"]["theirs"] == pytest.approx(3)
+    assert second["next"] == {"code": "served", "params": {"count": 1, "ahead": "b.ipynb"}}
+    said = lines(m)
+    assert said[0].startswith("b.ipynb waits for 4.0 s: needs 60.0 GiB, 35.0 GiB more than is free")
+    assert said[2] == "  to be served: it is next: it only waits for what is said above"
+    assert said[3] == "c.ipynb waits for 1.0 s: b.ipynb is first"
+    assert said[5] == "  1. b.ipynb came 3.0 s earlier"
+    assert said[6] == "  to be served: b.ipynb has to be served before it"
+
+
+def test_the_background_counts_as_later() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    waits(m, "b")
+    m.do(ev.Adjust("b", priority="background"))
+    m.sleep(1)
+    waits(m, "c")
+    found = of(m, "b")
+    assert found["why_class"] == {"code": "asked", "params": {}}
+    (before,) = found["before"]
+    assert (before["group"], before["code"]) == ("c", "background")
+    assert before["params"] == {"own": 30.0, "theirs": 0.0}
+    assert found["next"]["code"] == "interactive"
+    said = lines(m, "b")
+    assert said[1] == "  background, as somebody asked"
+    assert "is interactive; one in the background counts as 30 s later" in said[2]
+
+
+def test_a_long_cell_is_in_the_background_and_the_next_one_is_not() -> None:
+    m = Machine(interactive_burst=2.0)
+    a = m.process("a", 75)
+    cell(m, "a", "1")
+    a.request()
+    a.restore()
+    assert of(m, "a")["why_class"]["code"] == "fresh_cell"
+    m.sleep(3)
+    found = of(m, "a")
+    assert (found["class"], found["why_class"]["code"]) == ("background", "long_cell")
+    assert lines(m, "a")[1] == (
+        "  background: its cell has had 2.0 s of GPU time; the next cell is interactive again"
+    )
+    m.do(ev.Cell("a", "end", "1", m.now, True))
+    assert of(m, "a")["why_class"]["code"] == "long_use"
+    cell(m, "a", "2")
+    assert of(m, "a")["class"] == "interactive"
+
+
+def test_the_one_in_front_comes_first_among_its_users_own() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    waits(m, "b")
+    m.sleep(1)
+    waits(m, "c")
+    m.do(ev.Focus("", "c"))
+    found = of(m, "b")
+    assert [(b["group"], b["code"]) for b in found["before"]] == [("c", "focus")]
+    assert found["next"]["code"] == "focus"
+    assert "counts as 5.0 s earlier" in lines(m, "b")[2]
+
+
+def test_between_users_what_they_have_had_decides() -> None:
+    m = Machine()
+    a = m.runs("a", 75, user="ada")
+    m.sleep(4)
+    a.end()
+    a.begin()
+    waits(m, "b", user="ada")
+    m.sleep(1)
+    waits(m, "c", user="ben")
+    (before,) = of(m, "b")["before"]
+    assert (before["group"], before["user"], before["code"]) == ("c", "ben", "user_share")
+    params = before["params"]
+    assert (params["whose"], params["their_whose"]) == ("user:ada", "user:ben")
+    assert params["used"] > params["their_used"] == 0
+    assert "the user ben has had 0 %, the user ada has had" in lines(m, "b")[2]
+    m.do(ev.Entitle("team:t", ev.Entitlement(request=0.4), ("ben",)))
+    m.sleep(0.5)
+    (before,) = of(m, "b")["before"]
+    assert (before["params"]["their_whose"], before["params"]["their_request"]) == ("team:t", 0.4)
+    assert "the team t has had 0 %" in lines(m, "b")[2]
+    assert "it is guaranteed 40 %" in lines(m, "b")[2]
+
+
+def test_whom_the_core_passes_over_is_before_nobody() -> None:
+    m = Machine()
+    m.runs("a", 75)
+    waits(m, "b")
+    m.sleep(1)
+    waits(m, "c")
+    m.do(ev.Adjust("b", frozen=True))
+    assert of(m, "c")["before"] == []
+    found = of(m, "b")
+    assert (found["reason"]["code"], found["next"]["code"]) == ("frozen", "unfreeze")
+    m.do(ev.Adjust("b", frozen=False))
+    assert [b["group"] for b in of(m, "c")["before"]] == ["b"]
+
+
+def test_who_has_had_its_limit_is_told_when_there_is_more() -> None:
+    m = Machine()
+    a = m.runs("a", 60)
+    m.do(ev.Adjust("a", limit=0.1))
+    m.sleep(5)
+    m.do(ev.Meter(a.number, GPU, 5.0, 9, m.now))
+    a.end()
+    m.do(ev.Release("a"))
+    a.release()
+    a.request()
+    found = of(m, "a")
+    assert (found["reason"]["code"], found["next"]["code"]) == ("limited", "limit")
+    assert found["next"]["params"]["until_in"] > 0
+    said = lines(m, "a")
+    assert "it has had its limit of the GPU's time; more within" in said[0]
+    assert "or to get a higher limit" in said[-1]
+
+
+def test_who_was_revoked_for_another_does_not_pass_it() -> None:
+    m = Machine()
+    a, other = m.runs("a", 40), m.runs("c", 40)
+    m.process("b", 90).request()
+    m.sleep(60)
+    a.release()
+    a.request()
+    assert other.state == "yielding"
+    (before,) = of(m, "a")["before"]
+    assert (before["group"], before["code"]) == ("b", "made_way")
+    assert "is the one that this one had to make way for" in "\n".join(lines(m, "a"))
+
+
+def test_who_is_held_back_is_told_for_whom() -> None:
+    m = Machine(interactive_burst=2.0)
+    m.runs("train", 20)
+    m.sleep(4)
+    assert explained(m) == []
+    b = m.process("plot", 20)
+    cell(m, "plot", "1")
+    b.request()
+    b.restore()
+    (found,) = explained(m)
+    assert (found["group"], found["class"], found["before"]) == ("train", "background", [])
+    assert found["pace"] == {"code": "paused", "params": {"names": ["plot.ipynb"]}}
+    assert lines(m)[0] == "train.ipynb running: paused while plot.ipynb runs"
+    b.end()
+    (found,) = explained(m)
+    assert found["pace"]["code"] == "bounded"
+    assert lines(m)[0] == (
+        "train.ipynb running: bounded to 1 ms of work at a time while plot.ipynb is about"
+    )
+
+
+def test_nobody_waits() -> None:
+    m = Machine()
+    m.runs("a", 10)
+    assert lines(m) == ["Nobody waits for the GPU, and nobody is held back."]
+    assert of(m, "a")["next"] is None
+    assert lines(m, "a")[0] == "a.ipynb running"
+
+
+def test_to_ask_changes_nothing() -> None:
+    found = []
+    for asks in (False, True):
+        m = Machine(interactive_burst=2.0)
+        m.do(ev.Entitle("user:ada", ev.Entitlement(0.3, 0.6)))
+        m.runs("a", 75, user="ada")
+        seen = []
+        for number in range(60):
+            if number < 5:
+                waits(m, f"b{number}", user="ada" if number % 2 else "ben")
+            if asks:
+                explained(m)
+            seen.append(m.sleep(0.7))
+        found.append(seen)
+    assert found[0] == found[1]
+    assert any(found[0])
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "rule"),
+    [
+        (({"a": 1.0},), ({"a": 1.0},), None),
+        (({"a": 1.0},), ({"a": 2.0},), None),
+        (({"a": 2.0},), ({"a": 1.0},), ("a", 2.0, 1.0)),
+        (({"a": 1.0}, {"b": 3.0}), ({"a": 1.0}, {"b": 2.0}), ("b", 3.0, 2.0)),
+        (({"a": 1.0}, {"b": 1.0}), ({"a": 0.0}, {"b": 9.0}), ("a", 1.0, 0.0)),
+        # Of the parts of a sum, one that is on the side of who is first, though another differs more.
+        (({"a": -20.0, "b": 15.0, "c": 6.0},), ({"c": 0.0},), ("b", 15.0, 0.0)),
+        (({"a": 5.0},), ({"b": -3.0, "a": 4.0},), ("b", 0.0, -3.0)),
+    ],
+)
+def test_the_first_sum_that_differs_decides(own: Any, theirs: Any, rule: Any) -> None:
+    assert compare(own, theirs) == rule
+
+
+def test_a_policy_of_others_has_its_rules_named() -> None:
+    words = in_kernel.explanation_lines(
+        {
+            "groups": [
+                {
+                    **{"name": "a", "state": "waiting", "waited": 2.0, "class": "interactive"},
+                    **{"reason": None, "pace": None, "why_class": {"code": "new", "params": {}}},
+                    "before": [{"name": "b", "code": "moon_phase", "params": {"own": 1.0}}],
+                    "next": {"code": "full_moon", "params": {}},
+                }
+            ]
+        }
+    )
+    assert words == ["a waits for 2.0 s", "  new", "  1. b moon phase", "  to be served: full moon"]
+
+
+def test_every_rule_of_our_policies_has_words() -> None:
+    for policy in ("burst", "fcfs", "tgs", "gemini", "priority"):
+        rng = random.Random(policy)
+        m = Machine(policy=policy)
+        m.runs("a", 75)
+        for number in range(3):
+            waits(m, f"b{number}", user=rng.choice(["ada", "ben"]))
+            m.sleep(0.5)
+        names = {name for wait in m.core.queue for part in wait.parts for name in part}
+        assert names <= in_kernel.RULES.keys()
+        lines(m)
