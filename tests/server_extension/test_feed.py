@@ -48,9 +48,18 @@ def open_page(
 
 @pytest.fixture
 def asked(
-    extension: GpuShareExtension, scheduler: AsyncControlClient, monkeypatch: pytest.MonkeyPatch
+    extension: GpuShareExtension,
+    scheduler: AsyncControlClient,
+    monkeypatch: pytest.MonkeyPatch,
+    eventually: Any,
+    jp_asyncio_loop: Any,
 ) -> Counter[str]:
-    """Count what the server asks of the scheduler."""
+    """Count what the server asks of the scheduler, once it has learnt what it has to."""
+
+    async def learnt() -> bool:
+        return extension._told is not None
+
+    jp_asyncio_loop.run_until_complete(eventually(learnt))
     counts: Counter[str] = Counter()
     assert extension.host is not None
     client: Any = extension.host.client
