@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import getpass
 import json
 import math
 import struct
@@ -87,6 +88,57 @@ def test_settings_are_set(scheduler: Scheduler) -> None:
         settings = control.request("set", anti_thrash="on")["settings"]
         assert (settings["quantum"], settings["anti_thrash"]) == (2.5, "on")
         assert control.request("set", quantum="auto")["settings"]["quantum"] == "auto"
+        assert control.request("set", policy="fcfs")["settings"]["policy"] == "fcfs"
+        assert control.request("set", anti_thrash="auto")["settings"]["policy"] == "fcfs"
+
+
+def test_users_and_teams_are_entitled(scheduler: Scheduler) -> None:
+    nothing = {"request": 0.0, "limit": 0.0, "weight": 1.0, "memory": 0, "members": []}
+    with scheduler.control() as control:
+        assert control.request("shares")["shares"] == {}
+        shares = control.request("entitle", whose="user:ada", request=0.5, memory=GIB)["shares"]
+        ada = {**nothing, "request": 0.5, "memory": GIB, "used": {scheduler.gpu: 0.0}}
+        assert shares == {"user:ada": ada}
+        team = {"limit": 0.5, "weight": 2.0, "members": ["ben", "cy"]}
+        control.request("entitle", whose="team:course", **team)
+        shares = control.request("shares")["shares"]
+        assert shares["team:course"] == {**ada, "request": 0.0, "memory": 0, **team}
+        # What is left out is as for all.
+        control.request("entitle", whose="user:ada")
+        assert control.request("shares")["shares"].keys() == {"team:course"}
+
+
+def test_the_notebook_in_front_comes_first(scheduler: Scheduler) -> None:
+    user = getpass.getuser()
+    with (
+        scheduler.client("a") as a,
+        scheduler.client("b") as b,
+        scheduler.client("c") as c,
+        scheduler.control() as control,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        for one in (b, c):
+            one.grow(6 * GIB)
+            one.request()
+            until(lambda group=one.group: state(scheduler, group).get("state") == "waiting")
+
+        def before(group: str) -> list[tuple[str, str]]:
+            found = control.request("explain", group=group)["explanation"]["groups"]
+            return [(b["group"], b["code"]) for b in found[0]["before"]]
+
+        assert before("c") == [("b", "came")]
+        control.request("focus", user=user, group="c")
+        assert (before("b"), before("c")) == ([("c", "focus")], [])
+        assert [g["group"] for g in control.request("explain")["explanation"]["groups"]] == [
+            "c",
+            "b",
+        ]
+        control.request("focus", user=user, group="")
+        assert before("c") == [("b", "came")]
+        assert state(scheduler, "a")["user"] == user
+        found = control.request("explain", group="a")["explanation"]["groups"][0]
+        assert (found["state"], found["next"]) == ("running", None)
 
 
 def test_a_wait_is_cancelled(scheduler: Scheduler) -> None:
@@ -113,17 +165,17 @@ def test_wishes_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
         scheduler.client("kernel-2", name="b.ipynb"),
         scheduler.control() as control,
     ):
-        answer = control.request("adjust", group="b.ipynb", priority="background", limit=3 * GIB)
+        asked = {"priority": "background", "memory": 3 * GIB, "request": 0.25, "limit": 0.5}
+        answer = control.request("adjust", group="b.ipynb", weight=2, **asked)
         assert answer["group"] == "kernel-2"
-        wishes = {"keep": False, "frozen": False, "exclusive": False}
-        wishes |= {"priority": "background", "limit": 3 * GIB}
+        wishes = {"keep": False, "frozen": False, "exclusive": False, "weight": 2, **asked}
         assert answer["wishes"] == state(scheduler, "kernel-2")["wishes"] == wishes
-        assert control.request("adjust", group="kernel-2", limit=0)["wishes"]["limit"] == 0
-        assert state(scheduler, "kernel-1")["wishes"]["priority"] == "interactive"
+        assert control.request("adjust", group="kernel-2", memory=0)["wishes"]["memory"] == 0
+        assert state(scheduler, "kernel-1")["wishes"]["priority"] == "auto"
         with pytest.raises(ControlError, match="several"):
             control.request("adjust", group="kernel-", keep=True)
         events = control.request("history")["events"]
-        assert [e["wishes"]["limit"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
+        assert [e["wishes"]["memory"] for e in events if e["kind"] == "adjust"] == [3 * GIB, 0]
 
 
 def test_wishes_wait_for_a_kernel_that_is_not_there_yet(scheduler: Scheduler) -> None:
@@ -329,10 +381,35 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "adjust", "group": "x", "frozen": "yes", "later": True}, "frozen"),
         ({"op": "adjust", "group": "x", "exclusive": [], "later": True}, "exclusive"),
         ({"op": "adjust", "group": "x", "keep": True, "later": 1}, "later"),
+        ({"op": "adjust", "group": "x", "memory": 1.5, "later": True}, "memory"),
+        ({"op": "adjust", "group": "x", "memory": -1, "later": True}, "memory"),
+        ({"op": "adjust", "group": "x", "memory": True, "later": True}, "memory"),
+        ({"op": "adjust", "group": "x", "memory": 1 << 60, "later": True}, "memory"),
         ({"op": "adjust", "group": "x", "limit": 1.5, "later": True}, "limit"),
+        ({"op": "adjust", "group": "x", "request": "half", "later": True}, "request"),
+        ({"op": "adjust", "group": "x", "weight": 0, "later": True}, "weight"),
         ({"op": "adjust", "group": "x", "limit": -1, "later": True}, "limit"),
         ({"op": "adjust", "group": "x", "limit": True, "later": True}, "limit"),
-        ({"op": "adjust", "group": "x", "limit": 1 << 60, "later": True}, "limit"),
+        ({"op": "adjust", "group": "x", "limit": [], "later": True}, "limit"),
+        ({"op": "set", "policy": "best"}, "policy must be one of burst, fcfs"),
+        ({"op": "set", "policy": 3}, "policy"),
+        ({"op": "entitle"}, "whose"),
+        ({"op": "entitle", "whose": "ada"}, "user:NAME or team:NAME"),
+        ({"op": "entitle", "whose": "user:ada", "limit": 2}, "limit"),
+        ({"op": "entitle", "whose": "user:ada", "memory": "20GiB"}, "memory"),
+        ({"op": "entitle", "whose": "user:ada", "weight": True}, "weight"),
+        ({"op": "entitle", "whose": "user:ada", "members": ["b"]}, "members"),
+        ({"op": "entitle", "whose": "team:t", "members": "b"}, "members"),
+        ({"op": "entitle", "whose": "team:t", "members": [1]}, "members"),
+        ({"op": "focus", "group": "x"}, "user"),
+        ({"op": "focus", "user": "ada", "group": 3}, "group"),
+        ({"op": "explain", "group": "x"}, "no group"),
+        ({"op": "record"}, "file"),
+        ({"op": "record", "file": "here"}, "absolute"),
+        ({"op": "record", "file": "/proc/none/x"}, "cannot write to /proc/none/x"),
+        ({"op": "record", "file": "/tmp/x", "seconds": -1}, "seconds"),
+        ({"op": "record", "file": "/tmp/x", "seconds": "long"}, "seconds"),
+        ({"op": "recordings", "stop": True}, "nothing is recorded"),
         ({"op": "cell", "group": "a", "phase": "middle", "msg_id": "m", "at": 1}, "phase"),
         ({"op": "cell", "group": "a", "phase": "end", "msg_id": "m", "at": "now"}, "at"),
         ({"op": "cell", "group": "a", "phase": "end", "at": 1.0}, "msg_id"),
