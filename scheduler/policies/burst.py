@@ -7,6 +7,7 @@ The rules are those of docs/scheduling.md. Times are seconds.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import policies
@@ -46,6 +47,8 @@ class Burst(FirstComeFirstServed):
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
+        #: By GPU: when the paces may change by themselves.
+        self._again: dict[str, float] = {}
 
     @property
     def version(self) -> int:
@@ -137,52 +140,50 @@ class Burst(FirstComeFirstServed):
 
     def paces(self, gpu: Gpu) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
-        view, times = self.view, self.view.times
-        if not times.active and len(gpu.holders) < 2:
+        # The core asks at each burst: most of the time there is nothing to weigh, and it is to cost nothing.
+        times, holders = self.view.times, gpu.holders
+        self._again.pop(gpu.uuid, None)
+        shared = times.active
+        if len(holders) < 2 and not shared:
             return {}
-        holders = list(gpu.holders.values())
+        class_of = self.view.class_of
+        interactive: list[Group] = []
+        background: list[Group] = []
+        for group in holders.values():
+            (interactive if class_of(group) == "interactive" else background).append(group)
+        by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
+        if not by_time and not (interactive and background):
+            return {}
+
         speeds: dict[str, Speed] = {}
-        classes = {g.id: view.class_of(g) for g in holders}
-        interactive = [g for g in holders if classes[g.id] == "interactive"]
-        paused = self._paused_for_shares(gpu, holders)
-        users = {g.user for g in holders}
-        for group in holders:
-            limit, until = 1.0, None
-            if times.active:
-                limit = self._limit(group, gpu, holders)
-                until = times.throttled_until(group, gpu.uuid, view.now)
+        if len(holders) > 1:
+            metered = policies.Speed(meter=True)
             # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond:
             # they are spared the events.
-            meter = len(holders) > 1 and (
-                times.active
-                or len(users) > 1
-                or (classes[group.id] == "background" and bool(interactive))
-            )
-            inflight, stall = None, self.bound_stall
-            if classes[group.id] == "background":
-                over = [g for g in interactive if self._may_favour(g, group)]
-                if any(g.busy for g in over):
-                    inflight, stall = 0.0, self.pause_stall
-                elif any(self._is_about(g) for g in over):
-                    inflight = self.bound
-            if until is not None or group.id in paused:
-                inflight, stall = 0.0, self.share_stall
-            speed = policies.Speed(inflight, stall, limit, meter or limit < 1.0)
-            if speed != policies.FREE:
-                speeds[group.id] = speed
-        return speeds
+            speeds = dict.fromkeys(holders if by_time else (g.id for g in background), metered)
+        for group in background:
+            over = [g for g in interactive if self._may_favour(g, group)]
+            if any(g.busy for g in over):
+                speeds[group.id] = policies.Speed(0.0, self.pause_stall, meter=True)
+            elif any(self._is_about(g) for g in over):
+                speeds[group.id] = policies.Speed(self.bound, self.bound_stall, meter=True)
+        if shared:
+            self._hold_shares(gpu, list(holders.values()), speeds)
+        self._look_again(gpu, interactive, by_time)
+        return {group_id: speed for group_id, speed in speeds.items() if speed != policies.FREE}
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When somebody is about no longer, or the shares are to be looked at again."""
-        view, holders = self.view, gpu.holders.values()
-        if len(holders) < 2 and not view.times.active:
-            return None
-        ends = [e for g in holders if (e := self._about_until(g)) is not None and e > view.now]
-        by_time = view.times.active or len({g.user for g in holders}) > 1
+        return self._again.get(gpu.uuid)
+
+    def _look_again(self, gpu: Gpu, interactive: list[Group], by_time: bool) -> None:
+        now = self.view.now
+        ends = [e for g in interactive if (e := self._about_until(g)) is not None and e > now]
         # GPU time goes on without events.
-        if by_time and any(g.busy for g in holders):
-            ends.append(view.now + self.look)
-        return min(ends, default=None)
+        if by_time and any(g.busy for g in gpu.holders.values()):
+            ends.append(now + self.look)
+        if ends:
+            self._again[gpu.uuid] = min(ends)
 
     def _is_about(self, group: Group) -> bool:
         until = self._about_until(group)
@@ -190,9 +191,22 @@ class Burst(FirstComeFirstServed):
 
     def _about_until(self, group: Group) -> float | None:
         """Until when an interactive holder without a cell and without work counts as about."""
-        if group.cells or group.busy or self.view.class_of(group) != "interactive":
+        if group.cells or group.busy:
             return None
         return (group.idle_since if group.ended_at is None else group.ended_at) + self.about
+
+    def _hold_shares(self, gpu: Gpu, holders: list[Group], speeds: dict[str, Speed]) -> None:
+        """Hold everybody to the limits, and pause who is in the way of others' shares."""
+        times, now = self.view.times, self.view.now
+        paused = self._paused_for_shares(gpu, holders)
+        for group in holders:
+            speed = speeds.get(group.id, policies.FREE)
+            limit = self._limit(group, gpu, holders)
+            if limit < 1.0:
+                speed = replace(speed, share=limit, meter=True)
+            if group.id in paused or times.throttled_until(group, gpu.uuid, now) is not None:
+                speed = replace(speed, inflight=0.0, stall=self.share_stall)
+            speeds[group.id] = speed
 
     def _limit(self, group: Group, gpu: Gpu, holders: list[Group]) -> float:
         """Return the share of the time that a group may have: those that are limited together divide it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.classes import Classes
 from jupyter_gpushare.scheduler.state import Group, Wait, Wishes
@@ -115,6 +115,7 @@ def test_a_group_that_is_gone_begins_anew(classes: Classes, group: Group) -> Non
     assert classes.of(group) == "interactive"
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30))
 def test_the_change_is_when_it_was_said(pieces: list[float]) -> None:
     """A group that goes on changes at the time that was asked for, and not after it."""

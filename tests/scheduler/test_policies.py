@@ -36,6 +36,7 @@ class Lab(Machine):
         for decision in found:
             if isinstance(decision, ev.Pace):
                 self.paced[decision.client] = decision
+        assert not self.core.notices, "the policy failed"
         return found
 
     def pace(self, process: Process) -> ev.Pace:

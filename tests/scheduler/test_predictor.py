@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from jupyter_gpushare.scheduler.predictor import Predictor
 
@@ -51,6 +51,7 @@ def test_groups_are_apart_and_forgotten() -> None:
     assert predictor.expected("a", 0.0) == 1.0
 
 
+@settings(deadline=None)
 @given(st.lists(seconds, min_size=1, max_size=40), st.floats(0.0, 2000.0))
 def test_stays_within_what_was_seen(bursts: list[float], so_far: float) -> None:
     expected = after(*bursts).expected("a", so_far)
