@@ -8,6 +8,8 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,11 +96,18 @@ def test_watching_shows_what_happens(scheduler: Scheduler, environ: dict[str, st
 
 
 def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Command) -> None:
-    done = gpushare("set", "--quantum", "3", "--anti-thrash", "on")
+    done = gpushare("set", "--quantum", "3", "--anti-thrash", "on", "--policy", "fcfs")
     assert done.returncode == 0
     assert "quantum: 3.0" in done.stdout
     assert "anti_thrash: on" in done.stdout
-    assert "quantum: auto" in gpushare("set", "--quantum", "auto").stdout
+    assert "policy: fcfs" in done.stdout
+    done = gpushare("set", "quantum", "auto", "policy", "burst", "anti-thrash", "off")
+    assert [line.split(": ")[1] for line in sorted(done.stdout.splitlines())] == [
+        "off",
+        "burst",
+        "auto",
+    ]
+    assert "policy burst, quantum auto" in gpushare("status").stdout
 
 
 def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
@@ -121,16 +130,23 @@ def test_release_and_offload(scheduler: Scheduler, gpushare: Command) -> None:
 
 
 def test_wishes_are_asked_and_shown(scheduler: Scheduler, gpushare: Command) -> None:
-    usual = {"priority": "interactive", "keep": "off", "frozen": "off", "limit": "off"}
+    usual = {"priority": "auto", "keep": "off", "frozen": "off", "memory": "off"}
+    usual |= {"request": "off", "limit": "off", "weight": "1"}
     with scheduler.client("kernel-1", name="a.ipynb") as a:
         a.grow(GIB)
         for arguments, changed in (
             (["background"], {"priority": "background"}),
             (["interactive", "a.ipynb"], {"priority": "interactive"}),
+            (["auto", "a.ipynb"], {"priority": "auto"}),
             (["keep", "on"], {"keep": "on"}),
             (["keep", "kernel-1", "off"], {"keep": "off"}),
-            (["limit", "20GiB"], {"limit": "20.0 GiB"}),
+            (["limit", "20GiB"], {"memory": "20.0 GiB"}),
+            (["limit", "a.ipynb", "50%"], {"memory": "20.0 GiB", "limit": "50 %"}),
             (["limit", "a.ipynb", "off"], {"limit": "off"}),
+            (["request", "12.5%"], {"request": "12.5 %"}),
+            (["request", "kernel-1", "off"], {"request": "off"}),
+            (["weight", "2.5"], {"weight": "2.5"}),
+            (["weight", "1"], {"weight": "1"}),
             (["freeze"], {"frozen": "on"}),
             (["unfreeze", "kernel"], {"frozen": "off"}),
         ):
@@ -138,9 +154,9 @@ def test_wishes_are_asked_and_shown(scheduler: Scheduler, gpushare: Command) -> 
             assert (done.returncode, done.stderr) == (0, "")
             found = dict(line.split(": ") for line in done.stdout.splitlines())
             assert found == {**usual, **changed}
-        for arguments in (["background"], ["limit", "2G"]):
+        for arguments in (["background"], ["limit", "2G"], ["limit", "50%"]):
             gpushare(*arguments)
-        assert "background, limit 2.0 GiB" in gpushare("status").stdout
+        assert "background, memory 2.0 GiB, limit 50 %" in gpushare("status").stdout
         with scheduler.client("kernel-2", name="b.ipynb"):
             for arguments in (["background"], ["keep", "on"], ["limit", "2G"], ["freeze"]):
                 done = gpushare(*arguments)
@@ -170,7 +186,7 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
     shown = render(
         {
             **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
-            "settings": {"quantum": "auto", "anti_thrash": "auto"},
+            "settings": {"quantum": "auto", "anti_thrash": "auto", "policy": "burst"},
             "host": {"swapped": 0, "budget": 0, "pool": None},
             "driver": {"simulated": True},
         }
@@ -191,9 +207,128 @@ def test_the_history_is_a_table_and_json(scheduler: Scheduler, gpushare: Command
         assert found["left_out"] == 0
 
 
+def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command) -> None:
+    nobody = gpushare("explain")
+    assert nobody.stdout == "Nobody waits for the GPU, and nobody is held back.\n"
+    with (
+        scheduler.client("aaaa", name="train.ipynb") as a,
+        scheduler.client("bbbb", name="plot.ipynb") as b,
+        scheduler.client("cccc", name="late.ipynb") as c,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        for one in (b, c):
+            one.grow(6 * GIB)
+            one.request()
+            until(lambda group=one.group: state(scheduler, group).get("state") == "waiting")
+        lines = gpushare("explain").stdout.splitlines()
+        assert lines[0].startswith("plot.ipynb waits for ")
+        assert "6.0 GiB" in lines[0]
+        assert lines[1].startswith("  interactive: ")
+        assert lines[3].startswith("late.ipynb waits for ")
+        assert lines[5].startswith("  1. plot.ipynb came ")
+        assert lines[6] == "  to be served: plot.ipynb has to be served before it"
+        (found,) = json.loads(gpushare("explain", "late.ipynb", "--json").stdout)["groups"]
+        assert [(one["group"], one["code"]) for one in found["before"]] == [("bbbb", "came")]
+
+
+def test_shares_are_set_and_listed(scheduler: Scheduler, gpushare: Command) -> None:
+    assert gpushare("shares").stdout.startswith("nobody is entitled to anything in particular")
+    done = gpushare("shares", "user:ada", "--request", "50%", "--memory", "20GiB")
+    assert (done.returncode, done.stderr) == (0, "")
+    # What is left out stays.
+    gpushare("shares", "user:ada", "--weight", "2", "--request", "25%")
+    gpushare("shares", "team:course", "--limit", "40%", "--member", "ben", "--member", "cy")
+    head, team, ada = gpushare("shares").stdout.splitlines()
+    assert head.split() == ["WHOSE", "REQUEST", "LIMIT", "WEIGHT", "MEMORY", "USED", "MEMBERS"]
+    assert team.split() == ["team:course", "40", "%", "1", "0", "%", "ben,", "cy"]
+    assert ada.split() == ["user:ada", "25", "%", "2", "20.0", "GiB", "0", "%"]
+    gpushare("shares", "user:ada", "--off")
+    found = json.loads(gpushare("shares", "--json").stdout)
+    assert found.keys() == {"team:course"}
+    assert (found["team:course"]["limit"], found["team:course"]["members"]) == (0.4, ["ben", "cy"])
+
+
+def take_turns(scheduler: Scheduler) -> None:
+    with scheduler.client("aaaa") as a, scheduler.client("bbbb") as b:
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        until(lambda: state(scheduler, "bbbb").get("state") == "waiting")
+        a.end_burst("cell")
+        a.expect(ev.Revoke)
+        a.release()
+        a.evict()
+        b.take()
+
+
+def test_what_happened_is_recorded_and_replayed(
+    scheduler: Scheduler, gpushare: Command, environ: dict[str, str], tmp_path: Path
+) -> None:
+    take_turns(scheduler)
+    done = gpushare("replay", "--last")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"\d+ events, \d+ decisions, [\d.]+ s: the same\n", done.stdout)
+
+    file = tmp_path / "recording"
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "record", str(file)]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as recording:
+        until(file.exists)
+        take_turns(scheduler)
+        recording.send_signal(signal.SIGINT)
+        said, _ = recording.communicate(timeout=PATIENCE)
+    assert recording.returncode == 0
+    assert said.startswith(f"{file}: ")
+    done = gpushare("replay", str(file))
+    assert done.returncode == 0
+    assert done.stdout.endswith(": the same\n")
+
+    done = gpushare("replay", str(file), "--policy", "fcfs")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0].split() == ["DECISIONS", "RECORDED", "FCFS"]
+    assert any(line.startswith("Grant ") for line in done.stdout.splitlines())
+    done = gpushare("replay", str(file), "--policy", "best")
+    assert (done.returncode, "policy must be one of" in done.stderr) == (2, True)
+
+    # Somebody else's recording, or another release's.
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join(json.dumps(tick(json.loads(line))) for line in lines))
+    done = gpushare("replay", str(file))
+    assert done.returncode == 1
+    assert done.stdout.startswith("The first difference is at event ")
+
+
+def tick(line: Any) -> Any:
+    """A tick in place of a request."""
+    requests = isinstance(line, list) and line[1] == "Request"
+    return [line[0], "Tick", {}, *line[3:]] if requests else line
+
+
+def test_a_recording_ends_after_its_time(
+    scheduler: Scheduler, gpushare: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "recording"
+    done = gpushare("record", str(file), "--seconds", "0.2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"{file}: ")
+    assert gpushare("replay", str(file)).returncode == 0
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [["status"], ["history"], ["set", "--quantum", "1"], ["release"], ["offload", "x"], ["freeze"]],
+    [
+        ["status"],
+        ["history"],
+        ["set", "--quantum", "1"],
+        ["release"],
+        ["offload", "x"],
+        ["freeze"],
+        ["explain"],
+        ["shares"],
+        ["record", "x"],
+        ["replay", "--last"],
+    ],
 )
 def test_without_a_scheduler_there_is_one_line_with_what_to_do(
     gpushare: Command, arguments: list[str]
@@ -218,7 +353,26 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["freeze", "nobody"], "'nobody'"),
         (["keep", "a", "maybe"], "write on or off, not 'maybe'"),
         (["keep"], "on|off"),
-        (["limit", "a", "much"], "write for instance 20GiB"),
+        (["limit", "a", "much"], "write for instance 20GiB, 50%, or off"),
+        (["limit", "a", "150%"], "write for instance 25%, or off"),
+        (["request", "a", "half"], "write for instance 25%, or off"),
+        (["weight", "a", "0"], "write a number above 0"),
+        (["set", "policy", "best"], "policy must be one of burst"),
+        (["set", "policy"], "write for instance set policy fcfs"),
+        (["set", "colour", "red"], "write for instance set policy fcfs"),
+        (["set", "quantum", "never"], "quantum"),
+        (["shares", "ada", "--limit", "50%"], "user:NAME or team:NAME"),
+        (["shares", "--limit", "50%"], "say whose"),
+        (["shares", "user:ada", "--memory", "much"], "20GiB"),
+        (["shares", "user:ada", "--member", "ben"], "members"),
+        (["explain", "nobody"], "'nobody'"),
+        (["record"], "gpushare record FILE"),
+        (["record", "/proc/none/x"], "cannot write to /proc/none/x"),
+        (["record", "x", "--seconds", "0"], "above 0"),
+        (["record", "--stop"], "nothing is recorded"),
+        (["replay"], "gpushare replay FILE"),
+        (["replay", "/proc/none"], "cannot read /proc/none"),
+        (["replay", "/proc/version"], "cannot be read"),
         (["scheduler"], "another scheduler"),
     ],
 )
@@ -247,7 +401,7 @@ def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: C
 def test_help_names_every_command(gpushare: Command) -> None:
     done = gpushare("--help")
     assert done.returncode == 0
-    for command in ("status", "run", "release", "freeze", "history", "set", "scheduler"):
+    for command in ("status", "run", "release", "freeze", "history", "set", "scheduler", "explain"):
         assert command in done.stdout
     assert gpushare("--version").stdout.startswith("gpushare ")
     assert gpushare("dance").returncode == 2
