@@ -244,7 +244,11 @@ def pieces_lines(function: Function, names: list[str]) -> list[str]:
 
 def wrappers_source(functions: list[Function]) -> str:
     """Return the wrappers of gated functions, and the refusals."""
-    lines = [GENERATED, *(f'#include "{name}.h"' for name in ("client", "gate", "pace", "real")), ""]
+    lines = [
+        GENERATED,
+        *(f'#include "{name}.h"' for name in ("client", "gate", "pace", "real")),
+        "",
+    ]
     for function in functions:
         signature = f"CUresult {function.name}({', '.join(function.parameters) or 'void'})"
         names = [parameter_name(function, p) for p in function.parameters]

@@ -231,9 +231,9 @@ struct gpushare_contended {
 };
 
 /*
- * What a client has had of one GPU since it attached; said when a burst ends, and each 100 ms while one goes on, as long
- * as PACE asks for it. Measured with events: the time for which work of its own was on the GPU, what ran side by side
- * counted once.
+ * What a client has had of one GPU since it attached; said when a burst ends, and each 100 ms while one goes on, as
+ * long as PACE asks for it. Measured with events: the time for which work of its own was on the GPU, what ran side by
+ * side counted once. What still runs is not in it yet.
  */
 struct gpushare_meter {
     uint8_t gpu[16];
@@ -245,14 +245,14 @@ struct gpushare_meter {
 /* Said once under a lease, when draining has taken longer than 200 ms. */
 struct gpushare_stuck {
     uint64_t lease;
-    uint64_t since_ns; /* when what runs was submitted */
+    uint64_t since_ns; /* when what runs was submitted, at the latest */
     char kernel[112];  /* the function's name, or what else was submitted: "copy", "graph", ... */
 };
 
 /* Holds until the next one. Until the first: nothing is bounded, nothing measured. */
 struct gpushare_pace {
     uint64_t inflight_ns; /* of own work, as measured, that may be in flight; 0: paused; UINT64_MAX: not bounded */
-    uint64_t stall_ns;    /* who could not submit for so long submits one all the same */
+    uint64_t stall_ns;    /* who could not submit for so long submits one all the same, if the share allows it */
     uint32_t share_ppm;   /* of the wall time, for which own work may be on the GPU; 1000000: all */
     uint32_t meter;       /* 1: measure to the submission, and say METER */
 };

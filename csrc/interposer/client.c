@@ -948,6 +948,7 @@ static enum greeting greet(int *problem)
     gs_host_offer(welcome.pool ? client.inbox.descriptor : -1, welcome.slot);
     if (welcome.pool)
         client.inbox.descriptor = -1; /* it has been taken over */
+    gs_meter_restart();
     pthread_mutex_lock(&client.lock);
     client.socket = fd;
     client.attached_at = gs_now_ns();
@@ -960,7 +961,6 @@ static enum greeting greet(int *problem)
     client.quiet_passes = gs_gate_passes();
     client.contended = welcome.contended;
     memset(client.meters, 0, sizeof(client.meters));
-    gs_meter_restart();
     gs_memory_set_headroom(welcome.headroom);
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
         if (!growth->answered)

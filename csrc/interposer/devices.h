@@ -3,7 +3,8 @@
  * The devices of this process and their figures, and the lock of all tables of memory.
  *
  * Locks, in the order in which they are taken: growth (private: one at a time asks the scheduler for more, or gives
- * back), gs_memory_lock (all tables), and the client's own. Device figures change under gs_memory_lock alone.
+ * back), the meter's, gs_memory_lock (all tables), the client's own, and the pace's. Device figures change under
+ * gs_memory_lock alone.
  */
 #ifndef GPUSHARE_DEVICES_H
 #define GPUSHARE_DEVICES_H

@@ -66,6 +66,9 @@ class Paced:
     def progress(self, what: str) -> int:
         return int(self.program.call("progress")[what])
 
+    def has_launched(self, least: int) -> bool:
+        return self.progress("launched") >= least
+
     def ran(self) -> int:
         return int(self.program.call("counters")["kernels"])
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -14,7 +15,10 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.test_pacing import Paced
 
 #: What each build says when it has found something, the runtime that has to come first, and its settings.
 SANITIZERS = {
@@ -107,6 +111,39 @@ def test_nothing_is_found(
     for program in (a, b):
         said = "".join(program.errors)
         assert not any(words in said for words in found), said
+
+
+def test_no_race_is_found_while_the_pace_changes(
+    machine: Machine, sanitized: Callable[[str], tuple[Path, str]]
+) -> None:
+    found, _, settings = SANITIZERS["thread"]
+    machine.libraries, runtime = sanitized("thread")
+    machine.preload_first = (runtime,)
+    paced = Paced(machine, **settings)
+    program, script = paced.program, paced.script
+    try:
+        program.call("takes", seconds=0.0005)
+        training = [program.start("train", thread=f"t{i}") for i in range(3)]
+        for _ in range(4):
+            for told in (
+                ev.Pace(1, 0.002, 0.01, meter=True),
+                ev.Pace(1, 0.0, 0.005, meter=True),
+                ev.Pace(1, None, 0.01, 0.3, meter=True),
+                ev.Pace(1),
+            ):
+                least = paced.progress("launched") + 5
+                script.send(protocol.pace(told))
+                paced.until(functools.partial(paced.has_launched, least))
+            paced.revoke()
+            paced.grant()
+        program.call("stop")
+        assert [program.result(serial)["result"] for serial in training] == [0, 0, 0]
+        assert program.call("unload")["result"] == 0
+        assert program.call("end_context", how="release")["result"] == 0
+        said = "".join(program.errors)
+        assert not any(words in said for words in found), said
+    finally:
+        script.close()
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
