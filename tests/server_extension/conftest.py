@@ -127,13 +127,14 @@ def get_status(jp_fetch: Fetch) -> Callable[[], Awaitable[dict[str, Any]]]:
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Note operation and parameters of what this process asks of schedulers."""
+    """Note operation and parameters of what this process asks of schedulers and they do."""
     noted = []
     request = AsyncControlClient.request
 
     async def note(client: AsyncControlClient, op: str, **params: Any) -> dict[str, Any]:
+        reply = await request(client, op, **params)
         noted.append((op, params))
-        return await request(client, op, **params)
+        return reply
 
     monkeypatch.setattr(AsyncControlClient, "request", note)
     return noted

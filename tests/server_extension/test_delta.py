@@ -18,6 +18,8 @@ SECONDS = st.floats(0, 20)
 GROUP = {
     "id": "a",
     "name": "train.ipynb",
+    "user": "ada",
+    "class": "interactive",
     "state": "waiting",
     "since": 1.0,
     "position": 1,
@@ -44,11 +46,12 @@ STATE: dict[str, Any] = {
 
 @st.composite
 def groups(draw: st.DrawFn, name: str) -> dict[str, Any]:
-    reason: Any = draw(st.sampled_from(["none", "needs_memory", "draining", "behind"]))
+    reason: Any = draw(st.sampled_from(["none", "needs_memory", "draining", "behind", "limited"]))
     params = {
         "needs_memory": {"lack": draw(st.integers(0, 1)), "yields_in": draw(st.none() | SECONDS)},
         "draining": {"for": draw(SECONDS)},
         "behind": {"ahead": draw(st.sampled_from("ab"))},
+        "limited": {"until_in": draw(SECONDS), "whose": draw(st.sampled_from("ab"))},
     }
     estimate = st.fixed_dictionaries({"seconds": SECONDS, "low": SECONDS, "high": SECONDS})
     return {
@@ -162,6 +165,7 @@ def test_what_only_counts_is_not_told() -> None:
         ("totals.bursts", 2),
         ("totals.ran", 9.0),
         ("state", "running"),
+        ("class", "background"),
         ("sessions", [{"path": "a"}]),
     ],
 )
