@@ -31,6 +31,7 @@ BENCHES = {
     "oversubscribe": ("oversubscribe", "run"),
     "estimates": ("estimates", "run"),
     "lab": ("lab", "run"),
+    "scheduler": ("scheduler_events", "run"),
 }
 #: For the simulated driver: run where they are named.
 NAMED_ONLY = frozenset({"lab", "oversubscribe"})

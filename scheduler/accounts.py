@@ -17,9 +17,11 @@ move.
 
 from __future__ import annotations
 
+from bisect import insort
+
 from .events import Decision, Device, Grow, Growth, ReadDevice, Usage
 from .gpu_time import GpuTime
-from .state import Client, Gpu, Group, Holding, Share, Wait
+from .state import Client, Gpu, Group, Holding, Share, Wait, place
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -73,7 +75,12 @@ class Accounts:
         self.promised = 0
         self._now = 0.0
         self._out: list[Decision] = []
-        self._deadline: float | None = None
+        #: What happened to these GPUs may change what can be done there.
+        self._dirty: dict[str, Gpu] = {}
+        #: GPUs of which another part of the host's memory may be needed.
+        self._stock_of: dict[str, Gpu] = {}
+        #: When to look again, at the GPU that is looked at.
+        self._again: float | None = None
 
     def _refusal(
         self, share: Share, more: int, fixed: int, over: bool = False
@@ -167,11 +174,29 @@ class Accounts:
             share = group.shares.get(uuid)
             if share is None:
                 share = group.shares[uuid] = gpu.shares[group.id] = Share(group, gpu)
+                self._dirty[uuid] = gpu
                 if group.lease is not None:
-                    gpu.holders[group.id] = group
+                    self._hold(group, gpu)
+                if group.wait is not None:
+                    insort(gpu.queue, group.wait, key=place)
             holding = client.holdings[uuid] = Holding(client, share)
             share.holdings[client.number] = holding
         return holding
+
+    def _order_out(self, holding: Holding, more: int) -> None:
+        """So many bytes more of a holding are on their way out; less if negative."""
+        holding.evicting += more
+        holding.share.evicting += more
+        holding.share.gpu.leaving += more
+
+    def _unsettle(self, holding: Holding, more: int) -> None:
+        """So many pinned bytes more were admitted and are perhaps not allocated yet."""
+        holding.unsettled += more
+        holding.share.gpu.unsettled += more
+
+    def _hold(self, group: Group, gpu: Gpu) -> None:
+        gpu.holders[group.id] = group
+        gpu.background += group.classed == "background"
 
     def _state(
         self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
@@ -189,7 +214,8 @@ class Accounts:
         freed = before - usage.resident - pinned - context
         holding.share.gpu.shrunk += max(0, freed - expected)
         holding.host = usage.host
-        holding.unsettled = holding.unsettled if crossed else 0
+        if not crossed:
+            self._unsettle(holding, -holding.unsettled)
         self._account(holding, promised, usage.resident, pinned, context)
         holding.spare = min(holding.spare, holding.promised - holding.resident)
 
@@ -199,6 +225,8 @@ class Accounts:
         """Set what a client holds: the only place where these sums change."""
         share = holding.share
         gpu = share.gpu
+        if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
+            self._stock_of[gpu.uuid] = gpu
         more = promised - holding.promised
         share.promised += more
         gpu.promised += more
@@ -245,29 +273,33 @@ class Accounts:
         if gpu is None:
             gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.bandwidth)
             self.gpus[event.gpu] = gpu
+        self._dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
+            self._stock_of[gpu.uuid] = gpu
             gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
         if event.name:
             gpu.name, gpu.index = event.name, event.index
 
-        stated = gpu.resident + gpu.pinned + gpu.context
-        least = most = stated
-        for share in gpu.shares.values():
+        most = gpu.resident + gpu.pinned + gpu.context
+        least = most - gpu.leaving - gpu.unsettled
+        for group in gpu.holders.values():
+            share = group.shares[gpu.uuid]
             if gpu.filling is share or share.ceiling is not None:
                 most += share.arriving
-            elif share.group.lease is not None:
+            else:
                 most += share.promised - share.resident
-            for holding in share.holdings.values():
-                least -= holding.evicting + holding.unsettled
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. But
         # who fills has been given that room by now.
         last = gpu.foreign + (gpu.shrunk if gpu.filling is None else 0)
         gpu.shrunk = 0
-        gpu.foreign = max(0, rest - most, min(last, rest - least))
+        foreign = max(0, rest - most, min(last, rest - least))
+        if foreign != gpu.foreign:
+            gpu.foreign = foreign
+            self._stock_of[gpu.uuid] = gpu
         if gpu.ghosts:
             longest = self.longest_pause if self.queue else self.idle_pause
             gpu.read_pause = min(max(2 * gpu.read_pause, self.shortest_pause), longest)
@@ -308,8 +340,9 @@ class Accounts:
             self._out.append(ReadDevice(gpu.uuid))
 
     def _at(self, when: float) -> None:
-        if self._deadline is None or when < self._deadline:
-            self._deadline = when
+        """Look again then at what is looked at now."""
+        if self._again is None or when < self._again:
+            self._again = when
 
     def _client(self, number: int) -> Client:
         client = self.clients.get(number)

@@ -87,7 +87,7 @@ would be if all left before anything arrived, the newcomer's swapped data beside
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -144,7 +144,7 @@ from .plan import Plan, Planner
 from .policies import FREE, Speed
 from .policies.guard import Guard
 from .predictor import Predictor
-from .state import Client, Gpu, Group, Holding, Share, Wait, Wishes
+from .state import Client, Gpu, Group, Holding, Share, Timers, Wait, Wishes, place
 from .stock import Keeper
 
 LONGEST_QUANTUM = 3600.0
@@ -242,9 +242,17 @@ class Core(Planner):
         self._focus: dict[str, str] = {}
         self._keeper = Keeper(self)
         self._wishes = wishes.Memory()
+        #: Groups that something happened to.
         self._touched: dict[str, Group] = {}
-        #: GPUs of which the paces may have changed.
+        self._unclassed: dict[str, Group] = {}
+        #: GPUs of which the paces may have changed; and where it may have changed whether somebody waits.
         self._repace: dict[str, Gpu] = {}
+        self._crowded: dict[str, Gpu] = {}
+        self._timers = Timers()
+        #: Waits of groups that use no GPU yet.
+        self._nowhere: list[Wait] = []
+        #: Groups that fill.
+        self._filling: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
         self._evictions: dict[int, tuple[Holding, int]] = {}
         self._serial = 0
@@ -296,9 +304,14 @@ class Core(Planner):
         self._decide()
         return out
 
+    def _concern(self, group: Group) -> None:
+        """Something happened to a group that may change what can be done on its GPUs."""
+        for uuid, share in group.shares.items():
+            self._dirty[uuid] = share.gpu
+
     def deadline(self) -> float | None:
         """When the core wants a ``Tick``, unless an event comes first."""
-        return self._deadline
+        return self._timers.earliest()
 
     def status(self, now: float) -> dict[str, Any]:
         """Return what docs/control.md calls the status, less what only the server knows."""
@@ -348,7 +361,7 @@ class Core(Planner):
             group.idle_since = self._now
             group.wishes = self._wishes.recall(group.id)
             self.groups[group.id] = group
-            group.classed = self.class_of(group)
+            group.classed = self._classes.of(group)
             self.times.of(group)
             self._log("join", group, pid=event.pid)
         client = Client(
@@ -362,6 +375,8 @@ class Core(Planner):
             gpu.foreign = max(0, gpu.foreign - usage.resident - usage.pinned - usage.context)
             self._state(holding, usage)
             self._ask(gpu)
+        self._touch(group)
+        self._keeper.concern(client)
         if event.leased:
             self._take_over(client, event)
 
@@ -400,9 +415,12 @@ class Core(Planner):
         group = client.group
         for gpu in self.gpus.values():
             gpu.parked = [g for g in gpu.parked if g.client != client.number]
-        for wait in [w for w in self.queue if w.grow and w.grow.client == client.number]:
-            self._dequeue(wait)
+        for wait in self._waits_of(group):
+            if wait.grow is not None and wait.grow.client == client.number:
+                self._dequeue(wait)
         client.wants = False
+        self._concern(group)
+        self._keeper.concern(client)
         client.contended = client.beside = 0
         if group.wait is not None and not any(c.wants for c in group.clients.values()):
             self._dequeue(group.wait)
@@ -413,6 +431,8 @@ class Core(Planner):
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context
             gpu.read_pause = 0.0
+            self._order_out(holding, -holding.evicting)
+            self._unsettle(holding, -holding.unsettled)
             self._account(holding, 0, 0, 0, 0)
             del holding.share.holdings[client.number]
         self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
@@ -424,6 +444,9 @@ class Core(Planner):
             for uuid in group.shares:
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
+            self._timers.set(f"class {group.id}", None)
+            self._touched.pop(group.id, None)
+            self._unclassed.pop(group.id, None)
             self.times.forget(group)
             self._classes.forget(group.id)
             self._predictor.forget(group.id)
@@ -433,8 +456,13 @@ class Core(Planner):
         for uuid in [u for u, s in group.shares.items() if not s.holdings]:
             if self.gpus[uuid].filling is group.shares[uuid]:
                 self.gpus[uuid].filling = None
-            del group.shares[uuid], self.gpus[uuid].shares[group.id]
-            self.gpus[uuid].holders.pop(group.id, None)
+            gpu = self.gpus[uuid]
+            del group.shares[uuid], gpu.shares[group.id]
+            if group.lease is not None:
+                self._end_holding(group, gpu)
+            if group.wait is not None:
+                gpu.queue.remove(group.wait)
+            self._crowded[uuid] = gpu
         self._touch(group)
 
     # --- Leases -----------------------------------------------------------------------------------
@@ -547,13 +575,18 @@ class Core(Planner):
         group.burst_before, group.counted_burst = self._burst_so_far(group), group.ran_before
         del self.leased[group.id]
         for share in group.shares.values():
-            del share.gpu.holders[group.id]
+            self._end_holding(group, share.gpu)
         self._charge(group)
         self._log("release", group, cause=cause, ran=group.ran_before)
         for other in group.clients.values():
             self._tell(other, 0)
         if group.offload:
             self._offload(group)
+
+    def _end_holding(self, group: Group, gpu: Gpu) -> None:
+        del gpu.holders[group.id]
+        gpu.background -= group.classed == "background"
+        self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
 
     def _retry(self, client: Client) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
@@ -579,6 +612,8 @@ class Core(Planner):
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
         holding = self._holding(client, usage.gpu)
         self._state(holding, usage, moved=True)
+        self._concern(group)
+        self._keeper.concern(client)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         group.totals.restored += event.bytes
         self._log_move("restore", event)
@@ -601,6 +636,9 @@ class Core(Planner):
         client = self._client(event.client)
         usage = event.usage
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        self._dirty[usage.gpu] = self.gpus[usage.gpu]
+        self._concern(client.group)
+        self._keeper.concern(client)
         holding, asked = self._evictions.get(event.serial, (None, 0))
         if holding is None:
             # An order of an earlier scheduler: what it says is true all the same.
@@ -609,7 +647,7 @@ class Core(Planner):
         if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
         del self._evictions[event.serial]
-        holding.evicting -= asked
+        self._order_out(holding, -asked)
         self._state(holding, usage, moved=True, expected=asked)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         client.group.totals.evicted += event.bytes
@@ -624,6 +662,9 @@ class Core(Planner):
         client = self._client(event.client)
         usage = event.usage
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        self._dirty[usage.gpu] = self.gpus[usage.gpu]
+        self._concern(client.group)
+        self._keeper.concern(client)
         holding, asked = self._evictions.get(event.serial, (None, 0))
         if holding is None:
             self._state(self._holding(client, usage.gpu), usage, moved=True)
@@ -632,7 +673,7 @@ class Core(Planner):
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
         # An order never shrinks to nothing before its answer: the client is still busy with it.
         left = max(0, asked - max(0, holding.resident - usage.resident))
-        holding.evicting -= asked - left
+        self._order_out(holding, left - asked)
         self._evictions[event.serial] = (holding, left)
         self._state(holding, usage, moved=True, expected=asked - left)
 
@@ -642,6 +683,8 @@ class Core(Planner):
         client = self._client(event.client)
         self._check(client.number, client.backend, event.usage)
         self._state(self._holding(client, event.usage.gpu), event.usage)
+        self._concern(client.group)
+        self._keeper.concern(client)
 
     def _on_grow(self, event: Grow) -> None:
         client = self._client(event.client)
@@ -649,6 +692,8 @@ class Core(Planner):
         if not 0 <= event.most <= LARGEST:
             raise ProtocolViolation(client.number, "asks for a size that cannot be")
         self._grow(event)
+        self._concern(client.group)
+        self._keeper.concern(client)
 
     def _grow(self, event: Grow) -> None:
         client = self.clients[event.client]
@@ -695,11 +740,7 @@ class Core(Planner):
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
-            if any(
-                self.counts(w)
-                for w in self.queue
-                if w.group is not group and gpu in self._gpus_of(w)
-            ):
+            if any(self.counts(w) for w in gpu.queue if w.group is not group):
                 extra = 0
             leased = client.lease is not None or not more
             self._promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
@@ -716,7 +757,7 @@ class Core(Planner):
         promised = holding.promised + max(0, more)
         pinned = max(holding.pinned, least.pinned)
         context = max(holding.context, least.context)
-        holding.unsettled += max(0, fixed)
+        self._unsettle(holding, max(0, fixed))
         holding.spare = max(0, promised - least.promised)
         share = holding.share
         if share.ceiling is not None:
@@ -751,8 +792,8 @@ class Core(Planner):
         """Whether a holder may have more room now without holding up the head of the queue any longer."""
         if more > gpu.free:
             return False
-        for wait in self.queue:
-            if wait.group is not group and self.counts(wait) and gpu in self._gpus_of(wait):
+        for wait in gpu.queue:
+            if wait.group is not group and self.counts(wait):
                 barrier = self._leases if wait.barrier is None else wait.barrier
                 return group.turn <= barrier or self._leaves_room(wait, gpu, group, more)
         return True
@@ -798,7 +839,7 @@ class Core(Planner):
         group = self.groups.get(event.group)
         if group is None:
             return
-        for wait in [w for w in self.queue if w.group is group]:
+        for wait in self._waits_of(group):
             self._dequeue(wait)
         for gpu in self.gpus.values():
             gpu.parked = [g for g in gpu.parked if g.client not in group.clients]
@@ -812,6 +853,7 @@ class Core(Planner):
         group = self.groups.get(event.group)
         if group is None:
             return
+        self._touch(group)
         group.offload = group.offload or event.offload
         if group.exclusive:
             self._end_exclusive(group)
@@ -851,6 +893,8 @@ class Core(Planner):
             group.exclusive_at = self._now
         self.times.of(group)
         self._touch(group)
+        if group.wait is not None:
+            self._crowded.update(self._dirty)
         if after.frozen:
             self._revoke(group)
 
@@ -858,6 +902,7 @@ class Core(Planner):
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
         self._repace.update(self.gpus)
+        self._dirty.update(self.gpus)
         self._out.append(
             Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
                                 "members": list(event.members)})
@@ -888,6 +933,7 @@ class Core(Planner):
             self._sort()
         self.quantum, self.anti_thrash = quantum, mode
         self._repace.update(self.gpus)
+        self._dirty.update(self.gpus)
         self._out.append(Log("settings", "", snapshot.settings(self)))
 
     def _on_notice(self, event: Notice) -> None:
@@ -896,6 +942,8 @@ class Core(Planner):
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self.host_budget = max(0, event.budget)
+        self._stock_of.update(self.gpus)
+        self._dirty.update(self.gpus)
 
     def _on_tick(self, event: Tick) -> None:
         pass
@@ -909,7 +957,7 @@ class Core(Planner):
 
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
-        return self._classes.of(group)
+        return group.classed
 
     def expected(self, group: Group) -> float:
         """Return for how many seconds of GPU time its burst is expected to go on."""
@@ -943,22 +991,26 @@ class Core(Planner):
         self._classes.ran(group, self._now - since, self._now)
 
     def _classify(self) -> None:
-        """See what has become of those that something happened to, and of those that go on."""
-        for group in self.leased.values():
-            if group.busy and not group.metered:
-                at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
-                if at is not None and at <= self._now:
-                    self._count_time(group)
-                    self._touch(group)
-                elif at is not None:
-                    self._at(at)
-        for group in self._touched.values():
-            for uuid in group.shares:
-                self._repace[uuid] = self.gpus[uuid]
-            found = self.class_of(group)
+        """See what has become of those that something happened to."""
+        touched, self._unclassed = self._unclassed, {}
+        for group in touched.values():
+            for uuid, share in group.shares.items():
+                self._repace[uuid] = share.gpu
+            found = self._classes.of(group)
             if found != group.classed:
                 group.classed = found
+                if group.lease is not None:
+                    for share in group.shares.values():
+                        share.gpu.background += 1 if found == "background" else -1
                 self._rank_anew(group)
+            self._time_class(group)
+
+    def _time_class(self, group: Group) -> None:
+        """Look again when a burst that goes on would change what its group counts as."""
+        at = None
+        if group.busy and not group.metered:
+            at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
+        self._timers.set(f"class {group.id}", at)
 
     def _rank(self, wait: Wait) -> None:
         parts, rank = self.policy.rank(wait)
@@ -969,40 +1021,67 @@ class Core(Planner):
         if wait.grow is None and first is not None and first.rank > wait.rank and first.queued:
             wait.parts, wait.rank = first.parts, first.rank
 
+    def _waits_of(self, group: Group) -> list[Wait]:
+        """Return its places in the queue, in order."""
+        found = {w: None for s in group.shares.values() for w in s.gpu.queue if w.group is group}
+        if group.wait is not None and not group.shares:
+            found[group.wait] = None
+        return sorted(found, key=place)
+
     def _rank_anew(self, group: Group) -> None:
         """Its place in the queue may be another."""
-        for wait in [w for w in self.queue if w.group is group]:
-            self.queue.remove(wait)
+        for wait in self._waits_of(group):
+            self._remove(wait)
             self._rank(wait)
-            insort(self.queue, wait, key=_place)
+            self._insert(wait)
+
+    def _insert(self, wait: Wait) -> None:
+        insort(self.queue, wait, key=place)
+        if wait.grow is None and not wait.group.shares:
+            self._nowhere.append(wait)
+        for gpu in self._gpus_of(wait):
+            insort(gpu.queue, wait, key=place)
+            self._mark(wait, gpu)
+
+    def _mark(self, wait: Wait, gpu: Gpu) -> None:
+        self._dirty[gpu.uuid] = self._crowded[gpu.uuid] = gpu
+        if wait.grow is not None:
+            self._stock_of[gpu.uuid] = gpu
+
+    def _remove(self, wait: Wait) -> None:
+        del self.queue[bisect_left(self.queue, place(wait), key=place)]
+        if wait in self._nowhere:
+            self._nowhere.remove(wait)
+        for gpu in self._gpus_of(wait):
+            del gpu.queue[bisect_left(gpu.queue, place(wait), key=place)]
+            self._mark(wait, gpu)
 
     def _sort(self) -> None:
         for wait in sorted(self.queue, key=lambda w: w.group.makes_way_for is not None):
             self._rank(wait)
-        self.queue.sort(key=_place)
+        self.queue.sort(key=place)
+        for gpu in self.gpus.values():
+            gpu.queue.sort(key=place)
+        self._dirty.update(self.gpus)
         self._sorted_by = self.policy.version
 
     def _pace(self) -> None:
         """Say to the holders, where it changed, how fast they may submit."""
-        asked = self._repace
-        for gpu in self.gpus.values():
-            if gpu.pace_at is not None and gpu.pace_at <= self._now:
-                asked[gpu.uuid] = gpu
         changed: dict[str, Group] = {}
-        for gpu in asked.values():
+        for gpu in self._repace.values():
             before, gpu.paces = gpu.paces, self.policy.paces(gpu)
-            gpu.pace_at = self.policy.pace_again(gpu)
-            if gpu.pace_at is not None and gpu.pace_at <= self._now:
-                gpu.pace_at = self._now + SOONEST
+            again = self.policy.pace_again(gpu)
+            if again is not None and again <= self._now:
+                again = self._now + SOONEST
+            self._timers.set(f"pace {gpu.uuid}", again)
+            if not before and not gpu.paces:
+                continue
             for group in gpu.holders.values():
                 speed = gpu.paces.get(group.id, FREE)
                 fresh = any(c.pace is FREE for c in group.granted.values())
                 if speed != before.get(group.id, FREE) or (fresh and speed != FREE):
                     changed[group.id] = group
-        asked.clear()
-        for gpu in self.gpus.values():
-            if gpu.pace_at is not None:
-                self._at(gpu.pace_at)
+        self._repace.clear()
         for group in changed.values():
             metered = False
             for client in group.granted.values():
@@ -1018,6 +1097,7 @@ class Core(Planner):
             if metered != group.metered:
                 self._count_time(group)
                 group.metered = metered
+                self._time_class(group)
 
     def _tell_failure(self) -> None:
         failure, self.policy.failure = self.policy.failure, None
@@ -1034,77 +1114,112 @@ class Core(Planner):
     # --- Deciding ---------------------------------------------------------------------------------
 
     def _decide(self) -> None:
-        self._deadline = None
+        earliest = self._timers.earliest()
+        if earliest is not None and earliest <= self._now:
+            for name in self._timers.due(self._now):
+                self._look_again(name)
         self._classify()
         if self.policy.version != self._sorted_by:
             self._sort()
             self._repace.update(self.gpus)
-        for gpu in self.gpus.values():
+        for wait in [w for w in self._nowhere if not w.frozen]:
+            if wait.group.lease is None and not wait.group.shares:
+                self._admit(wait, False)
+        if self._dirty:
+            self._decide_on(self._dirty)
+        if self._unclassed:
+            self._classify()
+        self._pace()
+        if self.policy.failure is not None:
+            self._tell_failure()
+        said, again = self._keeper.decide(self._now, self._stock_of)
+        self._out += said
+        self._timers.set("stock", again)
+        self._stock_of.clear()
+        self._tell_contended()
+        for group in self._touched.values():
+            state = group.state
+            if state != group.shown:
+                group.shown, group.since = state, self._now
+        self._touched.clear()
+        self._dirty.clear()
+
+    def _look_again(self, timer: str) -> None:
+        kind, _, name = timer.partition(" ")
+        if kind == "gpu":
+            self._dirty[name] = self.gpus[name]
+        elif kind == "pace":
+            self._repace[name] = self.gpus[name]
+        elif kind == "class":
+            group = self.groups[name]
+            self._count_time(group)
+            self._touch(group)
+
+    def _decide_on(self, gpus: dict[str, Gpu]) -> None:
+        """Decide on these GPUs, and those that hang together with them."""
+        self._again = None
+        due: dict[str, float | None] = {}
+        for gpu in list(gpus.values()):
             if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
                 parked, gpu.parked = gpu.parked, []
                 for grow in parked:
                     self._grow(grow)
+                    self._keeper.concern(self.clients[grow.client])
+        if len(gpus) > 1 or any(gpu.queue or gpu.filling for gpu in gpus.values()):
+            self._extend(gpus)
+        ordered = (
+            [gpu for uuid, gpu in self.gpus.items() if uuid in gpus]
+            if len(gpus) > 1
+            else list(gpus.values())
+        )
+        for gpu in ordered:
+            self._again = None
             if gpu.free < 0:
                 self._relieve(gpu)
+            due[gpu.uuid] = self._again
         short: list[Gpu] = []
-        starved = self._fill()
-        if self.queue:
-            while self._serve(short):
+        starved = self._fill(gpus, due)
+        if any(gpu.queue for gpu in ordered):
+            while self._serve(short, gpus, due):
                 short.clear()
+        if self._new_waits:
             self._log_waits()
         short += starved
-        for gpu in self.gpus.values():
+        for gpu in ordered:
+            self._again = due[gpu.uuid]
             self._watch(gpu, gpu in short)
-        self._classify()
-        self._pace()
-        if self.policy.failure is not None:
-            self._tell_failure()
-        said, again = self._keeper.decide(self._now)
-        self._out += said
-        if again is not None:
-            self._at(again)
-        if self.leased:
-            self._tell_contended()
-        if self._touched:
-            for group in self._touched.values():
-                state = group.state
-                if state != group.shown:
-                    group.shown, group.since = state, self._now
-            self._touched.clear()
+            self._timers.set(f"gpu {gpu.uuid}", self._again)
 
-    def _serve(self, short: list[Gpu]) -> bool:
-        """Grant one that waits, or else make room for the heads; return whether one was granted."""
+    def _extend(self, gpus: dict[str, Gpu]) -> None:
+        """Add the GPUs that are waited for together with these, or that fill together."""
+        more = list(gpus.values())
+        while more:
+            gpu = more.pop()
+            linked = {w.group for w in gpu.queue if len(w.group.shares) > 1}
+            if gpu.filling is not None:
+                linked.add(gpu.filling.group)
+            for group in linked:
+                for uuid, share in group.shares.items():
+                    if uuid not in gpus:
+                        gpus[uuid] = share.gpu
+                        more.append(share.gpu)
+
+    def _serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
+        """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
-        for wait in self.queue:
+        for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
             if wait.frozen:
                 continue
-            if wait.not_before > self._now:
-                self._at(wait.not_before)
-                continue
-            if self.times.active and self._is_limited(wait):
-                continue
-            ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
-            if self._fits(wait):
-                continues = ahead is not None and self._continues(wait, ahead)
-                if (not ahead or continues or self._may_pass(wait, ahead)) and self._read(wait):
-                    self._admit(wait, bool(ahead) and continues)
-                    return True
-            elif not ahead:
-                plan = self.plan(wait)
-                if plan.short is not None:
-                    short.append(plan.short[0])
-                    continue
-                self._carry_out(plan)
-                served.append((wait, plan))
-            elif self._continues(wait, ahead):
-                self._let_grow(wait)
-            if not ahead and wait.barrier is None:
-                wait.barrier = self._leases
-            for uuid in self.uuids(wait):
-                heads.setdefault(uuid, wait)
+            first = next(iter(self.uuids(wait)), None)
+            self._again = None if first is None else due.get(first)
+            granted = self._serve_one(wait, heads, served, short)
+            if first is not None:
+                due[first] = self._again
+            if granted:
+                return True
         # Last, so that it takes no room from one whose turn goes on.
         for wait, plan in served:
             if self._may_fill(wait, plan):
@@ -1112,17 +1227,61 @@ class Core(Planner):
                 return True
         return False
 
+    def _waits_on(self, gpus: dict[str, Gpu]) -> list[Wait]:
+        """Return those that wait for any of these GPUs, in order."""
+        if len(gpus) == 1:
+            return next(iter(gpus.values())).queue
+        found = {wait: None for gpu in gpus.values() for wait in gpu.queue}
+        return sorted(found, key=place)
+
+    def _serve_one(
+        self,
+        wait: Wait,
+        heads: dict[str, Wait],
+        served: list[tuple[Wait, Plan]],
+        short: list[Gpu],
+    ) -> bool:
+        if wait.not_before > self._now:
+            self._at(wait.not_before)
+            return False
+        if self.times.active and self._is_limited(wait):
+            return False
+        ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
+        if self._fits(wait):
+            continues = ahead is not None and self._continues(wait, ahead)
+            if (not ahead or continues or self._may_pass(wait, ahead)) and self._read(wait):
+                self._admit(wait, bool(ahead) and continues)
+                return True
+        elif not ahead:
+            plan = self.plan(wait)
+            if plan.short is not None:
+                short.append(plan.short[0])
+                return False
+            self._carry_out(plan)
+            served.append((wait, plan))
+        elif self._continues(wait, ahead):
+            self._let_grow(wait)
+        if not ahead and wait.barrier is None:
+            wait.barrier = self._leases
+        for uuid in self.uuids(wait):
+            heads.setdefault(uuid, wait)
+        return False
+
     def _is_limited(self, wait: Wait) -> bool:
         """Whether its group has had its limit of the GPU's time."""
-        wait.limited_until = 0.0
+        limited = 0.0
         if wait.grow is None:
             for uuid in wait.group.shares:
                 until = self.times.throttled_until(wait.group, uuid, self._now)
                 if until is not None and until > self._now:
-                    wait.limited_until = max(wait.limited_until, until)
-        if wait.limited_until == 0.0:
+                    limited = max(limited, until)
+        if bool(limited) != bool(wait.limited_until):
+            for gpu in self._gpus_of(wait):
+                self._crowded[gpu.uuid] = gpu
+        wait.limited_until = limited
+        if limited == 0.0:
             return False
-        self._at(wait.limited_until)
+        self._at(limited)
         return True
 
     def _let_grow(self, wait: Wait) -> None:
@@ -1253,12 +1412,12 @@ class Core(Planner):
             wait.not_before, group.place = group.place.not_before, None
         wait.queued = True
         self._rank(wait)
-        insort(self.queue, wait, key=_place)
+        self._insert(wait)
         self._new_waits.append(wait)
         return wait
 
     def _dequeue(self, wait: Wait) -> None:
-        self.queue.remove(wait)
+        self._remove(wait)
         wait.queued = False
         if not wait.logged:
             self._new_waits.remove(wait)
@@ -1282,6 +1441,7 @@ class Core(Planner):
         self._leases += 1
         if filling:
             group.filling, group.filled_at = wait, self._now
+            self._filling[group.id] = group
             for share in group.shares.values():
                 share.gpu.filling = share
                 for holding in share.holdings.values():
@@ -1312,7 +1472,8 @@ class Core(Planner):
         group.ran_before = group.counted_burst = 0.0
         self.leased[group.id] = group
         for share in group.shares.values():
-            share.gpu.holders[group.id] = group
+            self._hold(group, share.gpu)
+            self._crowded[share.gpu.uuid] = share.gpu
         self._charge(group)
 
     def _grant_waiting(self, group: Group) -> None:
@@ -1358,12 +1519,14 @@ class Core(Planner):
             for gpu in gpus
         )
 
-    def _fill(self) -> list[Gpu]:
+    def _fill(self, gpus: dict[str, Gpu], due: dict[str, float | None]) -> list[Gpu]:
         """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
         starved: list[Gpu] = []
+        if not self._filling:
+            return starved
         groups = {g.filling.group.id: g.filling.group for g in self.gpus.values() if g.filling}
         for group in groups.values():
-            if group.yielding:
+            if group.yielding or not group.shares.keys() & gpus:
                 continue
             for share in group.shares.values():
                 self._allot(share)
@@ -1372,7 +1535,10 @@ class Core(Planner):
             if not any(share.missing for share in group.shares.values()):
                 self._end_filling(group)
                 continue
+            first = next(iter(group.shares))
+            self._again = due[first]
             self._make_more_room(group, starved)
+            due[first] = self._again
         return starved
 
     def _allot(self, share: Share) -> None:
@@ -1422,6 +1588,7 @@ class Core(Planner):
             for client in group.granted.values():
                 self._tell_room(client)
         group.filling = None
+        self._filling.pop(group.id, None)
         self._charge(group)
 
     def _make_more_room(self, group: Group, starved: list[Gpu]) -> None:
@@ -1466,7 +1633,7 @@ class Core(Planner):
                 size -= part
                 self._serial += 1
                 self._evictions[self._serial] = (holding, part)
-                holding.evicting += part
+                self._order_out(holding, part)
                 self._out.append(Evict(holding.client.number, self._serial, share.gpu.uuid, part))
 
     def _set_busy(self, client: Client, busy: bool) -> None:
@@ -1486,31 +1653,53 @@ class Core(Planner):
                 group.ran_before += self._now - group.ran_since
 
     def _tell(self, client: Client, waiting: int, beside: int = 0) -> None:
-        if client.contended != waiting or bool(client.beside) != bool(beside):
+        """Say how many wait and run beside it, where either changes from none to some or back."""
+        if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
             client.contended, client.beside = waiting, beside
             self._out.append(Contended(client.number, waiting, beside))
 
     def _tell_contended(self) -> None:
-        """Say to the holders, where it changed, how many other groups wait for their GPUs."""
-        waiting: dict[str, set[str]] = {}
-        for wait in self.queue:
-            if wait.logged and self.counts(wait):
-                for uuid in self.uuids(wait):
-                    waiting.setdefault(uuid, set()).add(wait.group.id)
-        for group in self.leased.values():
-            others: set[str] = set()
-            for uuid in group.shares:
-                others |= waiting.get(uuid, set())
-            others.discard(group.id)
-            if group.exclusive:
-                others.clear()  # nobody is to go quiet for them
-            beside = max((len(self.gpus[uuid].holders) for uuid in group.shares), default=1) - 1
-            for client in group.clients.values():
-                if client.contended != len(others) or bool(client.beside) != bool(beside):
-                    self._tell(client, len(others), beside)
+        """Say to the holders, where it changed, whether other groups wait for their GPUs or run there."""
+        for gpu in self._crowded.values():
+            gpu.waiting = len({w.group.id for w in gpu.queue if w.logged and self.counts(w)})
+            crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
+            if crowd != gpu.crowd:
+                gpu.crowd = crowd
+                self._touched.update(gpu.holders)
+        self._crowded.clear()
+        for group in (
+            self._touched.values()
+            if len(self._touched) < 2
+            else sorted(self._touched.values(), key=lambda g: g.lease or 0)
+        ):
+            if group.lease is not None:
+                waiting = self._others_waiting(group)
+                beside = max((len(s.gpu.holders) for s in group.shares.values()), default=1) - 1
+                for client in group.clients.values():
+                    self._tell(client, waiting, beside)
+
+    def _others_waiting(self, group: Group) -> int:
+        """Return how many other groups wait for its GPUs."""
+        if group.exclusive:
+            return 0  # nobody is to go quiet for them
+        if len(group.shares) == 1:
+            gpu = next(iter(group.shares.values())).gpu
+            waits = gpu.waiting and any(
+                w.group is group and w.logged and self.counts(w) for w in gpu.queue
+            )
+            return gpu.waiting - bool(waits)
+        return len(
+            {
+                w.group.id
+                for s in group.shares.values()
+                for w in s.gpu.queue
+                if w.logged and w.group is not group and self.counts(w)
+            }
+        )
 
     def _touch(self, group: Group) -> None:
-        self._touched[group.id] = group
+        self._touched[group.id] = self._unclassed[group.id] = group
+        self._concern(group)
 
     # --- History ----------------------------------------------------------------------------------
 
@@ -1536,11 +1725,9 @@ class Core(Planner):
                 continue
             self._new_waits.remove(wait)
             wait.logged = True
+            for gpu in self._gpus_of(wait):
+                self._crowded[gpu.uuid] = gpu
             self._log("wait", wait.group, reason=explainer.reason(wait))
-
-
-def _place(wait: Wait) -> tuple[tuple[float, ...], int]:
-    return wait.rank, wait.number
 
 
 def _strictest(speeds: list[Speed]) -> Speed:

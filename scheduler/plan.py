@@ -10,7 +10,7 @@ from typing import Any
 from .accounts import Accounts, growth
 from .events import AntiThrash, Class, Quantum
 from .policies.guard import Guard
-from .state import Gpu, Group, Share, Wait
+from .state import Gpu, Group, Share, Wait, place
 
 #: Kinds of victims, in the order in which they lose memory.
 _IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
@@ -293,19 +293,20 @@ class Planner(Accounts):
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """When a running holder may be revoked for one that waits; by default, for the first that does."""
         if wait is None:
-            wait = next((w for w in self.queue if self._wants_from(w, group)), None)
+            wait = self._first_from(group)
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
             end += max(1.0, self.residency_factor * self.footprint_cost(group))
         return end
 
-    def _wants_from(self, wait: Wait, group: Group) -> bool:
-        return (
-            wait.group is not group
-            and self.counts(wait)
-            and any(uuid in group.shares for uuid in self.uuids(wait))
-        )
+    def _first_from(self, group: Group) -> Wait | None:
+        """Return the first that waits for a GPU of a group's."""
+        found = [
+            next((w for w in s.gpu.queue if w.group is not group and self.counts(w)), None)
+            for s in group.shares.values()
+        ]
+        return min((w for w in found if w is not None), key=place, default=None)
 
     def residency(self, group: Group, wait: Wait | None = None) -> float:
         """Return the seconds for which a group's memory stays once it is in."""

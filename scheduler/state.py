@@ -8,6 +8,7 @@ Sums are kept, never recomputed, and only ``Accounts`` changes them (``accounts.
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,6 +36,9 @@ class Gpu:
     resident: int = 0
     pinned: int = 0
     context: int = 0
+    #: Bytes that are on their way out; and pinned ones that were admitted and perhaps are not allocated yet.
+    leaving: int = 0
+    unsettled: int = 0
     #: Of leased footprints, bytes that are not resident yet: their room is taken all the same. Of a share that fills,
     #: only what it was allotted.
     arriving: int = 0
@@ -54,9 +58,16 @@ class Gpu:
     parked: list[Grow] = field(default_factory=list)
     #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
     holders: dict[str, Group] = field(default_factory=dict)
+    #: How many of these are in the background.
+    background: int = 0
     paces: dict[str, Speed] = field(default_factory=dict)
-    #: When the paces may change by themselves.
-    pace_at: float | None = None
+    #: Who waits for it, in order; and how many groups do that could be served.
+    queue: list[Wait] = field(default_factory=list)
+    waiting: int = 0
+    #: Whether nobody, one or several wait, and hold a lease, as its holders know.
+    crowd: tuple[int, int] = (0, 0)
+    #: Of the host's memory that should be ready, what is for its sake.
+    lacking: int = 0
 
     @property
     def free(self) -> int:
@@ -82,10 +93,44 @@ class Gpu:
         """Bytes that a share that fills has yet to be allotted."""
         return 0 if self.filling is None else self.filling.missing
 
-    @property
-    def leaving(self) -> int:
-        """Bytes that are on their way out."""
-        return sum(s.evicting for s in self.shares.values())
+
+class Timers:
+    """When to look again at what, by name: each has one time."""
+
+    def __init__(self) -> None:
+        self._times: dict[str, float] = {}
+        #: Earliest first, with those that were set anew since.
+        self._heap: list[tuple[float, str]] = []
+
+    def set(self, name: str, when: float | None) -> None:
+        """Set a timer; None: stop it."""
+        if when is None:
+            self._times.pop(name, None)
+        elif self._times.get(name) != when:
+            self._times[name] = when
+            heapq.heappush(self._heap, (when, name))
+            if len(self._heap) > 4 * len(self._times) + 64:
+                self._heap = [(at, known) for known, at in self._times.items()]
+                heapq.heapify(self._heap)
+
+    def earliest(self) -> float | None:
+        """Return when the next one is due."""
+        heap, times = self._heap, self._times
+        while heap:
+            when, name = heap[0]
+            if times.get(name) == when:
+                return when
+            heapq.heappop(heap)
+        return None
+
+    def due(self, now: float) -> list[str]:
+        """Stop those that are due, and return them."""
+        found = []
+        while (when := self.earliest()) is not None and when <= now:
+            name = heapq.heappop(self._heap)[1]
+            del self._times[name]
+            found.append(name)
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -127,6 +172,8 @@ class Share:
     resident: int = 0
     pinned: int = 0
     context: int = 0
+    #: Bytes that are on their way out.
+    evicting: int = 0
     #: The part of ``gpu.arriving`` that is this group's.
     arriving: int = 0
     #: Under a lease of a group that oversubscribes: bytes that it brings in, where more is promised. None: all.
@@ -165,11 +212,6 @@ class Share:
     def unallotted(self) -> int:
         """Bytes that a lease brings in and that no client has room for yet."""
         return max(0, self.goal - sum(h.room for h in self.holdings.values()))
-
-    @property
-    def evicting(self) -> int:
-        """Bytes that are on their way out."""
-        return sum(h.evicting for h in self.holdings.values())
 
     @property
     def spare(self) -> int:
@@ -348,3 +390,8 @@ class Wait:
     def frozen(self) -> bool:
         """Whether it is for a lease, and its group gets none until people unfreeze it: it holds nobody up."""
         return self.grow is None and self.group.wishes.frozen
+
+
+def place(wait: Wait) -> tuple[Rank, int]:
+    """Sort those that wait."""
+    return wait.rank, wait.number

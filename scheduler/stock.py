@@ -9,6 +9,7 @@ slowly than they are filled.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from .events import Prepare, Stock
@@ -42,27 +43,47 @@ class Keeper:
         self.target = 0
         self._told: dict[int, int] = {}
         self._less_since: float | None = None
+        #: Clients whose memory may have changed.
+        self._concerned: dict[int, Client] = {}
+        #: Bytes that the GPUs lack, and what is wanted for that.
+        self._lacking = self._wanted = 0
 
-    def decide(self, now: float) -> tuple[list[Prepare | Stock], float | None]:
-        """Return what to say now, and when to decide again by itself."""
+    def concern(self, client: Client) -> None:
+        """Take in that a client's memory may have changed, or that it came or went."""
+        self._concerned[client.number] = client
+
+    def decide(
+        self, now: float, gpus: Mapping[str, Gpu]
+    ) -> tuple[list[Prepare | Stock], float | None]:
+        """Return what to say now that more or less may lack on these GPUs, and when to decide again by itself."""
         said: list[Prepare | Stock] = []
-        target, again = self._settle(self._wanted(), now)
+        for gpu in gpus.values():
+            lacking = self._lacks(gpu)
+            self._lacking += lacking - gpu.lacking
+            gpu.lacking = lacking
+        if gpus:
+            self._wanted = min(_steps(self._lacking), self._budget())
+        target, again = self._settle(self._wanted, now)
+        clients = self._core.clients
+        concerned: Iterable[Client] = self._concerned.values()
         if target != self.target:
             self.target = target
             said.append(Stock(target))
-        clients = self._core.clients
-        for client in clients.values():
+            concerned = clients.values()
+        elif len(self._concerned) > 1:
+            concerned = [c for c in clients.values() if c.number in self._concerned]
+        for client in concerned:
+            if client.number not in clients:
+                continue
             wanted = min(target, _steps(_movable(client))) if client.backend == "swap" else 0
             if wanted != self._told.get(client.number, 0):
                 self._told[client.number] = wanted
                 said.append(Prepare(client.number, wanted))
-        for number in [n for n in self._told if n not in clients]:
-            del self._told[number]
+        for number in self._concerned:
+            if number not in clients:
+                self._told.pop(number, None)
+        self._concerned.clear()
         return said, again
-
-    def _wanted(self) -> int:
-        wanted = sum(self._lacking(gpu) for gpu in self._core.gpus.values())
-        return min(_steps(wanted), self._budget())
 
     def _budget(self) -> int:
         """The host's budget, less some: it is measured anew each second, and never quite the same."""
@@ -70,17 +91,14 @@ class Keeper:
         step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
         return budget // step * step
 
-    def _lacking(self, gpu: Gpu) -> int:
-        rivals = sum(1 for share in gpu.shares.values() if share.promised)
-        if rivals < 2 or gpu.promised <= IN_SIGHT * gpu.capacity:
+    def _lacks(self, gpu: Gpu) -> int:
+        if gpu.promised <= IN_SIGHT * gpu.capacity:
             return 0
-        pinning = sum(
-            self._core.need(wait, gpu)
-            for wait in self._core.queue
-            if wait.grow is not None and wait.grow.least.gpu == gpu.uuid
-        )
-        most = max(share.promised for share in gpu.shares.values())
-        return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, most)
+        sizes = [share.promised for share in gpu.shares.values()]
+        if len(sizes) - sizes.count(0) < 2:
+            return 0
+        pinning = sum(self._core.need(wait, gpu) for wait in gpu.queue if wait.grow is not None)
+        return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, max(sizes))
 
     def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
         """More is had at once; less only once it has been less for a while, or nobody is left."""

@@ -54,7 +54,7 @@ class View(Protocol):
 
     @property
     def leased(self) -> Mapping[str, Group]:
-        """Who holds a lease, by id; on one GPU: ``Gpu.holders``."""
+        """Who holds a lease, by id; on one GPU: ``Gpu.holders``, of whom ``Gpu.background`` are in the background."""
         ...
 
     @property

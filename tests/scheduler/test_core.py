@@ -1007,12 +1007,29 @@ def test_release_and_offload_by_people() -> None:
     assert m.group("a")["gpus"][0]["swapped"] == 75 * GIB
 
 
-def test_holders_hear_who_waits() -> None:
+def test_holders_hear_whether_others_wait() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
     assert of(ev.Contended, b.request()) == [ev.Contended(a.number, 1)]
-    assert of(ev.Contended, m.process("c", 60).request()) == [ev.Contended(a.number, 2)]
-    assert of(ev.Contended, m.do(ev.Cancel("b"))) == [ev.Contended(a.number, 1)]
+    # How many they are is no reason to tell everybody.
+    assert of(ev.Contended, m.process("c", 60).request()) == []
+    assert of(ev.Contended, m.do(ev.Cancel("b"))) == []
+    assert of(ev.Contended, m.do(ev.Cancel("c"))) == [ev.Contended(a.number, 0)]
+
+
+def test_holders_hear_whether_others_hold_a_lease_beside_them() -> None:
+    m = Machine()
+    a = m.runs("a", 20)
+    assert m.core.clients[a.number].beside == 0
+    b = m.process("b", 20)
+    told = of(ev.Contended, b.request())
+    assert told == [ev.Contended(a.number, 0, beside=1), ev.Contended(b.number, 0, beside=1)]
+    c = m.process("c", 20)
+    assert of(ev.Contended, c.request()) == [ev.Contended(c.number, 0, beside=2)]
+    for process in (b, c):
+        m.do(ev.Release(process.group))
+    assert of(ev.Contended, c.release()) == [ev.Contended(c.number, 0)]
+    assert of(ev.Contended, b.release()) == [ev.Contended(b.number, 0), ev.Contended(a.number, 0)]
 
 
 def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
