@@ -8,9 +8,10 @@ from collections.abc import Callable
 
 from elftools.elf.elffile import ELFFile
 
-from tests.sim.machine import LIBRARIES, ROOT, run
+from tests.sim.machine import LIBRARIES, ROOT, Talker, run
 
 Machine = Callable[..., dict[str, str]]
+Talk = Callable[[dict[str, str], str], Talker]
 
 
 def test_vector_add(machine: Machine) -> None:
@@ -339,3 +340,46 @@ def test_every_exported_function_is_found_by_name() -> None:
             if symbol["st_shndx"] != "SHN_UNDEF" and re.match(r"cu[A-Z]", symbol.name)
         }
     assert listed == exported
+
+
+def test_kernels_of_two_processes_take_turns(machine: Machine, talk: Talk) -> None:
+    environment = machine()
+    module = str(ROOT / "jupyter_gpushare/lib/bench/empty.so").encode()
+    code = f"""
+    use()
+    module = ok(driver.cuModuleLoad({module!r}))
+    kernel = ok(driver.cuModuleGetFunction(module, b"empty"))
+    start, end = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
+    say()
+    seconds = float(sys.stdin.readline())
+    ctypes.CDLL("libcuda.so.1").gpushare_sim_duration(ctypes.c_uint64(int(seconds * 1e9)))
+    ok(driver.cuEventRecord(start, None))
+    ok(driver.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, None, 0, 0))
+    ok(driver.cuEventRecord(end, None))
+    """
+    finished = """
+    ok(driver.cuEventSynchronize(end))
+    passed, took = ok(driver.cuEventElapsedTime(start, end)) / 1e3, counters().kernel_ns / 1e9
+    assert seconds <= took <= passed + 1e-3, (seconds, took, passed)
+    """
+    long = talk(
+        environment,
+        code
+        + """
+    say()
+    hear()
+    say(str(error(driver.cuEventQuery(end))))
+    """
+        + finished
+        + "say(str(passed))",
+    )
+    short = talk(environment, code + finished + "say(str(passed))")
+    assert (long.heard(), short.heard()) == ("ready", "ready")
+    long.tell("3")
+    assert long.heard() == "ready"
+    short.tell("0.1")
+    assert float(short.heard()) >= 0.1
+    long.tell()
+    assert long.heard() == "600", "the long kernel still runs"
+    # The short one ran within its time, and took that of it.
+    assert float(long.heard()) >= 3.1

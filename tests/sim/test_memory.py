@@ -111,19 +111,22 @@ def test_killed_process_gives_the_compute_engine_back(machine: Machine, talk: Ta
     kernel = compile(ADD).get_kernel("add")
     block = ok(driver.cuMemAlloc(64))
     ok(driver.cuMemsetD32(block, 0, 16))
-    for _ in range(3):
-        run_add(stream, kernel, block, 16)
     say()
     hear()
+    for _ in range(3):
+        run_add(stream, kernel, block, 16)
+    say("running")
     """
-    holder = talk(environment | {"GPUSHARE_SIM_KERNEL_NS": "600000000000"}, code)
-    assert holder.heard() == "ready"
+    holder = talk(environment | {"GPUSHARE_SIM_KERNEL_NS": "600000000000"}, code + "hear()\n")
     waiter = talk(
         environment, code + "stream.sync()\n    say(str(read(block, 1)[0]))\n    hear()\n"
     )
-    assert waiter.heard() == "ready"
+    assert (holder.heard(), waiter.heard()) == ("ready", "ready")
+    holder.tell()
+    assert holder.heard() == "running"
     holder.kill()
     waiter.tell()
+    assert waiter.heard() == "running"
     assert waiter.heard() == "3.0"
 
 
