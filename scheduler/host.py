@@ -102,9 +102,10 @@ class SchedulerHost:
         """End the connection, and the scheduler if it was started here."""
         if self._task is None:
             return
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        while not self._task.done():
+            # Before Python 3.12, a wait_for whose wait ends that moment swallows a cancellation.
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=0.1)
         self._task = None
         await self._disconnect()
         await self._end_child()
