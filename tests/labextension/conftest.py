@@ -16,7 +16,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests.labextension.lab_page import NEWS, NO_NEWS, LabPage, launch, notebook, write_settings
+from tests.labextension.lab_page import (
+    NEWS,
+    NO_NEWS,
+    SCREENSHOTS,
+    LabPage,
+    launch,
+    notebook,
+    write_settings,
+)
 from tests.server_extension.lab import Lab, environment
 
 
@@ -56,8 +64,8 @@ def lab(
     settings = {
         "LabApp": {"expose_app_in_browser": True},
         "JupyterNotebookApp": {"expose_app_in_browser": True},
-        # Nobody is to lose the GPU while a test looks.
-        "GpuShare": {"quantum": 3600},
+        # Nobody is to lose the GPU while a test looks; on pictures, waits are as long as people know them.
+        "GpuShare": {"quantum": 3600 if SCREENSHOTS is None else 120},
     }
     with Lab(
         tmp_path_factory.mktemp("lab") / "server",

@@ -109,6 +109,7 @@ def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: La
 def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     crowd: Crowd, page: LabPage
 ) -> None:
+    page.resize_panel(320)
     crowd.running("train.ipynb", 0.6)
     crowd.waiting("first.ipynb", 0.5)
     expect(page.row("Waiting", "first.ipynb")).to_be_visible()
@@ -129,19 +130,6 @@ def test_pointing_at_a_reason_tells_which_rule_put_whom_before_whom(
     assert "first comes first" in reason.evaluate(shown)
     assert overflowing(page.panel) == []
     page.picture("panel-why", page.panel)
-
-
-def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
-    def told(kernel: str) -> Callable[[Request], bool]:
-        return lambda request: (
-            request.url.endswith("gpushare/api/focus")
-            and request.post_data_json["kernel_id"] == kernel
-        )
-
-    page.execute("docmanager:open", {"path": "train.ipynb"})
-    plots = page.kernel_of("plots.ipynb")
-    with page.page.expect_request(told(plots)):
-        page.execute("docmanager:open", {"path": "plots.ipynb"})
 
 
 def test_what_is_dangerous_asks_first(crowd: Crowd, page: LabPage, lab: Lab) -> None:
@@ -347,6 +335,24 @@ def test_it_explains_why_there_is_nothing(
     page.page.unroute(STATUS)
     page.ask()
     expect(page.panel.get_by_role("heading", name="Nobody uses the GPU yet")).to_be_visible()
+
+
+def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
+    plots = page.kernel_of("plots.ipynb")
+
+    def tells(*, plots_in_front: bool) -> Callable[[Request], bool]:
+        def matches(request: Request) -> bool:
+            if "gpushare/api/focus" not in request.url:
+                return False
+            kernel = request.post_data_json["kernel_id"]
+            return kernel is not None and (kernel == plots) == plots_in_front
+
+        return matches
+
+    with page.page.expect_request(tells(plots_in_front=False)):
+        page.execute("docmanager:open", {"path": "train.ipynb"})
+    with page.page.expect_request(tells(plots_in_front=True)):
+        page.execute("docmanager:open", {"path": "plots.ipynb"})
 
 
 def test_the_settings_take_effect(page: LabPage) -> None:
