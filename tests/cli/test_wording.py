@@ -29,6 +29,8 @@ REASONS = {
     "frozen": {},
     "kept": {"holder": "k", "holder_name": "a", "until_in": 250.0, "lack": GIB, "gpu": "GPU-1"},
     "exclusive": {"holder": "k", "holder_name": "a", "until_in": 30.0, "lack": GIB, "gpu": "GPU-1"},
+    "limited": {"whose": "user:ada", "until_in": 2.5},
+    "thrashing": {"holder": "k", "holder_name": "a", "yields_in": 3.0},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
 }
 
@@ -70,6 +72,37 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
         ("exclusive", {}, "lacks 1.0 GiB; a has the GPU for a whole cell for 30 s more at most"),
         ("exclusive", {"lack": 0}, "a has the GPU for a whole cell for 30 s more at most"),
         ("frozen", {}, "it is frozen, and waits until somebody unfreezes it"),
+        (
+            "draining",
+            {"kernel": "void sgemm<float>(int)", "kernel_for": 3.2},
+            "the kernel void sgemm<float>(int) of a has been running for 3.2 s",
+        ),
+        (
+            "draining",
+            {"kernel": "k" * 100, "kernel_for": 3.2},
+            f"the kernel {'k' * 57}... of a has been running for 3.2 s",
+        ),
+        ("draining", {"kernel": None}, "a's last GPU work has been ending for 0.5 s"),
+        (
+            "limited",
+            {},
+            "the user ada has had its limit of the GPU's time; more within 2.5 s",
+        ),
+        (
+            "limited",
+            {"whose": "team:course"},
+            "the team course has had its limit of the GPU's time; more within 2.5 s",
+        ),
+        (
+            "limited",
+            {"whose": "group:k"},
+            "it has had its limit of the GPU's time; more within 2.5 s",
+        ),
+        (
+            "thrashing",
+            {},
+            "side by side both were slowed by paging, so they take turns; a yields within 3.0 s",
+        ),
     ],
 )
 def test_sentences(code: str, params: dict[str, object], text: str) -> None:
@@ -97,13 +130,32 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
 
 
 def test_wishes() -> None:
-    usual = {"priority": "interactive", "keep": False, "frozen": False, "limit": 0}
+    usual = {"priority": "auto", "keep": False, "frozen": False, "memory": 0, "limit": 0.0}
     assert wording.wishes(usual) == wording.wishes(None) == ""
-    asked = {"priority": "background", "keep": True, "frozen": True, "limit": 20 * GIB}
-    assert (
-        wording.wishes({**asked, "exclusive": True})
-        == "background, keep, frozen, limit 20.0 GiB, exclusive"
+    assert wording.wishes({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
+    asked = {"priority": "background", "keep": True, "frozen": True, "memory": 20 * GIB}
+    asked |= {"request": 0.125, "limit": 0.5, "weight": 2.0}
+    assert wording.wishes({**asked, "exclusive": True}) == (
+        "background, keep, frozen, memory 20.0 GiB, request 12.5 %, limit 50 %, weight 2, exclusive"
     )
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"), [(0.0, "0 %"), (0.25, "25 %"), (0.1234, "12.3 %"), (1.0, "100 %")]
+)
+def test_fractions(fraction: float, text: str) -> None:
+    assert wording.percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("why", "error", "words"),
+    [("full", "", "as long as"), ("slow", "", "more came"), ("failed", "no space", "no space")],
+)
+def test_a_recording_that_ended_is_worded(why: str, error: str, words: str) -> None:
+    params = {"file": "/f", "why": why, "error": error}
+    text = wording.notice({"group": "", "code": "recording_ended", "params": params}, "")
+    assert text.startswith("the recording to /f ended: ")
+    assert words in text
 
 
 def test_an_unknown_reason_stays_a_code() -> None:

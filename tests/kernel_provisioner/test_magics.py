@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,13 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_gpushare.kernel_provisioner import in_kernel
 from jupyter_gpushare.kernel_provisioner.launch import parse_size
+from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.state import Wishes
 
 from .conftest import Kernel, Result, eventually, started
 from .test_in_kernel import HOLD, SETUP, Ask, begin, group_of
 
-USUAL = {
-    "priority": "interactive",
-    "keep": False,
-    "frozen": False,
-    "limit": 0,
-    "exclusive": False,
-}
+USUAL = asdict(Wishes())
 
 #: This kernel's group, and what is wished for it, as the scheduler has them amid a cell.
 GROUP = "get_ipython()._gpushare[0].control('status')['status']['groups'][0]"
@@ -118,6 +115,38 @@ async def test_history_is_a_table_and_json(scheduler: Ask) -> None:
         assert printed["left_out"] == 0
 
 
+async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
+    async with started() as kernel, started() as other:
+        await kernel.execute(SETUP)
+        said = (await kernel.execute("%gpushare explain")).data()
+        nobody = "Nobody waits for the GPU, and nobody is held back."
+        assert (said["text/plain"], nobody in said["text/html"]) == (nobody, True)
+        name = group_of(scheduler, kernel)["name"]
+        said = (await kernel.execute(f"%gpushare explain {name}")).data()
+        first, second = said["text/plain"].splitlines()
+        assert first.startswith(name)
+        assert second.startswith("  interactive: its cell has had less than 2.0 s of GPU time")
+        assert said["text/html"].count("<p") == 2
+        printed = await kernel.execute(f"%gpushare explain --json {kernel.manager.kernel_id}")
+        assert json.loads(printed.stream("stdout"))["groups"][0]["name"] == name
+
+        await other.execute(SETUP)
+        scheduler("adjust", group=other.manager.kernel_id, frozen=True)
+        waiting = asyncio.create_task(other.execute("work()"))
+        await eventually(
+            lambda: group_of(scheduler, other)["state"] == "waiting", "the frozen one waits"
+        )
+        said = (await kernel.execute("%gpushare explain")).data()
+        assert "waits until somebody unfreezes it" in said["text/plain"]
+        assert "to be served: somebody has to unfreeze it" in said["text/html"]
+        scheduler("adjust", group=other.manager.kernel_id, frozen=False)
+        assert (await asyncio.wait_for(waiting, 60)).reply["status"] == "ok"
+
+
+def test_requests_are_of_the_protocol_that_is_spoken() -> None:
+    assert in_kernel.PROTOCOL == protocol.VERSION
+
+
 def span(number: int, **fields: Any) -> dict[str, Any]:
     return {
         **{"id": number, "group": "g", "name": "a.ipynb", "kind": "burst", "start": number},
@@ -169,22 +198,24 @@ def group(**fields: Any) -> dict[str, Any]:
 
 def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
     waits = group(
+        **{"class": "background"},
         state="waiting",
         position=2,
         reason={"code": "behind", "params": {"ahead_name": "b.ipynb"}},
         estimate={"seconds": 4.0, "low": 2.5, "high": 9.0},
-        wishes={**USUAL, "priority": "background", "keep": True, "limit": 20 << 30},
+        wishes={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
     )
     holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
     status = in_kernel.Status({"gpus": [], "groups": [waits, holds]}, "g")
     (first, second) = status.rows()
-    assert first[6:] == ("exclusive", "yields within 3.0 s")
+    assert first[7:] == ("exclusive", "yields within 3.0 s")
     assert second[2] == "waiting (2)"
-    assert second[6:] == (
-        "background, keep, limit 20.0 GiB",
+    assert second[3] == "background"
+    assert second[7:] == (
+        "background, keep, memory 20.0 GiB",
         "b.ipynb is first; about 4 s (2-9 s)",
     )
-    assert all(text in status._repr_html_() for text in (*first[6:], *second[6:]))
+    assert all(text in status._repr_html_() for text in (*first[7:], *second[7:]))
 
 
 @pytest.mark.parametrize("name", ["<script>.ipynb", "a & b", '"><b>'])
@@ -235,9 +266,16 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         ("interactive", {"priority": "interactive"}),
         ("keep on", {"keep": True}),
         ("keep off", {"keep": False}),
-        ("limit 20GiB", {"limit": 20 << 30}),
-        ("limit 1.5 G", {"limit": 3 << 29}),
-        ("limit off", {"limit": 0}),
+        ("auto", {"priority": "auto"}),
+        ("limit 20GiB", {"memory": 20 << 30}),
+        ("limit 1.5 G", {"memory": 3 << 29}),
+        ("limit 50%", {"limit": 0.5}),
+        ("limit 12.5 %", {"limit": 0.125}),
+        ("limit off", {"memory": 0, "limit": 0.0}),
+        ("request 25%", {"request": 0.25}),
+        ("request off", {"request": 0.0}),
+        ("weight 2", {"weight": 2.0}),
+        ("weight 0.5", {"weight": 0.5}),
     ],
 )
 def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
@@ -253,20 +291,29 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
             ("background", "waits behind the interactive ones"),
             ("keep on", "keeps its memory on the GPU while it is idle"),
             ("limit 1GiB", "gets no more than 1.0 GiB on each GPU"),
+            ("limit 90%", "gets no more than 90 % of a GPU's time"),
+            ("request 25%", "is guaranteed 25 % of a GPU's time"),
+            ("weight 2", "has the weight 2 from now on"),
         ):
             result = await kernel.execute(f"%gpushare {line}")
             assert result.reply["status"] == "ok"
             assert said in displayed(result)["text/plain"]
         await kernel.execute(SETUP)
-        wished = {**USUAL, "priority": "background", "keep": True, "limit": 1 << 30}
+        wished = {**USUAL, "priority": "background", "keep": True, "memory": 1 << 30}
+        wished |= {"limit": 0.9, "request": 0.25, "weight": 2.0}
         assert group_of(scheduler, kernel)["wishes"] == wished
         table = (await kernel.execute("%gpushare")).data()["text/plain"]
-        assert "background, keep, limit 1.0 GiB" in table
+        assert (
+            "background, keep, memory 1.0 GiB, request 25 %, limit 90 %, weight 2  " in f"{table}  "
+        )
         printed = (await kernel.execute("%gpushare keep off --json")).stream("stdout")
         assert json.loads(printed)["wishes"] == {**wished, "keep": False}
         for line, said in (
-            ("interactive", "waits in turn from now on"),
+            ("interactive", "comes before those in the background"),
+            ("auto", "is interactive from the begin of each cell"),
             ("limit off", "has no limit of this kind"),
+            ("request off", "is guaranteed no time"),
+            ("weight 1", "has the weight 1"),
         ):
             assert said in displayed(await kernel.execute(f"%gpushare {line}"))["text/plain"]
         assert group_of(scheduler, kernel)["wishes"] == USUAL
@@ -413,9 +460,18 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
         ("keep", "use %gpushare keep on|off"),
         ("keep maybe", "keep maybe; use %gpushare keep on|off"),
         ("keep on off", "use %gpushare keep on|off"),
-        ("limit", "use %gpushare limit SIZE|off"),
-        ("limit much", "use %gpushare limit SIZE|off"),
-        ("limit 0", "use %gpushare limit SIZE|off"),
+        ("limit", "use %gpushare limit SIZE|N%|off"),
+        ("limit much", "use %gpushare limit SIZE|N%|off"),
+        ("limit 0", "use %gpushare limit SIZE|N%|off"),
+        ("limit 101%", "use %gpushare limit SIZE|N%|off"),
+        ("request", "use %gpushare request N%|off"),
+        ("request 0%", "use %gpushare request N%|off"),
+        ("request 20GiB", "use %gpushare request N%|off"),
+        ("weight", "use %gpushare weight N"),
+        ("weight 0", "use %gpushare weight N"),
+        ("weight 2%", "use %gpushare weight N"),
+        ("auto on", "use %gpushare auto"),
+        ("explian", "did you mean %gpushare explain [GROUP]?"),
         ("offload --all", "there are --json and --help"),
         ("oversubscribe 2", "use %gpushare oversubscribe [on|off]"),
         ("exclusive on", "use %gpushare exclusive"),
@@ -446,7 +502,7 @@ async def test_help(scheduler: Ask) -> None:
     async with started() as kernel:
         for line in ("%gpushare?", "%%gpushare?"):
             (page,) = (await kernel.execute(line)).reply["payload"]
-            assert "%gpushare limit SIZE|off" in page["data"]["text/plain"]
+            assert "%gpushare limit SIZE|N%|off" in page["data"]["text/plain"]
         for line in ("help", "--help", "keep -h"):
             data = (await kernel.execute(f"%gpushare {line}")).data()
             assert data["text/plain"] == in_kernel.help_text()
@@ -483,6 +539,10 @@ async def test_completion(jedi: bool, scheduler: Ask) -> None:
             "%gpushare --json keep ": ["on", "off"],
             "%gpushare keep on ": ["--json"],
             "%gpushare limit ": ["off", "--json"],
+            "%gpushare request ": ["off", "--json"],
+            "%gpushare weight ": ["--json"],
+            "%gpushare a": ["auto"],
+            "%gpushare explain ": [name, "--json"],
             "%gpushare release ": [name, "--json"],
             "%gpushare status --": ["--json"],
         }.items():
