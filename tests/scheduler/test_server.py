@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import pwd
 import signal
 import stat
 import struct
@@ -22,6 +23,7 @@ import pytest
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.server import user_name
 from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.conftest import GIB, Scheduler, Start
 
@@ -54,6 +56,34 @@ def test_two_that_fit_run_at_once(scheduler: Scheduler) -> None:
             client.run()
         assert state(scheduler, "a")["state"] == "running"
         assert state(scheduler, "b")["state"] == "running"
+
+
+def test_who_runs_beside_another_is_told(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.client("b") as b:
+        for client in (a, b):
+            client.grow(3 * GIB)
+            client.run()
+        until(lambda: a.expect(ev.Contended).beside == 1)
+        until(lambda: b.expect(ev.Contended).beside == 1)
+
+
+def test_a_group_is_of_the_user_whose_process_it_is(scheduler: Scheduler) -> None:
+    with scheduler.client("a"):
+        assert state(scheduler, "a")["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert user_name(2**32 - 2) == str(2**32 - 2)
+
+
+def test_what_a_revocation_waits_for_is_shown(scheduler: Scheduler) -> None:
+    with scheduler.client("a") as a, scheduler.client("b") as b:
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        a.end_burst("cell")
+        revoked = a.expect(ev.Revoke)
+        a.send(ev.Meter(a.number, scheduler.gpu, 1.5, 7, time.monotonic()))
+        a.send(ev.Stuck(a.number, revoked.lease, "spin", time.monotonic() - 0.3))
+        until(lambda: "spin" in str(state(scheduler, "b")))
 
 
 def test_two_that_do_not_fit_take_turns_and_memory_moves(scheduler: Scheduler) -> None:
