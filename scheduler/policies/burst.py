@@ -146,14 +146,14 @@ class Burst(FirstComeFirstServed):
         shared = times.active
         if len(holders) < 2 and not shared:
             return {}
+        by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
+        if not by_time and gpu.background in (0, len(holders)):
+            return {}
         class_of = self.view.class_of
         interactive: list[Group] = []
         background: list[Group] = []
         for group in holders.values():
             (interactive if class_of(group) == "interactive" else background).append(group)
-        by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
-        if not by_time and not (interactive and background):
-            return {}
 
         speeds: dict[str, Speed] = {}
         if len(holders) > 1:

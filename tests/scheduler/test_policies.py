@@ -246,6 +246,7 @@ def test_what_needs_less_to_move_comes_first() -> None:
 def test_what_is_expected_to_be_short_comes_first() -> None:
     lab = Lab()
     for name, length in (("long", 8.0), ("short", 0.1)):
+        lab.asks(name, priority="interactive")
         for _ in range(3):
             p = next((p for p in lab.processes.values() if p.group == name), None)
             p = p or lab.process(name, 10)
