@@ -282,7 +282,7 @@ GENERATORS: dict[str, Generator] = {
             "gpus": Parameter(8, 1, 1000, "GPUs"),
             "production": Parameter(50, 0, 10000, "production jobs"),
             "opportunistic": Parameter(50, 0, 10000, "opportunistic jobs"),
-            "hours": Parameter(3.0, 0.05, 48.0, "hours within which all come"),
+            "hours": Parameter(1.5, 0.05, 48.0, "hours within which all come"),
             **_JOBS,
             "job_s": Parameter(600.0, 10.0, 1e6, "seconds that a job takes alone: median"),
             "job_sigma": Parameter(0.8, 0.0, 3.0, "and sigma of its logarithm"),

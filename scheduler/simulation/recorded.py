@@ -224,8 +224,8 @@ def convert_lines(lines: Iterable[bytes], name: str) -> Trace:
             for gpu in core.gpus.values():
                 reader.memory[gpu.uuid] = gpu.total
         reader.take(line.event, now)
-    for client in list(reader.clients):
-        reader.detach(client, now)
+    for left in list(reader.clients):
+        reader.detach(left, now)
     kernels = [
         _kernel(f"{id_}#{number}", group, first)
         for number, (id_, group) in enumerate(reader.left, 1)

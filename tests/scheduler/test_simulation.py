@@ -112,8 +112,8 @@ def test_the_table_names_policies_side_by_side(trace: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--generate", "research", "--with", "hours=0.05", "--with", "researchers=6"]
-    asked += ["--with", "jobs=2", "--policy", "burst,fcfs,shared", "--json", "--gpus", 2]
+    asked = ["--generate", "research", "--with", "hours=0.05", "--with", "researchers=3"]
+    asked += ["--with", "jobs=1", "--policy", "burst,shared", "--json", "--gpus", 2]
     first = run(capsys, *asked, "--seed", 7)
     assert run(capsys, *asked, "--seed", 7) == first
     assert run(capsys, *asked, "--seed", 8) != first
@@ -307,7 +307,7 @@ def test_a_bad_trace_is_answered_with_line_and_field(
     [
         (["--generate", "nobody"], "there are students, research, production"),
         (["--generate", "students", "--with", "load"], "has to be a name, = and a number"),
-        (["--generate", "students", "--with", "laod=1"], "no parameter 'laod'; there are gpus"),
+        (["--generate", "students", "--with", "weight=1"], "no parameter 'weight'; there are gpus"),
         (["--generate", "students", "--with", "load=-1"], "load has to be from 0.01"),
         (["--generate", "students", "--policy", "burst,best"], "no policy is called 'best'"),
         (["--trace", "/nowhere.jsonl"], "/nowhere.jsonl: No such file"),
