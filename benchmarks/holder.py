@@ -258,12 +258,15 @@ class Commands:
 class Holder:
     """The parent's end of one."""
 
+    #: What runs in the process.
+    module = __name__
+
     def __init__(self, environ: Mapping[str, str], *, torch: bool) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
                 "-m",
-                "jupyter_gpushare.benchmarks.holder",
+                self.module,
                 *(["--torch"] if torch else []),
             ],
             env=dict(environ),
@@ -306,12 +309,12 @@ def torch_can(simulated: bool) -> bool:
     return not simulated and importlib.util.find_spec("torch") is not None
 
 
-def main() -> int:
+def main(kind: type[Commands] = Commands) -> int:
     """Carry out commands."""
     if os.environ.get("GPUSHARE_SIM") != "1" and os.environ.get("GPUSHARE_FORBID_MANAGED") != "1":
         print("holder: set GPUSHARE_FORBID_MANAGED=1 on a real GPU", file=sys.stderr)
         return 2
-    commands = Commands("--torch" in sys.argv[1:])
+    commands = kind("--torch" in sys.argv[1:])
     print("true", flush=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,14 @@ BENCHES = {
     "oversubscribe": ("oversubscribe", "run"),
     "estimates": ("estimates", "run"),
     "lab": ("lab", "run"),
+    "interference": ("interference", "run"),
+    "makespan": ("makespan", "run"),
     "scheduler": ("scheduler_events", "run"),
 }
-#: For the simulated driver: run where they are named.
-NAMED_ONLY = frozenset({"lab", "oversubscribe"})
+#: Run where they are named: they take long, or are for the simulated driver.
+NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe"})
+#: What can be said of those that compare policies; by the names of their functions' parameters.
+SETTINGS = ("policy", "pairs", "seconds", "gib")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -48,8 +53,22 @@ def add_parser(subparsers: Any) -> None:
         "bench",
         nargs="*",
         metavar="BENCH",
-        help=f"which: {', '.join(BENCHES)} (default: all but "
-        f"{' and '.join(sorted(NAMED_ONLY))}, which are for the simulated driver)",
+        help=f"which: {', '.join(BENCHES)} (default: all but {', '.join(sorted(NAMED_ONLY))})",
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        metavar="NAME",
+        help="interference, makespan: under this policy; repeatable (default: each that there is)",
+    )
+    parser.add_argument(
+        "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="makespan: half a turn of a job, seconds"
+    )
+    parser.add_argument(
+        "--gib", type=float, metavar="G", help="makespan: what each of two jobs holds, GiB"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -61,10 +80,14 @@ def run(args: argparse.Namespace) -> int:
     unknown = [name for name in args.bench if name not in BENCHES]
     if unknown:
         return complain(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
+    settings = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
+    for name, value in settings.items():
+        if name != "policy" and value <= 0:
+            return complain(f"--{name} is above 0")
     failed = False
     for name in args.bench or [name for name in BENCHES if name not in NAMED_ONLY]:
         try:
-            for figure in _figures(name):
+            for figure in _figures(name, settings):
                 print(figure.as_json() if args.json else figure.as_text(), flush=True)
         except Exception as error:
             print(f"gpushare: {name} could not be measured: {error}", file=sys.stderr)
@@ -72,11 +95,12 @@ def run(args: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _figures(name: str) -> Iterator[Figure]:
+def _figures(name: str, settings: dict[str, Any]) -> Iterator[Figure]:
     from importlib import import_module
 
     module, function = BENCHES[name]
-    measure: Callable[[], Iterator[Figure]] = getattr(
+    measure: Callable[..., Iterator[Figure]] = getattr(
         import_module(f"..benchmarks.{module}", __package__), function
     )
-    return measure()
+    taken = inspect.signature(measure).parameters
+    return measure(**{key: value for key, value in settings.items() if key in taken})

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Short cells of somebody who waits for them, beside a training loop: both fit on the GPU, nothing has to move.
+
+The same bursts of about 5 ms are run alone, beside the loop without us, and beside it under each policy; one pair after
+the other goes through all of these, forth and back. A burst's time is that of the whole cell, as a person has it::
+
+    gpushare bench interference --policy burst --policy tgs --pairs 20 --json
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ..scheduler.policies import available
+from .figures import Figure, percentile, quartile_distance
+from .holder import torch_can
+from .jobs import KERNEL_NS, PORTION, Job, calibrated, interval
+from .machine import MIB, machine
+
+PAIRS = 20
+#: Bursts a pair, portions a burst, and seconds between two on average.
+BURSTS, BURST, PAUSE = 50, 5, 0.045
+#: Bytes that each holds, and seconds of training by which the loop counts as being in the background.
+HELD, WARM_UP = 16 * MIB, 4.0
+ALONE, FREELY = "alone", "shared freely"
+#: What is to be reached by ours, percent: p99 over alone; training lost beside what the bursts take.
+LATER, LOST = 5.0, 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one condition gave in one pair.
+
+    Attributes
+    ----------
+    bursts
+        Seconds of each burst.
+    rate
+        Training steps a second meanwhile.
+    """
+
+    bursts: list[float]
+    rate: float
+
+
+Pair = dict[str, Part]
+
+
+def run(policy: Sequence[str] = (), pairs: int = PAIRS) -> Iterator[Figure]:
+    """Measure under these policies, by default all that there are."""
+    names = list(policy) or sorted(available())
+    found = measure(names, pairs)
+    for name in (FREELY, *names):
+        yield from _figures(name, found)
+
+
+def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[Pair]:
+    """Return what each pair gave, by condition."""
+    with (
+        machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here,
+        contextlib.ExitStack() as stack,
+    ):
+        torch = torch_can(here.driver.simulated)
+        if not torch and not here.driver.simulated:
+            raise RuntimeError(
+                "on a real GPU this needs PyTorch; install torch, or set GPUSHARE_SIM=1"
+            )
+        portion = calibrated(here.bare_environ(), torch)
+
+        def job(environ: dict[str, str]) -> Job:
+            made = Job(environ, torch=torch, portion=portion)
+            stack.callback(made.close)
+            made.call("hold", HELD, HELD, 1)
+            return made
+
+        bare = job(here.bare_environ()), job(here.bare_environ())
+        ours = job(here.client_environ("person")), job(here.client_environ("training"))
+        ours[1].call("cell", "begin")  # a cell that trains for hours
+        for _, trainer in (bare, ours):
+            trainer.call("train")
+            time.sleep(WARM_UP)
+            trainer.call("trained")
+        seeds = itertools.count()
+
+        def beside(person: Job, trainer: Job) -> Part:
+            trainer.call("train")
+            taken = person.call("bursts", bursts, BURST, PAUSE, next(seeds))
+            return Part(taken, trainer.call("trained"))
+
+        def alone() -> Part:
+            begun = time.monotonic()
+            taken = bare[0].call("bursts", bursts, BURST, PAUSE, next(seeds))
+            window = time.monotonic() - begun
+            bare[1].call("train")
+            time.sleep(window)
+            return Part(taken, bare[1].call("trained"))
+
+        def under(name: str) -> Part:
+            here.control("set", policy=name)
+            return beside(*ours)
+
+        conditions: dict[str, Callable[[], Part]] = {ALONE: alone, FREELY: lambda: beside(*bare)}
+        conditions |= {name: lambda name=name: under(name) for name in policies}  # type: ignore[misc]
+        found: list[Pair] = []
+        for number in range(pairs):
+            order = list(conditions) if number % 2 == 0 else list(reversed(conditions))
+            found.append({name: conditions[name]() for name in order})
+        return found
+
+
+def _p99(pairs: Sequence[Pair], name: str) -> float:
+    return percentile([taken for pair in pairs for taken in pair[name].bursts], 99)
+
+
+def _later(pairs: Sequence[Pair], name: str) -> float:
+    """Percent by which a burst's p99 is over that of the bursts alone."""
+    return 100 * (_p99(pairs, name) / _p99(pairs, ALONE) - 1)
+
+
+def _lost(pairs: Sequence[Pair], name: str) -> float:
+    """Percent of the training alone that is lost, beside the GPU time of the bursts."""
+    busy = BURST * PORTION / (BURST * PORTION + PAUSE)
+    return 100 * statistics.median(
+        1 - pair[name].rate / (pair[ALONE].rate * (1 - busy)) for pair in pairs
+    )
+
+
+def _figures(name: str, pairs: list[Pair]) -> Iterator[Figure]:
+    ours = name == "burst"
+    for what, figure, target in (
+        ("p99 of a burst, over alone", _later, LATER),
+        ("training lost beside the bursts", _lost, LOST),
+    ):
+        low, high = interval(pairs, lambda some, figure=figure: figure(some, name))  # type: ignore[misc]
+        each = [figure([pair], name) for pair in pairs]
+        metric = f"{name}: {what} [{low:+.1f}, {high:+.1f}]"
+        spread = quartile_distance(each)
+        bare = None if name == FREELY else figure(pairs, FREELY)
+        yield Figure(
+            "interference",
+            metric,
+            figure(pairs, name),
+            "%",
+            bare,
+            len(pairs),
+            spread,
+            target if ours else None,
+        )
+    taken = [seconds for pair in pairs for seconds in pair[name].bursts]
+    yield Figure(
+        "interference",
+        f"{name}: p99 of a burst",
+        1000 * _p99(pairs, name),
+        "ms",
+        1000 * _p99(pairs, ALONE),
+        len(taken),
+        1000 * quartile_distance(taken),
+    )

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A program that computes for given times on the GPU: the child of the benchmarks of policies.
+
+Work is counted in portions of about a millisecond of GPU time, so that it is the same work whoever else is on the GPU:
+products of matrices by PyTorch where that is installed and the GPU is real, else kernels of the simulated driver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from . import training
+from .holder import Commands, Holder, main
+from .machine import EMPTY
+
+#: Seconds of GPU time of one portion.
+PORTION = 0.001
+#: Portions that are submitted before a job waits for them; those of a simulated training step.
+AHEAD, STEP = 50, 10
+#: Training steps that are submitted before the loss is looked at.
+STEPS_AHEAD = 5
+WIDTH = 4096
+#: The simulated GPU's kernels take as long as a portion.
+KERNEL_NS = str(round(PORTION * 1e9))
+
+
+class SimulatedWork:
+    """Kernels that do nothing, for as long as the simulated GPU is told that its kernels take."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+        module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        call("cuModuleLoad", ctypes.byref(module), str(EMPTY).encode())
+        call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"empty")
+
+    def calibrate(self) -> int:
+        """Return the number of kernels in a portion."""
+        return 1
+
+    def submit(self, count: int) -> None:
+        """Launch so many kernels."""
+        for _ in range(count):
+            self._call("cuLaunchKernel", self._kernel, *[1] * 6, 0, None, None, None)
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        self._call("cuCtxSynchronize")
+
+    def step(self) -> Callable[[], None]:
+        """Return a training step."""
+        return lambda: self.submit(STEP)
+
+
+class TorchWork:
+    """Products of matrices."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._matrix = torch.rand(WIDTH, WIDTH, device="cuda", dtype=torch.bfloat16)
+        self._product = torch.empty_like(self._matrix)
+        self.submit(AHEAD)
+        self.wait()
+
+    def calibrate(self) -> int:
+        """Return the number of products in a portion."""
+        start = time.perf_counter()
+        self.submit(20 * AHEAD)
+        self.wait()
+        return max(1, round(PORTION * 20 * AHEAD / (time.perf_counter() - start)))
+
+    def submit(self, count: int) -> None:
+        """Submit so many products."""
+        for _ in range(count):
+            self._torch.matmul(self._matrix, self._matrix, out=self._product)
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        self._torch.cuda.synchronize()
+
+    def step(self) -> Callable[[], None]:
+        """Return the step of a small GPT."""
+        return training._transformer(self._torch, self._torch.device("cuda"))
+
+
+class Jobs(Commands):
+    """What the program can be told."""
+
+    def __init__(self, torch: bool) -> None:
+        super().__init__(torch)
+        memory: Any = self.memory
+        self._work = TorchWork(memory.torch) if torch else SimulatedWork(memory.call)
+        self._prepare: Callable[[], None] = (lambda: None) if torch else self._current
+        self._portion = 1
+        self._step: Callable[[], None] | None = None
+        self._trained = (0, 0.0)
+        self._moving = threading.Event()
+
+    def _current(self) -> None:
+        memory: Any = self.memory
+        memory.call("cuCtxSetCurrent", memory.context)  # of this thread
+
+    @contextlib.contextmanager
+    def _cell(self) -> Iterator[None]:
+        self.cell("begin")
+        try:
+            yield
+        finally:
+            self.cell("end")
+
+    def cell(self, phase: str) -> None:
+        """Tell the interposer, where there is one, that a cell begins or ends."""
+        if hasattr(self.ours, f"gpushare_cell_{phase}"):
+            getattr(self.ours, f"gpushare_cell_{phase}")(None)
+
+    def calibrate(self) -> int:
+        """Return what makes a portion on this GPU while nobody else is on it."""
+        return self._work.calibrate()
+
+    def portion(self, amount: int) -> None:
+        """Take a portion to be that much."""
+        self._portion = amount
+
+    def _compute(self, portions: int) -> None:
+        for start in range(0, portions, AHEAD):
+            self._work.submit(min(AHEAD, portions - start) * self._portion)
+            self._work.wait()
+
+    def bursts(self, count: int, portions: int, pause: float, seed: int) -> list[float]:
+        """Run so many short cells, with pauses of that many seconds on average; the seconds that each took."""
+        draw = random.Random(seed)
+        taken = []
+        for _ in range(count):
+            time.sleep(draw.uniform(0.5, 1.5) * pause)
+            start = time.monotonic()
+            with self._cell():
+                self._compute(portions)
+            taken.append(time.monotonic() - start)
+        return taken
+
+    def train(self) -> None:
+        """Begin to train; returns after the first steps."""
+        if self._step is None:
+            self._step = self._work.step()
+        step = self._step
+        self._stop.clear()
+        self._moving.clear()
+
+        def run() -> None:
+            self._prepare()
+            count, start = -STEPS_AHEAD, 0.0
+            while count <= 0 or not self._stop.is_set():
+                for _ in range(STEPS_AHEAD):
+                    step()
+                self._work.wait()
+                count += STEPS_AHEAD
+                if count == 0:
+                    start = time.monotonic()
+                    self._moving.set()
+            self._trained = (count, time.monotonic() - start)
+
+        self._worker = threading.Thread(target=run)
+        self._worker.start()
+        self._moving.wait()
+
+    def trained(self) -> float:
+        """End that; steps a second."""
+        self._stop.set()
+        assert self._worker is not None
+        self._worker.join()
+        count, seconds = self._trained
+        return count / seconds
+
+    def turns(self, count: int, portions: int, pause: float) -> tuple[float, float]:
+        """Compute with all memory, then leave the GPU alone for so many seconds, in turn; when it began and ended."""
+        start = time.monotonic()
+        for _ in range(count):
+            self.memory.add()
+            self._compute(portions)
+            time.sleep(pause)
+        return start, time.monotonic()
+
+    def cells(self, count: int, portions: int) -> list[tuple[float, float]]:
+        """Run all of so many cells; when each began and ended."""
+        ran = []
+        for _ in range(count):
+            start = time.monotonic()
+            with self._cell():
+                self.memory.add()
+                self._compute(portions)
+            ran.append((start, time.monotonic()))
+        return ran
+
+
+class Job(Holder):
+    """The parent's end of one."""
+
+    module = __name__
+
+    def __init__(self, environ: Mapping[str, str], *, torch: bool, portion: int = 1) -> None:
+        super().__init__(environ, torch=torch)
+        self.call("portion", portion)
+
+
+def calibrated(environ: Mapping[str, str], torch: bool) -> int:
+    """Return what makes a portion, the same for all jobs of a benchmark."""
+    job = Job(environ, torch=torch)
+    try:
+        return int(job.call("calibrate"))
+    finally:
+        job.close()
+
+
+def interval(
+    pairs: Sequence[Any], figure: Callable[[Sequence[Any]], float], resamples: int = 1000
+) -> tuple[float, float]:
+    """Return the bootstrap's 95 % interval of a figure of pairs."""
+    draw = random.Random(0)
+    found = sorted(figure(draw.choices(pairs, k=len(pairs))) for _ in range(resamples))
+    return found[int(0.025 * resamples)], found[int(0.975 * resamples)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(Jobs))

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The benchmarks that compare policies, small and on the simulated driver: that they measure what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from jupyter_gpushare.benchmarks import interference, makespan
+from jupyter_gpushare.benchmarks.interference import ALONE, FREELY, Part
+from jupyter_gpushare.cli.main import main
+
+
+@pytest.fixture(autouse=True)
+def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUSHARE_SIM", "1")
+    monkeypatch.setenv("GPUSHARE_SIM_MEMORY", "64MiB")
+
+
+def test_memory_that_moves_both_ways_at_once_is_counted_once() -> None:
+    moves = [
+        {"kind": "evict", "time": 3.0, "duration": 2.0, "bytes": 5},
+        {"kind": "restore", "time": 4.0, "duration": 2.0, "bytes": 5},
+        {"kind": "restore", "time": 9.0, "duration": 1.0, "bytes": 5},
+        {"kind": "restore", "time": 20.0, "duration": 5.0, "bytes": 0},
+        {"kind": "wait", "time": 30.0},
+    ]
+    assert makespan.moving(moves, 0.0, 100.0) == 4.0
+    assert makespan.moving(moves, 2.0, 8.5) == 2.5
+    assert makespan.moving([], 0.0, 100.0) == 0.0
+
+
+def test_jobs_that_share_are_compared_with_one_after_the_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["bench", "makespan", "--policy", "fcfs", "--seconds", "0.05", "--json"]
+    assert main(command) == 0
+    figures = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert all(figure["metric"].startswith("fcfs: ") for figure in figures)
+    sooner = [figure["value"] for figure in figures if figure["unit"] == "x"]
+    assert len(sooner) == 2
+    assert all(value > 0 for value in sooner)
+    (moving,) = (figure["value"] for figure in figures if figure["metric"].endswith("moving"))
+    assert 0 < moving <= 100
+
+
+def test_bursts_run_under_every_condition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "WARM_UP", 0.1)
+    pairs = interference.measure(["burst", "fcfs"], pairs=2, bursts=3)
+    for pair in pairs:
+        assert set(pair) == {ALONE, FREELY, "burst", "fcfs"}
+        assert all(len(part.bursts) == 3 and part.rate > 0 for part in pair.values())
+        # Five kernels of a millisecond each.
+        assert all(taken >= 0.005 for part in pair.values() for taken in part.bursts)
+
+
+def test_figures_are_over_what_is_alone() -> None:
+    pair = {
+        ALONE: Part([0.01] * 10, 100.0),
+        FREELY: Part([0.02] * 10, 50.0),
+        "burst": Part([0.011] * 10, 81.0),
+    }
+    later, lost, seconds = interference._figures("burst", [pair] * 3)
+    assert later.value == pytest.approx(10.0)
+    assert later.bare == pytest.approx(100.0)
+    # A tenth of the GPU is the bursts': 90 steps a second were to be had.
+    assert lost.value == pytest.approx(10.0)
+    assert (seconds.value, seconds.bare) == (pytest.approx(11.0), pytest.approx(10.0))
+
+
+def test_an_unknown_policy_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "makespan", "--policy", "magic", "--seconds", "0.01"]) == 1
+    assert "magic" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--pairs", "--seconds", "--gib"])
+def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "makespan", option, "0"]) == 2
+    assert capsys.readouterr().err == f"gpushare: {option} is above 0\n"
