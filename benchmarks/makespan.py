@@ -229,7 +229,7 @@ def _run_all(stage: Stage, names: Sequence[str], pairs: int, size: int) -> Itera
         events: Any = stage.here.control("history", since=since)["events"]
         moved[name].append(100 * moving(events, begun, ended) / (ended - begun))
         waited[name].append(max(end - start for parts in jobs for start, end in parts) - own)
-    what = f"three Run Alls of {CELL * stage.seconds:g} s cells"
+    what = f"three under Run All, {CELL * stage.seconds:g} s a cell"
     for name in names:
         target = 10.0 if name == "burst" else None
         yield _figure(f"{name}: {what}: moving", "%", moved[name], target)
