@@ -6,7 +6,13 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import Failure, parse_limit, parse_part, parse_weight
+from ..kernel_provisioner.in_kernel import (
+    Failure,
+    parse_limit,
+    parse_memory,
+    parse_part,
+    parse_weight,
+)
 from ..scheduler.control import ControlClient, ControlError
 from . import wording
 from .main import complain
@@ -57,6 +63,12 @@ def add_parser(subparsers: Any) -> None:
             "A percentage: it gets no more of a GPU's time than that, over 10 s. off: neither.",
         ),
         (
+            "memory",
+            {},
+            "bound its memory on each GPU",
+            "What it allocates beyond that is refused (out of memory); what is there stays.",
+        ),
+        (
             "request",
             {},
             "guarantee it a part of a GPU's time",
@@ -76,6 +88,9 @@ def add_parser(subparsers: Any) -> None:
     parsers["keep"].add_argument("asked", metavar="on|off", type=_switch)
     parsers["limit"].add_argument(
         "asked", metavar="SIZE|N%|off", type=parsed(parse_limit), help="for instance 20GiB or 50%%"
+    )
+    parsers["memory"].add_argument(
+        "asked", metavar="SIZE|off", type=parsed(parse_memory), help="for instance 20GiB"
     )
     parsers["request"].add_argument(
         "asked", metavar="N%|off", type=parsed(_request), help="for instance 25%%"

@@ -26,6 +26,7 @@ COMMANDS = {
     "freeze": "adjust",
     "unfreeze": "adjust",
     "limit": "adjust",
+    "memory": "adjust",
     "request": "adjust",
     "weight": "adjust",
     "shares": "shares",

@@ -7,8 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import parse_part, parse_weight
-from ..kernel_provisioner.launch import parse_size
+from ..kernel_provisioner.in_kernel import parse_memory, parse_part, parse_weight
 from ..scheduler.control import ControlClient, ControlError
 from . import wording
 from .adjust import parsed
@@ -29,7 +28,12 @@ def add_parser(subparsers: Any) -> None:
         ("request", "N%|off", parse_part, "guaranteed time"),
         ("limit", "N%|off", parse_part, "most time"),
         ("weight", "N", parse_weight, "part of the time that is spare; 1 is the usual"),
-        ("memory", "SIZE|off", _memory, "most memory on each GPU, in all"),
+        (
+            "memory",
+            "SIZE|off",
+            lambda text: parse_memory(text)["memory"],
+            "most memory on each GPU, in all",
+        ),
     ):
         parser.add_argument(
             f"--{name}", metavar=metavar, type=parsed(parse), help=text.replace("%", "%%")
@@ -87,7 +91,3 @@ def _table(shares: dict[str, Any]) -> str:
         for whose, found in sorted(shares.items())
     ]
     return table(head, rows, {1, 2, 3, 4, 5})
-
-
-def _memory(text: str) -> int:
-    return 0 if text == "off" else parse_size(text)

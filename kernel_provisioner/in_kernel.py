@@ -39,6 +39,7 @@ VERBS = {
     "auto": ("", "interactive from the begin of a cell, in the background after 2 s of GPU time"),
     "keep": ("on|off", "idle memory stays until somebody has waited for it for 5 min"),
     "limit": ("SIZE|N%|off", "most memory on each GPU, such as 20GiB, or most of its time, as 50%"),
+    "memory": ("SIZE|off", "most memory on each GPU, such as 20GiB; beyond it: out of memory"),
     "request": ("N%|off", "guaranteed part of a GPU's time, such as 25%"),
     "weight": ("N", "part of the time that is spare: 2 gets twice as much as 1, the usual"),
     "oversubscribe": ("[on|off]", "what is allocated from now on may be more than the GPU has"),
@@ -59,7 +60,8 @@ DONE = {
     "keep off": "{} keeps its memory on the GPU only until another needs the room.",
     "memory": "{} gets no more than {} on each GPU from now on; what it holds already stays.",
     "limit": "{} gets no more than {} of a GPU's time from now on.",
-    "limit off": "{} has no limit of this kind any more.",
+    "limit off": "{} has no limit any more, neither of memory nor of GPU time.",
+    "memory off": "{} may have as much memory as there is again.",
     "request": "{} is guaranteed {} of a GPU's time from now on: below that it comes before the others.",
     "request off": "{} is guaranteed no time any more.",
     "weight": "{} has the weight {} from now on where GPU time is spare.",
@@ -519,9 +521,16 @@ def parse_limit(text: str) -> Dict[str, Any]:
         return {"memory": 0, "limit": 0.0}
     if text.endswith("%"):
         return {"limit": parse_part(text)}
-    amount = parse_size(text)
-    if amount == 0:
+    if parse_size(text) == 0:
         raise Failure(f"{text!r} is no limit; write for instance 20GiB, 50%, or off")
+    return parse_memory(text)
+
+
+def parse_memory(text: str) -> Dict[str, Any]:
+    """The wish that a size means, or none of memory (``off``)."""
+    amount = parse_size(text)
+    if text != "off" and amount == 0:
+        raise Failure(f"{text!r} is no size; write for instance 20GiB, or off")
     return {"memory": amount}
 
 
@@ -546,6 +555,7 @@ def parse_weight(text: str) -> float:
 #: By verb, what its argument means: wishes.
 PARSERS = {
     "limit": parse_limit,
+    "memory": parse_memory,
     "request": lambda text: {"request": parse_part(text)},
     "weight": lambda text: {"weight": parse_weight(text)},
 }  # type: Dict[str, Callable[[str], Dict[str, Any]]]

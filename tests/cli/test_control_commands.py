@@ -143,6 +143,8 @@ def test_wishes_are_asked_and_shown(scheduler: Scheduler, gpushare: Command) -> 
             (["limit", "20GiB"], {"memory": "20.0 GiB"}),
             (["limit", "a.ipynb", "50%"], {"memory": "20.0 GiB", "limit": "50 %"}),
             (["limit", "a.ipynb", "off"], {"limit": "off"}),
+            (["memory", "a.ipynb", "2GiB"], {"memory": "2.0 GiB"}),
+            (["memory", "off"], {"memory": "off"}),
             (["request", "12.5%"], {"request": "12.5 %"}),
             (["request", "kernel-1", "off"], {"request": "off"}),
             (["weight", "2.5"], {"weight": "2.5"}),
@@ -355,6 +357,7 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["keep"], "on|off"),
         (["limit", "a", "much"], "write for instance 20GiB, 50%, or off"),
         (["limit", "a", "150%"], "write for instance 25%, or off"),
+        (["memory", "a", "50%"], "write for instance 20GiB, or off"),
         (["request", "a", "half"], "write for instance 25%, or off"),
         (["weight", "a", "0"], "write a number above 0"),
         (["set", "policy", "best"], "policy must be one of burst"),
@@ -396,6 +399,12 @@ def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: C
         assert status["settings"]["quantum"] == 7.0
         running.terminate()
         assert running.wait(PATIENCE) == 0
+
+
+def test_a_policy_that_is_not_there_is_said(gpushare: Command) -> None:
+    done = gpushare("scheduler", "--policy", "best")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "policy must be one of burst, fcfs" in done.stderr
 
 
 def test_help_names_every_command(gpushare: Command) -> None:

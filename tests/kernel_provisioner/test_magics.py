@@ -272,6 +272,8 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         ("limit 50%", {"limit": 0.5}),
         ("limit 12.5 %", {"limit": 0.125}),
         ("limit off", {"memory": 0, "limit": 0.0}),
+        ("memory 20GiB", {"memory": 20 << 30}),
+        ("memory off", {"memory": 0}),
         ("request 25%", {"request": 0.25}),
         ("request off", {"request": 0.0}),
         ("weight 2", {"weight": 2.0}),
@@ -311,7 +313,8 @@ async def test_wishes_before_and_after_the_gpu_was_used(scheduler: Ask) -> None:
         for line, said in (
             ("interactive", "comes before those in the background"),
             ("auto", "is interactive from the begin of each cell"),
-            ("limit off", "has no limit of this kind"),
+            ("memory off", "may have as much memory as there is"),
+            ("limit off", "has no limit any more"),
             ("request off", "is guaranteed no time"),
             ("weight 1", "has the weight 1"),
         ):
@@ -464,6 +467,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
         ("limit much", "use %gpushare limit SIZE|N%|off"),
         ("limit 0", "use %gpushare limit SIZE|N%|off"),
         ("limit 101%", "use %gpushare limit SIZE|N%|off"),
+        ("memory 50%", "use %gpushare memory SIZE|off"),
         ("request", "use %gpushare request N%|off"),
         ("request 0%", "use %gpushare request N%|off"),
         ("request 20GiB", "use %gpushare request N%|off"),
