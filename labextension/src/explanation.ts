@@ -134,6 +134,8 @@ function ruleText(before: IBefore, wording: IWording): string {
       return trans.__('%1 comes first: it has used the GPU less', other);
     case 'weight':
       return trans.__('%1 comes first: its weight is greater', other);
+    case 'retry':
+      return trans.__('%1 comes first: it is back at its place', other);
     case 'growth':
       return trans.__(
         '%1 comes first: it is in the middle of an allocation',
@@ -182,7 +184,7 @@ function paceText({ code, params }: ICode, { trans }: IWording): string {
     case 'paused':
       return others
         ? trans.__('It pauses for the work of %1.', others)
-        : trans.__('It pauses for others.');
+        : trans.__('It pauses until others have had their share.');
     case 'bounded':
       return others
         ? trans.__('It goes in small steps, for somebody works in %1.', others)

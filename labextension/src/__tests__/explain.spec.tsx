@@ -37,6 +37,7 @@ const said = (found: object): string =>
 describe('explanationText', () => {
   it.each([
     ['came', {}, 'it has waited for longer'],
+    ['retry', {}, 'it is back at its place'],
     ['made_way', {}, 'this one has made way for it'],
     ['background', {}, 'it is interactive, this one is in the background'],
     ['focus', {}, 'it is the notebook that somebody works in'],
@@ -98,6 +99,7 @@ describe('explanationText', () => {
       { names: ['x/plots.ipynb'] },
       'It pauses for the work of plots.'
     ],
+    ['paused', { names: [] }, 'It pauses until others have had their share.'],
     ['share', { share: 0.5 }, 'It has at most 50 % of the time.']
   ])('says what holds one back that runs: %s', (code, params, expected) => {
     expect(said({ before: [], pace: { code, params } })).toBe(expected);
