@@ -2,8 +2,8 @@
 """How many events a second the scheduler's core takes on one core, and how long one decision takes, with 1 000 clients.
 
 The clients are notebooks on 8 GPUs of 139 GiB that run cells in virtual time: some seconds of thought, a burst, and
-what the core then asks of them. What they said is then put through a core again, whose time is all that counts. Once all of them fit together, and once an eighth of
-them more than fits, so that leases rotate and memory moves.
+what the core then asks of them. What they said is then put through a core again, whose time is all that counts. Once
+all of them fit together, and once an eighth of them more than fits, so that leases rotate and memory moves.
 """
 
 from __future__ import annotations

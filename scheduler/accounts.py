@@ -77,6 +77,9 @@ class Accounts:
         self._out: list[Decision] = []
         #: What happened to these GPUs may change what can be done there.
         self._dirty: dict[str, Gpu] = {}
+        #: GPUs of which the paces may have changed; and where it may have changed whether somebody waits, or runs.
+        self._repace: dict[str, Gpu] = {}
+        self._crowded: dict[str, Gpu] = {}
         #: GPUs of which another part of the host's memory may be needed.
         self._stock_of: dict[str, Gpu] = {}
         #: When to look again, at the GPU that is looked at.
@@ -195,6 +198,7 @@ class Accounts:
         holding.share.gpu.unsettled += more
 
     def _hold(self, group: Group, gpu: Gpu) -> None:
+        self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
         gpu.holders[group.id] = group
         gpu.background += group.classed == "background"
 

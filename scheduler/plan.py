@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from .accounts import Accounts, growth
 from .events import AntiThrash, Class, Quantum
@@ -184,7 +183,7 @@ class Planner(Accounts):
         With ``waiters``, others that wait are not protected.
         """
         plan = Plan(wait)
-        now, soon = self._now, self._now + self.debounce
+        now = self._now
         group = wait.group
         if self.one_at_a_time and wait.grow is None:
             for other in self._others_leased(group):
@@ -205,7 +204,7 @@ class Planner(Accounts):
             if lack <= 0:
                 continue
             plan.lacks.append((gpu, lack))
-            victims: list[tuple[float, int, tuple[float, ...], float, int, Share]] = []
+            candidates: list[Share] = []
             for share in gpu.shares.values():
                 other = share.group
                 if other is group and (
@@ -217,33 +216,51 @@ class Planner(Accounts):
                     if leaving:
                         lack -= leaving
                         plan.leaving.append(other)
-                    size = share.resident - leaving
-                    when = self._evictable_at(share, wait)
-                    queues = other.wait is not None and not other.wait.frozen
-                    kind = _WAITING if queues else _IDLE
-                    if waiters and kind == _WAITING:
-                        when = max(h.stuck_until for h in share.holdings.values())
+                    if share.resident > leaving:
+                        candidates.append(share)
                 elif other.yielding or other in plan.revoke:
                     lack -= share.resident + share.arriving + share.missing
                     if other.yielding and other not in plan.draining:
                         plan.draining.append(other)
-                    continue
-                elif other.runs:
-                    size = share.resident + share.arriving + share.missing
+                else:
+                    candidates.append(share)
+            if lack > 0:
+                lack = self._choose(plan, gpu, lack, candidates, waiters)
+            if lack > 0 and plan.short is None:
+                plan.short = (gpu, lack)
+        return plan
+
+    def _choose(
+        self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
+    ) -> int:
+        """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
+        wait, now, soon = plan.wait, self._now, self._now + self.debounce
+        # By when it can be had, then by kind.
+        kinds: dict[tuple[float, int], list[tuple[float, int, Share]]] = {}
+        for share in candidates:
+            other = share.group
+            if other.lease is None:
+                size = share.resident - share.evicting
+                when = self._evictable_at(share, wait)
+                queues = other.wait is not None and not other.wait.frozen
+                kind = _WAITING if queues else _IDLE
+                if waiters and kind == _WAITING:
+                    when = max(h.stuck_until for h in share.holdings.values())
+            else:
+                size = share.resident + share.arriving + share.missing
+                if other.runs:
                     kind, when = _RUNNING, self.quantum_end(other, wait)
                 else:
-                    size = share.resident + share.arriving + share.missing
                     kind, when = _HELD, self.movable_at(other, wait)
-                if kind != _RUNNING and self._is_kept(other, wait):
-                    kind, when = _KEPT, max(when, wait.since + self.keep_patience)
-                if size > 0:
-                    # The debounce is too short to choose somebody else for.
-                    order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
-                    victims.append((order, kind, self.policy.victim_rank(other), when, size, share))
-            victims.sort(key=_by_order)
-            for order, kind, _, when, size, share in victims:
-                if lack <= 0:
-                    break
+            if kind != _RUNNING and self._is_kept(other, wait):
+                kind, when = _KEPT, max(when, wait.since + self.keep_patience)
+            if size > 0:
+                # The debounce is too short to choose somebody else for.
+                order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
+                kinds.setdefault((order, kind), []).append((when, size, share))
+        for order, kind in sorted(kinds):
+            # Only as many are ranked as are needed.
+            for when, size, share in self._ranked(kinds[order, kind]):
                 # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
                 take = min(size, lack + self.margin_of(gpu))
                 lack -= take
@@ -258,9 +275,17 @@ class Planner(Accounts):
                     plan.evict.append((share, take))
                 else:
                     plan.later.append((when, share.group))
-            if lack > 0 and plan.short is None:
-                plan.short = (gpu, lack)
-        return plan
+                if lack <= 0:
+                    return lack
+        return lack
+
+    def _ranked(
+        self, victims: list[tuple[float, int, Share]]
+    ) -> Iterable[tuple[float, int, Share]]:
+        if len(victims) == 1:
+            return victims
+        rank = self.policy.victim_rank
+        return sorted(victims, key=lambda victim: rank(victim[2].group))
 
     def margin_of(self, gpu: Gpu) -> int:
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
@@ -349,7 +374,3 @@ class Planner(Accounts):
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )
-
-
-def _by_order(victim: tuple[Any, ...]) -> tuple[Any, ...]:
-    return victim[:3]

@@ -362,7 +362,11 @@ class Group:
         """Whether a lease of its own is in use: at work, on its way in, or for a whole cell."""
         if self.lease is None:
             return False
-        return self.busy > 0 or self.exclusive or self.state == "moving"
+        return (
+            self.busy > 0
+            or self.exclusive
+            or (not self.yielding and any(c.restoring for c in self.granted.values()))
+        )
 
 
 @dataclass(slots=True, eq=False)

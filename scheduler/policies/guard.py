@@ -47,8 +47,11 @@ class Guard:
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever ranks may have changed."""
-        version = self._ask("version", lambda policy: policy.version)
-        return self._failures, version
+        try:
+            return self._failures, self._policy.version
+        except Exception as error:
+            self._replace("version", error)
+            return self.version
 
     def rank(self, wait: Wait) -> tuple[Parts, Rank]:
         """Return the order of one that waits, by parts and in all."""
@@ -63,13 +66,11 @@ class Guard:
 
     def victim_rank(self, group: Group) -> Rank:
         """Return the order in which groups lose memory."""
-
-        def ask(policy: Policy) -> Rank:
-            rank = policy.victim_rank(group)
-            _check(rank)
-            return rank
-
-        return self._ask("victim_rank", ask)
+        try:
+            return self._policy.victim_rank(group)
+        except Exception as error:
+            self._replace("victim_rank", error)
+            return self.victim_rank(group)
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return the seconds for which a running holder is left alone; None: as the core thinks."""
@@ -84,7 +85,11 @@ class Guard:
 
     def paces(self, gpu: Gpu) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
-        return self._ask("paces", lambda policy: dict(policy.paces(gpu)))
+        try:
+            return dict(self._policy.paces(gpu))
+        except Exception as error:
+            self._replace("paces", error)
+            return self.paces(gpu)
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When the paces may change by themselves."""
@@ -94,15 +99,18 @@ class Guard:
         try:
             return ask(self._policy)
         except Exception as error:
-            failed = self._policy
-            # Ours could only fail for a fault of ours; the simplest has no state that could be wrong.
-            if type(failed) is FirstComeFirstServed:
-                raise
-            simpler = FirstComeFirstServed if type(failed) is Burst else Burst
-            self._policy = simpler(self._view)
-            self._failures += 1
-            self.failure = failed.name, f"{what}: {error or type(error).__name__}"
+            self._replace(what, error)
         return self._ask(what, ask)
+
+    def _replace(self, what: str, error: Exception) -> None:
+        failed = self._policy
+        # Ours could only fail for a fault of ours; the simplest has no state that could be wrong.
+        if type(failed) is FirstComeFirstServed:
+            raise error
+        simpler = FirstComeFirstServed if type(failed) is Burst else Burst
+        self._policy = simpler(self._view)
+        self._failures += 1
+        self.failure = failed.name, f"{what}: {error or type(error).__name__}"
 
 
 def _check(numbers: tuple[float, ...]) -> None:

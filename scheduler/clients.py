@@ -1,0 +1,331 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What clients say: that they are there, what they hold, and what has become of what they were told."""
+
+from __future__ import annotations
+
+from .accounts import LARGEST, ProtocolViolation
+from .events import (
+    Attach,
+    Burst,
+    Detach,
+    Evicted,
+    Grow,
+    Meter,
+    Moving,
+    Released,
+    Request,
+    Restored,
+    Revoke,
+    Stuck,
+    UsageChanged,
+)
+from .leases import OVER
+from .people import People
+from .state import Client, Group
+
+#: Seconds of GPU time that no client reaches.
+LONGEST_METER = 1e9
+
+
+class Clients(People):
+    """Takes in what clients say."""
+
+    _leases: int
+
+    # --- They come and go --------------------------------------------------------------------------
+
+    def _on_attach(self, event: Attach) -> None:
+        if event.client in self.clients:
+            raise ProtocolViolation(event.client, "attached twice")
+        if not event.group:
+            raise ProtocolViolation(event.client, "names no lease group")
+        if not 0 <= event.cap <= LARGEST or event.lease < 0:
+            raise ProtocolViolation(event.client, "states a cap or lease that cannot be")
+        if len({u.gpu for u in event.usages}) != len(event.usages):
+            raise ProtocolViolation(event.client, "states a GPU twice")
+        for usage in event.usages:
+            self._check(event.client, event.backend, usage)
+
+        group = self.groups.get(event.group)
+        if group is None:
+            self._numbers += 1
+            group = Group(event.group, event.name, self._numbers, event.user, since=self._now)
+            group.idle_since = self._now
+            group.wishes = self._wishes.recall(group.id)
+            self.groups[group.id] = group
+            group.classed = self._classes.of(group)
+            self.times.of(group)
+            self._log("join", group, pid=event.pid)
+        client = Client(
+            event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
+        )
+        self.clients[client.number] = group.clients[client.number] = client
+        for usage in event.usages:
+            holding = self._holding(client, usage.gpu)
+            gpu = holding.share.gpu
+            # Until it attached, what it holds was foreign.
+            gpu.foreign = max(0, gpu.foreign - usage.resident - usage.pinned - usage.context)
+            self._state(holding, usage)
+            self._ask(gpu)
+        self._touch(group)
+        self._keeper.concern(client)
+        if event.leased:
+            self._take_over(client, event)
+
+    def _take_over(self, client: Client, event: Attach) -> None:
+        """Accept a lease of an earlier scheduler, even where it over-commits; ``_relieve`` works that down."""
+        group = client.group
+        lease = event.lease or self._leases + 1
+        self._leases = max(self._leases, lease)
+        if group.lease is None:
+            self._begin_lease(group, lease)
+            group.turn, group.turn_at = lease, self._now
+        # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
+        client.lease = event.lease
+        group.granted[client.number] = client
+        # It knows of no limit: what it lacks may come in any moment.
+        self._end_filling(group)
+        for share in group.shares.values():
+            if share.ceiling is not None:
+                self._distribute(share, share.unallotted)
+        self._tell_room(client, anew=True)
+        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident}
+        if event.busy:
+            client.burst_at = self._now
+            self._set_busy(client, True)
+        if group.yielding:
+            self._out.append(Revoke(client.number, event.lease))
+        elif group.wishes.frozen:
+            self._revoke(group)
+        elif group.wait is not None:
+            self._dequeue(group.wait)
+            self._grant_waiting(group)
+        self._touch(group)
+
+    def _on_detach(self, event: Detach) -> None:
+        client = self._client(event.client)
+        group = client.group
+        for gpu in self.gpus.values():
+            gpu.parked = [g for g in gpu.parked if g.client != client.number]
+        for wait in self._waits_of(group):
+            if wait.grow is not None and wait.grow.client == client.number:
+                self._dequeue(wait)
+        client.wants = False
+        self._concern(group)
+        self._keeper.concern(client)
+        client.contended = client.beside = 0
+        if group.wait is not None and not any(c.wants for c in group.clients.values()):
+            self._dequeue(group.wait)
+        for holding in client.holdings.values():
+            gpu = holding.share.gpu
+            mapped = holding.resident
+            if client.lease is not None:
+                mapped = holding.room
+            gpu.ghosts += mapped + holding.pinned + holding.context
+            gpu.read_pause = 0.0
+            self._order_out(holding, -holding.evicting)
+            self._unsettle(holding, -holding.unsettled)
+            self._account(holding, 0, 0, 0, 0)
+            del holding.share.holdings[client.number]
+        self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
+        if client.lease is not None:
+            group.ended_at = self._now
+            self._give_back(client, "exit")
+        del self.clients[client.number], group.clients[client.number]
+        if not group.clients:
+            for uuid in group.shares:
+                del self.gpus[uuid].shares[group.id]
+            del self.groups[group.id]
+            self._timers.set(f"class {group.id}", None)
+            self._touched.pop(group.id, None)
+            self._unclassed.pop(group.id, None)
+            self.times.forget(group)
+            self._classes.forget(group.id)
+            self._predictor.forget(group.id)
+            self._wishes.remember(group.id, group.wishes)
+            self._log("leave", group)
+            return
+        for uuid in [u for u, s in group.shares.items() if not s.holdings]:
+            if self.gpus[uuid].filling is group.shares[uuid]:
+                self.gpus[uuid].filling = None
+            gpu = self.gpus[uuid]
+            del group.shares[uuid], gpu.shares[group.id]
+            if group.lease is not None:
+                self._end_holding(group, gpu)
+            if group.wait is not None:
+                gpu.queue.remove(group.wait)
+            self._crowded[uuid] = gpu
+        self._touch(group)
+
+    # --- Bursts ------------------------------------------------------------------------------------
+
+    def _on_request(self, event: Request) -> None:
+        client = self._client(event.client)
+        group = client.group
+        self._touch(group)
+        if group.lease is not None and not group.yielding:
+            if client.lease is None:
+                self._grant(client)
+            else:
+                self._out.append(self._grant_of(client, client.lease))
+                self._tell_room(client, anew=True)
+            return
+        client.wants = True
+        if group.wait is None:
+            group.wait = self._enqueue(group)
+
+    def _on_burst(self, event: Burst) -> None:
+        client = self._client(event.client)
+        group = client.group
+        if client.lease is None or (event.phase == "end" and event.at < client.burst_at):
+            return
+        if event.phase == "begin":
+            client.burst_at = event.at
+            if not client.busy:
+                group.totals.bursts += 1
+            self._set_busy(client, True)
+            group.ended_at = None
+        else:
+            self._set_busy(client, False)
+            client.restoring.clear()
+            if not group.busy:
+                group.ended_at = self._now if event.cause in OVER else None
+                self._end_burst(group)
+        self._log("burst", group, phase=event.phase, cause=event.cause)
+        self._touch(group)
+
+    def _on_meter(self, event: Meter) -> None:
+        client = self._client(event.client)
+        if event.gpu not in self.gpus:
+            raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
+        if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
+            raise ProtocolViolation(client.number, "states GPU time that cannot be")
+        group = client.group
+        at = min(event.at, self._now)
+        seconds, _ = self.times.meter(
+            group, event.gpu, client.number, event.busy, at, event.submissions
+        )
+        if seconds > 0:
+            self._classes.ran(group, seconds, self._now)
+        self._touch(group)
+
+    def _on_stuck(self, event: Stuck) -> None:
+        client = self._client(event.client)
+        group = client.group
+        if client.lease is None or client.lease != event.lease or not group.yielding:
+            return
+        if group.stuck is None or group.stuck[0] != event.kernel:
+            self._log("stuck", group, kernel=event.kernel, since=event.since)
+        group.stuck = event.kernel, event.since
+
+    def _on_released(self, event: Released) -> None:
+        client = self._client(event.client)
+        if client.lease is None or client.lease != event.lease:
+            return
+        if event.cause == "failed" and not client.group.yielding:
+            self._retry(client)
+        else:
+            if event.cause == "release":
+                client.group.ended_at = self._now - self.debounce
+            self._give_back(client, event.cause)
+
+    # --- Memory ------------------------------------------------------------------------------------
+
+    def _on_usage(self, event: UsageChanged) -> None:
+        client = self._client(event.client)
+        self._check(client.number, client.backend, event.usage)
+        self._state(self._holding(client, event.usage.gpu), event.usage)
+        self._concern(client.group)
+        self._keeper.concern(client)
+
+    def _on_grow(self, event: Grow) -> None:
+        client = self._client(event.client)
+        self._check(client.number, client.backend, event.least, growth=True)
+        if not 0 <= event.most <= LARGEST:
+            raise ProtocolViolation(client.number, "asks for a size that cannot be")
+        self._grow(event)
+        self._concern(client.group)
+        self._keeper.concern(client)
+
+    def _on_restored(self, event: Restored) -> None:
+        client = self._client(event.client)
+        group = client.group
+        usage = event.usage
+        self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        holding = self._holding(client, usage.gpu)
+        self._state(holding, usage, moved=True)
+        self._concern(group)
+        self._keeper.concern(client)
+        self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        group.totals.restored += event.bytes
+        self._log_move("restore", event)
+        if client.lease is None or client.lease != event.lease:
+            return
+        self._touch(group)
+        client.restoring.discard(usage.gpu)
+        if event.status == "failed":
+            self._retry(client)
+        if event.status != "done":
+            return
+        group.failures = 0
+        # Of what is used from the host, nothing is spare.
+        if holding.share.ceiling is None or holding.room >= holding.promised:
+            holding.spare = holding.promised - holding.resident
+        if event.bytes and not group.yielding and group.turn == group.lease:
+            group.turn_at = self._now
+
+    def _on_evicted(self, event: Evicted) -> None:
+        client = self._client(event.client)
+        usage = event.usage
+        self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        self._dirty[usage.gpu] = self.gpus[usage.gpu]
+        self._concern(client.group)
+        self._keeper.concern(client)
+        holding, asked = self._evictions.get(event.serial, (None, 0))
+        if holding is None:
+            # An order of an earlier scheduler: what it says is true all the same.
+            self._state(self._holding(client, usage.gpu), usage, moved=True)
+            return
+        if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
+            raise ProtocolViolation(client.number, "answers an eviction that was not its own")
+        del self._evictions[event.serial]
+        self._order_out(holding, -asked)
+        self._state(holding, usage, moved=True, expected=asked)
+        self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        client.group.totals.evicted += event.bytes
+        if event.status == "done" and (event.bytes >= asked or not usage.resident):
+            holding.stuck_pause = 0.0
+        else:
+            pause = min(max(2 * holding.stuck_pause, self.shortest_retry), self.longest_retry)
+            holding.stuck_pause, holding.stuck_until = pause, self._now + pause
+        self._log_move("evict", event)
+
+    def _on_moving(self, event: Moving) -> None:
+        client = self._client(event.client)
+        usage = event.usage
+        self._check_moved(client, usage, event.bytes, event.copied, event.duration)
+        self._dirty[usage.gpu] = self.gpus[usage.gpu]
+        self._concern(client.group)
+        self._keeper.concern(client)
+        holding, asked = self._evictions.get(event.serial, (None, 0))
+        if holding is None:
+            self._state(self._holding(client, usage.gpu), usage, moved=True)
+            return
+        if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
+            raise ProtocolViolation(client.number, "answers an eviction that was not its own")
+        # An order never shrinks to nothing before its answer: the client is still busy with it.
+        left = max(0, asked - max(0, holding.resident - usage.resident))
+        self._order_out(holding, left - asked)
+        self._evictions[event.serial] = (holding, left)
+        self._state(holding, usage, moved=True, expected=asked - left)
+
+    def _log_move(self, kind: str, event: Evicted | Restored) -> None:
+        self._log(
+            kind,
+            self.clients[event.client].group,
+            gpu=event.usage.gpu,
+            bytes=event.bytes,
+            copied=event.copied,
+            duration=event.duration,
+            status=event.status,
+        )

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What follows from an event: on the GPUs that it concerns, who is served, and what is told to whom."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, cast
+
+from . import reasons
+from .events import (
+    Log,
+    Notice,
+)
+from .growth import Grower
+from .plan import Plan
+from .state import Gpu, Group, Share, Wait, place
+from .stock import Keeper
+
+if TYPE_CHECKING:
+    from .core import Core
+
+
+class Decider(Grower):
+    """Decides, after each event, where something may have changed."""
+
+    _keeper: Keeper
+    notices: deque[tuple[float, Notice]]
+
+    def _decide(self) -> None:
+        earliest = self._timers.earliest()
+        if earliest is not None and earliest <= self._now:
+            for name in self._timers.due(self._now):
+                self._look_again(name)
+        self._classify()
+        if self.policy.version != self._sorted_by:
+            self._sort()
+            self._repace.update(self.gpus)
+        for wait in [w for w in self._nowhere if not w.frozen]:
+            if wait.group.lease is None and not wait.group.shares:
+                self._admit(wait, False)
+        if self._dirty:
+            self._decide_on(self._dirty)
+        if self._unclassed:
+            self._classify()
+        self._pace()
+        if self.policy.failure is not None:
+            self._tell_failure()
+        said, again = self._keeper.decide(self._now, self._stock_of)
+        self._out += said
+        self._timers.set("stock", again)
+        self._stock_of.clear()
+        self._tell_contended()
+        for group in self._touched.values():
+            state = group.state
+            if state != group.shown:
+                group.shown, group.since = state, self._now
+        self._touched.clear()
+        self._dirty.clear()
+
+    def _look_again(self, timer: str) -> None:
+        kind, _, name = timer.partition(" ")
+        if kind == "gpu":
+            self._dirty[name] = self.gpus[name]
+        elif kind == "pace":
+            self._repace[name] = self.gpus[name]
+        elif kind == "class":
+            group = self.groups[name]
+            self._count_time(group)
+            self._touch(group)
+
+    def _decide_on(self, gpus: dict[str, Gpu]) -> None:
+        """Decide on these GPUs, and those that hang together with them."""
+        self._again = None
+        due: dict[str, float | None] = {}
+        for gpu in list(gpus.values()):
+            if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
+                parked, gpu.parked = gpu.parked, []
+                for grow in parked:
+                    self._grow(grow)
+                    self._keeper.concern(self.clients[grow.client])
+        if len(gpus) > 1 or any(gpu.queue or gpu.filling for gpu in gpus.values()):
+            self._extend(gpus)
+        ordered = (
+            [gpu for uuid, gpu in self.gpus.items() if uuid in gpus]
+            if len(gpus) > 1
+            else list(gpus.values())
+        )
+        for gpu in ordered:
+            self._again = None
+            if gpu.free < 0:
+                self._relieve(gpu)
+            due[gpu.uuid] = self._again
+        short: list[Gpu] = []
+        starved = self._fill(gpus, due)
+        if any(gpu.queue for gpu in ordered):
+            while self._serve(short, gpus, due):
+                short.clear()
+        if self._new_waits:
+            self._log_waits()
+        short += starved
+        for gpu in ordered:
+            self._again = due[gpu.uuid]
+            self._watch(gpu, gpu in short)
+            self._timers.set(f"gpu {gpu.uuid}", self._again)
+
+    def _extend(self, gpus: dict[str, Gpu]) -> None:
+        """Add the GPUs that are waited for together with these, or that fill together."""
+        more = list(gpus.values())
+        while more:
+            gpu = more.pop()
+            linked = {w.group for w in gpu.queue if len(w.group.shares) > 1}
+            if gpu.filling is not None:
+                linked.add(gpu.filling.group)
+            for group in linked:
+                for uuid, share in group.shares.items():
+                    if uuid not in gpus:
+                        gpus[uuid] = share.gpu
+                        more.append(share.gpu)
+
+    # --- Serving -----------------------------------------------------------------------------------
+
+    def _serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
+        """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
+        heads: dict[str, Wait] = {}
+        served: list[tuple[Wait, Plan]] = []
+        for wait in self._waits_on(gpus):
+            if wait.grow is None and wait.group.lease is not None:
+                continue  # it has yet to give its old lease back
+            if wait.frozen:
+                continue
+            first = next(iter(self.uuids(wait)), None)
+            self._again = None if first is None else due.get(first)
+            granted = self._serve_one(wait, heads, served, short)
+            if first is not None:
+                due[first] = self._again
+            if granted:
+                return True
+        # Last, so that it takes no room from one whose turn goes on.
+        for wait, plan in served:
+            if self._may_fill(wait, plan):
+                self._admit(wait, False, filling=True)
+                return True
+        return False
+
+    def _waits_on(self, gpus: dict[str, Gpu]) -> list[Wait]:
+        """Return those that wait for any of these GPUs, in order."""
+        if len(gpus) == 1:
+            return next(iter(gpus.values())).queue
+        found = {wait: None for gpu in gpus.values() for wait in gpu.queue}
+        return sorted(found, key=place)
+
+    def _serve_one(
+        self,
+        wait: Wait,
+        heads: dict[str, Wait],
+        served: list[tuple[Wait, Plan]],
+        short: list[Gpu],
+    ) -> bool:
+        if wait.not_before > self._now:
+            self._at(wait.not_before)
+            return False
+        if self.times.active and self._is_limited(wait):
+            return False
+        ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
+        if self._fits(wait):
+            continues = ahead is not None and self._continues(wait, ahead)
+            if (not ahead or continues or self._may_pass(wait, ahead)) and self._read(wait):
+                self._admit(wait, bool(ahead) and continues)
+                return True
+        elif not ahead:
+            plan = self.plan(wait)
+            if plan.short is not None:
+                short.append(plan.short[0])
+                return False
+            self._carry_out(plan)
+            served.append((wait, plan))
+        elif self._continues(wait, ahead):
+            self._let_grow(wait)
+        if not ahead and wait.barrier is None:
+            wait.barrier = self._leases
+        for uuid in self.uuids(wait):
+            heads.setdefault(uuid, wait)
+        return False
+
+    def _is_limited(self, wait: Wait) -> bool:
+        """Whether its group has had its limit of the GPU's time."""
+        limited = 0.0
+        if wait.grow is None:
+            for uuid in wait.group.shares:
+                until = self.times.throttled_until(wait.group, uuid, self._now)
+                if until is not None and until > self._now:
+                    limited = max(limited, until)
+        if bool(limited) != bool(wait.limited_until):
+            for gpu in self._gpus_of(wait):
+                self._crowded[gpu.uuid] = gpu
+        wait.limited_until = limited
+        if limited == 0.0:
+            return False
+        self._at(limited)
+        return True
+
+    def _let_grow(self, wait: Wait) -> None:
+        """Make room for one that gave its lease up to grow within its turn: from those that do not run either.
+
+        Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
+        """
+        plan = self.plan(wait, waiters=True)
+        if plan.short is not None:
+            return
+        # A whole cell's turn is long: the others' end first.
+        if wait.group.exclusive or not (plan.later or any(g.runs for g in plan.revoke)):
+            self._carry_out(plan)
+
+    def _relieve(self, gpu: Gpu) -> None:
+        """Work an over-commitment down: re-attached leases, or foreign use that grew."""
+        over = -gpu.free
+        idle: list[tuple[tuple[float, ...], Share]] = []
+        leased: list[Group] = []
+        for share in gpu.shares.values():
+            group = share.group
+            if group.lease is None:
+                over -= share.evicting
+                if share.resident > share.evicting:
+                    idle.append((self.policy.victim_rank(group), share))
+            elif group.yielding:
+                over -= share.resident + share.arriving
+            else:
+                leased.append(group)
+        evict: list[tuple[Share, int]] = []
+        idle.sort(key=lambda item: item[0])
+        for _, share in idle:
+            size = min(over, share.resident - share.evicting)
+            if size <= 0:
+                break
+            over -= size
+            when = self._evictable_at(share)
+            if when <= self._now:
+                evict.append((share, size))
+            else:
+                self._at(when)
+        revoke: list[Group] = []
+        # Within the reserve nothing can fail; what others hold varies by that much.
+        leased.sort(key=lambda g: (g.runs, -g.turn))
+        for group in leased:
+            if over <= gpu.reserve:
+                break
+            share = group.shares[gpu.uuid]
+            if share.resident + share.arriving > 0:
+                over -= share.resident + share.arriving
+                revoke.append(group)
+        if (evict or revoke) and self._is_fresh(gpu):
+            for group in revoke:
+                self._revoke(group)
+            for share, size in evict:
+                self._evict(share, size)
+
+    # --- Telling -----------------------------------------------------------------------------------
+
+    def _tell_contended(self) -> None:
+        """Say to the holders, where it changed, whether other groups wait for their GPUs or run there."""
+        touched = self._touched
+        for gpu in self._crowded.values():
+            gpu.waiting = len({w.group.id for w in gpu.queue if w.logged and self.counts(w)})
+            crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
+            if crowd != gpu.crowd:
+                gpu.crowd = crowd
+                themselves = {w.group.id for w in gpu.queue}
+                waiting, beside = gpu.waiting, len(gpu.holders) - 1
+                for group in gpu.holders.values():
+                    if len(group.shares) > 1 or group.id in themselves or group.wishes.exclusive:
+                        touched[group.id] = group
+                        continue
+                    for client in group.clients.values():
+                        self._tell(client, waiting, beside)
+        self._crowded.clear()
+        for group in touched.values():
+            if group.lease is not None:
+                waiting = self._others_waiting(group)
+                beside = max((len(s.gpu.holders) for s in group.shares.values()), default=1) - 1
+                for client in group.clients.values():
+                    self._tell(client, waiting, beside)
+
+    def _others_waiting(self, group: Group) -> int:
+        """Return how many other groups wait for its GPUs."""
+        if group.exclusive:
+            return 0  # nobody is to go quiet for them
+        if len(group.shares) == 1:
+            gpu = next(iter(group.shares.values())).gpu
+            waits = gpu.waiting and any(
+                w.group is group and w.logged and self.counts(w) for w in gpu.queue
+            )
+            return gpu.waiting - bool(waits)
+        return len(
+            {
+                w.group.id
+                for s in group.shares.values()
+                for w in s.gpu.queue
+                if w.logged and w.group is not group and self.counts(w)
+            }
+        )
+
+    def _log_waits(self) -> None:
+        """Those who were not served at once do wait, unless only a reading is out."""
+        explainer = reasons.Explainer(cast("Core", self), self._now)
+        for wait in list(self._new_waits):
+            if any(g.asked_at is not None for g in self._gpus_of(wait)) and self._fits(wait):
+                continue
+            self._new_waits.remove(wait)
+            wait.logged = True
+            for gpu in self._gpus_of(wait):
+                self._crowded[gpu.uuid] = gpu
+            self._log("wait", wait.group, reason=explainer.reason(wait))
+
+    def _on_notice(self, event: Notice) -> None:
+        self.notices.append((self._now, event))
+        self._out.append(Log("notice", event.group, {"code": event.code, "params": event.params}))
+
+    def _tell_failure(self) -> None:
+        failure, self.policy.failure = self.policy.failure, None
+        if failure is not None:
+            name, error = failure
+            self._on_notice(
+                Notice(
+                    "",
+                    "policy_failed",
+                    {"policy": name, "error": error, "instead": self.policy.name},
+                )
+            )

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What clients ask for beside what they have: promised, refused, or waited for."""
+
+from __future__ import annotations
+
+from .accounts import growth
+from .events import (
+    Grow,
+    Grown,
+)
+from .filling import Filler
+from .state import Client, Gpu, Group, Share
+
+
+class Grower(Filler):
+    """Answers growth."""
+
+    def _grow(self, event: Grow) -> None:
+        client = self.clients[event.client]
+        group = client.group
+        holding = self._holding(client, event.least.gpu)
+        share, gpu = holding.share, holding.share.gpu
+        more, fixed = growth(holding, event)
+        if event.oversubscribe and not client.oversubscribes:
+            self._oversubscribe(client)
+        refusal = self._refusal(share, more, fixed, event.oversubscribe)
+        if refusal is not None and refusal[1] and not self._is_fresh(gpu):
+            gpu.parked.append(event)  # only foreign use is in the way: look again before saying no
+            return
+        if refusal is not None:
+            status, _, text = refusal
+            self._out.append(Grown(client.number, event.serial, status, holding.promised, text))
+            self._log("refuse", group, code=status, text=text)
+            return
+        if fixed:
+            self._enqueue(group, event)
+            if share.ceiling is not None and fixed > gpu.free:
+                self._revoke(group)  # its own memory is in the way
+            return
+        charged = self._charged(holding, more)
+        if event.capturing and more and client.lease is not None and group.filling is None:
+            if not self._is_fresh(gpu, self.fresh_for_growth):
+                gpu.parked.append(event)
+                return
+            if charged <= gpu.free:
+                self._promise(holding, event, more, fixed, "resident")
+                return
+            if self._make_room_now(gpu, charged - gpu.free):
+                gpu.parked.append(event)
+                return
+        wish = event.most - holding.promised - more
+        extra = self._headroom(share, more, wish, event.oversubscribe)
+        if group.lease is None or group.yielding:
+            self._promise(
+                holding, event, more + extra, fixed, "resident" if not more else "swapped"
+            )
+            return
+        if more and not self._is_fresh(gpu, self.fresh_for_growth):
+            gpu.parked.append(event)
+            return
+        if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
+            extra = min(extra, max(0, gpu.free - charged))
+            if any(self.counts(w) for w in gpu.queue if w.group is not group):
+                extra = 0
+            leased = client.lease is not None or not more
+            self._promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
+            return
+        # Resident bytes of others are in the way. Waiting for them under a lease would be hold-and-wait.
+        # The client gives the lease up by itself, unless it was granted but is not in yet: hence Revoke.
+        self._promise(holding, event, more + extra, 0, "swapped")
+        self._revoke(group)
+
+    def _oversubscribe(self, client: Client) -> None:
+        """From now on, what it holds may be more than a GPU has."""
+        client.oversubscribes = True
+        group = client.group
+        if group.lease is None or group.floating:
+            return
+        for share in group.shares.values():
+            if share.ceiling is None:
+                share.ceiling = share.promised
+                self._charge_share(share)
+
+    def _may_take(self, group: Group, gpu: Gpu, more: int) -> bool:
+        """Whether a holder may have more room now without holding up the head of the queue any longer."""
+        if more > gpu.free:
+            return False
+        for wait in gpu.queue:
+            if wait.group is not group and self.counts(wait):
+                barrier = self._leases if wait.barrier is None else wait.barrier
+                return group.turn <= barrier or self._leaves_room(wait, gpu, group, more)
+        return True
+
+    def _make_room_now(self, gpu: Gpu, lack: int) -> bool:
+        """Have memory moved out of those without a lease, whatever their residency; return whether that will do.
+
+        For a stream capture: who waits for its lease waits for the capture's end, and that for this memory.
+        """
+        lack -= gpu.leaving
+        victims = [s for s in gpu.shares.values() if s.group.lease is None]
+        victims.sort(key=lambda s: self.policy.victim_rank(s.group))
+        orders: list[tuple[Share, int]] = []
+        for share in victims:
+            stuck = any(h.stuck_until > self._now for h in share.holdings.values())
+            size = 0 if stuck else min(lack, share.resident - share.evicting)
+            if size <= 0:
+                continue
+            lack -= size
+            ended = share.group.ended_at
+            if ended is not None and ended + self.debounce > self._now:
+                self._at(ended + self.debounce)
+            else:
+                orders.append((share, size))
+        if lack > 0 or gpu.filling is not None:
+            return False
+        for share, size in orders:
+            self._evict(share, size)
+        return True

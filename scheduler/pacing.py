@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What groups count as, the order of those that wait, and how fast holders may submit: what the policy is asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import Any, cast
+
+from .classes import Classes
+from .events import (
+    Class,
+    Log,
+    Pace,
+)
+from .plan import Planner
+from .policies import FREE, Speed
+from .predictor import Predictor
+from .state import Gpu, Group, Timers, Wait, place
+
+#: A policy that wants to be asked again at once is asked after so many seconds.
+SOONEST = 0.001
+
+
+class Pacer(Planner):
+    """Keeps what policies say up to date, and is what they look at."""
+
+    _sorted_by: tuple[int, int]
+    _classes: Classes
+    _predictor: Predictor
+    _focus: dict[str, str]
+    _touched: dict[str, Group]
+    _unclassed: dict[str, Group]
+    _timers: Timers
+    _nowhere: list[Wait]
+
+    # --- What policies look at ---------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """The time of the event that is handled, seconds."""
+        return self._now
+
+    def class_of(self, group: Group) -> Class:
+        """Return what a group counts as."""
+        return group.classed
+
+    def expected(self, group: Group) -> float:
+        """Return for how many seconds of GPU time its burst is expected to go on."""
+        return self._predictor.expected(group.id, self._burst_so_far(group))
+
+    def _burst_so_far(self, group: Group) -> float:
+        running = self._now - group.ran_since if group.busy else 0.0
+        return group.burst_before + group.ran_before - group.counted_burst + running
+
+    def focused(self, group: Group) -> bool:
+        """Whether it is in front of its user."""
+        return self._focus.get(group.user) == group.id
+
+    def limited_by(self, group: Group, now: float) -> str | None:
+        """Return whose limit a group has had."""
+        found = (self.times.limited_by(group, uuid, now) for uuid in group.shares)
+        return next((whose for whose in found if whose is not None), None)
+
+    # --- Marking -----------------------------------------------------------------------------------
+
+    def _touch(self, group: Group) -> None:
+        self._touched[group.id] = self._unclassed[group.id] = group
+        self._concern(group)
+
+    def _concern(self, group: Group) -> None:
+        """Something happened to a group that may change what can be done on its GPUs."""
+        for uuid, share in group.shares.items():
+            self._dirty[uuid] = share.gpu
+
+    def _log(self, kind: str, group: Group, **fields: Any) -> None:
+        self._out.append(Log(kind, group.id, fields))
+
+    # --- Classes -----------------------------------------------------------------------------------
+
+    def _count_time(self, group: Group) -> None:
+        """Count what a burst had of the GPU so far, unless its clients say."""
+        if not group.busy:
+            return
+        since = max(group.ran_since, group.counted_until)
+        group.counted_until = self._now
+        if group.metered or self._now <= since:
+            return
+        for uuid in group.shares:
+            self.times.add(group, uuid, self._now - since, self._now)
+        self._classes.ran(group, self._now - since, self._now)
+
+    def _end_burst(self, group: Group) -> None:
+        """The burst is over: from its length, the next one's is guessed."""
+        length = self._burst_so_far(group)
+        if length > 0:
+            self._predictor.burst(group.id, length)
+        group.burst_before, group.counted_burst = 0.0, group.ran_before
+
+    def _classify(self) -> None:
+        """See what has become of those that something happened to."""
+        touched, self._unclassed = self._unclassed, {}
+        for group in touched.values():
+            for uuid, share in group.shares.items():
+                self._repace[uuid] = share.gpu
+            found = self._classes.of(group)
+            if found != group.classed:
+                group.classed = found
+                if group.lease is not None:
+                    for share in group.shares.values():
+                        share.gpu.background += 1 if found == "background" else -1
+                self._rank_anew(group)
+            self._time_class(group)
+
+    def _time_class(self, group: Group) -> None:
+        """Look again when a burst that goes on would change what its group counts as."""
+        at = None
+        if group.busy and not group.metered:
+            at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
+        self._timers.set(f"class {group.id}", at)
+
+    # --- The queue's order -------------------------------------------------------------------------
+
+    def _rank(self, wait: Wait) -> None:
+        parts, rank = self.policy.rank(wait)
+        retry = -1.0 if wait.front else 0.0
+        wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
+        first = wait.group.makes_way_for
+        # Else it would take back at once what was taken from it.
+        if wait.grow is None and first is not None and first.rank > wait.rank and first.queued:
+            wait.parts, wait.rank = first.parts, first.rank
+
+    def _waits_of(self, group: Group) -> list[Wait]:
+        """Return its places in the queue, in order."""
+        found = {w: None for s in group.shares.values() for w in s.gpu.queue if w.group is group}
+        if group.wait is not None and not group.shares:
+            found[group.wait] = None
+        return sorted(found, key=place)
+
+    def _rank_anew(self, group: Group) -> None:
+        """Its place in the queue may be another."""
+        for wait in self._waits_of(group):
+            self._remove(wait)
+            self._rank(wait)
+            self._insert(wait)
+
+    def _insert(self, wait: Wait) -> None:
+        insort(self.queue, wait, key=place)
+        if wait.grow is None and not wait.group.shares:
+            self._nowhere.append(wait)
+        for gpu in self._gpus_of(wait):
+            insort(gpu.queue, wait, key=place)
+            self._mark(wait, gpu)
+
+    def _mark(self, wait: Wait, gpu: Gpu) -> None:
+        self._dirty[gpu.uuid] = self._crowded[gpu.uuid] = gpu
+        if wait.grow is not None:
+            self._stock_of[gpu.uuid] = gpu
+
+    def _remove(self, wait: Wait) -> None:
+        del self.queue[bisect_left(self.queue, place(wait), key=place)]
+        if wait in self._nowhere:
+            self._nowhere.remove(wait)
+        for gpu in self._gpus_of(wait):
+            del gpu.queue[bisect_left(gpu.queue, place(wait), key=place)]
+            self._mark(wait, gpu)
+
+    def _sort(self) -> None:
+        for wait in sorted(self.queue, key=lambda w: w.group.makes_way_for is not None):
+            self._rank(wait)
+        self.queue.sort(key=place)
+        for gpu in self.gpus.values():
+            gpu.queue.sort(key=place)
+        self._dirty.update(self.gpus)
+        self._sorted_by = self.policy.version
+
+    # --- Paces -------------------------------------------------------------------------------------
+
+    def _pace(self) -> None:
+        """Say to the holders, where it changed, how fast they may submit."""
+        changed: dict[str, Group] = {}
+        for gpu in self._repace.values():
+            before, gpu.paces = gpu.paces, self.policy.paces(gpu)
+            again = self.policy.pace_again(gpu)
+            if again is not None and again <= self._now:
+                again = self._now + SOONEST
+            self._timers.set(f"pace {gpu.uuid}", again)
+            if not before and not gpu.paces:
+                continue
+            for group in gpu.holders.values():
+                speed = gpu.paces.get(group.id, FREE)
+                fresh = any(c.pace is FREE for c in group.granted.values())
+                if speed != before.get(group.id, FREE) or (fresh and speed != FREE):
+                    changed[group.id] = group
+        self._repace.clear()
+        for group in changed.values():
+            metered = False
+            for client in group.granted.values():
+                speed = _strictest(
+                    [g.share.gpu.paces.get(group.id, FREE) for g in client.holdings.values()]
+                )
+                metered = metered or speed.meter
+                if speed != client.pace:
+                    client.pace = speed
+                    self._out.append(
+                        Pace(client.number, speed.inflight, speed.stall, speed.share, speed.meter)
+                    )
+            if metered != group.metered:
+                self._count_time(group)
+                group.metered = metered
+                self._time_class(group)
+
+
+def _strictest(speeds: list[Speed]) -> Speed:
+    """Return what keeps within each of them."""
+    bounds = [s for s in speeds if s != FREE]
+    if len(bounds) < 2:
+        return bounds[0] if bounds else FREE
+    bounded = [s for s in bounds if s.inflight is not None]
+    return Speed(
+        min((cast("float", s.inflight) for s in bounded), default=None),
+        max((s.stall for s in bounded), default=FREE.stall),
+        min(s.share for s in bounds),
+        any(s.meter for s in bounds),
+    )
