@@ -10,6 +10,7 @@ the number of decisions that the core took for it and their checksum. What the c
 from __future__ import annotations
 
 import json
+import logging
 import typing
 import zlib
 from collections import Counter
@@ -26,6 +27,8 @@ from .core import Core
 
 if TYPE_CHECKING:
     from .writer import Writer
+
+log = logging.getLogger(__name__)
 
 VERSION = 1
 #: Events that are kept at least, once there were so many; and for how many more a good moment is waited for at most.
@@ -151,6 +154,10 @@ class RecordedCore(Core):
                 kept.state = checkpoint.encode(self, Core, ("kept", "sink"))
             except CheckpointError as error:
                 kept.lost = str(error)
+            except Exception as error:
+                # Whatever a policy of others may have, those who share the GPU are not to notice.
+                log.exception("the state cannot be written down")
+                kept.lost = f"its state cannot be written ({error})"
         if kept.lost:
             kept.older = None
             kept.lost += ", so the events that it keeps have no beginning; start it with --record"

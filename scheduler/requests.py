@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Longest parameters of a notice: the history keeps them.
 MAX_NOTICE = 4096
+#: So many recordings are remembered.
+MOST_RECORDINGS = 16
 #: Seconds on CLOCK_MONOTONIC that no machine reaches.
 LATEST = 1e12
 
@@ -230,8 +232,8 @@ class Requests:
             writer = Writer(core, path, seconds=seconds, on_end=tell)
         except RecordingError as error:
             raise RequestError(str(error)) from None
-        self._writers = [w for w in self._writers if w.ended is None]
-        self._writers.append(writer)
+        # Of those that have ended, somebody may still want to know how.
+        self._writers = [*self._writers[-MOST_RECORDINGS:], writer]
         return {"recording": writer.status()}
 
     def _op_recordings(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:

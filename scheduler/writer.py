@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections import deque
@@ -14,6 +15,8 @@ from typing import Any, Literal
 
 from . import recording
 from .recording import Entry, RecordedCore, RecordingError
+
+log = logging.getLogger(__name__)
 
 #: A recording of so many bytes ends.
 LONGEST = 1 << 30
@@ -123,6 +126,10 @@ class Writer:
             ended = await self._write()
         except OSError as error:
             ended, self.error = "failed", error.strerror or str(error)
+        except Exception as error:
+            # Whatever it is, those who share the GPU are not to notice.
+            log.exception("recording to %s", self.path)
+            ended, self.error = "failed", str(error)
         finally:
             self._detach()
             os.close(self._descriptor)

@@ -432,6 +432,25 @@ async def test_a_recording_that_cannot_go_on_says_so(
     assert "space" in one.status()["error"]
 
 
+async def test_a_fault_of_the_recording_stays_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fault(*_: Any) -> Any:
+        raise ZeroDivisionError("of ours")
+
+    core = RecordedCore(kept=20)
+    monkeypatch.setattr(recording, "write", fault)
+    one = Writer(core, tmp_path / "file")
+    core.handle(ev.Tick(), 1.0)
+    await asyncio.wait_for(one.close(), PATIENCE)
+    assert (one.ended, one.error) == ("failed", "of ours")
+    monkeypatch.setattr(checkpoint, "encode", fault)
+    for number in range(40):
+        core.handle(ev.Tick(), 2.0 + number)
+    with pytest.raises(RecordingError, match=r"cannot be written \(of ours\)"):
+        core.header()
+
+
 async def test_a_recording_that_falls_behind_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
