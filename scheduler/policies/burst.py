@@ -39,8 +39,8 @@ class Burst(FirstComeFirstServed):
     pause_stall, share_stall = 0.050, 2.5
     #: Fraction of the window by which shares may be off before others pause for them.
     slack = 0.01
-    #: How often the shares of those that run side by side are looked at.
-    look = 0.100
+    #: How often shares are looked at if nothing happens: what is metered brings events by itself.
+    look = 1.0
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
@@ -167,23 +167,17 @@ class Burst(FirstComeFirstServed):
                 speeds[group.id] = policies.Speed(0.0, self.pause_stall, meter=True)
             elif any(self._is_about(g) for g in over):
                 speeds[group.id] = policies.Speed(self.bound, self.bound_stall, meter=True)
+        ends = [e for g in interactive if (e := self._about_until(g)) is not None]
         if shared:
-            self._hold_shares(gpu, list(holders.values()), speeds)
-        self._look_again(gpu, interactive, by_time)
+            ends += self._hold_shares(gpu, list(holders.values()), speeds)
+        again = min((end for end in ends if end > self.view.now), default=None)
+        if again is not None:
+            self._again[gpu.uuid] = again
         return {group_id: speed for group_id, speed in speeds.items() if speed != policies.FREE}
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When somebody is about no longer, or the shares are to be looked at again."""
         return self._again.get(gpu.uuid)
-
-    def _look_again(self, gpu: Gpu, interactive: list[Group], by_time: bool) -> None:
-        now = self.view.now
-        ends = [e for g in interactive if (e := self._about_until(g)) is not None and e > now]
-        # GPU time goes on without events.
-        if by_time and any(g.busy for g in gpu.holders.values()):
-            ends.append(now + self.look)
-        if ends:
-            self._again[gpu.uuid] = min(ends)
 
     def _is_about(self, group: Group) -> bool:
         until = self._about_until(group)
@@ -195,18 +189,23 @@ class Burst(FirstComeFirstServed):
             return None
         return (group.idle_since if group.ended_at is None else group.ended_at) + self.about
 
-    def _hold_shares(self, gpu: Gpu, holders: list[Group], speeds: dict[str, Speed]) -> None:
-        """Hold everybody to the limits, and pause who is in the way of others' shares."""
+    def _hold_shares(self, gpu: Gpu, holders: list[Group], speeds: dict[str, Speed]) -> list[float]:
+        """Hold everybody to the limits, and pause who is in the way of others' shares; return when to look again."""
         times, now = self.view.times, self.view.now
         paused = self._paused_for_shares(gpu, holders)
+        ends = [now + self.look] if any(g.busy for g in holders) else []
         for group in holders:
             speed = speeds.get(group.id, policies.FREE)
             limit = self._limit(group, gpu, holders)
             if limit < 1.0:
                 speed = replace(speed, share=limit, meter=True)
-            if group.id in paused or times.throttled_until(group, gpu.uuid, now) is not None:
+            until = times.throttled_until(group, gpu.uuid, now)
+            if until is not None:
+                ends.append(until)
+            if until is not None or group.id in paused:
                 speed = replace(speed, inflight=0.0, stall=self.share_stall)
             speeds[group.id] = speed
+        return ends
 
     def _limit(self, group: Group, gpu: Gpu, holders: list[Group]) -> float:
         """Return the share of the time that a group may have: those that are limited together divide it."""
