@@ -109,7 +109,8 @@ static struct {
     uint32_t contended, beside;
     struct gpushare_meter meters[GPUSHARE_MAX_GPUS]; /* as last said */
     uint64_t meter_at;
-    uint64_t stuck; /* the lease of which the last STUCK was */
+    uint64_t given_back; /* submissions, when the helper looked last */
+    uint64_t stuck;      /* the lease of which the last STUCK was */
     uint64_t quiet_gap, shortest_quiet_gap;
     uint64_t quiet_passes, quiet_since;
     bool quiet_draining, ended_by_quiet;
@@ -321,7 +322,6 @@ CUresult gs_client_pace(struct gs_submission *submission)
     pthread_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
     client.paced++;
-    wake_helper();
     while (gate_state() == GS_GATE_PACED && !gs_pace_admit(submission, since, &patience)) {
         if (client.cancels != cancels) {
             client.wait_was_cancelled = true;
@@ -329,6 +329,7 @@ CUresult gs_client_pace(struct gs_submission *submission)
             break;
         }
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        wake_helper(); /* it looks at what is in flight */
         pthread_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
@@ -1213,14 +1214,14 @@ static struct duties look_around(uint64_t now)
         duties.watch_quiet = true;
         shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
     }
-    unsigned in_flight = gs_meter_in_flight();
-    if (in_flight != 0 && client.paced != 0) {
+    uint64_t given_back;
+    if (client.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != client.given_back)) {
         duties.look = true;
         shorten(&duties.patience, look_interval);
     }
-    if (in_flight != 0 || (is_open() && gs_pace_metered())) {
+    if (gs_meter_in_flight() != 0 || (is_open() && gs_pace_metered())) {
         duties.report = now >= client.meter_at;
-        shorten(&duties.patience, duties.report ? meter_interval : until(client.meter_at, now));
+        shorten(&duties.patience, until(client.meter_at, now));
     }
     if (client.end_check_at != 0) {
         duties.check_end = now >= client.end_check_at;
@@ -1242,10 +1243,14 @@ static struct duties look_around(uint64_t now)
     return duties;
 }
 
-static void wake_paced(void)
+/* Who waits for work in flight is told when some of it is done, or was none. */
+static void look(void)
 {
+    gs_meter_look_from_helper();
     pthread_mutex_lock(&client.lock);
-    if (client.paced != 0)
+    uint64_t before = client.given_back;
+    gs_pace_in_flight(&client.given_back);
+    if (client.paced != 0 && client.given_back != before)
         wake_waiters();
     pthread_mutex_unlock(&client.lock);
 }
@@ -1283,8 +1288,8 @@ static void *help(void *unused)
         struct duties duties = look_around(now);
         if (duties.release != RELEASE_NONE)
             step_release(duties.release);
-        if ((duties.look || duties.report) && gs_meter_look_from_helper())
-            wake_paced();
+        if (duties.look || duties.report)
+            look();
         if (duties.report)
             report();
         if (duties.watch_quiet)

@@ -187,17 +187,26 @@ static void drop(struct gs_metered_stream *stream)
     free(done);
 }
 
+/* Makes an event that is done, and is to be given back, the anchor, if that one is far away. */
+static void move_anchor(struct clock *clock, CUevent *event, int64_t at_ns)
+{
+    if (clock->anchor != NULL && at_ns - clock->anchor_ns <= farthest_anchor)
+        return;
+    CUevent before = clock->anchor;
+    clock->anchor = *event;
+    clock->anchor_ns = at_ns;
+    *event = before;
+}
+
 static void settle(struct gs_metered_stream *stream)
 {
     struct clock *clock = stream->clock;
     struct gs_submission *done = &stream->first->submission;
     int64_t begin = stream->ended_ns, end;
-    if (clock->anchor == NULL && done->begin != NULL) {
-        clock->anchor = done->begin;
-        begin = clock->anchor_ns;
-        done->begin = NULL;
-    } else if (done->begin != NULL && !time_of(clock, done->begin, &begin)) {
-        return;
+    if (done->begin != NULL) {
+        if (!time_of(clock, done->begin, &begin))
+            return;
+        move_anchor(clock, &done->begin, begin);
     }
     if (!time_of(clock, done->end, &end))
         return;
@@ -208,12 +217,7 @@ static void settle(struct gs_metered_stream *stream)
     meter.gpus[clock->gpu].busy_ns += (uint64_t)fresh;
     gs_pace_charge((uint64_t)fresh);
     gs_pace_learn(done->work, (uint64_t)(end - begin));
-    if (end - clock->anchor_ns > farthest_anchor) {
-        CUevent before = clock->anchor;
-        clock->anchor = done->end;
-        clock->anchor_ns = end;
-        done->end = before;
-    }
+    move_anchor(clock, &done->end, end);
 }
 
 /* True if something of the stream is done. */
@@ -265,14 +269,13 @@ bool gs_meter_look(void)
 }
 
 /* The helper's thread may ask also while others capture. */
-bool gs_meter_look_from_helper(void)
+void gs_meter_look_from_helper(void)
 {
     if (gs_meter_in_flight() == 0)
-        return false;
+        return;
     pthread_mutex_lock(&meter.lock);
-    bool changed = look_at_all();
+    look_at_all();
     pthread_mutex_unlock(&meter.lock);
-    return changed;
 }
 
 unsigned gs_meter_in_flight(void)

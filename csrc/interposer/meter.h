@@ -47,7 +47,7 @@ void gs_meter_order(CUstream stream, enum gs_stream_kind kind);
 
 /* Looks which submissions are done. True if some are. From an application's thread it does nothing during captures. */
 bool gs_meter_look(void);
-bool gs_meter_look_from_helper(void);
+void gs_meter_look_from_helper(void);
 
 /* Submissions that were measured and are not known to be done. */
 unsigned gs_meter_in_flight(void);

@@ -21,8 +21,9 @@ static struct {
     struct gpushare_pace told;
     unsigned in_flight, unknown; /* submissions; those of them without an estimate */
     uint64_t in_flight_ns;       /* the others' estimates */
-    uint64_t admitted_at;        /* when the last one went in */
-    int64_t credit_ns;           /* of the share; less than 0: a debt */
+    uint64_t given_back;
+    uint64_t admitted_at; /* when the last one went in */
+    int64_t credit_ns;    /* of the share; less than 0: a debt */
     uint64_t credit_at;
     struct {
         uintptr_t work;
@@ -167,10 +168,20 @@ void gs_pace_give_back(struct gs_submission *submission)
 {
     pthread_mutex_lock(&pace.lock);
     pace.in_flight--;
+    pace.given_back++;
     pace.unknown -= !submission->estimated;
     pace.in_flight_ns -= submission->estimate_ns;
     pthread_mutex_unlock(&pace.lock);
     submission->admitted = false;
+}
+
+unsigned gs_pace_in_flight(uint64_t *given_back)
+{
+    pthread_mutex_lock(&pace.lock);
+    unsigned in_flight = pace.in_flight;
+    *given_back = pace.given_back;
+    pthread_mutex_unlock(&pace.lock);
+    return in_flight;
 }
 
 void gs_pace_after_fork(void)

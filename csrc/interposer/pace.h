@@ -26,6 +26,9 @@ bool gs_pace_metered(void);
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience);
 void gs_pace_give_back(struct gs_submission *submission);
 
+/* How many submissions are in flight, and how many have been given back ever. */
+unsigned gs_pace_in_flight(uint64_t *given_back);
+
 /* So many bytes of a copy should be one submission. */
 size_t gs_pace_piece(size_t bytes);
 
