@@ -21,6 +21,7 @@ from .events import (
 )
 from .leases import OVER
 from .people import People
+from .plan import is_managed
 from .state import Client, Group
 
 #: Seconds of GPU time that no client reaches.
@@ -56,6 +57,7 @@ class Clients(People):
             group.classed = self._classes.of(group)
             self.times.of(group)
             self._log("join", group, pid=event.pid)
+        self._pages = self._pages or event.backend == "managed"
         client = Client(
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
         )
@@ -142,6 +144,7 @@ class Clients(People):
             self.times.forget(group)
             self._classes.forget(group.id)
             self._predictor.forget(group.id)
+            self.thrash.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
             self._log("leave", group)
             return
@@ -202,12 +205,26 @@ class Clients(People):
             raise ProtocolViolation(client.number, "states GPU time that cannot be")
         group = client.group
         at = min(event.at, self._now)
-        seconds, _ = self.times.meter(
+        seconds, submissions = self.times.meter(
             group, event.gpu, client.number, event.busy, at, event.submissions
         )
         if seconds > 0:
             self._classes.ran(group, seconds, self._now)
+            if self.anti_thrash == "auto" and is_managed(group):
+                self._watch_thrashing(group, seconds, submissions, at)
         self._touch(group)
+
+    def _watch_thrashing(self, group: Group, seconds: float, submissions: int, at: float) -> None:
+        """Have those that run side by side without being resident rotate, if it slows one of them too much."""
+        beside = {g.id: g for s in group.shares.values() for g in s.gpu.holders.values()}
+        floating = [g for g in beside.values() if g.floating]
+        if not self.thrash.feed(group.id, bool(floating), seconds, submissions, at):
+            return
+        # One goes on: who has its memory in, or has been there for longest.
+        first = min(beside.values(), key=lambda g: (g.floating, g.turn))
+        for other in floating:
+            if other is not first:
+                self._revoke(other)
 
     def _on_stuck(self, event: Stuck) -> None:
         client = self._client(event.client)

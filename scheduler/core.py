@@ -130,6 +130,7 @@ from .policies.guard import Guard
 from .predictor import Predictor
 from .state import Group, Holding, Timers, Wait, Wishes
 from .stock import Keeper
+from .thrash import Detector
 
 
 class Core(Clients):
@@ -214,6 +215,9 @@ class Core(Clients):
         self._sorted_by: tuple[int, int] = self.policy.version
         self._classes = Classes(interactive_burst, interactive_pause)
         self._predictor = Predictor()
+        self.thrash = Detector()
+        #: Some client's memory is such that the GPU may page it.
+        self._pages = False
         #: The group in front of each user.
         self._focus: dict[str, str] = {}
         self._keeper = Keeper(self)

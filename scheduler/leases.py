@@ -107,7 +107,10 @@ class Leases(Pacer):
     # --- Leases ------------------------------------------------------------------------------------
 
     def _begin_lease(self, group: Group, lease: int) -> None:
-        group.floating = self._floats(group)
+        # Where its memory has room, nothing has to be tried.
+        group.floating = self._floats(group) and (
+            self.anti_thrash == "off" or any(s.need > s.gpu.free for s in group.shares.values())
+        )
         for share in group.shares.values():
             if share.oversubscribes and not group.floating:
                 share.ceiling = max(share.goal, share.resident)

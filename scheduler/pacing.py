@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from dataclasses import replace
 from typing import Any, cast
 
 from .classes import Classes
@@ -12,7 +13,7 @@ from .events import (
     Log,
     Pace,
 )
-from .plan import Planner
+from .plan import Planner, is_managed
 from .policies import FREE, Speed
 from .predictor import Predictor
 from .state import Gpu, Group, Timers, Wait, place
@@ -32,6 +33,7 @@ class Pacer(Planner):
     _unclassed: dict[str, Group]
     _timers: Timers
     _nowhere: list[Wait]
+    _pages: bool
 
     # --- What policies look at ---------------------------------------------------------------------
 
@@ -179,7 +181,7 @@ class Pacer(Planner):
         """Say to the holders, where it changed, how fast they may submit."""
         changed: dict[str, Group] = {}
         for gpu in self._repace.values():
-            before, gpu.paces = gpu.paces, self.policy.paces(gpu)
+            before, gpu.paces = gpu.paces, self._with_meters(gpu, self.policy.paces(gpu))
             again = self.policy.pace_again(gpu)
             if again is not None and again <= self._now:
                 again = self._now + SOONEST
@@ -195,7 +197,7 @@ class Pacer(Planner):
         for group in changed.values():
             metered = False
             for client in group.granted.values():
-                speed = _strictest(
+                speed = strictest(
                     [g.share.gpu.paces.get(group.id, FREE) for g in client.holdings.values()]
                 )
                 metered = metered or speed.meter
@@ -209,8 +211,17 @@ class Pacer(Planner):
                 group.metered = metered
                 self._time_class(group)
 
+    def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> dict[str, Speed]:
+        """Have those metered whose memory may be paged, until it is known what they lose by it."""
+        if self._pages and self.anti_thrash == "auto":
+            floating = any(g.floating for g in gpu.holders.values())
+            for group in gpu.holders.values():
+                if is_managed(group) and (floating or not self.thrash.measured(group.id)):
+                    paces[group.id] = replace(paces.get(group.id, FREE), meter=True)
+        return paces
 
-def _strictest(speeds: list[Speed]) -> Speed:
+
+def strictest(speeds: list[Speed]) -> Speed:
     """Return what keeps within each of them."""
     bounds = [s for s in speeds if s != FREE]
     if len(bounds) < 2:

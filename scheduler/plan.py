@@ -10,6 +10,7 @@ from .accounts import Accounts, growth
 from .events import AntiThrash, Class, Quantum
 from .policies.guard import Guard
 from .state import Gpu, Group, Share, Wait, place
+from .thrash import Detector
 
 #: Kinds of victims, in the order in which they lose memory.
 _IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
@@ -40,6 +41,7 @@ class Planner(Accounts):
     """Finds out what stands between one that waits and its grant."""
 
     policy: Guard
+    thrash: Detector
     quantum: Quantum
     anti_thrash: AntiThrash
     debounce: float
@@ -150,8 +152,32 @@ class Planner(Accounts):
 
     def _floats(self, group: Group) -> bool:
         """Whether a group may run without its whole footprint resident: the GPU faults it in."""
-        return self.anti_thrash == "off" and all(
-            c.backend == "managed" for c in group.clients.values()
+        if self.anti_thrash == "on" or not is_managed(group):
+            return False
+        return self.anti_thrash == "off" or self._may_try(group)
+
+    def _may_try(self, group: Group) -> bool:
+        """Whether it is worth a try to have a group beside those that hold a lease, without its memory in.
+
+        Of all of them it has to be known what they lose by it, and nobody's memory may be other than managed.
+        """
+        fellows = {group.id: group}
+        for share in group.shares.values():
+            fellows.update(share.gpu.holders)
+        return (
+            len(fellows) > 1
+            and not self.policy.serialises
+            and all(is_managed(g) and self.thrash.measured(g.id) for g in fellows.values())
+            and self.thrash.verdict(fellows, self._now) == "try"
+        )
+
+    def thrashes(self, group: Group, other: Group) -> bool:
+        """Whether two rotate because paging slowed one of them too much."""
+        return (
+            self.anti_thrash == "auto"
+            and is_managed(group)
+            and is_managed(other)
+            and self.thrash.retry_at((group.id, other.id), self._now) is not None
         )
 
     def _others_leased(self, group: Group) -> list[Group]:
@@ -374,3 +400,8 @@ class Planner(Accounts):
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )
+
+
+def is_managed(group: Group) -> bool:
+    """Whether the GPU faults in what a group lacks."""
+    return all(c.backend == "managed" for c in group.clients.values())

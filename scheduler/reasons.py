@@ -120,6 +120,8 @@ def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
         )
     if plan.lacks:
         gpu, lack = max(plan.lacks, key=lambda item: item[1])
+        if holder is not None and holder.lease is not None and core.thrashes(wait.group, holder):
+            return _reason("thrashing", **_holder(holder), yields_in=max(0.0, when - now))
         if holder is not None and holder.lease is not None:
             need = core.need(wait, gpu)
             yields_in = max(0.0, when - now)

@@ -84,7 +84,7 @@ class Detector:
             return False
         beside, alone = throughput.floating, throughput.resident
         beside.feed(submissions, busy, self.memory)
-        if beside.busy < self.evidence or alone.busy < self.evidence:
+        if beside.busy < self.evidence or not self.measured(group_id):
             return False
         if beside.value >= self.threshold * alone.value:
             return False
@@ -102,6 +102,11 @@ class Detector:
         times = [self._until[g][0] for g in group_ids if g in self._until]
         latest = max(times, default=now)
         return latest if latest > now else None
+
+    def measured(self, group_id: str) -> bool:
+        """Whether its throughput with its memory in is known."""
+        throughput = self._groups.get(group_id)
+        return throughput is not None and throughput.resident.busy >= self.evidence
 
     def slowdown(self, group_id: str) -> float | None:
         """Return how many times longer its work takes beside others; None: not measured."""

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.thrash import Detector
+from tests.scheduler.test_core import GPU, Process, of
+from tests.scheduler.test_policies import Lab
 
 
 def feed(detector: Detector, group: str, floating: bool, rate: float, at: float) -> bool:
@@ -79,3 +84,81 @@ def test_forgets_a_group(detector: Detector) -> None:
     detector.forget("a")
     assert detector.verdict(("a",), 110.0) == "try"
     assert detector.slowdown("a") is None
+
+
+# --- Under the core -------------------------------------------------------------------------------
+
+
+def has(lab: Lab, process: Process, rate: float, seconds: float) -> None:
+    """A process has the GPU for so long, at so many submissions a second."""
+    number = process.number
+    for _ in range(round(seconds * 10)):
+        lab.sleep(0.1)
+        lab.busy[number] = lab.busy.get(number, 0.0) + 0.1
+        lab.submissions[number] = lab.submissions.get(number, 0) + round(rate / 10)
+        lab.do(ev.Meter(number, GPU, lab.busy[number], lab.submissions[number], lab.now))
+
+
+def rotate(lab: Lab, holder: Process, other: Process) -> None:
+    """The other asks, has to wait for the holder's memory, and gets its turn."""
+    decisions = other.request()
+    assert of(ev.Grant, decisions) == []
+    assert of(ev.Revoke, decisions + lab.sleep(5))
+    for order in of(ev.Evict, holder.release() + lab.sleep(0.1)):
+        holder.evict(order)
+    other.restore()
+    assert other.state == "running"
+
+
+def managed(backend: Any = "managed", **settings: Any) -> tuple[Lab, Process, Process]:
+    """Two that do not fit, whose throughput with their memory in is known."""
+    lab = Lab(quantum=2.0, **settings)
+    a, b = lab.process("a", 75, backend=backend), lab.process("b", 60, backend=backend)
+    a.request()
+    a.restore()
+    has(lab, a, 1000, 1)
+    rotate(lab, a, b)
+    has(lab, b, 1000, 1)
+    return lab, a, b
+
+
+def test_managed_memory_is_tried_side_by_side_once_it_is_known_what_would_be_lost() -> None:
+    lab, a, b = managed()
+    assert of(ev.Grant, a.request())
+    assert lab.core.groups["a"].floating
+    has(lab, a, 900, 5)
+    has(lab, b, 900, 5)
+    assert {a.state, b.state} <= {"running", "moving"}
+
+
+def test_those_that_thrash_rotate_and_say_why_and_try_again() -> None:
+    lab, a, b = managed()
+    a.request()
+    has(lab, a, 100, 1)
+    assert a.state == "yielding"
+    a.release()
+    assert of(ev.Grant, a.request()) == []
+    assert a.reason["code"] == "thrashing"
+    assert a.reason["params"]["holder_name"] == "b.ipynb"
+    lab.do(ev.Cancel("a"))
+    lab.sleep(61)
+    assert of(ev.Grant, a.request())
+    assert b.state == "running"
+
+
+@pytest.mark.parametrize(
+    ("backend", "settings"),
+    [("swap", {}), ("managed", {"anti_thrash": "on"}), ("managed", {"policy": "fcfs"})],
+)
+def test_others_rotate_as_ever(backend: str, settings: dict[str, Any]) -> None:
+    lab, a, b = managed(backend, **settings)
+    rotate(lab, b, a)
+    assert not lab.core.groups["a"].floating
+
+
+def test_managed_memory_is_metered_until_it_is_known() -> None:
+    lab = Lab()
+    a = lab.runs("a", 10, backend="managed")
+    assert lab.pace(a).meter
+    has(lab, a, 1000, 2)
+    assert lab.paced[a.number] == ev.Pace(a.number)
