@@ -78,7 +78,7 @@ class Decider(Grower):
                 for grow in parked:
                     self._grow(grow)
                     self._keeper.concern(self.clients[grow.client])
-        if len(gpus) > 1 or any(gpu.queue or gpu.filling for gpu in gpus.values()):
+        if self._filling or any(gpu.queue for gpu in gpus.values()):
             self._extend(gpus)
         ordered = (
             [gpu for uuid, gpu in self.gpus.items() if uuid in gpus]
@@ -108,9 +108,8 @@ class Decider(Grower):
         more = list(gpus.values())
         while more:
             gpu = more.pop()
-            linked = {w.group for w in gpu.queue if len(w.group.shares) > 1}
-            if gpu.filling is not None:
-                linked.add(gpu.filling.group)
+            linked = [w.group for w in gpu.queue if len(w.group.shares) > 1]
+            linked += [g for g in self._filling.values() if gpu.uuid in g.shares]
             for group in linked:
                 for uuid, share in group.shares.items():
                     if uuid not in gpus:

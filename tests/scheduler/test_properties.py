@@ -10,7 +10,7 @@ copy has ended, and under a grant that fills nothing arrives beyond the room tha
 memory waits for some, and in the end answers that only a part has left. Some processes may hold more than a GPU has:
 of theirs, what has no room is used from where it is.
 
-People change their wishes at any time, also for groups that are not there.
+People change their wishes at any time, also for groups that are not there; shares, the focus and the policy change too.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ from hypothesis.stateful import (
 )
 
 from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import policies
 from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.state import Group, Holding
+from jupyter_gpushare.scheduler.state import Group, Holding, place
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
 RESERVE = 20 * MIB
 GPUS = ("GPU-0", "GPU-1")
 GROUPS = ("a", "b", "c", "d")
+USERS = {"a": "ada", "b": "ada", "c": "ben", "d": "cy"}
 SPEED = 1e9
 PIECE = 64 * MIB
 #: Seconds: shorter than people would have them, so that they matter as often as all else does.
@@ -103,6 +105,9 @@ class Process:
     outbox: deque[ev.Event] = field(default_factory=deque)
     leaving: deque[Leaving] = field(default_factory=deque)
     arriving: Arriving | None = None
+    pace: ev.Pace | None = None
+    #: Seconds of each GPU that it had.
+    had: Counter[str] = field(default_factory=Counter)
     #: It may hold more than a GPU has; and what it may have on each, as last told for good.
     over: bool = False
     limits: dict[str, int] = field(default_factory=dict)
@@ -148,6 +153,7 @@ class World(RuleBasedStateMachine):
     @initialize(
         quantum=st.sampled_from(["auto", 0.5, 5.0]),
         anti_thrash=st.sampled_from(["auto", "auto", "on", "off"]),
+        policy=st.sampled_from(["burst", "burst", *sorted(policies.OURS)]),
         steady=st.booleans(),
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
@@ -161,6 +167,7 @@ class World(RuleBasedStateMachine):
         self,
         quantum: Any,
         anti_thrash: Any,
+        policy: str,
         steady: bool,
         foreign: int,
         host: int,
@@ -168,7 +175,7 @@ class World(RuleBasedStateMachine):
         wishes: list[dict[str, Any]],
     ) -> None:
         self.host = host * MIB
-        self.settings = {"quantum": quantum, "anti_thrash": anti_thrash}
+        self.settings = {"quantum": quantum, "anti_thrash": anti_thrash, "policy": policy}
         self.steady = steady
         self.floated = anti_thrash == "off"
         self.foreign = dict.fromkeys(GPUS, foreign * MIB)
@@ -253,7 +260,7 @@ class World(RuleBasedStateMachine):
                     assert not (first.unallotted and share.evicting), (
                         "granted what leaves for another"
                     )
-            if self.core.anti_thrash == "on":
+            if self.core.one_at_a_time:
                 for other in self.core.groups.values():
                     shared = other.shares.keys() & group.shares.keys()
                     assert other is group or other.lease is None or not shared, "two at a time"
@@ -364,6 +371,34 @@ class World(RuleBasedStateMachine):
         self.core.status(self.now)
 
     @invariant()
+    def indices_are_right(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        core = self.core
+        assert core.queue == sorted(core.queue, key=place)
+        for uuid, gpu in core.gpus.items():
+            assert gpu.queue == [w for w in core.queue if uuid in core.uuids(w)]
+            holders = {g.id for g in core.leased.values() if uuid in g.shares}
+            assert gpu.holders.keys() == holders
+            assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
+            holdings = [h for s in gpu.shares.values() for h in s.holdings.values()]
+            assert gpu.leaving == sum(h.evicting for h in holdings)
+            assert gpu.unsettled == sum(h.unsettled for h in holdings)
+
+    @invariant()
+    def nobody_is_paused_for_nobody(self) -> None:
+        """One that holds the only lease on its GPUs submits as it likes, unless it has had its limit."""
+        if not hasattr(self, "core"):
+            return
+        for client in self.core.clients.values():
+            if client.lease is None:
+                assert client.pace == policies.FREE
+            elif not self.core.times.active and all(
+                len(h.share.gpu.holders) == 1 for h in client.holdings.values()
+            ):
+                assert client.pace.inflight is None
+
+    @invariant()
     def nobody_runs_who_is_frozen(self) -> None:
         if hasattr(self, "core"):
             for group in self.core.groups.values():
@@ -414,7 +449,14 @@ class World(RuleBasedStateMachine):
         usages = tuple(m.usage(g) for g, m in process.memory.items())
         self.feed(
             ev.Attach(
-                self.last, 100 + self.last, group, group, "swap", usages=usages, oversubscribe=over
+                self.last,
+                100 + self.last,
+                group,
+                group,
+                "swap",
+                usages=usages,
+                oversubscribe=over,
+                user=USERS[group],
             )
         )
         return process
@@ -585,6 +627,7 @@ class World(RuleBasedStateMachine):
                     return
                 assert process.lease is None
                 process.lease = decision.lease
+                process.pace = None
                 process.busy, wanted = process.waiting, process.waiting
                 process.waiting = False
                 rooms = {
@@ -638,6 +681,8 @@ class World(RuleBasedStateMachine):
                     out.append(ev.Burst(number, "end", "idle", self.now))
             case ev.Contended():
                 process.contended = decision.waiting
+            case ev.Pace():
+                process.pace = decision
 
     def may_hear(self, process: Process) -> bool:
         """Orders are carried out one after the other; what changes the memory waits for a move to end."""
@@ -824,6 +869,7 @@ class World(RuleBasedStateMachine):
             [
                 {"priority": "background"},
                 {"priority": "interactive"},
+                {"priority": "auto"},
                 {"keep": True},
                 {"keep": False},
                 {"frozen": True},
@@ -864,6 +910,42 @@ class World(RuleBasedStateMachine):
         self.floated = self.floated or mode == "off"
         self.feed(ev.Configure(anti_thrash=mode))
 
+    @rule(policy=st.sampled_from(sorted(policies.OURS)))
+    def choose_policy(self, policy: str) -> None:
+        self.settings["policy"] = policy
+        self.feed(ev.Configure(policy=policy))
+        assert self.core.policy.name == policy
+
+    @rule(
+        whose=st.sampled_from(["user:ada", "user:ben", "team:all"]),
+        share=st.sampled_from([{}, {"request": 0.5}, {"limit": 0.3}, {"weight": 3.0}]),
+    )
+    def entitle(self, whose: str, share: dict[str, float]) -> None:
+        members = tuple(USERS.values()) if whose.startswith("team") and share else ()
+        self.feed(ev.Entitle(whose, ev.Entitlement(**share), members))
+
+    @rule(user=st.sampled_from(["ada", "ben"]), group=st.sampled_from(["", *GROUPS]))
+    def focus(self, user: str, group: str) -> None:
+        self.feed(ev.Focus(user, group))
+
+    @precondition(lambda self: any(p.busy for p in self.processes.values()))
+    @rule(seconds=st.sampled_from([0.001, 0.5, 4.0]))
+    def meter(self, seconds: float) -> None:
+        """All that run say how much of the GPU they had."""
+        for process in list(self.processes.values()):
+            if process.busy and process.pace is not None and process.pace.meter:
+                for gpu in process.memory:
+                    process.had[gpu] += seconds
+                    had = process.had[gpu]
+                    self.feed(ev.Meter(process.number, gpu, had, int(had * 1000), self.now))
+
+    @precondition(lambda self: any(p.lease is not None for p in self.processes.values()))
+    @rule(data=st.data())
+    def is_stuck(self, data: Any) -> None:
+        process = self.pick(data, [p for p in self.processes.values() if p.lease is not None])
+        assert process.lease is not None
+        self.feed(ev.Stuck(process.number, process.lease, "gemm", self.now - 1.0))
+
     @rule()
     def the_scheduler_is_replaced(self) -> None:
         self.replay()
@@ -876,6 +958,8 @@ class World(RuleBasedStateMachine):
             process.inbox.clear()
             process.outbox.clear()
             process.contended = 0
+            process.pace = None
+            process.had.clear()
             process.leaving.clear()
             if process.arriving is not None:
                 # Not all is in, and whoever would have said how much may come is gone.
@@ -888,6 +972,7 @@ class World(RuleBasedStateMachine):
                     usages=tuple(m.usage(g) for g, m in process.memory.items()),
                     reattach=True, leased=process.lease is not None, busy=process.busy,
                     lease=process.lease or 0, oversubscribe=process.over,
+                    user=USERS[process.group],
                 )
             )  # fmt: skip
         for process in self.processes.values():
@@ -967,7 +1052,7 @@ class World(RuleBasedStateMachine):
         self.served.clear()
         rounds = (len(self.processes) + 2) * 3
         # One in the background comes later, what is kept is waited for once, and so is each whole cell.
-        limit = self.now + rounds * 62.0 + 200.0 + 150.0 * len(GROUPS)
+        limit = self.now + rounds * 62.0 + 200.0 + 150.0 * len(GROUPS) + 700.0
         while self.now < limit:
             for process in self.processes.values():
                 self.submit_as(process)
@@ -999,7 +1084,7 @@ class World(RuleBasedStateMachine):
 
 
 World.TestCase.settings = settings(
-    max_examples=200,
+    max_examples=120,
     stateful_step_count=60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
