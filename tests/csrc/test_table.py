@@ -222,4 +222,5 @@ def test_copies_that_are_waited_for_can_be_cut(
     assert len(cut) == 8
     for name in cut:
         to, source, size = declared[name]
-        assert size.startswith("size_t ") and "ize" not in to + source
+        assert size.startswith("size_t ")
+        assert "ize" not in to + source
