@@ -68,26 +68,26 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-# What computes and what waits for pages and kernels: two halves of about the same time, so that they run side by side.
-TESTS_OF_GPUS := tests/csrc tests/demo tests/fuzz tests/gpu tests/interposer tests/packaging tests/sim
+# Two halves of about the same time, which run side by side: the driver's programs, and all others.
+DRIVER_TESTS := tests/fuzz tests/gpu tests/interposer tests/sim
 # make's own jobs are none of the business of what the tests start.
 PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
 
-.PHONY: test test-labextension test-python test-gpus test-pages screenshots lint format
+.PHONY: test test-labextension test-python test-driver test-others screenshots lint format
 test: packages-test setup ## every check and every test
-	@$(MAKE) --jobs=2 --output-sync=target lint test-labextension test-gpus test-pages
+	@$(MAKE) --jobs=2 --output-sync=target lint test-labextension test-driver test-others
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
 
 test-python: setup ## pytest
-	@$(MAKE) --jobs=2 --output-sync=target test-gpus test-pages
+	@$(MAKE) --jobs=2 --output-sync=target test-driver test-others
 
-test-gpus: setup
-	$(PYTEST) $(TESTS_OF_GPUS)
+test-driver: setup
+	$(PYTEST) $(DRIVER_TESTS)
 
-test-pages: setup
-	$(PYTEST) $(TESTS_OF_GPUS:%=--ignore=%)
+test-others: setup
+	$(PYTEST) $(DRIVER_TESTS:%=--ignore=%)
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images
