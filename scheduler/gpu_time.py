@@ -30,6 +30,10 @@ STEP = 0.005
 _LEVEL = 1e6
 
 
+#: Parts of a second that are counted.
+_PARTS = 10**9
+
+
 class Claim(NamedTuple):
     """Who is entitled to what: ``team:NAME``, ``user:NAME`` or ``group:ID``."""
 
@@ -45,16 +49,19 @@ class MemoryRoom(NamedTuple):
 
 
 class _Window:
-    """GPU time over a sliding window: a ring of buckets, and their sum."""
+    """GPU time over a sliding window: a ring of buckets, and their sum.
+
+    Both are whole billionths: a sum of floats would depend on when somebody looked, and a replay could not agree.
+    """
 
     __slots__ = ("buckets", "count", "newest", "sum", "width")
 
     def __init__(self, window: float, count: int) -> None:
         self.count, self.width = count, window / count
         #: One more than the window has: the oldest slides out.
-        self.buckets = [0.0] * (count + 1)
+        self.buckets = [0] * (count + 1)
         self.newest = 0
-        self.sum = 0.0
+        self.sum = 0
 
     def _advance(self, newest: int) -> None:
         ahead = newest - self.newest
@@ -62,14 +69,19 @@ class _Window:
             return
         size = self.count + 1
         if ahead >= size:
-            self.buckets = [0.0] * size
-            self.sum = 0.0
+            self.buckets = [0] * size
+            self.sum = 0
         elif self.sum:
             for number in range(self.newest + 1, newest + 1):
                 slot = number % size
                 self.sum -= self.buckets[slot]
-                self.buckets[slot] = 0.0
+                self.buckets[slot] = 0
         self.newest = newest
+
+    def _put(self, slot: int, seconds: float) -> None:
+        part = round(seconds * _PARTS)
+        self.buckets[slot] += part
+        self.sum += part
 
     def add(self, seconds: float, since: float, until: float) -> None:
         """Add time that was had evenly between two moments."""
@@ -81,15 +93,13 @@ class _Window:
         size = self.count + 1
         if first >= last:
             if last >= oldest:
-                self.buckets[last % size] += seconds
-                self.sum += seconds
+                self._put(last % size, seconds)
             return
         rate = seconds / (until - since)
         for number in range(max(first, oldest), last + 1):
             begin, end = max(since, number * width), min(until, (number + 1) * width)
             if end > begin:
-                self.buckets[number % size] += rate * (end - begin)
-                self.sum += rate * (end - begin)
+                self._put(number % size, rate * (end - begin))
 
     def used(self, now: float) -> float:
         """Return the seconds that were had within the window."""
@@ -99,7 +109,7 @@ class _Window:
             place = float(self.newest)
         passed = place - self.newest
         slot = (self.newest - self.count) % (self.count + 1)
-        return max(0.0, self.sum - passed * self.buckets[slot])
+        return max(0.0, self.sum - passed * self.buckets[slot]) / _PARTS
 
     def below_at(self, seconds: float, now: float) -> float:
         """When at most so many seconds are left in the window, if no more are added."""
@@ -109,7 +119,7 @@ class _Window:
         size, width = self.count + 1, self.width
         begin = max(now, self.newest * width)
         for number in range(self.newest - self.count, self.newest + 1):
-            held = self.buckets[number % size]
+            held = self.buckets[number % size] / _PARTS
             end = (number + self.count + 1) * width
             there = held * (end - begin) / width
             if there >= excess:
