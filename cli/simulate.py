@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -86,6 +87,7 @@ def run(args: argparse.Namespace) -> int:
     from ..scheduler.policies import available
     from ..scheduler.recording import RecordingError
     from ..scheduler.simulation import plot, report
+    from ..scheduler.simulation.node import Stalled
     from ..scheduler.simulation.run import BASELINES, simulate
     from ..scheduler.simulation.trace import TraceError, write
 
@@ -107,16 +109,20 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}")
     gpus = args.gpus or trace.header.gpus
-    outcomes = dict(
-        simulate(
-            trace,
-            policies,
-            gpus,
-            meter=args.meter,
-            starving=args.starved_after,
-            processes=args.processes or len(os.sched_getaffinity(0)),
+    try:
+        outcomes = dict(
+            simulate(
+                trace,
+                policies,
+                gpus,
+                meter=args.meter,
+                starving=args.starved_after,
+                processes=args.processes or len(os.sched_getaffinity(0)),
+            )
         )
-    )
+    except Stalled as error:
+        print(f"gpushare: the simulation came to a halt: {error}", file=sys.stderr)
+        return 1
     figures = {policy: report.figures(outcome) for policy, outcome in outcomes.items()}
     title = f"{trace.header.name or 'trace'}: {len(trace.kernels)} kernels on {gpus} GPU"
     title += "s" if gpus > 1 else ""

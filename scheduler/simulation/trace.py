@@ -186,7 +186,7 @@ def parse(lines: Iterable[str]) -> Trace:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(f"line {number} is not JSON: {error}") from None
         if not isinstance(row, dict):
             raise TraceError(f"line {number} has to be a JSON object, not {_shown(row)}")
@@ -334,7 +334,7 @@ class _Row:
         return tuple(found)
 
     def _repeat(self, values: list[Any], place: str, depth: int) -> Step:
-        if len(values) != 2 or not isinstance(values[1], list):
+        if len(values) != 2 or not isinstance(values[1], list) or not values[1]:
             self._bad(place, 'has to be ["repeat", count, [steps]]')
         if not _is_whole(values[0]) or not 1 <= values[0] <= MOST_STEPS:
             self._bad(

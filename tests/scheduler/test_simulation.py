@@ -291,7 +291,9 @@ def kernel(**fields: Any) -> str:
         ([GOOD, kernel(steps=[["cell"]])], "line 2: steps begins a cell that never ends"),
         ([GOOD, kernel(steps=[["end"]])], "line 2: steps ends a cell that was not begun"),
         ([GOOD, kernel(steps=[["repeat", 2, [["nap"]]]])], "line 2: steps[0][2][0] is a step"),
-        ([GOOD, kernel(steps=[["repeat", 0, []]])], "line 2: steps[0] repeats 0 times"),
+        ([GOOD, kernel(steps=[["repeat", 0, [["cpu", 1]]]])], "line 2: steps[0] repeats 0 times"),
+        ([GOOD, kernel(steps=[["repeat", 2, []]])], "line 2: steps[0] has to be"),
+        ([GOOD, "[" * 100_000], "line 2 is not JSON"),
     ],
 )  # fmt: skip
 def test_a_bad_trace_is_answered_with_line_and_field(
