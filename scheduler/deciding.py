@@ -38,8 +38,13 @@ class Decider(Grower):
         for wait in [w for w in self._nowhere if not w.frozen]:
             if wait.group.lease is None and not wait.group.shares:
                 self._admit(wait, False)
-        if self._dirty:
-            self._decide_on(self._dirty)
+        done: dict[str, Gpu] = {}
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            self._decide_on(dirty)
+            done |= dirty
+            # Who is revoked on one GPU holds room on another.
+            self._dirty = {u: g for u, g in self._dirty.items() if u not in done}
         if self._unclassed:
             self._classify()
         self._pace()
@@ -55,7 +60,9 @@ class Decider(Grower):
             if state != group.shown:
                 group.shown, group.since = state, self._now
         self._touched.clear()
-        self._dirty.clear()
+        if self._dirty:
+            # A grant changed what somebody counts as, and so the order.
+            self._timers.set("again", self._now)
 
     def _look_again(self, timer: str) -> None:
         kind, _, name = timer.partition(" ")
