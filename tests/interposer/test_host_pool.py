@@ -28,7 +28,7 @@ HEADER = struct.Struct("=IIQII")
 ENTRY = struct.Struct("=QII")
 DATA = 2 * MIB
 SCHEDULER = 255
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Pool:

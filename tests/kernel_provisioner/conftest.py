@@ -58,7 +58,7 @@ def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
     yield ask
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 @pytest.fixture

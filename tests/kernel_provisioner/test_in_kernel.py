@@ -143,7 +143,7 @@ async def test_a_subshells_cell_does_not_end_the_main_ones(scheduler: Ask) -> No
         client = kernel.client
         request = client.session.msg("create_subshell_request")
         client.control_channel.send(request)
-        subshell = (await client.control_channel.get_msg(timeout=30))["content"]["subshell_id"]
+        subshell = (await client.control_channel.get_msg(timeout=60))["content"]["subshell_id"]
         before = len(cells(scheduler, kernel))
         main = await begin(
             kernel, "done = threading.Event()\nprint(1, flush=True)\nwork(); done.wait(60); work()"

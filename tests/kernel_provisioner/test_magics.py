@@ -443,7 +443,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
             "%%gpushare exclusive\nx = 1",
             "%%gpushare exclusive\nx = 1\n\n",
         ):
-            reply = await kernel.client.is_complete(code, reply=True, timeout=30)
+            reply = await kernel.client.is_complete(code, reply=True, timeout=60)
             found.append(reply["content"]["status"])
         assert found == ["incomplete", "incomplete", "complete"]
 
@@ -519,7 +519,7 @@ async def test_help(scheduler: Ask) -> None:
 
 async def complete(kernel: Kernel, code: str) -> list[str]:
     """What the kernel offers, all in place of the word that the cursor is in."""
-    content = (await kernel.client.complete(code, reply=True, timeout=30))["content"]
+    content = (await kernel.client.complete(code, reply=True, timeout=60))["content"]
     word = re.split(r"\s", code)[-1]
     assert content["cursor_end"] - content["cursor_start"] == len(word)
     return list(content["matches"])

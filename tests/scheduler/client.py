@@ -16,7 +16,7 @@ from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 D = TypeVar("D", bound=ev.Decision)
 

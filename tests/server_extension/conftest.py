@@ -25,7 +25,7 @@ from jupyter_gpushare.scheduler.control import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 Fetch = Callable[..., Awaitable[Any]]
 

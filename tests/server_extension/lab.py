@@ -20,7 +20,7 @@ from typing import Any
 TOKEN = "a-token"
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Lab:

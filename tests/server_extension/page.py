@@ -15,7 +15,7 @@ from jupyter_gpushare.server_extension.feed import SCHEMA_ID
 Fetch = Callable[..., Awaitable[Any]]
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 def apply(state: dict[str, Any], delta: dict[str, Any]) -> None:
