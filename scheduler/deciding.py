@@ -194,7 +194,7 @@ class Decider(Grower):
         if wait.grow is None:
             for uuid in wait.group.shares:
                 until = self.times.throttled_until(wait.group, uuid, self._now)
-                if until is not None and until > self._now:
+                if until is not None and until > self._now and not self._takes_turns(wait, uuid):
                     limited = max(limited, until)
         if bool(limited) != bool(wait.limited_until):
             for gpu in self._gpus_of(wait):
@@ -204,6 +204,19 @@ class Decider(Grower):
             return False
         self._at(limited)
         return True
+
+    def _takes_turns(self, wait: Wait, uuid: str) -> bool:
+        """Whether a holder uses the same limit: it would use it up for ever, so its lease is waited for as any other.
+
+        The paces keep both within it.
+        """
+        whose = self.times.limited_by(wait.group, uuid, self._now)
+        return any(
+            claim.whose == whose
+            for other in self.gpus[uuid].holders.values()
+            if other is not wait.group
+            for claim in self.times.of(other)
+        )
 
     def _let_grow(self, wait: Wait) -> None:
         """Make room for one that gave its lease up to grow within its turn: from those that do not run either.

@@ -1041,6 +1041,9 @@ class World(RuleBasedStateMachine):
     def everybody_is_served(self) -> None:
         """Holders that never stop, but yield, and come back at once: all that wait and are not frozen are served."""
         self.dead.clear()
+        # Who has had its limit waits for as long as it is used up.
+        for whose in ("user:ada", "user:ben", "team:all"):
+            self.feed(ev.Entitle(whose, ev.Entitlement()))
         self.settle()
         waiting = {
             p.number
