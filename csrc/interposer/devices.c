@@ -218,8 +218,10 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
         /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
+        uint64_t cap = gs_client_cap();
+        bool within = cap == 0 || least.promised + least.pinned <= cap;
         bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
-        if (result == CUDA_SUCCESS && !fits)
+        if (result == CUDA_SUCCESS && !(within && fits))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         pthread_mutex_lock(&gs_memory_lock);
         if (result == CUDA_SUCCESS)

@@ -18,6 +18,9 @@ from tests.interposer.conftest import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
 
+#: CUDA_ERROR_OUT_OF_MEMORY
+OUT_OF_MEMORY = 2
+
 
 def test_a_killed_holder_makes_room_though_its_child_lives(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
@@ -91,6 +94,16 @@ def test_a_waiter_left_alone_without_room_is_told(machine: Machine) -> None:
     machine.until_said(a, "no scheduler answers")
     machine.start_scheduler()
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
+
+
+def test_a_cap_holds_without_a_scheduler_too(machine: Machine) -> None:
+    a = machine.program("a", GPUSHARE_MEMORY=str(64 * UNIT))
+    at_a = a.filled(32 * UNIT, 1)
+    machine.kill_scheduler()
+    assert a.call("alloc", bytes=96 * UNIT)["result"] == OUT_OF_MEMORY
+    more = a.filled(16 * UNIT, 2)
+    assert a.holds(at_a, 32 * UNIT, 1)
+    assert a.holds(more, 16 * UNIT, 2)
 
 
 def test_without_a_scheduler_the_program_runs_plainly(machine: Machine) -> None:
