@@ -128,7 +128,7 @@ from .events import (
 from .people import LONGEST_QUANTUM, valid_anti_thrash, valid_quantum
 from .policies.guard import Guard
 from .predictor import Predictor
-from .state import Group, Holding, Timers, Wait, Wishes
+from .state import Group, Holding, Timers, Wait
 from .stock import Keeper
 from .thrash import Detector
 
@@ -306,11 +306,6 @@ class Core(Clients):
         if found:
             raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
         raise LookupError(f"no group on the GPU has the id or name {text!r}")
-
-    def wishes_of(self, group: str) -> Wishes:
-        """Return what people asked for the group with this id, whether it is there or not."""
-        found = self.groups.get(group)
-        return self._wishes.recall(group) if found is None else found.wishes
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self.host_budget = max(0, event.budget)

@@ -24,6 +24,7 @@ from .events import (
     Rename,
 )
 from .policies.guard import Guard
+from .state import Wishes
 
 #: Seconds.
 LONGEST_QUANTUM = 3600.0
@@ -33,6 +34,11 @@ class People(Decider):
     """Takes in what people say."""
 
     _wishes: wishes.Memory
+
+    def wishes_of(self, group: str) -> Wishes:
+        """Return what people asked for the group with this id, whether it is there or not."""
+        found = self.groups.get(group)
+        return self._wishes.recall(group) if found is None else found.wishes
 
     def _on_cell(self, event: Cell) -> None:
         group = self.groups.get(event.group)

@@ -13,6 +13,7 @@ from .timeline import Ledger
 
 if TYPE_CHECKING:
     from .core import Core
+    from .people import People
     from .state import Gpu, Group, Share, Wait
 
 
@@ -59,7 +60,7 @@ def status(
     }
 
 
-def settings(core: Core) -> dict[str, Any]:
+def settings(core: People) -> dict[str, Any]:
     """Return the settings that the status has."""
     return {
         "quantum": core.quantum,

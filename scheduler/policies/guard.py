@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .burst import Burst
 from .fcfs import FirstComeFirstServed
@@ -93,9 +93,13 @@ class Guard:
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When the paces may change by themselves."""
-        return self._ask("pace_again", lambda policy: policy.pace_again(gpu))
 
-    def _ask(self, what: str, ask: Callable[[Any], _T]) -> _T:
+        def ask(policy: Policy) -> float | None:
+            return policy.pace_again(gpu)
+
+        return self._ask("pace_again", ask)
+
+    def _ask(self, what: str, ask: Callable[[Policy], _T]) -> _T:
         try:
             return ask(self._policy)
         except Exception as error:
@@ -110,7 +114,7 @@ class Guard:
         simpler = FirstComeFirstServed if type(failed) is Burst else Burst
         self._policy = simpler(self._view)
         self._failures += 1
-        self.failure = failed.name, f"{what}: {error or type(error).__name__}"
+        self.failure = failed.name, f"{what}: {str(error) or type(error).__name__}"
 
 
 def _check(numbers: tuple[float, ...]) -> None:
