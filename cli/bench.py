@@ -35,9 +35,10 @@ BENCHES = {
     "interference": ("interference", "run"),
     "makespan": ("makespan", "run"),
     "scheduler": ("scheduler_events", "run"),
+    "simulation": ("simulation", "run"),
 }
 #: Run where they are named: they take long, or are for the simulated driver.
-NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe"})
+NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe", "simulation"})
 #: What can be said of those that compare policies; by the names of their functions' parameters.
 SETTINGS = ("policy", "pairs", "seconds", "gib")
 

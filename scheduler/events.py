@@ -342,7 +342,8 @@ class CancelWaits:
 class Contended:
     """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
 
-    With either, a burst is over once nothing was submitted for the quiet gap.
+    With either, a burst is over once nothing was submitted for the quiet gap. They are exact when told, and told anew
+    when one of them changes between none and some.
     """
 
     client: int
@@ -368,7 +369,7 @@ class Pace:
         Seconds of its own work, as measured, that may be in flight: 0 pauses it, None bounds nothing. One submission
         may always be, unless it is paused.
     stall
-        Where it could not submit for so many seconds, one submission is let through all the same.
+        Where it could not submit for so many seconds, one submission is let through all the same; not beyond the share.
     share
         Fraction of the wall time that its work may be on the GPU; 1: all.
     meter

@@ -161,12 +161,16 @@ class Burst(FirstComeFirstServed):
             # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond:
             # they are spared the events.
             speeds = dict.fromkeys(holders if by_time else (g.id for g in background), metered)
-        for group in background:
-            over = [g for g in interactive if self._may_favour(g, group)]
-            if any(g.busy for g in over):
-                speeds[group.id] = policies.Speed(0.0, self.pause_stall, meter=True)
-            elif any(self._is_about(g) for g in over):
-                speeds[group.id] = policies.Speed(self.bound, self.bound_stall, meter=True)
+        if background:
+            paused = policies.Speed(0.0, self.pause_stall, meter=True)
+            bounded = policies.Speed(self.bound, self.bound_stall, meter=True)
+            busy = [g for g in interactive if g.busy]
+            about = [g for g in interactive if not g.busy and self._is_about(g)]
+            for group in background:
+                if any(self._may_favour(g, group) for g in busy):
+                    speeds[group.id] = paused
+                elif any(self._may_favour(g, group) for g in about):
+                    speeds[group.id] = bounded
         ends = [e for g in interactive if (e := self._about_until(g)) is not None]
         if shared:
             ends += self._hold_shares(gpu, list(holders.values()), speeds)
