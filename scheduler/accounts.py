@@ -79,6 +79,8 @@ class Accounts:
         self._dirty: dict[str, Gpu] = {}
         #: GPUs of which the paces may have changed; and where it may have changed whether somebody waits, or runs.
         self._repace: dict[str, Gpu] = {}
+        #: Groups with a client that got a lease and was not told its pace yet.
+        self._unpaced: dict[str, Group] = {}
         self._crowded: dict[str, Gpu] = {}
         #: GPUs of which another part of the host's memory may be needed.
         self._stock_of: dict[str, Gpu] = {}

@@ -85,6 +85,7 @@ class Clients(People):
         # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
         client.lease = event.lease
         group.granted[client.number] = client
+        self._unpaced[group.id] = group
         # It knows of no limit: what it lacks may come in any moment.
         self._end_filling(group)
         for share in group.shares.values():

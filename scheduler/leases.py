@@ -142,6 +142,7 @@ class Leases(Pacer):
             u for u, h in client.holdings.items() if h.promised > h.resident or h.evicting
         }
         group.granted[client.number] = client
+        self._unpaced[group.id] = group
         group.ended_at = None
         group.totals.bursts += 1
         self._set_busy(client, True)

@@ -179,20 +179,19 @@ class Pacer(Planner):
 
     def _pace(self) -> None:
         """Say to the holders, where it changed, how fast they may submit."""
-        changed: dict[str, Group] = {}
+        changed = {i: g for i, g in self._unpaced.items() if g.lease is not None}
+        self._unpaced.clear()
         for gpu in self._repace.values():
             before, gpu.paces = gpu.paces, self._with_meters(gpu, self.policy.paces(gpu))
             again = self.policy.pace_again(gpu)
             if again is not None and again <= self._now:
                 again = self._now + SOONEST
             self._timers.set(f"pace {gpu.uuid}", again)
-            if not before and not gpu.paces:
+            if before == gpu.paces:
                 continue
-            for group in gpu.holders.values():
-                speed = gpu.paces.get(group.id, FREE)
-                fresh = any(c.pace is FREE for c in group.granted.values())
-                if speed != before.get(group.id, FREE) or (fresh and speed != FREE):
-                    changed[group.id] = group
+            for name in {**before, **gpu.paces}:
+                if before.get(name, FREE) != gpu.paces.get(name, FREE) and name in gpu.holders:
+                    changed[name] = gpu.holders[name]
         self._repace.clear()
         for group in changed.values():
             metered = False

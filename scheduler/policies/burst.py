@@ -44,6 +44,9 @@ class Burst(FirstComeFirstServed):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
+        self._metered = policies.Speed(meter=True)
+        self._paused = policies.Speed(0.0, self.pause_stall, meter=True)
+        self._bounded = policies.Speed(self.bound, self.bound_stall, meter=True)
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
@@ -157,21 +160,24 @@ class Burst(FirstComeFirstServed):
 
         speeds: dict[str, Speed] = {}
         if len(holders) > 1:
-            metered = policies.Speed(meter=True)
             # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond:
             # they are spared the events.
-            speeds = dict.fromkeys(holders if by_time else (g.id for g in background), metered)
+            speeds = dict.fromkeys(
+                holders if by_time else (g.id for g in background), self._metered
+            )
+        ends: list[float] = []
         if background:
-            paused = policies.Speed(0.0, self.pause_stall, meter=True)
-            bounded = policies.Speed(self.bound, self.bound_stall, meter=True)
             busy = [g for g in interactive if g.busy]
-            about = [g for g in interactive if not g.busy and self._is_about(g)]
-            for group in background:
-                if any(self._may_favour(g, group) for g in busy):
-                    speeds[group.id] = paused
-                elif any(self._may_favour(g, group) for g in about):
-                    speeds[group.id] = bounded
-        ends = [e for g in interactive if (e := self._about_until(g)) is not None]
+            if busy and not times.several_users:
+                speeds.update(dict.fromkeys((g.id for g in background), self._paused))
+            else:
+                ends += [e for g in interactive if (e := self._about_until(g)) is not None]
+                about = [g for g in interactive if not g.busy and self._is_about(g)]
+                for group in background:
+                    if any(self._may_favour(g, group) for g in busy):
+                        speeds[group.id] = self._paused
+                    elif any(self._may_favour(g, group) for g in about):
+                        speeds[group.id] = self._bounded
         if shared:
             ends += self._hold_shares(gpu, list(holders.values()), speeds)
         again = min((end for end in ends if end > self.view.now), default=None)
