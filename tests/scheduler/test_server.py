@@ -381,7 +381,7 @@ def test_settings_come_from_the_command_line(start: Start) -> None:
     )
     with scheduler.control() as control:
         status = control.request("status")["status"]
-    assert status["settings"] == {"quantum": 5.0, "anti_thrash": "off", "policy": "fcfs"}
+    assert status["settings"] == {"quantum": 5.0, "anti_thrash": "off", "policy": "burst"}
     assert status["gpus"][0]["reserve"] == GIB
     assert status["host"]["budget"] == 64 << 20
 
