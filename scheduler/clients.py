@@ -22,7 +22,7 @@ from .events import (
 from .leases import OVER
 from .people import People
 from .plan import is_managed
-from .state import Client, Group
+from .state import Client, Group, Holding
 
 #: Seconds of GPU time that no client reaches.
 LONGEST_METER = 1e9
@@ -293,19 +293,11 @@ class Clients(People):
             group.turn_at = self._now
 
     def _on_evicted(self, event: Evicted) -> None:
-        client = self._client(event.client)
-        usage = event.usage
-        self._check_moved(client, usage, event.bytes, event.copied, event.duration)
-        self._dirty[usage.gpu] = self.gpus[usage.gpu]
-        self._concern(client.group)
-        self._keeper.concern(client)
-        holding, asked = self._evictions.get(event.serial, (None, 0))
-        if holding is None:
-            # An order of an earlier scheduler: what it says is true all the same.
-            self._state(self._holding(client, usage.gpu), usage, moved=True)
+        found = self._ordered(event)
+        if found is None:
             return
-        if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
-            raise ProtocolViolation(client.number, "answers an eviction that was not its own")
+        holding, asked = found
+        client, usage = holding.client, event.usage
         del self._evictions[event.serial]
         self._order_out(holding, -asked)
         self._state(holding, usage, moved=True, expected=asked)
@@ -319,23 +311,31 @@ class Clients(People):
         self._log_move("evict", event)
 
     def _on_moving(self, event: Moving) -> None:
+        found = self._ordered(event)
+        if found is None:
+            return
+        holding, asked = found
+        # An order never shrinks to nothing before its answer: the client is still busy with it.
+        left = max(0, asked - max(0, holding.resident - event.usage.resident))
+        self._order_out(holding, left - asked)
+        self._evictions[event.serial] = (holding, left)
+        self._state(holding, event.usage, moved=True, expected=asked - left)
+
+    def _ordered(self, event: Evicted | Moving) -> tuple[Holding, int] | None:
+        """Return what an answer is about and how much was asked for; None if nothing was, here."""
         client = self._client(event.client)
         usage = event.usage
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
         self._dirty[usage.gpu] = self.gpus[usage.gpu]
         self._concern(client.group)
         self._keeper.concern(client)
-        holding, asked = self._evictions.get(event.serial, (None, 0))
-        if holding is None:
+        found = self._evictions.get(event.serial)
+        if found is None:
+            # An order of an earlier scheduler: what it says is true all the same.
             self._state(self._holding(client, usage.gpu), usage, moved=True)
-            return
-        if holding.client is not client or holding.share.gpu.uuid != usage.gpu:
+        elif found[0].client is not client or found[0].share.gpu.uuid != usage.gpu:
             raise ProtocolViolation(client.number, "answers an eviction that was not its own")
-        # An order never shrinks to nothing before its answer: the client is still busy with it.
-        left = max(0, asked - max(0, holding.resident - usage.resident))
-        self._order_out(holding, left - asked)
-        self._evictions[event.serial] = (holding, left)
-        self._state(holding, usage, moved=True, expected=asked - left)
+        return found
 
     def _log_move(self, kind: str, event: Evicted | Restored) -> None:
         self._log(

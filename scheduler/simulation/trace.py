@@ -67,7 +67,7 @@ class Kernel:
 
     def footprint(self) -> int:
         """Return the most bytes that it has allocated at any time."""
-        return _footprint(self.steps)[1]
+        return _extent(self.steps)[2]
 
     def is_job(self) -> bool:
         """Whether it works and nobody sits before it: it has no pauses."""
@@ -142,21 +142,22 @@ def _count(steps: Iterable[Step]) -> int:
     return sum(step[1] * _count(step[2]) if step[0] == "repeat" else 1 for step in steps)
 
 
-def _footprint(steps: Iterable[Step], held: int = 0) -> tuple[int, int]:
-    """How much is held after the steps, and the most that was held; what repeats grows by the same each time."""
-    most = held
+def _extent(steps: Iterable[Step], held: int = 0) -> tuple[int, int, int]:
+    """How much is held after the steps, and the least and the most; what repeats grows by the same each time."""
+    least = most = held
     for step in steps:
         if step[0] == "allocate":
             held += step[1]
         elif step[0] == "free":
             held -= step[1]
         elif step[0] == "repeat":
-            after, top = _footprint(step[2], held)
+            after, bottom, top = _extent(step[2], held)
             grown = after - held
-            most = max(most, top, top + (step[1] - 1) * grown)
+            more = (step[1] - 1) * grown
+            least, most = min(least, bottom, bottom + more), max(most, top, top + more)
             held += step[1] * grown
-        most = max(most, held)
-    return held, most
+        least, most = min(least, held), max(most, held)
+    return held, least, most
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -290,8 +291,8 @@ class _Row:
             self.refuse("steps", f"has to be a list, not {_shown(listed)}")
         steps = self._steps(listed, "steps")
         self._cells(steps)
-        held, most = _footprint(steps)
-        if _lowest(steps)[1] < 0 or held < 0:
+        held, least, most = _extent(steps)
+        if least < 0:
             self.refuse("steps", "frees more than was allocated")
         if most > memory:
             self.refuse(
@@ -397,23 +398,6 @@ class _Row:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _lowest(steps: Iterable[Step], held: int = 0) -> tuple[int, int]:
-    """How much is held after the steps, and the least that was held at any time."""
-    least = held
-    for step in steps:
-        if step[0] == "allocate":
-            held += step[1]
-        elif step[0] == "free":
-            held -= step[1]
-        elif step[0] == "repeat":
-            after, bottom = _lowest(step[2], held)
-            grown = after - held
-            least = min(least, bottom, bottom + (step[1] - 1) * grown)
-            held += step[1] * grown
-        least = min(least, held)
-    return held, least
 
 
 def _cells_open(steps: Iterable[Step], inside: bool, refuse: Any) -> bool:
