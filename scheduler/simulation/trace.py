@@ -291,7 +291,7 @@ class _Row:
             self.refuse("steps", f"has to be a list, not {_shown(listed)}")
         steps = self._steps(listed, "steps")
         self._cells(steps)
-        held, least, most = _extent(steps)
+        _, least, most = _extent(steps)
         if least < 0:
             self.refuse("steps", "frees more than was allocated")
         if most > memory:
