@@ -155,7 +155,7 @@ def replay(said: list[tuple[ev.Event, float]], one_by_one: bool) -> list[float]:
     core = Core()
     for event, now in said[:-EVENTS]:
         core.handle(event, now)
-    # What lives for long is not looked through again and again, as in the server.
+    # What is here is not what is measured: it is not to be looked through again and again.
     gc.collect()
     gc.freeze()
     times = []
