@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..scheduler.arguments import seconds
 from ..scheduler.control import ControlClient, ControlError
 from . import wording
 from .main import complain
@@ -70,14 +71,3 @@ def wait(client: ControlClient, file: str) -> dict[str, Any]:
             if found["file"] == file and found["ended"] is not None:
                 return dict(found)
         time.sleep(LOOK)
-
-
-def seconds(text: str) -> float:
-    """Read a length of time."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"write a number of seconds above 0, not {text!r}")
-    return value

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..scheduler.arguments import seconds
 from .main import complain
 
 if TYPE_CHECKING:
@@ -62,14 +63,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the trace to a file")
     parser.add_argument(
         "--starved-after",
-        type=_seconds,
+        type=seconds,
         default=300.0,
         metavar="S",
         help="seconds without any GPU time after which one that wants it counts as starved (default: 300)",
     )
     parser.add_argument(
         "--meter",
-        type=_seconds,
+        type=seconds,
         default=0.1,
         metavar="S",
         help="seconds between two meters of a client; more is faster and coarser (default: 0.1, as real ones)",
@@ -191,14 +192,4 @@ def _whole(text: str, most: int) -> int:
         value = 0
     if not 1 <= value <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 to {most}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
     return value

@@ -36,10 +36,19 @@ def quantum(text: str) -> float | str:
     """Parse a quantum: ``auto``, or seconds."""
     if text == "auto":
         return text
+    return _above_zero(text, f"{text!r} is no quantum; write auto, or seconds above 0")
+
+
+def seconds(text: str) -> float:
+    """Parse a length of time."""
+    return _above_zero(text, f"write a number of seconds above 0, not {text!r}")
+
+
+def _above_zero(text: str, complaint: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0.0
     if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no quantum; write auto, or seconds above 0")
+        raise argparse.ArgumentTypeError(complaint)
     return value

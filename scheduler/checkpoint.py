@@ -16,7 +16,7 @@ from itertools import islice
 from types import MethodType
 from typing import Any
 
-from .policies import FREE, available
+from .policies import available
 
 #: Modules whose objects a core is made of. None of them reads or writes anything but memory.
 _MODULES = frozenset(
@@ -108,9 +108,6 @@ class _Encoder:
         kind = type(found)
         if kind in _ATOMS:
             return found
-        if found is FREE:
-            # The core tells it from its equals.
-            return ["free"]
         if kind is tuple:
             return ["tuple", *map(self._value, found)]
         if kind is frozenset:
@@ -170,8 +167,6 @@ class _Decoder:
         if type(value) is not list:
             return value
         match value[0]:
-            case "free":
-                return FREE
             case "tuple":
                 return tuple(map(self._value, value[1:]))
             case "frozenset":

@@ -80,6 +80,10 @@ class View(Protocol):
         """Return for how many seconds of GPU time its burst is expected to go on."""
         ...
 
+    def footprint_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to move a group's footprint one way."""
+        ...
+
     def move_cost(self, group: Group) -> float:
         """Return the seconds that it takes to bring in what a group lacks."""
         ...

@@ -102,7 +102,7 @@ class Burst(FirstComeFirstServed):
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return ten times the cost of the switch, or less for whom it has to make way soon, or until it ends."""
-        cost = sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
+        cost = self.view.footprint_cost(group)
         length = min(max(self.cost_factor * cost, self.shortest_quantum), self.longest_quantum)
         if wait is None:
             return length
