@@ -39,13 +39,13 @@ _, free, total = driver.cuMemGetInfo()
 data = device.allocate(total * 3 // 4, stream=stream)
 """
 
-#: Has always something to do on the GPU, however busy the machine is.
+#: Has always something to do on the GPU, however busy the machine is: a GPU that falls idle is given to who waits.
 TRAIN = """\
 steps = []
 while not os.path.exists("stop"):
     launch(stream, grid, step, data)
     steps.append(stream.record())
-    if len(steps) > 16:
+    if len(steps) > 300:
         steps.pop(0).sync()
 stream.sync()
 print("trained")
