@@ -313,10 +313,11 @@ def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
             "pip install jupyter-gpushare here",
         )
         return
-    from jupyter_server.serverapp import ServerApp
+    from jupyter_core.application import JupyterApp
 
-    app = ServerApp()
-    app.load_config_file(suppress_errors=True)
+    # Reads what ServerApp would read; importing that takes a second.
+    app = JupyterApp(config_file_name="jupyter_server_config")
+    app.load_config_file()
     chosen = app.config.get("KernelProvisionerFactory", {}).get("default_provisioner_name")
     where = "your Jupyter configuration"
     if not chosen:

@@ -89,6 +89,17 @@ def test_another_provisioner_is_named() -> None:
     assert "'local-provisioner'" in found["provisioner"]["found"]
 
 
+@pytest.mark.parametrize("file", ["jupyter_config.json", "jupyter_server_config.json"])
+def test_a_configuration_that_chooses_another_provisioner_is_named(
+    tmp_path: Path, file: str
+) -> None:
+    chosen = {"KernelProvisionerFactory": {"default_provisioner_name": "local-provisioner"}}
+    (tmp_path / file).write_text(json.dumps(chosen))
+    found = findings(doctor("--json", JUPYTER_CONFIG_DIR=str(tmp_path)))
+    assert found["provisioner"]["state"] == "warn"
+    assert "your Jupyter configuration" in found["provisioner"]["found"]
+
+
 @pytest.mark.parametrize(
     ("environment", "state", "said"),
     [
