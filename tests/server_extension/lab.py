@@ -52,9 +52,11 @@ class Lab:
         self.folder = folder
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir(parents=True)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        # Bound until the end: the server may bind it too, as it reuses addresses, but nobody is given it by chance.
+        self._reserved = socket.socket()
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._reserved.bind(("127.0.0.1", 0))
+        port = self._reserved.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}{base_url}"
         config = {
             "ServerApp": {
@@ -117,6 +119,7 @@ class Lab:
                 self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.kill()
+        self._reserved.close()
         self._log.close()
 
     @property
