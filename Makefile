@@ -12,6 +12,8 @@ export PATH := $(VENV)/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Else each of the hundreds of processes that the tests start would compile our sources again.
+export PYTHONDONTWRITEBYTECODE :=
 # Playwright drives the system's Chromium.
 export PLAYWRIGHT_SKIP_BROWSER_DOWNLOAD := 1
 # jlpm (yarn) must neither ask nor report.
