@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import random
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +29,8 @@ AHEAD, STEP = 50, 10
 #: Training steps that are submitted before the loss is looked at.
 STEPS_AHEAD = 5
 WIDTH = 4096
+#: Widths of a product that is to take a given time are multiples of this; it is found in so many rounds, of so many.
+GRAIN, ROUNDS, PRODUCTS = 128, 3, 10
 #: The simulated GPU's kernels take as long as a portion.
 KERNEL_NS = str(round(PORTION * 1e9))
 
@@ -56,6 +60,34 @@ class SimulatedWork:
     def step(self) -> Callable[[], None]:
         """Return a training step."""
         return lambda: self.submit(STEP)
+
+    def fit(self, seconds: float) -> int:
+        """Return the size of a kernel that takes so long: its nanoseconds."""
+        return round(seconds * 1e9)
+
+    def resize(self, size: int) -> None:
+        """Take kernels of that size from now on."""
+        driver = ctypes.CDLL(os.environ.get("GPUSHARE_DRIVER", "libcuda.so.1"))
+        driver.gpushare_sim_duration(ctypes.c_uint64(size))
+
+    def mark(self) -> ctypes.c_void_p:
+        """Mark the end of what was submitted so far."""
+        event = ctypes.c_void_p()
+        self._call("cuEventCreate", ctypes.byref(event), 0)
+        self._call("cuEventRecord", event, None)
+        return event
+
+    def reached(self, mark: ctypes.c_void_p) -> None:
+        """Wait for a mark."""
+        self._call("cuEventSynchronize", mark)
+
+    def between(self, first: ctypes.c_void_p, mark: ctypes.c_void_p) -> float:
+        """Wait for a mark and give it up; the seconds on the GPU since the first."""
+        self.reached(mark)
+        milliseconds = ctypes.c_float()
+        self._call("cuEventElapsedTime", ctypes.byref(milliseconds), first, mark)
+        self._call("cuEventDestroy_v2", mark)
+        return milliseconds.value / 1e3
 
 
 class TorchWork:
@@ -87,6 +119,46 @@ class TorchWork:
     def step(self) -> Callable[[], None]:
         """Return the step of a small GPT."""
         return training._transformer(self._torch, self._torch.device("cuda"))
+
+    def fit(self, seconds: float) -> int:
+        """Return the size of a kernel that takes about so long: the width of its matrices."""
+        width = WIDTH
+        for _ in range(ROUNDS):
+            self.resize(width)
+            self.submit(PRODUCTS)
+            self.wait()
+            start = time.perf_counter()
+            self.submit(PRODUCTS)
+            self.wait()
+            taken = (time.perf_counter() - start) / PRODUCTS
+            width = max(1, round(width * (seconds / taken) ** (1 / 3) / GRAIN)) * GRAIN
+        return width
+
+    def resize(self, size: int) -> None:
+        """Take kernels of that size from now on.
+
+        Of zeros, which take little power: else the clock would rise where others leave the GPU idle, and the same work
+        be less time. Of single precision, which takes long in little memory.
+        """
+        self._matrix = self._product = None
+        self._torch.cuda.empty_cache()
+        self._matrix = self._torch.zeros(size, size, device="cuda")
+        self._product = self._torch.empty_like(self._matrix)
+
+    def mark(self) -> Any:
+        """Mark the end of what was submitted so far."""
+        event = self._torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def reached(self, mark: Any) -> None:
+        """Wait for a mark."""
+        mark.synchronize()
+
+    def between(self, first: Any, mark: Any) -> float:
+        """Wait for a mark; the seconds on the GPU since the first."""
+        self.reached(mark)
+        return float(first.elapsed_time(mark)) / 1e3
 
 
 class Jobs(Commands):
@@ -185,6 +257,31 @@ class Jobs(Commands):
             self._compute(portions)
             time.sleep(pause)
         return start, time.monotonic()
+
+    def fit(self, seconds: float) -> int:
+        """Return the size of a kernel that takes about so long while nobody else is on the GPU."""
+        return self._work.fit(seconds)
+
+    def resize(self, size: int) -> None:
+        """Take kernels to be of that size, and run one."""
+        self._work.resize(size)
+        self._work.submit(1)
+        self._work.wait()
+
+    def kernels(self, seconds: float, ahead: int) -> tuple[float, float, list[float]]:
+        """Run kernels for so long, so many submitted ahead; from when until when, and when each ended on the GPU."""
+        first = self._work.mark()
+        self._work.reached(first)
+        begun = time.monotonic()
+        pending: deque[Any] = deque()
+        ends = []
+        while time.monotonic() < begun + seconds:
+            self._work.submit(1)
+            pending.append(self._work.mark())
+            if len(pending) > ahead:
+                ends.append(begun + self._work.between(first, pending.popleft()))
+        ends += [begun + self._work.between(first, mark) for mark in pending]
+        return begun, begun + seconds, ends
 
     def cells(self, count: int, portions: int) -> list[tuple[float, float]]:
         """Run all of so many cells; when each began and ended."""

@@ -34,11 +34,12 @@ BENCHES = {
     "lab": ("lab", "run"),
     "interference": ("interference", "run"),
     "makespan": ("makespan", "run"),
+    "shares": ("shares", "run"),
     "scheduler": ("scheduler_events", "run"),
     "simulation": ("simulation", "run"),
 }
 #: Run where they are named: they take long, or are for the simulated driver.
-NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe", "simulation"})
+NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe", "shares", "simulation"})
 #: What can be said of those that compare policies; by the names of their functions' parameters.
 SETTINGS = ("policy", "pairs", "seconds", "gib")
 
@@ -66,7 +67,10 @@ def add_parser(subparsers: Any) -> None:
         "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="makespan: half a turn of a job, seconds"
+        "--seconds",
+        type=float,
+        metavar="S",
+        help="makespan: half a turn of a job; shares: each condition, seconds",
     )
     parser.add_argument(
         "--gib", type=float, metavar="G", help="makespan: what each of two jobs holds, GiB"
