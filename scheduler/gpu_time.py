@@ -26,6 +26,12 @@ NOTHING = Entitlement()
 PATIENCE, LEAST = 30.0, 0.02
 #: Use that differs by less than this fraction of the window is the same: what comes next decides.
 STEP = 0.005
+#: Fraction of the window by which a client that spreads its work over the time may stay below its limit: kernels of
+#: 50 ms, and what is on its way of what it says.
+SPREAD = 0.02
+#: Who pauses because of shares may submit once in so many seconds: rarely enough that a kernel of 50 ms stays within
+#: 2 % of the window.
+SHARE_STALL = 2.5
 #: Two levels of the order are summed in one number: the coarse one in units of this.
 _LEVEL = 1e6
 
@@ -376,11 +382,20 @@ class GpuTime:
         return found
 
     def deficit(self, group: Group, gpu: str, now: float) -> float:
-        """Return the fraction of a GPU's time that a group's claims are below their request, at most; 0: none is."""
-        return max(
-            (c.entitlement.request - self.share(c.whose, gpu, now) for c in self.of(group)),
-            default=0.0,
-        )
+        """Return the fraction of a GPU's time that a group's claims are below their request, at most; 0: none is.
+
+        A request counts as far as its limits leave room: nobody could give more to one that has had them.
+        """
+        missing = 0.0
+        room = 1.0
+        for claim in self.of(group):
+            entitlement = claim.entitlement
+            if entitlement.request or entitlement.limit:
+                share = self.share(claim.whose, gpu, now)
+                missing = max(missing, entitlement.request - share)
+                if entitlement.limit:
+                    room = min(room, entitlement.limit - SPREAD - share)
+        return min(missing, room)
 
     def had_less(self, group: Group, other: Group, gpus: Iterable[str], now: float) -> bool:
         """Whether a group's team, user or itself had at most as much for the weight, over minutes, as the other's.
@@ -409,13 +424,13 @@ class GpuTime:
         chain = self.of(group)
         gpus = list(gpus)
         between = own = 0.0
+        waited = 0.0 if group.wait is None else now - group.wait.since
         if self.active or self.several_users:
-            waited = 0.0 if group.wait is None else now - group.wait.since
             between = self._score(chain[0], gpus, now, waited) * _LEVEL
             if len(chain) > 2:
                 between += self._score(chain[1], gpus, now, waited)
         if group.user in self._shared:
-            own = self._score(chain[-1], gpus, now, 0.0)
+            own = self._score(chain[-1], gpus, now, waited)
         return (between, own)
 
     def turn(self, group: Group) -> float:

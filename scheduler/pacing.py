@@ -13,6 +13,7 @@ from .events import (
     Log,
     Pace,
 )
+from .gpu_time import SHARE_STALL
 from .plan import Planner, is_managed
 from .policies import FREE, Speed
 from .predictor import Predictor
@@ -186,6 +187,8 @@ class Pacer(Planner):
             again = self.policy.pace_again(gpu)
             if again is not None and again <= self._now:
                 again = self._now + SOONEST
+            if self.times.active:
+                again = self._limit(gpu, again)
             self._timers.set(f"pace {gpu.uuid}", again)
             if before == gpu.paces:
                 continue
@@ -210,6 +213,33 @@ class Pacer(Planner):
                 group.metered = metered
                 self._time_class(group)
 
+    def _limit(self, gpu: Gpu, again: float | None) -> float | None:
+        """Hold everybody to the limits, whatever the policy is; return when the paces are to be looked at again."""
+        for group in gpu.holders.values():
+            share = self._portion(group, gpu)
+            if share == 1.0:
+                continue
+            bound = Speed(share=share, meter=True)
+            until = self.times.throttled_until(group, gpu.uuid, self._now)
+            if until is not None:
+                bound = replace(bound, inflight=0.0, stall=SHARE_STALL)
+                again = until if again is None else min(again, until)
+            gpu.paces[group.id] = strictest([gpu.paces.get(group.id, FREE), bound])
+        return again
+
+    def _portion(self, group: Group, gpu: Gpu) -> float:
+        """Return the part of the time that each process of a group may have: all that are limited together divide it."""
+        found = 1.0
+        for claim in self.times.of(group):
+            if claim.entitlement.limit:
+                at_work = max(1, _at_work(group, gpu)) + sum(
+                    _at_work(other, gpu)
+                    for other in gpu.holders.values()
+                    if other is not group and claim in self.times.of(other)
+                )
+                found = min(found, claim.entitlement.limit / at_work)
+        return found
+
     def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> dict[str, Speed]:
         """Have those metered whose memory may be paged, until it is known what they lose by it."""
         if self._pages and self.anti_thrash == "auto":
@@ -218,6 +248,11 @@ class Pacer(Planner):
                 if is_managed(group) and (floating or not self.thrash.measured(group.id)):
                     paces[group.id] = replace(paces.get(group.id, FREE), meter=True)
         return paces
+
+
+def _at_work(group: Group, gpu: Gpu) -> int:
+    """How many of a group's processes are at work that use this GPU."""
+    return sum(c.busy and gpu.uuid in c.holdings for c in group.granted.values())
 
 
 def strictest(speeds: list[Speed]) -> Speed:

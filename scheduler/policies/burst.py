@@ -7,10 +7,10 @@ The rules are those of docs/scheduling.md. Times are seconds.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .. import policies
+from ..gpu_time import SHARE_STALL
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
@@ -34,9 +34,8 @@ class Burst(FirstComeFirstServed):
     about = 5.0
     #: While one is about: work in flight of the others, and after how long one submission is let through.
     bound, bound_stall = 0.001, 0.010
-    #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long: rarely
-    #: enough that a kernel of 50 ms stays within 2 %.
-    pause_stall, share_stall = 0.050, 2.5
+    #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long.
+    pause_stall, share_stall = 0.050, SHARE_STALL
     #: Fraction of the window by which shares may be off before others pause for them.
     slack = 0.01
     #: How often shares are looked at if nothing happens: what is metered brings events by itself.
@@ -46,6 +45,7 @@ class Burst(FirstComeFirstServed):
         super().__init__(view)
         self._metered = policies.Speed(meter=True)
         self._paused = policies.Speed(0.0, self.pause_stall, meter=True)
+        self._held = policies.Speed(0.0, self.share_stall, meter=True)
         self._bounded = policies.Speed(self.bound, self.bound_stall, meter=True)
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
@@ -147,7 +147,9 @@ class Burst(FirstComeFirstServed):
         times, holders = self.view.times, gpu.holders
         self._again.pop(gpu.uuid, None)
         shared = times.active
-        if len(holders) < 2 and not shared:
+        if len(holders) < 2:
+            self._needy.pop(gpu.uuid, None)
+            self._ahead.pop(gpu.uuid, None)
             return {}
         by_time = shared or (times.several_users and len({g.user for g in holders.values()}) > 1)
         if not by_time and gpu.background in (0, len(holders)):
@@ -158,14 +160,20 @@ class Burst(FirstComeFirstServed):
         for group in holders.values():
             (interactive if class_of(group) == "interactive" else background).append(group)
 
-        speeds: dict[str, Speed] = {}
-        if len(holders) > 1:
-            # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond:
-            # they are spared the events.
-            speeds = dict.fromkeys(
-                holders if by_time else (g.id for g in background), self._metered
-            )
+        # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond: they
+        # are spared the events.
+        metered = holders if by_time else (g.id for g in background)
+        speeds: dict[str, Speed] = dict.fromkeys(metered, self._metered)
         ends: list[float] = []
+        held: set[str] = set()
+        if shared:
+            held = self._paused_for_shares(gpu, list(holders.values()))
+            if any(g.busy for g in holders.values()):
+                ends.append(self.view.now + self.look)
+            # Nobody pauses for one that has to pause itself, and what was requested comes before what counts as what.
+            needy = self._needy[gpu.uuid]
+            interactive = [g for g in interactive if not self._is_held(g, gpu, held)]
+            background = [g for g in background if g.id not in needy]
         if background:
             busy = [g for g in interactive if g.busy]
             if busy and not times.several_users:
@@ -178,8 +186,7 @@ class Burst(FirstComeFirstServed):
                         speeds[group.id] = self._paused
                     elif any(self._may_favour(g, group) for g in about):
                         speeds[group.id] = self._bounded
-        if shared:
-            ends += self._hold_shares(gpu, list(holders.values()), speeds)
+        speeds.update(dict.fromkeys(held, self._held))
         again = min((end for end in ends if end > self.view.now), default=None)
         if again is not None:
             self._again[gpu.uuid] = again
@@ -199,41 +206,17 @@ class Burst(FirstComeFirstServed):
             return None
         return (group.idle_since if group.ended_at is None else group.ended_at) + self.about
 
-    def _hold_shares(self, gpu: Gpu, holders: list[Group], speeds: dict[str, Speed]) -> list[float]:
-        """Hold everybody to the limits, and pause who is in the way of others' shares; return when to look again."""
-        times, now = self.view.times, self.view.now
-        paused = self._paused_for_shares(gpu, holders)
-        ends = [now + self.look] if any(g.busy for g in holders) else []
-        for group in holders:
-            speed = speeds.get(group.id, policies.FREE)
-            limit = self._limit(group, gpu, holders)
-            if limit < 1.0:
-                speed = replace(speed, share=limit, meter=True)
-            until = times.throttled_until(group, gpu.uuid, now)
-            if until is not None:
-                ends.append(until)
-            if until is not None or group.id in paused:
-                speed = replace(speed, inflight=0.0, stall=self.share_stall)
-            speeds[group.id] = speed
-        return ends
-
-    def _limit(self, group: Group, gpu: Gpu, holders: list[Group]) -> float:
-        """Return the share of the time that a group may have: those that are limited together divide it."""
-        times, found = self.view.times, 1.0
-        for claim in times.of(group):
-            if claim.entitlement.limit:
-                others = sum(claim in times.of(g) and (g.busy > 0 or g is group) for g in holders)
-                found = min(found, claim.entitlement.limit / others)
-        return found
+    def _is_held(self, group: Group, gpu: Gpu, held: set[str]) -> bool:
+        """Whether shares keep a group from submitting."""
+        if group.id in held:
+            return True
+        return self.view.times.throttled_until(group, gpu.uuid, self.view.now) is not None
 
     def _paused_for_shares(self, gpu: Gpu, holders: list[Group]) -> set[str]:
         """Return who pauses so that others get their request or, of what is spare, what their weight gives them."""
         times, now, uuid = self.view.times, self.view.now, gpu.uuid
-        if not times.active or len(holders) < 2:
-            self._needy.pop(uuid, None)
-            self._ahead.pop(uuid, None)
-            return set()
-        busy = [g for g in holders if g.busy]
+        # Not those whose memory has yet to come in.
+        busy = [g for g in holders if g.state == "running"]
         # Below the request by more than the slack, until it is reached: else they would pause each moment anew.
         needy, was = set(), self._needy.get(uuid, set())
         for group in busy:
