@@ -5,7 +5,7 @@ Two jobs that compute and leave the GPU alone in turn, two that fit, and three n
 of an NVIDIA H200, scaled to the GPU; the simulated GPU's times and bandwidth are scaled alike::
 
     gpushare bench makespan --policy burst --policy fcfs --json
-    gpushare bench makespan --seconds 5 --gib 60
+    gpushare bench makespan --part cells --seconds 5 --gib 60
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ BANDWIDTH = "2000000000"
 #: Turns of a job, cells of a notebook, and the part of half a turn that a cell computes.
 TURNS, CELLS, CELL = 6, 10, 0.2
 #: Shares of a turn on the GPU, and by how much two jobs are to be sooner done than one after the other.
-SHARES = ((0.5, 1.6), (0.9, 1.0))
+SHARES = {"half": (0.5, 1.6), "most": (0.9, 1.0)}
+#: What is measured, in this order.
+PARTS = (*SHARES, "fitting", "cells")
 
 
 class Stage:
@@ -113,6 +115,7 @@ def moving(events: Sequence[dict[str, Any]], begun: float, ended: float) -> floa
 
 def run(
     policy: Sequence[str] = (),
+    part: Sequence[str] = (),
     pairs: int = 1,
     seconds: float | None = None,
     gib: float | None = None,
@@ -123,14 +126,25 @@ def run(
     ----------
     policy
         Their names.
+    part
+        What is measured, of ``PARTS``: two jobs that do not fit together and need the GPU for half of the time, or for
+        most of it; two that fit; the cells of three notebooks. By default all.
     pairs
         How often all is run.
     seconds
         Half a turn of the jobs.
     gib
         What each of two jobs holds that do not fit together.
+
+    Raises
+    ------
+    ValueError
+        There is no such part.
     """
     names = list(policy) or sorted(available())
+    parts = list(part) or list(PARTS)
+    if unknown := set(parts) - set(PARTS):
+        raise ValueError(f"no part {unknown.pop()!r}; choose of {', '.join(PARTS)}")
     with machine(
         whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS, GPUSHARE_SIM_BANDWIDTH=BANDWIDTH
     ) as here:
@@ -142,10 +156,13 @@ def run(
         status: Any = here.control("status")["status"]
         total = status["gpus"][0]["total"]
         most = total * MOST if gib is None else gib * GIB
-        for share, target in SHARES:
-            yield from _alternating(stage, names, pairs, _size(most), share, target)
-        yield from _fitting(stage, names, pairs, _size(most * LITTLE / MOST))
-        yield from _run_all(stage, names, pairs, _size(most * HALF / MOST))
+        for name, (share, target) in SHARES.items():
+            if name in parts:
+                yield from _alternating(stage, names, pairs, _size(most), share, target)
+        if "fitting" in parts:
+            yield from _fitting(stage, names, pairs, _size(most * LITTLE / MOST))
+        if "cells" in parts:
+            yield from _run_all(stage, names, pairs, _size(most * HALF / MOST))
 
 
 def _size(size: float) -> int:

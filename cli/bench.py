@@ -41,7 +41,7 @@ BENCHES = {
 #: Run where they are named: they take long, or are for the simulated driver.
 NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe", "shares", "simulation"})
 #: What can be said of those that compare policies; by the names of their functions' parameters.
-SETTINGS = ("policy", "pairs", "seconds", "gib")
+SETTINGS = ("policy", "part", "pairs", "seconds", "gib")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,6 +62,12 @@ def add_parser(subparsers: Any) -> None:
         action="append",
         metavar="NAME",
         help="interference, makespan: under this policy; repeatable (default: each that there is)",
+    )
+    parser.add_argument(
+        "--part",
+        action="append",
+        metavar="NAME",
+        help="makespan: only this of half, most, fitting, cells; repeatable",
     )
     parser.add_argument(
         "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
@@ -87,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
         return complain(f"no benchmark is called {unknown[0]}; there are {', '.join(BENCHES)}")
     settings = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
     for name, value in settings.items():
-        if name != "policy" and value <= 0:
+        if not isinstance(value, list) and value <= 0:
             return complain(f"--{name} is above 0")
     failed = False
     for name in args.bench or [name for name in BENCHES if name not in NAMED_ONLY]:
