@@ -145,6 +145,7 @@ class Clients(People):
             self.times.forget(group)
             self._classes.forget(group.id)
             self._predictor.forget(group.id)
+            self._absences.forget(group.id)
             self.thrash.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
             self._log("leave", group)
@@ -176,6 +177,7 @@ class Clients(People):
             return
         client.wants = True
         if group.wait is None:
+            self._end_absence(group)
             group.wait = self._enqueue(group)
 
     def _on_burst(self, event: Burst) -> None:
@@ -194,6 +196,7 @@ class Clients(People):
             client.restoring.clear()
             if not group.busy:
                 group.ended_at = self._now if event.cause in OVER else None
+                group.away_since = self._now
                 self._end_burst(group)
         self._log("burst", group, phase=event.phase, cause=event.cause)
         self._touch(group)

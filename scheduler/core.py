@@ -34,7 +34,8 @@ Room is made in the order in which it can be had, then by kind:
     ==============  ==================================================  =====================================
 
 - *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
-- *Residency*: after any other end, min(10 x cost of moving the footprint, quantum) since the memory was in.
+- *Residency*: after any other end, min(10 x cost of moving the footprint, quantum) since the memory was in; or until
+  the group had no work for as long as the move takes, or is expected to have none for that long (``_patience``).
 - A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
   turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
   than before (it gave its lease up to grow), room is made for it too, from those that do not run.
@@ -215,6 +216,7 @@ class Core(Clients):
         self._sorted_by: tuple[int, int] = self.policy.version
         self._classes = Classes(interactive_burst, interactive_pause)
         self._predictor = Predictor()
+        self._absences = Predictor(unknown=0.0)
         self.thrash = Detector()
         #: Some client's memory is such that the GPU may page it.
         self._pages = False

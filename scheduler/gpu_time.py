@@ -24,6 +24,9 @@ NOTHING = Entitlement()
 #: Requests may add up to more than there is. So that nobody starves for it, who waits for so many seconds and has had
 #: less than so much counts as below a request, too: the more the longer, and as nothing but that in twice the time.
 PATIENCE, LEAST = 30.0, 0.02
+#: What others of the same user or team have had does not serve the one that waits: after so many seconds it comes
+#: before all others, whatever they had.
+LONGEST_PATIENCE = 600.0
 #: Use that differs by less than this fraction of the window is the same: what comes next decides.
 STEP = 0.005
 #: Fraction of the window by which a client that spreads its work over the time may stay below its limit: kernels of
@@ -33,7 +36,7 @@ SPREAD = 0.02
 #: 2 % of the window.
 SHARE_STALL = 2.5
 #: Two levels of the order are summed in one number: the coarse one in units of this.
-_LEVEL = 1e6
+_LEVEL = 10**6
 
 
 #: Parts of a second that are counted.
@@ -173,6 +176,7 @@ class GpuTime:
         memory: float = 600.0,
     ) -> None:
         self.window, self._buckets, self.refresh, self.memory = window, buckets, refresh, memory
+        self.longest_patience = LONGEST_PATIENCE
         #: Counts up when ranks may have changed enough to matter; because of use, once in ``refresh``.
         self.version = 0
         self._changed_at = float("-inf")
@@ -444,9 +448,12 @@ class GpuTime:
         missing = claim.entitlement.request - share
         if waited > PATIENCE and share < LEAST and self.active:
             missing = max(missing, min(waited / PATIENCE - 1, 1.0))
+        if waited > self.longest_patience and self.active:
+            missing = 2.0
         if missing > 0:
             return float(-1 - int(missing / STEP))
-        return float(int(share / claim.entitlement.weight / STEP))
+        # However small a weight is, it does not reach the next level.
+        return float(min(int(share / claim.entitlement.weight / STEP), _LEVEL // 2))
 
     # --- Memory -----------------------------------------------------------------------------------
 

@@ -194,6 +194,8 @@ class Leases(Pacer):
         group.idle_since = self._now
         if cause in OVER:
             self._end_burst(group)
+            if group.away_since is None:
+                group.away_since = self._now
         group.burst_before, group.counted_burst = self._burst_so_far(group), group.ran_before
         del self.leased[group.id]
         for share in group.shares.values():
@@ -239,6 +241,7 @@ class Leases(Pacer):
         group = client.group
         if busy:
             if not group.busy:
+                self._end_absence(group)
                 group.ran_since = self._now
             group.busy += 1
         else:

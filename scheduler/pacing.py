@@ -29,6 +29,7 @@ class Pacer(Planner):
     _sorted_by: tuple[int, int]
     _classes: Classes
     _predictor: Predictor
+    _absences: Predictor
     _focus: dict[str, str]
     _touched: dict[str, Group]
     _unclassed: dict[str, Group]
@@ -92,11 +93,17 @@ class Pacer(Planner):
             self.times.add(group, uuid, self._now - since, self._now)
         self._classes.ran(group, self._now - since, self._now)
 
+    def _end_absence(self, group: Group) -> None:
+        """It has work again: from how long it had none, the next absence is guessed."""
+        if group.away_since is not None:
+            self._absences.remember(group.id, self._now - group.away_since)
+            group.away_since = None
+
     def _end_burst(self, group: Group) -> None:
         """The burst is over: from its length, the next one's is guessed."""
         length = self._burst_so_far(group)
         if length > 0:
-            self._predictor.burst(group.id, length)
+            self._predictor.remember(group.id, length)
         group.burst_before, group.counted_burst = 0.0, group.ran_before
 
     def _classify(self) -> None:
@@ -228,7 +235,7 @@ class Pacer(Planner):
         return again
 
     def _portion(self, group: Group, gpu: Gpu) -> float:
-        """Return the part of the time that each process of a group may have: all that are limited together divide it."""
+        """Return the part of the time that each process of a group may have: those limited together divide it."""
         found = 1.0
         for claim in self.times.of(group):
             if claim.entitlement.limit:

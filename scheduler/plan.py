@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from .accounts import Accounts, growth
 from .events import AntiThrash, Class, Quantum
 from .policies.guard import Guard
+from .predictor import Predictor
 from .state import Gpu, Group, Share, Wait, place
 from .thrash import Detector
 
@@ -53,6 +54,7 @@ class Planner(Accounts):
     background_quantum: float
     keep_patience: float
     exclusive_limit: float
+    _absences: Predictor
     leased: dict[str, Group]
     _leases: int
 
@@ -375,7 +377,27 @@ class Planner(Accounts):
             return 0.0
         if group.ended_at is not None and not group.cells:
             return group.ended_at + self.debounce
-        return group.turn_at + self.residency(group, wait)
+        stays = group.turn_at + self.residency(group, wait)
+        if wait is None or group.away_since is None or group.exclusive:
+            return stays
+        return min(stays, group.away_since + self._patience(group, wait))
+
+    def _patience(self, group: Group, wait: Wait) -> float:
+        """Return for how many seconds a group may have no work before its memory is taken for one that waits.
+
+        An absence that lasts as long as the move has cost as much as the move: to wait for that is at most twice as
+        bad as to know (ski rental). One that is expected to last longer is not waited for, once it is clear that it
+        is none of the group's short ones.
+        """
+        cost = 0.0
+        for uuid in self.uuids(wait):
+            share = group.shares.get(uuid)
+            if share is not None:
+                lack = max(0, self.need(wait, share.gpu) - share.gpu.free)
+                cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
+        short = cost / 10
+        known = self._absences.expected(group.id, short) >= cost
+        return max(self.debounce, short if known else cost)
 
     def _evictable_at(self, share: Share, wait: Wait | None = None) -> float:
         stuck = max(h.stuck_until for h in share.holdings.values())

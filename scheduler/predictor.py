@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long a burst is expected to go on, from how long the group's recent ones lasted. All times are seconds."""
+"""How long a burst, or an absence, is expected to go on, from how long the group's recent ones lasted. In seconds."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Predictor:
         self.unknown, self.remembered, self.fading = unknown, remembered, fading
         self._bursts: dict[str, deque[float]] = {}
 
-    def burst(self, group_id: str, seconds: float) -> None:
-        """Remember a burst that ended after so many seconds of GPU time."""
+    def remember(self, group_id: str, seconds: float) -> None:
+        """Remember one that ended after so many seconds."""
         bursts = self._bursts.get(group_id)
         if bursts is None:
             bursts = self._bursts[group_id] = deque(maxlen=self.remembered)

@@ -316,6 +316,8 @@ class Group:
     makes_way_for: Wait | None = None
     #: When the last burst ended because a cell did, the user asked or a process died; None if it only went quiet.
     ended_at: float | None = None
+    #: Since when it has had no work, unless its last work was cut short.
+    away_since: float | None = None
     busy: int = 0
     ran_since: float = 0.0
     ran_before: float = 0.0

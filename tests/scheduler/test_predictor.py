@@ -15,7 +15,7 @@ seconds = st.floats(0.001, 1000.0)
 def after(*bursts: float) -> Predictor:
     predictor = Predictor()
     for burst in bursts:
-        predictor.burst("a", burst)
+        predictor.remember("a", burst)
     return predictor
 
 
