@@ -18,6 +18,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from IPython.core.interactiveshell import InteractiveShell
+
+from ..kernel_provisioner import in_kernel
 from . import training
 from .holder import Commands, Holder, main
 from .machine import EMPTY
@@ -57,8 +60,8 @@ class SimulatedWork:
         """Wait for all of them."""
         self._call("cuCtxSynchronize")
 
-    def step(self) -> Callable[[], None]:
-        """Return a training step."""
+    def step(self, batch: int) -> Callable[[], None]:
+        """Return a training step; its length is always the same."""
         return lambda: self.submit(STEP)
 
     def fit(self, seconds: float) -> int:
@@ -116,9 +119,9 @@ class TorchWork:
         """Wait for all of them."""
         self._torch.cuda.synchronize()
 
-    def step(self) -> Callable[[], None]:
+    def step(self, batch: int) -> Callable[[], None]:
         """Return the step of a small GPT."""
-        return training._transformer(self._torch, self._torch.device("cuda"))
+        return training._transformer(self._torch, self._torch.device("cuda"), batch)
 
     def fit(self, seconds: float) -> int:
         """Return the size of a kernel that takes about so long: the width of its matrices."""
@@ -171,6 +174,7 @@ class Jobs(Commands):
         self._prepare: Callable[[], None] = (lambda: None) if torch else self._current
         self._portion = 1
         self._step: Callable[[], None] | None = None
+        self._shell: Any = None
         self._trained = (0, 0.0)
         self._moving = threading.Event()
 
@@ -204,22 +208,41 @@ class Jobs(Commands):
             self._work.submit(min(AHEAD, portions - start) * self._portion)
             self._work.wait()
 
-    def bursts(self, count: int, portions: int, pause: float, seed: int) -> list[float]:
-        """Run so many short cells, with pauses of that many seconds on average; the seconds that each took."""
+    def bursts(
+        self, count: int, portions: int, pause: float, seed: int
+    ) -> list[tuple[float, float]]:
+        """Run so many short cells as a notebook's kernel does, with pauses of that many seconds on average.
+
+        Returns
+        -------
+        list
+            Seconds of each cell's burst, from before its first submission until it is done, and of the cell.
+        """
+        if self._shell is None:
+            self._shell = InteractiveShell()  # type: ignore[no-untyped-call]
+            self._shell.history_manager.enabled = False
+            in_kernel.load(self._shell)
+        bursts: list[float] = []
+
+        def burst() -> None:
+            start = time.monotonic()
+            self._compute(portions)
+            bursts.append(time.monotonic() - start)
+
+        self._shell.user_ns["burst"] = burst
         draw = random.Random(seed)
-        taken = []
+        cells = []
         for _ in range(count):
             time.sleep(draw.uniform(0.5, 1.5) * pause)
             start = time.monotonic()
-            with self._cell():
-                self._compute(portions)
-            taken.append(time.monotonic() - start)
-        return taken
+            self._shell.run_cell("burst()").raise_error()
+            cells.append(time.monotonic() - start)
+        return list(zip(bursts, cells, strict=True))
 
-    def train(self) -> None:
-        """Begin to train; returns after the first steps."""
+    def train(self, batch: int) -> None:
+        """Begin to train with batches of so many; returns after the first steps."""
         if self._step is None:
-            self._step = self._work.step()
+            self._step = self._work.step(batch)
         step = self._step
         self._stop.clear()
         self._moving.clear()

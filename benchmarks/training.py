@@ -42,14 +42,14 @@ RESAMPLES = 10_000
 # --- In the processes that train ------------------------------------------------------------------
 
 
-def _transformer(torch: Any, device: Any) -> Callable[[], None]:
+def _transformer(torch: Any, device: Any, batch: int = 32) -> Callable[[], None]:
     """Return the step of a small GPT in bf16: some 12 layers of launches."""
     functional = torch.nn.functional
     nn: Any = torch.nn
     module: Any = nn.Module
     small = device.type == "cpu"
     width, heads, layers, words = (64, 4, 2, 512) if small else (768, 12, 12, 32000)
-    batch, length = (2, 32) if small else (32, 512)
+    batch, length = (2, 32) if small else (batch, 512)
 
     class Layer(module):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -21,6 +21,8 @@ class _Spell:
 
     had: float = 0.0
     last: float = 0.0
+    #: The cell before it used the GPU: this one is expected to.
+    due: bool = True
     #: The one before it, without a cell, was long: this one is expected to be.
     long: bool = False
 
@@ -42,7 +44,15 @@ class Classes:
 
     def begin_cell(self, group: Group, now: float) -> None:
         """A cell began: somebody waits for it."""
-        self._spells[group.id] = _Spell(last=now)
+        before = self._spells.get(group.id)
+        self._spells[group.id] = _Spell(last=now, due=before is None or before.had > 0)
+
+    def due_since(self, group: Group) -> float | None:
+        """Return when the group's cell began, if it is expected to use the GPU and has not yet."""
+        spell = self._spells.get(group.id)
+        if spell is None or not (group.cells and spell.due) or spell.had > 0:
+            return None
+        return spell.last
 
     def end_cell(self, group: Group, now: float) -> None:
         """A cell ended. What the group counts as stays, until the next one begins or it pauses."""

@@ -56,6 +56,10 @@ class Pacer(Planner):
         running = self._now - group.ran_since if group.busy else 0.0
         return group.burst_before + group.ran_before - group.counted_burst + running
 
+    def due_since(self, group: Group) -> float | None:
+        """Return when its cell began, if that is expected to use the GPU and has not yet."""
+        return self._classes.due_since(group)
+
     def focused(self, group: Group) -> bool:
         """Whether it is in front of its user."""
         return self._focus.get(group.user) == group.id

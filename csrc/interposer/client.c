@@ -55,6 +55,7 @@ static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
 
 /* While somebody waits for work in flight to end, it is looked at so often. */
 static const uint64_t look_interval = MILLISECOND / 5;
+static const uint64_t shortest_look = MILLISECOND / 20;
 static const uint64_t meter_interval = 100 * MILLISECOND;
 /* Who gives a lease back and takes longer than this says what it waits for. */
 static const uint64_t stuck_after = 200 * MILLISECOND;
@@ -329,14 +330,18 @@ CUresult gs_client_pace(struct gs_submission *submission)
             break;
         }
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
-        wake_helper(); /* it looks at what is in flight */
+        if (!watching)
+            wake_helper(); /* it looks at what is in flight where this thread must not */
         pthread_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
         }
+        if (gs_meter_in_flight() != 0 && patience > shortest_look)
+            patience = shortest_look;
         struct timespec timeout = {.tv_sec = (time_t)(patience / SECOND), .tv_nsec = (long)(patience % SECOND)};
         futex_wait(&client.epoch, epoch, &timeout);
+        gs_meter_look();
         pthread_mutex_lock(&client.lock);
     }
     client.paced--;

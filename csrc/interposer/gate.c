@@ -104,7 +104,7 @@ static CUresult enter_paced(struct gs_slot *slot, bool *entered)
         return refused;
     *entered = try_enter(slot, GS_GATE_PACED);
     if (!*entered) {
-        gs_pace_give_back(&slot->submission);
+        gs_pace_give_back(&slot->submission, NULL);
         return CUDA_SUCCESS;
     }
     slot->paced = true;

@@ -181,7 +181,7 @@ static void drop(struct gs_metered_stream *stream)
     if (stream->first == NULL)
         stream->last = &stream->first;
     __atomic_sub_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);
-    gs_pace_give_back(&done->submission);
+    gs_pace_give_back(&done->submission, stream->first != NULL ? &stream->first->submission : NULL);
     give_event(stream->clock, done->submission.begin);
     give_event(stream->clock, done->submission.end);
     free(done);
@@ -422,7 +422,7 @@ void gs_meter_end(struct gs_submission *submission)
 {
     struct gs_metered_stream *stream = submission->measured;
     if (stream == NULL) {
-        gs_pace_give_back(submission);
+        gs_pace_give_back(submission, NULL);
         return;
     }
     bool recorded = false;
@@ -445,7 +445,7 @@ void gs_meter_end(struct gs_submission *submission)
     } else {
         give_event(stream->clock, submission->begin);
         give_event(stream->clock, submission->end);
-        gs_pace_give_back(submission);
+        gs_pace_give_back(submission, NULL);
         stream->late = true;
         free(submitted);
     }

@@ -21,6 +21,7 @@ static struct {
     struct gpushare_pace told;
     unsigned in_flight, unknown; /* submissions; those of them without an estimate */
     uint64_t in_flight_ns;       /* the others' estimates */
+    uint64_t head_ns, head_at;   /* what runs now: its estimate, and since when it has run at the latest */
     uint64_t given_back;
     uint64_t admitted_at; /* when the last one went in */
     int64_t credit_ns;    /* of the share; less than 0: a debt */
@@ -123,18 +124,37 @@ static uint64_t until_share_allows(void)
     return wait < (double)SECOND ? (uint64_t)wait + 1 : (uint64_t)SECOND;
 }
 
-/* What is in flight leaves room for the submission, if it is all known how long that takes. */
-static bool has_room(const struct gs_submission *submission)
+static uint64_t lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/*
+ * Nanoseconds until what is in flight leaves room for the submission; 0: it does; UINT64_MAX: time alone will not tell.
+ *
+ * What runs takes less room the longer it has run. What lies behind it does not, so that it stays bounded also where
+ * somebody else's work takes the GPU's time. Whatever is longer than the bound, or not known, goes in just before the
+ * GPU would have nothing to do.
+ */
+static uint64_t until_room(const struct gs_submission *submission, uint64_t now)
 {
     uint64_t bound = pace.told.inflight_ns;
     if (bound == 0)
-        return false;
+        return UINT64_MAX;
     if (pace.in_flight == 0 || (bound == UINT64_MAX && pace.told.share_ppm >= ALL))
-        return true;
+        return 0;
     if (pace.unknown != 0)
-        return false;
-    return bound == UINT64_MAX || (submission->estimated && submission->estimate_ns <= bound &&
-                                   pace.in_flight_ns <= bound - submission->estimate_ns);
+        return UINT64_MAX;
+    if (bound == UINT64_MAX)
+        return 0;
+    uint64_t short_of_idle = bound / 4, most = short_of_idle;
+    if (submission->estimated && submission->estimate_ns < bound - short_of_idle)
+        most = bound - submission->estimate_ns;
+    uint64_t ran = lesser(now - pace.head_at, lesser(pace.head_ns, pace.in_flight_ns));
+    uint64_t left = pace.in_flight_ns - ran;
+    if (left <= most)
+        return 0;
+    return left - most <= pace.head_ns - lesser(ran, pace.head_ns) ? left - most : UINT64_MAX;
 }
 
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience)
@@ -151,9 +171,14 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     /* Without measuring there is nothing to bound it by. But a pause needs no measure. */
     if (!gs_meter_broken())
         *patience = until_share_allows();
-    if (*patience == 0 && !stalled && (gs_meter_broken() ? pace.told.inflight_ns == 0 : !has_room(submission)))
-        *patience = pace.told.stall_ns - (now - waits_since);
+    uint64_t room = gs_meter_broken() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
+    if (*patience == 0 && !stalled && room != 0)
+        *patience = lesser(room, pace.told.stall_ns - (now - waits_since));
     if (*patience == 0) {
+        if (pace.in_flight == 0) {
+            pace.head_ns = submission->estimate_ns;
+            pace.head_at = now;
+        }
         submission->admitted = true;
         pace.admitted_at = now;
         pace.in_flight++;
@@ -164,9 +189,11 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     return submission->admitted;
 }
 
-void gs_pace_give_back(struct gs_submission *submission)
+void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next)
 {
     pthread_mutex_lock(&pace.lock);
+    pace.head_ns = next != NULL ? next->estimate_ns : 0;
+    pace.head_at = gs_now_ns();
     pace.in_flight--;
     pace.given_back++;
     pace.unknown -= !submission->estimated;

@@ -2,8 +2,8 @@
 /*
  * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in client.c.
  *
- * What is in flight is estimated: each function, graph or kind of work has a mean of what it took lately. Of what was
- * never seen, one alone fills any bound. The share is a bucket that fills with time and is emptied by what was
+ * What is in flight is estimated: each function, graph or kind of work has a mean of what it took lately, less what it
+ * has run already. What was never seen fills any bound. The share is a bucket that fills with time and is emptied by what was
  * measured.
  */
 #ifndef GPUSHARE_PACE_H
@@ -21,10 +21,11 @@ bool gs_pace_metered(void);
 
 /*
  * Whether the submission of one who waits since then may go in now; it counts as in flight then, until it is given
- * back. If not, *patience is how long nothing but the end of work in flight, or another PACE, could change that.
+ * back. If not, *patience is how long nothing but news of work in flight, or another PACE, could change that.
  */
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience);
-void gs_pace_give_back(struct gs_submission *submission);
+/* `next`: what runs from now on, where that is known. */
+void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next);
 
 /* How many submissions are in flight, and how many have been given back ever. */
 unsigned gs_pace_in_flight(uint64_t *given_back);

@@ -88,6 +88,10 @@ class View(Protocol):
         """Return the seconds that it takes to bring in what a group lacks."""
         ...
 
+    def due_since(self, group: Group) -> float | None:
+        """Return when its cell began, if that is expected to use the GPU and has not yet."""
+        ...
+
     def focused(self, group: Group) -> bool:
         """Whether it is in front of its user."""
         ...

@@ -33,7 +33,9 @@ class Burst(FirstComeFirstServed):
     #: An interactive group is about for so long after its cell.
     about = 5.0
     #: While one is about: work in flight of the others, and after how long one submission is let through.
-    bound, bound_stall = 0.001, 0.010
+    bound, bound_stall = 0.0005, 0.010
+    #: Work of a cell that has just begun is expected for so long.
+    lead = 0.010
     #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long.
     pause_stall, share_stall = 0.050, SHARE_STALL
     #: Fraction of the window by which shares may be off before others pause for them.
@@ -175,12 +177,16 @@ class Burst(FirstComeFirstServed):
             interactive = [g for g in interactive if not self._is_held(g, gpu, held)]
             background = [g for g in background if g.id not in needy]
         if background:
-            busy = [g for g in interactive if g.busy]
+            due = {g.id: until for g in interactive if (until := self._due_until(g)) is not None}
+            ends += due.values()
+            busy = [g for g in interactive if g.busy or g.id in due]
             if busy and not times.several_users:
                 speeds.update(dict.fromkeys((g.id for g in background), self._paused))
             else:
                 ends += [e for g in interactive if (e := self._about_until(g)) is not None]
-                about = [g for g in interactive if not g.busy and self._is_about(g)]
+                about = [
+                    g for g in interactive if not g.busy and g.id not in due and self._is_about(g)
+                ]
                 for group in background:
                     if any(self._may_favour(g, group) for g in busy):
                         speeds[group.id] = self._paused
@@ -195,6 +201,13 @@ class Burst(FirstComeFirstServed):
     def pace_again(self, gpu: Gpu) -> float | None:
         """When somebody is about no longer, or the shares are to be looked at again."""
         return self._again.get(gpu.uuid)
+
+    def _due_until(self, group: Group) -> float | None:
+        """Until when the work of a cell that has just begun is waited for: what pauses first is out of its way."""
+        since = None if group.busy else self.view.due_since(group)
+        if since is None or self.view.now >= since + self.lead:
+            return None
+        return since + self.lead
 
     def _is_about(self, group: Group) -> bool:
         until = self._about_until(group)
@@ -217,11 +230,11 @@ class Burst(FirstComeFirstServed):
         times, now, uuid = self.view.times, self.view.now, gpu.uuid
         # Not those whose memory has yet to come in.
         busy = [g for g in holders if g.state == "running"]
-        # Below the request by more than the slack, until it is reached: else they would pause each moment anew.
+        # Below the request, until it is more than reached: else they would pause each moment anew.
         needy, was = set(), self._needy.get(uuid, set())
         for group in busy:
             deficit = times.deficit(group, uuid, now)
-            if deficit > self.slack or (deficit > 0 and group.id in was):
+            if deficit > 0 or (deficit > -self.slack and group.id in was):
                 needy.add(group.id)
         self._needy[uuid] = needy
         if needy:

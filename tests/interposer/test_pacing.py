@@ -175,13 +175,14 @@ def test_without_a_scheduler_nobody_is_paused(paced: Paced) -> None:
 # --- Bounded --------------------------------------------------------------------------------------
 
 
-def test_a_kernel_longer_than_the_bound_goes_alone(paced: Paced) -> None:
+def test_a_kernel_longer_than_the_bound_goes_in_before_the_gpu_would_idle(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.01)
     paced.pace(0.001)
     before = paced.ran()
     done = paced.program.call("launch", count=6)
     assert done["result"] == 0
-    assert done["ran"] >= before + 5
+    # All but the last one, and the one before it, which is about to end.
+    assert done["ran"] >= before + 4
 
 
 def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:
@@ -208,7 +209,7 @@ def test_graphs_are_bounded(paced: Paced) -> None:
     before = paced.ran()
     done = paced.program.call("launch_graph", stream=stream, count=4)
     assert done["result"] == 0
-    assert done["ran"] >= before + 6
+    assert done["ran"] >= before + 5
 
 
 def test_several_threads_share_a_bound(paced: Paced) -> None:
@@ -222,8 +223,8 @@ def test_several_threads_share_a_bound(paced: Paced) -> None:
     ]
     ends = [paced.program.result(serial) for serial in launching]
     assert [end["result"] for end in ends] == [0, 0, 0]
-    # All but the last one had ended when it was let in.
-    assert max(end["ran"] for end in ends) >= before + 11
+    # All but the last one had ended, or were about to, when it was let in.
+    assert max(end["ran"] for end in ends) >= before + 10
 
 
 def test_long_copies_go_in_pieces(make_machine: Callable[..., Machine]) -> None:

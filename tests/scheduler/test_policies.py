@@ -351,7 +351,7 @@ def test_an_interactive_burst_pauses_the_background() -> None:
     assert lab.pace(trainer).stall == 0.050
     assert lab.pace(person) == FREE, "nothing bounds it, and nothing costs it"
     lab.end(person)
-    assert lab.pace(trainer).inflight == 0.001, "it is about"
+    assert lab.pace(trainer).inflight == 0.0005, "it is about"
     lab.sleep(4.9)
     assert lab.pace(trainer).inflight == 0.001
     lab.sleep(0.2)
