@@ -31,7 +31,7 @@ LONGEST_PATIENCE = 600.0
 STEP = 0.005
 #: Fraction of the window by which a client that spreads its work over the time may stay below its limit: kernels of
 #: 50 ms, and what is on its way of what it says.
-SPREAD = 0.02
+SPREAD = 0.03
 #: Who pauses because of shares may submit once in so many seconds: rarely enough that a kernel of 50 ms stays within
 #: 2 % of the window.
 SHARE_STALL = 2.5
@@ -386,17 +386,18 @@ class GpuTime:
         return found
 
     def deficit(self, group: Group, gpu: str, now: float) -> float:
-        """Return the fraction of a GPU's time that a group's claims are below their request, at most; 0: none is.
+        """Return the fraction of a GPU's time that a group's claims are below their request, at most.
 
-        A request counts as far as its limits leave room: nobody could give more to one that has had them.
+        Where none is, by how much they are above it, negative; -1 without a request. A request counts as far as its
+        limits leave room: nobody could give more to one that has had them.
         """
-        missing = 0.0
-        room = 1.0
+        missing, room = -1.0, 1.0
         for claim in self.of(group):
             entitlement = claim.entitlement
             if entitlement.request or entitlement.limit:
                 share = self.share(claim.whose, gpu, now)
-                missing = max(missing, entitlement.request - share)
+                if entitlement.request:
+                    missing = max(missing, entitlement.request - share)
                 if entitlement.limit:
                     room = min(room, entitlement.limit - SPREAD - share)
         return min(missing, room)
