@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from .core import Core
 
 
+#: Where somebody waits, shares are looked at each so many seconds if nothing happens.
+LOOK = 1.0
+
+
 class Decider(Grower):
     """Decides, after each event, where something may have changed."""
 
@@ -96,6 +100,8 @@ class Decider(Grower):
             self._again = None
             if gpu.free < 0:
                 self._relieve(gpu)
+            if gpu.queue and self.times.active:
+                self._look_at_shares(gpu)
             due[gpu.uuid] = self._again
         short: list[Gpu] = []
         starved = self._fill(gpus, due)
@@ -187,6 +193,13 @@ class Decider(Grower):
         for uuid in self.uuids(wait):
             heads.setdefault(uuid, wait)
         return False
+
+    def _look_at_shares(self, gpu: Gpu) -> None:
+        """Count what the holders have had, though nothing may meter them: who is below its request changes by itself."""
+        for group in gpu.holders.values():
+            if not group.metered:
+                self._count_time(group)
+        self._at(self._now + LOOK)
 
     def _is_limited(self, wait: Wait) -> bool:
         """Whether its group has had its limit of the GPU's time."""
