@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,13 @@ def _private_environment() -> Iterator[None]:
             if name.startswith("GPUSHARE_") or name == "JUPYTER_DEFAULT_PROVISIONER_NAME":
                 patch.delenv(name)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interruptible() -> None:
+    """Let what the tests start be interrupted: in the background of a shell SIGINT is ignored, and that is inherited."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
