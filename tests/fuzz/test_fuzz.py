@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Random programs for half a minute, every byte compared; and the fuzzer itself."""
+"""Random programs for some seconds, every byte compared; and the fuzzer itself, which can be run for hours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from jupyter_gpushare.benchmarks.fuzz import (
     shrink,
 )
 
-SECONDS = {"swap": 20.0, "managed": 8.0}
+SECONDS = {"swap": 8.0, "managed": 5.0}
 
 
 @pytest.mark.parametrize("backend", SECONDS)
@@ -51,7 +51,7 @@ def test_every_failure_alone_is_harmless() -> None:
     recipes = [Recipe(operations=500, failures=0.04, threads=threads) for threads in (1, 2)]
     with contextlib.closing(Ground(48 * MIB)) as ground:
         ground.start_scheduler()
-        found = fuzz(ground, figures, seed="failures", recipes=recipes, processes=2, seconds=8)
+        found = fuzz(ground, figures, seed="failures", recipes=recipes, processes=2, seconds=5)
     assert found is None, report(found)
     assert figures.injected > 0
 
