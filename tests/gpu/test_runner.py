@@ -17,7 +17,8 @@ STEPS = 12
 
 @pytest.fixture
 def environ() -> dict[str, str]:
-    return {**os.environ, "GPUSHARE_SIM": "1", "GPUSHARE_SIM_BANDWIDTH": "1000000000"}
+    simulated = {"GPUSHARE_SIM": "1", "GPUSHARE_SIM_MEMORY": "256MiB"}
+    return {**os.environ, **simulated, "GPUSHARE_SIM_BANDWIDTH": "1000000000"}
 
 
 def program(folder: Path, source: str, name: str = "made") -> Path:
