@@ -36,7 +36,7 @@ def _private_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interruptible() -> None:
-    """Let what the tests start be interrupted: in the background of a shell SIGINT is ignored, and that is inherited."""
+    """Let what the tests start be interrupted: in the background of a shell, SIGINT is ignored, and so on down."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
