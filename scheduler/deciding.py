@@ -195,7 +195,7 @@ class Decider(Grower):
         return False
 
     def _look_at_shares(self, gpu: Gpu) -> None:
-        """Count what the holders have had, though nothing may meter them: who is below its request changes by itself."""
+        """Count what the holders have had, metered or not: who is below its request changes by itself."""
         for group in gpu.holders.values():
             if not group.metered:
                 self._count_time(group)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..gpu_time import PATIENCE
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
@@ -45,8 +46,11 @@ class Gemini(FirstComeFirstServed):
         use = max(
             (times.share(f"group:{group.id}", u, view.now) for u in group.shares), default=0.0
         )
-        missing = {"request": -(request - use) / request if use < request else 0.0}
-        return (missing, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
+        missing = (request - use) / request if use < request else 0.0
+        # Requests may add up to more than there is: after a minute, one without any comes before all others, too.
+        waited = (view.now - wait.since) / PATIENCE - 1
+        lack = max(missing, min(waited, 1.0))
+        return ({"request": -lack}, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return the quota of the lease: adapted once for each."""

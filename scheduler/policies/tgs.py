@@ -83,6 +83,8 @@ class Tgs(FirstComeFirstServed):
 
     name = "tgs"
     serialises = False
+    #: Seconds of waiting that production outweighs.
+    favour = 600.0
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
@@ -91,7 +93,7 @@ class Tgs(FirstComeFirstServed):
     def queue_parts(self, wait: Wait) -> Parts:
         """Production first, and then by age; ten minutes of waiting make up for it."""
         opportunistic = self.view.class_of(wait.group) == "background"
-        own = {"came": wait.since, "background": 600.0 if opportunistic else 0.0}
+        own = {"came": wait.since, "background": self.favour if opportunistic else 0.0}
         return (own, *self.ties(wait))
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
