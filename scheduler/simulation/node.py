@@ -7,6 +7,7 @@ pool is always ready).
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from itertools import chain
@@ -23,6 +24,19 @@ _OPEN, _HELD, _SHUT = range(3)
 
 class Stalled(RuntimeError):
     """The core's fault: time does not pass, or somebody waits for ever."""
+
+
+class _Core(Core):
+    """Hears out what is said in one moment, and then decides once: most of its time goes into deciding."""
+
+    def hear(self, events: tuple[ev.Event, ...], now: float) -> list[ev.Decision]:
+        """Take events in, all of the same moment; return what is to be done."""
+        self._now = now
+        out: list[ev.Decision] = []
+        self._out = out
+        for event in events[:-1]:
+            self._handlers[type(event)](event)
+        return out + self.handle(events[-1], now)
 
 
 class Client(Process):
@@ -45,6 +59,7 @@ class Client(Process):
         "lease",
         "leaving",
         "metered",
+        "metered_busy",
         "meters",
         "moving",
         "moving_since",
@@ -96,7 +111,9 @@ class Client(Process):
         self.bounded: float | None = None
         self.stall = 0.010
         self.share = 1.0
+        #: Whether it says what it had, whether it will look again, and what it said last.
         self.meters = self.metered = False
+        self.metered_busy = 0.0
 
 
 class Node(Machine):
@@ -125,14 +142,15 @@ class Node(Machine):
         meter: float,
     ) -> None:
         super().__init__(costs, memory, gpus, starving)
-        self.core = Core(policy=policy)
+        self.core = _Core(policy=policy)
         self.meter = meter
         self._host_memory = host_memory
         self._by_number: dict[int, Client] = {}
         self._by_uuid = {gpu.uuid: gpu for gpu in self.gpus}
-        self._events: deque[ev.Event] = deque()
+        self._said: deque[tuple[ev.Event, ...]] = deque()
         self._feeding = False
-        self._armed: float | None = None
+        #: When it will see whether a tick is due.
+        self._armed = math.inf
         self._tick_at, self._ticks = -1.0, 0
         self._decisions: dict[type[Any], Callable[[Any], None]] = {
             ev.Grant: self._on_grant,
@@ -158,17 +176,18 @@ class Node(Machine):
 
     # --- The core ---------------------------------------------------------------------------------
 
-    def _feed(self, event: ev.Event) -> None:
-        """Hand an event to the core, and do what it decides, then what follows from that."""
-        self._events.append(event)
+    def _feed(self, *events: ev.Event) -> None:
+        """Hand the core what is said in one moment, and do what it decides, then what follows from that."""
+        said = self._said
+        said.append(events)
         if self._feeding:
             return
         self._feeding = True
-        events, handle, decisions = self._events, self.core.handle, self._decisions
-        count = 0
-        while events:
-            count += 1
-            for decision in handle(events.popleft(), self.now):
+        hear, decisions, count = self.core.hear, self._decisions, 0
+        while said:
+            events = said.popleft()
+            count += len(events)
+            for decision in hear(events, self.now):
                 act = decisions.get(type(decision))
                 if act is not None:
                     act(decision)
@@ -176,17 +195,24 @@ class Node(Machine):
                 raise Stalled(f"the core and its clients talk without end at {self.now} s")
         self.outcome.events += count
         self._feeding = False
-        deadline = self.core.deadline()
-        if deadline != self._armed:
-            self._armed = deadline
-            if deadline is not None:
-                # Time has to pass for what is due already.
-                self.at(deadline if deadline > self.now else self.now + 1e-6, self._tick, deadline)
+        self._arm()
 
-    def _tick(self, deadline: float) -> None:
-        if deadline != self._armed:
+    def _arm(self) -> None:
+        """See to it that the core is asked again in time."""
+        deadline = self.core.deadline()
+        if deadline is not None and deadline < self._armed:
+            # Time has to pass for what is due already.
+            self._armed = max(deadline, self.now + 1e-6)
+            self.at(self._armed, self._tick, self._armed)
+
+    def _tick(self, armed: float) -> None:
+        if armed != self._armed:
             return
-        self._armed = None
+        self._armed = math.inf
+        deadline = self.core.deadline()
+        if deadline is None or deadline > self.now:
+            self._arm()
+            return
         self._ticks = self._ticks + 1 if self.now < self._tick_at + 1e-4 else 0
         self._tick_at = self.now
         if self._ticks > 10_000:
@@ -201,7 +227,7 @@ class Node(Machine):
         if decision.after > 0:
             self.at(self.now + decision.after, self._read, gpu)
         else:
-            self._events.append(self._reading(gpu))
+            self._feed(self._reading(gpu))
 
     def _read(self, gpu: Gpu) -> None:
         self._feed(self._reading(gpu))
@@ -253,17 +279,15 @@ class Node(Machine):
         self._feed(ev.Detach(process.number))
 
     def _begin_cell(self, process: Process) -> None:
-        self._tell_cell(process, "begin")
+        self._feed(self._cell(process, "begin"))
 
     def _end_cell(self, process: Process) -> None:
         assert isinstance(process, Client)
-        if process.gate == _OPEN:
-            self._end_burst(process, "cell")
-        self._tell_cell(process, "end")
+        ended = self._end_burst(process, "cell") if process.gate == _OPEN else ()
+        self._feed(*ended, self._cell(process, "end"))
 
-    def _tell_cell(self, process: Process, phase: ev.Phase) -> None:
-        spec = process.spec
-        self._feed(ev.Cell(spec.name, phase, f"{process.cells}", self.now, True))
+    def _cell(self, process: Process, phase: ev.Phase) -> ev.Cell:
+        return ev.Cell(process.spec.name, phase, f"{process.cells}", self.now, True)
 
     # --- Memory -----------------------------------------------------------------------------------
 
@@ -364,12 +388,11 @@ class Node(Machine):
         process.quiet_since = self.now
         self._next(process)
 
-    def _end_burst(self, client: Client, cause: ev.Cause) -> None:
+    def _end_burst(self, client: Client, cause: ev.Cause) -> tuple[ev.Event, ...]:
+        """End a burst; return what is said of it."""
         client.gate = _HELD
         client.quiet_token += 1
-        if client.meters:
-            self._tell_meter(client)
-        self._feed(ev.Burst(client.number, "end", cause, self.now))
+        return (*self._read_meter(client), ev.Burst(client.number, "end", cause, self.now))
 
     def _on_revoke(self, decision: ev.Revoke) -> None:
         client = self._by_number.get(decision.client)
@@ -397,11 +420,10 @@ class Node(Machine):
             return
         if client in client.gpu.running:
             self._stop(client)
-        if client.meters:
-            self._tell_meter(client)
+        had = self._read_meter(client)
         lease, client.lease = client.lease, 0
         client.releasing = client.requested = client.went_quiet = False
-        self._feed(ev.Released(client.number, lease, "revoke"))
+        self._feed(*had, ev.Released(client.number, lease, "revoke"))
         if client.wants:
             self._request(client)
         self._work(client)
@@ -425,7 +447,7 @@ class Node(Machine):
             return
         if client.contended:
             client.went_quiet = True
-            self._end_burst(client, "quiet")
+            self._feed(*self._end_burst(client, "quiet"))
 
     def _learn(self, client: Client) -> None:
         """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client.c)."""
@@ -488,13 +510,21 @@ class Node(Machine):
             return
         client.metered = True
         self.at(self.now + self.meter, self._meter, client)
-        self._tell_meter(client)
+        had = self._read_meter(client)
+        if had:
+            self._feed(*had)
 
-    def _tell_meter(self, client: Client) -> None:
+    def _read_meter(self, client: Client) -> tuple[ev.Meter, ...]:
+        """Return what a client says of what it had; nothing where it is not asked, or nothing is new."""
+        if not client.meters:
+            return ()
         self._advance(client.gpu)
         busy = client.busy
+        if busy == client.metered_busy:
+            return ()
+        client.metered_busy = busy
         submissions = int(busy / self.costs.submission)
-        self._feed(ev.Meter(client.number, client.gpu.uuid, busy, submissions, self.now))
+        return (ev.Meter(client.number, client.gpu.uuid, busy, submissions, self.now),)
 
     # --- Moves ------------------------------------------------------------------------------------
 
@@ -659,7 +689,7 @@ class Node(Machine):
         elif client.wants:
             self.at(self.now + self.costs.grant, self._resume, (client, client.lease))
         else:
-            self._end_burst(client, "quiet")
+            self._feed(*self._end_burst(client, "quiet"))
 
     def _resume(self, argument: tuple[Client, int]) -> None:
         client, lease = argument
