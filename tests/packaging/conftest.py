@@ -102,9 +102,9 @@ class Fresh:
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
     """Return an environment on a machine that has no Node.js."""
     prefix = tmp_path_factory.mktemp("fresh")
-    subprocess.run([sys.executable, "-m", "venv", str(prefix)], check=True)
-    # Its dependencies are those of this environment, so that the registry is not asked. A folder named in a .pth
-    # file is searched, but its own .pth files (this checkout's editable install) are not read.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True)
+    # Its dependencies and its pip are those of this environment, so that the registry is not asked. A folder named in a
+    # .pth file is searched, but its own .pth files (this checkout's editable install) are not read.
     major, minor = sys.version_info[:2]
     site = prefix / "lib" / f"python{major}.{minor}" / "site-packages"
     (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
