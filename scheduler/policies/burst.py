@@ -110,6 +110,8 @@ class Burst(FirstComeFirstServed):
             return length
         if self._makes_way(group, wait.group):
             return min(length, self.background_quantum)
+        if self._is_owed_more(group, wait.group):
+            return self.longest_quantum
         if group.busy:
             # To let a burst end costs the one that waits less than to take its memory out and have it back.
             rest = self.view.expected(group)
@@ -130,6 +132,13 @@ class Burst(FirstComeFirstServed):
             classes(group) == "background"
             and classes(other) == "interactive"
             and self._may_favour(other, group)
+        )
+
+    def _is_owed_more(self, group: Group, other: Group) -> bool:
+        """Whether a holder would come before another by its shares: turns of one length would make them all the same."""
+        times, now = self.view.times, self.view.now
+        return times.active and times.rank(group, group.shares, now) < times.rank(
+            other, other.shares, now
         )
 
     def _may_favour(self, group: Group, other: Group) -> bool:
