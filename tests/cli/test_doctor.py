@@ -84,7 +84,9 @@ def test_what_is_wrong_comes_with_a_remedy(tmp_path: Path) -> None:
 
 
 def test_another_provisioner_is_named() -> None:
-    found = findings(doctor("--json", JUPYTER_DEFAULT_PROVISIONER_NAME="local-provisioner"))
+    found = findings(
+        doctor("--json", GPUSHARE_SIM="", JUPYTER_DEFAULT_PROVISIONER_NAME="local-provisioner")
+    )
     assert found["provisioner"]["state"] == "warn"
     assert "'local-provisioner'" in found["provisioner"]["found"]
 
@@ -95,7 +97,7 @@ def test_a_configuration_that_chooses_another_provisioner_is_named(
 ) -> None:
     chosen = {"KernelProvisionerFactory": {"default_provisioner_name": "local-provisioner"}}
     (tmp_path / file).write_text(json.dumps(chosen))
-    found = findings(doctor("--json", JUPYTER_CONFIG_DIR=str(tmp_path)))
+    found = findings(doctor("--json", GPUSHARE_SIM="", JUPYTER_CONFIG_DIR=str(tmp_path)))
     assert found["provisioner"]["state"] == "warn"
     assert "your Jupyter configuration" in found["provisioner"]["found"]
 
@@ -120,9 +122,10 @@ def test_backends(environment: dict[str, str], state: str, said: str) -> None:
 
 
 def test_the_text_has_a_line_for_each_finding() -> None:
-    lines = [line for line in doctor().stdout.splitlines() if "-> " not in line]
+    text, found = (doctor(*flags, GPUSHARE_SIM="") for flags in ((), ("--json",)))
+    lines = [line for line in text.stdout.splitlines() if "-> " not in line]
     assert all(line.startswith(("ok  ", "warn", "FAIL")) for line in lines)
-    assert len(lines) == len(findings(doctor("--json")))
+    assert len(lines) == len(findings(found))
 
 
 def test_the_managed_check() -> None:
