@@ -32,6 +32,8 @@ AHEAD, STEP = 50, 10
 #: Training steps that are submitted before the loss is looked at.
 STEPS_AHEAD = 5
 WIDTH = 4096
+#: Seconds after which the GPU's clock has come down to what its power allows for long.
+WARM = 3.0
 #: Widths of a product that is to take a given time are multiples of this; it is found in so many rounds, of so many.
 GRAIN, ROUNDS, PRODUCTS = 128, 3, 10
 #: The simulated GPU's kernels take as long as a portion.
@@ -104,11 +106,13 @@ class TorchWork:
         self.wait()
 
     def calibrate(self) -> int:
-        """Return the number of products in a portion."""
-        start = time.perf_counter()
-        self.submit(20 * AHEAD)
-        self.wait()
-        return max(1, round(PORTION * 20 * AHEAD / (time.perf_counter() - start)))
+        """Return the number of products in a portion, once the GPU is as warm as it will be."""
+        start, count = time.perf_counter(), 0
+        while time.perf_counter() < start + WARM:
+            begun, count = time.perf_counter(), 20 * AHEAD
+            self.submit(count)
+            self.wait()
+        return max(1, round(PORTION * count / (time.perf_counter() - begun)))
 
     def submit(self, count: int) -> None:
         """Submit so many products."""

@@ -27,6 +27,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 #: Larger figures are a fault of the client, not memory.
 LARGEST = 1 << 50
+#: A move tells the bandwidth if it is at least this part of the GPU's memory.
+SMALLEST_MEASURE = 64
 
 
 class ProtocolViolation(Exception):
@@ -271,8 +273,11 @@ class Accounts:
             self._charge_share(share)
 
     def _measure(self, gpu: Gpu, moved: int, copied: int, duration: float) -> None:
-        if copied > MIB and duration > 0:
-            gpu.bandwidth += 0.3 * (moved / duration - gpu.bandwidth)
+        # A small move is no measure: it waits for other things than the copying.
+        if copied > MIB and duration > 0 and moved >= gpu.total / SMALLEST_MEASURE:
+            weight = 0.3 if gpu.measured else 1.0
+            gpu.bandwidth += weight * (moved / duration - gpu.bandwidth)
+            gpu.measured = True
 
     def _on_device(self, event: Device) -> None:
         gpu = self.gpus.get(event.gpu)

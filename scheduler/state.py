@@ -32,6 +32,7 @@ class Gpu:
     read_at: float
     #: Bytes per second of moves to and from the host: measured, at first a guess.
     bandwidth: float
+    measured: bool = False
     promised: int = 0
     resident: int = 0
     pinned: int = 0
