@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.cli.status import render
 from jupyter_gpushare.scheduler import events as ev
 from tests.cli.conftest import Command
@@ -317,6 +321,38 @@ def test_a_recording_ends_after_its_time(
     assert gpushare("replay", str(file)).returncode == 0
 
 
+# --- What goes wrong: in this process, for there are many cases -----------------------------------
+
+Here = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def idle_scheduler() -> Iterator[Path]:
+    """Return the socket of a scheduler that nobody changes."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        socket, name = Path(folder, "s", "s.sock"), Path(folder).name
+        environ = {"GPUSHARE_SIM": "1", "GPUSHARE_SIM_NAME": name, "GPUSHARE_SOCKET": str(socket)}
+        scheduler = Scheduler({**os.environ, **environ}, Path(folder, "log"))
+        yield socket
+        scheduler.close()
+        Path(f"/dev/shm/gpushare-sim-{name}").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Here:
+    """Return a function that runs a command beside a socket: its exit status, output and errors."""
+
+    def run(socket: Path, *arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setenv("GPUSHARE_SOCKET", str(socket))
+        try:
+            status = main(arguments)
+        except SystemExit as ended:
+            status = int(ended.code or 0)
+        return status, *capsys.readouterr()
+
+    return run
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -333,11 +369,11 @@ def test_a_recording_ends_after_its_time(
     ],
 )
 def test_without_a_scheduler_there_is_one_line_with_what_to_do(
-    gpushare: Command, arguments: list[str]
+    tmp_path: Path, here: Here, arguments: list[str]
 ) -> None:
-    done = gpushare(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    status, output, errors = here(tmp_path / "s.sock", *arguments)
+    assert (status, output) == (2, "")
+    (line,) = errors.splitlines()
     assert line.startswith("gpushare: no scheduler answers at ")
     assert "gpushare scheduler" in line
 
@@ -376,18 +412,23 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["replay"], "gpushare replay FILE"),
         (["replay", "/proc/none"], "cannot read /proc/none"),
         (["replay", "/proc/version"], "cannot be read"),
-        (["scheduler"], "another scheduler"),
     ],
 )
 def test_what_is_wrong_is_one_line(
-    scheduler: Scheduler, gpushare: Command, arguments: list[str], words: str
+    idle_scheduler: Path, here: Here, arguments: list[str], words: str
 ) -> None:
-    done = gpushare(*arguments)
-    assert done.returncode == (75 if arguments == ["scheduler"] else 2)
-    assert done.stdout == ""
-    (line,) = done.stderr.splitlines()
+    status, output, errors = here(idle_scheduler, *arguments)
+    assert (status, output) == (2, "")
+    (line,) = errors.splitlines()
     assert line.startswith("gpushare: ")
     assert words in line
+
+
+def test_a_second_scheduler_says_so_in_one_line(scheduler: Scheduler, gpushare: Command) -> None:
+    done = gpushare("scheduler")
+    assert (done.returncode, done.stdout) == (75, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gpushare: another scheduler")
 
 
 def test_the_scheduler_runs_as_a_subcommand(environ: dict[str, str], gpushare: Command) -> None:
