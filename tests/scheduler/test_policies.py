@@ -353,9 +353,28 @@ def test_an_interactive_burst_pauses_the_background() -> None:
     lab.end(person)
     assert lab.pace(trainer).inflight == 0.0005, "it is about"
     lab.sleep(4.9)
-    assert lab.pace(trainer).inflight == 0.001
+    assert lab.pace(trainer).inflight == 0.0005
     lab.sleep(0.2)
     assert lab.pace(trainer).inflight is None
+
+
+def test_a_cell_pauses_the_background_before_its_burst_if_it_is_expected_to_have_one() -> None:
+    lab = Lab()
+    trainer, person = lab.runs("trainer", 40), lab.runs("person", 40)
+    lab.asks("trainer", priority="background")
+    lab.end(person)
+    lab.begin("person")
+    assert lab.pace(trainer).inflight == 0, "cells are expected to use the GPU"
+    lab.sleep(0.011)
+    assert lab.pace(trainer).inflight == 0.0005, "this one does not, so far"
+    lab.end(person)
+    lab.begin("person")
+    assert lab.pace(trainer).inflight == 0.0005, "the one before did not"
+    person.begin()
+    lab.sleep(0.01)
+    lab.end(person)
+    lab.begin("person")
+    assert lab.pace(trainer).inflight == 0
 
 
 def test_a_cell_that_runs_long_pauses_nobody_any_longer() -> None:
