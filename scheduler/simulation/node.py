@@ -31,6 +31,8 @@ class _Core(Core):
 
     def hear(self, events: tuple[ev.Event, ...], now: float) -> list[ev.Decision]:
         """Take events in, all of the same moment; return what is to be done."""
+        if len(events) == 1:
+            return self.handle(events[0], now)
         self._now = now
         out: list[ev.Decision] = []
         self._out = out
@@ -64,6 +66,7 @@ class Client(Process):
         "moving",
         "moving_since",
         "orders",
+        "piece",
         "promised",
         "quiet_gap",
         "quiet_since",
@@ -96,7 +99,7 @@ class Client(Process):
         self.orders: deque[ev.Evict | ev.Grant] = deque()
         self.moving: ev.Evict | ev.Grant | None = None
         self.moving_since = 0.0
-        self.leaving = self.arriving = self.asked = self.copied = 0
+        self.leaving = self.arriving = self.asked = self.copied = self.piece = 0
         self.expects = False
         self.filling = False
         self.room = self.room_lease = 0
@@ -179,20 +182,22 @@ class Node(Machine):
     def _feed(self, *events: ev.Event) -> None:
         """Hand the core what is said in one moment, and do what it decides, then what follows from that."""
         said = self._said
-        said.append(events)
         if self._feeding:
+            said.append(events)
             return
         self._feeding = True
-        hear, decisions, count = self.core.hear, self._decisions, 0
-        while said:
-            events = said.popleft()
+        hear, now, decisions, count = self.core.hear, self.now, self._decisions, 0
+        while True:
             count += len(events)
-            for decision in hear(events, self.now):
+            for decision in hear(events, now):
                 act = decisions.get(type(decision))
                 if act is not None:
                     act(decision)
+            if not said:
+                break
+            events = said.popleft()
             if count > 100_000:
-                raise Stalled(f"the core and its clients talk without end at {self.now} s")
+                raise Stalled(f"the core and its clients talk without end at {now} s")
         self.outcome.events += count
         self._feeding = False
         self._arm()
@@ -554,18 +559,17 @@ class Node(Machine):
             client.expects = client.promised > client.resident
             if client.room_lease != order.lease:
                 client.room = client.resident
-            client.moving, client.moving_since = order, self.now
-            client.asked, client.copied = client.allocated - client.resident, 0
+            self._begin_move(client, order, client.allocated - client.resident)
             self._move_in(client)
             return
-        client.moving, client.moving_since = order, self.now
-        client.asked = 0 if client.lease else min(order.bytes, client.resident)
-        client.copied = 0
+        self._begin_move(client, order, 0 if client.lease else min(order.bytes, client.resident))
         self._move_out(client)
 
-    def _piece(self, client: Client) -> int:
+    def _begin_move(self, client: Client, order: ev.Evict | ev.Grant, size: int) -> None:
         costs = self.costs
-        return max(costs.smallest_piece, min(costs.piece, client.asked // costs.pieces))
+        client.moving, client.moving_since = order, self.now
+        client.asked, client.copied = size, 0
+        client.piece = max(costs.smallest_piece, min(costs.piece, size // costs.pieces))
 
     def _link(self, gpu: Gpu, leaving: int, arriving: int) -> None:
         before = gpu.leaving + gpu.arriving
@@ -581,7 +585,7 @@ class Node(Machine):
         assert isinstance(order, ev.Evict)
         left = client.asked - client.copied
         if left > 0:
-            size = min(left, self._piece(client))
+            size = min(left, client.piece)
             gpu = client.gpu
             self._link(gpu, 1, 0)
             rate = self.costs.both_ways if gpu.arriving else self.costs.one_way
@@ -651,7 +655,7 @@ class Node(Machine):
         if lack <= 0:
             self._moved_in(client)
             return
-        size = min(lack, self._piece(client))
+        size = min(lack, client.piece)
         if client.filling:
             size = min(size, client.room - client.resident)
             if size <= 0:
