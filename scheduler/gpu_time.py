@@ -438,14 +438,32 @@ class GpuTime:
             own = self._score(chain[-1], gpus, now, waited)
         return (between, own)
 
+    def owed_more(self, group: Group, other: Group, now: float, swing: float) -> bool:
+        """Whether a holder would come before one that waits, by their shares.
+
+        What both have had swings by so much of the window as they take turns: it is the middle that is compared.
+        """
+        gpus = list(other.shares)
+        waited = 0.0 if other.wait is None else now - other.wait.since
+        for mine, theirs in zip(self.of(group), self.of(other), strict=False):
+            if mine.whose != theirs.whose:
+                if mine.whose == f"group:{group.id}" and group.user not in self._shared:
+                    return False
+                had = self._score(mine, gpus, now, 0.0, -swing / 2)
+                return had < self._score(theirs, gpus, now, waited, swing / 2)
+        return False
+
     def turn(self, group: Group) -> float:
         """Order of users who have had the same: by when they last had anything; 0 where there is one user."""
         self.of(group)
         return self._turns[group.user] if self.several_users else 0.0
 
-    def _score(self, claim: Claim, gpus: list[str], now: float, waited: float) -> float:
+    def _score(
+        self, claim: Claim, gpus: list[str], now: float, waited: float, more: float = 0.0
+    ) -> float:
         """Order at one level, in steps: below 0 by what is missing of the request, then by use for the weight."""
         share = max((self.share(claim.whose, gpu, now) for gpu in gpus), default=0.0)
+        share = max(0.0, share + more)
         missing = claim.entitlement.request - share
         if waited > PATIENCE and share < LEAST and self.active:
             missing = max(missing, min(waited / PATIENCE - 1, 1.0))

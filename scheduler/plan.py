@@ -337,11 +337,15 @@ class Planner(Accounts):
             wish = self.policy.quantum(group, wait)
             if wish is not None:
                 return min(max(wish, 0.0), self.longest_turn)
-            wish = self.residency_factor * self.footprint_cost(group)
-            length = min(max(wish, self.shortest_quantum), self.longest_quantum)
+            length = self.cost_quantum(group)
         if wait is not None and self._precedes(wait, group):
             length = min(length, self.background_quantum)
         return length
+
+    def cost_quantum(self, group: Group) -> float:
+        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
+        length = self.residency_factor * self.footprint_cost(group)
+        return min(max(length, self.shortest_quantum), self.longest_quantum)
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """When a running holder may be revoked for one that waits; by default, for the first that does."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Protocol
 
@@ -78,6 +79,20 @@ class View(Protocol):
 
     def expected(self, group: Group) -> float:
         """Return for how many seconds of GPU time its burst is expected to go on."""
+        ...
+
+    @property
+    def longest_quantum(self) -> float:
+        """Bound of quanta that follow from costs, seconds."""
+        ...
+
+    @property
+    def background_quantum(self) -> float:
+        """For how long a holder that has to make way soon is left alone, seconds."""
+        ...
+
+    def cost_quantum(self, group: Group) -> float:
+        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
         ...
 
     def footprint_cost(self, group: Group) -> float:
@@ -160,6 +175,17 @@ def available() -> dict[str, Callable[[View], Policy]]:
     return found
 
 
+@cache
+def _registered() -> frozenset[str]:
+    # What is installed does not change while this runs, and is looked for on the disk.
+    return frozenset(entry.name for entry in entry_points(group=ENTRY_POINTS))
+
+
+def names() -> list[str]:
+    """Return the names of all policies, sorted; others' code is not loaded for it."""
+    return sorted({*OURS, *_registered()})
+
+
 def make(name: str, view: View) -> Policy:
     """Return a new policy.
 
@@ -175,5 +201,4 @@ def make(name: str, view: View) -> Policy:
             return found(view)
     except Exception as error:
         raise ValueError(f"the policy {name!r} cannot be used: {error}") from None
-    names = {*OURS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))}
-    raise ValueError(f"policy must be one of {', '.join(sorted(names))}, not {name!r}")
+    raise ValueError(f"policy must be one of {', '.join(names())}, not {name!r}")

@@ -26,10 +26,6 @@ class Burst(FirstComeFirstServed):
     #: How much later one in the background ranks than it came, how much later at most for what it is expected to cost
     #: the others, and how much earlier in focus.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
-    #: A quantum is so many times the cost of a switch, within these bounds.
-    cost_factor, shortest_quantum, longest_quantum = 10.0, 1.0, 30.0
-    #: A holder that has to make way soon is left alone for so long.
-    background_quantum = 2.0
     #: An interactive group is about for so long after its cell.
     about = 5.0
     #: While one is about: work in flight of the others, and after how long one submission is let through.
@@ -104,19 +100,19 @@ class Burst(FirstComeFirstServed):
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return ten times the cost of the switch, or less for whom it has to make way soon, or until it ends."""
-        cost = self.view.footprint_cost(group)
-        length = min(max(self.cost_factor * cost, self.shortest_quantum), self.longest_quantum)
+        length = self.view.cost_quantum(group)
         if wait is None:
             return length
         if self._makes_way(group, wait.group):
-            return min(length, self.background_quantum)
+            return min(length, self.view.background_quantum)
         if self._is_owed_more(group, wait.group):
-            return self.longest_quantum
+            return self.view.longest_quantum
         if group.busy:
             # To let a burst end costs the one that waits less than to take its memory out and have it back.
             rest = self.view.expected(group)
             end = self.view.now - group.turn_at + rest
-            if rest < cost + self.view.move_cost(wait.group) and end <= self.longest_quantum:
+            cost = self.view.footprint_cost(group) + self.view.move_cost(wait.group)
+            if rest < cost and end <= self.view.longest_quantum:
                 length = max(length, end)
         return length
 
@@ -135,11 +131,12 @@ class Burst(FirstComeFirstServed):
         )
 
     def _is_owed_more(self, group: Group, other: Group) -> bool:
-        """Whether a holder would come before another by its shares: turns of one length would make them all the same."""
-        times, now = self.view.times, self.view.now
-        return times.active and times.rank(group, group.shares, now) < times.rank(
-            other, other.shares, now
-        )
+        """Whether a holder would come before another by its shares: with turns of one length, all would be the same."""
+        view, times = self.view, self.view.times
+        if not times.active:
+            return False
+        swing = (view.cost_quantum(other) + view.footprint_cost(other)) / times.window
+        return times.owed_more(group, other, view.now, swing)
 
     def _may_favour(self, group: Group, other: Group) -> bool:
         """Whether its class may favour a group over another: of another user, only while that one has had more.

@@ -1,0 +1,468 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Shares of the GPU's time hold, and nobody starves for them: the real core, and clients that do as they are told.
+
+Time is virtual. A kernel takes its length alone, and n times as long beside n - 1 others; a client has one on the GPU
+at a time, waits as PACE says (``csrc/interposer/pace.c``), and meters what has ended. What the properties compare is
+what was on the GPU and when, as the clients know it, and none of the core's own figures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import gpu_time, policies
+from jupyter_gpushare.scheduler.policies.priority import HighestPriority
+from jupyter_gpushare.scheduler.policies.tgs import Tgs
+from jupyter_gpushare.scheduler.simulation.calibration import Calibration
+from jupyter_gpushare.scheduler.simulation.machine import Gpu, Process
+from jupyter_gpushare.scheduler.simulation.node import Client, Node
+from jupyter_gpushare.scheduler.simulation.trace import Kernel
+
+GIB = 1 << 30
+COSTS = replace(Calibration(), context=1, headroom=0)
+#: Of an H200, as all else; and of one so small that memory moves in a moment.
+TOTAL, SMALL = COSTS.gpu_memory, 16 * GIB
+WINDOW = 10.0
+#: Seconds of a share that are not lost if they are not used at once (``pace.c``).
+LONGEST_CREDIT = 0.050
+FOR_EVER = 1 << 40
+#: Seconds, ten minutes as a rule: shorter, so that they matter as often as all else does.
+FAVOUR = 60.0
+SETTINGS: dict[str, Any] = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+class Holder(Client):
+    """A program that always has the next kernel, and its interposer."""
+
+    def __init__(self, number: int, spec: Kernel, gpu: Gpu) -> None:
+        super().__init__(number, spec, gpu)
+        self.ran: list[tuple[float, float]] = []
+        self.began: float | None = None
+        self.finished = 0.0
+        self.submitted_at = self.admitted_at = 0.0
+        self.waits_for_pace = 0
+        self.credit, self.credit_at = 0.0, 0.0
+        self.frozen = False
+        #: Since when it has been owed a kernel, and for how long at most it ever was.
+        self.owed_since, self.longest = 0.0, 0.0
+
+    def patience(self, now: float) -> float:
+        """For how long it must not submit."""
+        self.credit += (now - self.credit_at) * self.share
+        self.credit = min(self.credit, LONGEST_CREDIT * self.share)
+        self.credit_at = now
+        if self.share < 1 and self.credit < 0:
+            return min(-self.credit / self.share, 1.0) + 1e-9
+        if self.inflight != 0.0:
+            return 0.0
+        return max(0.0, max(self.submitted_at, self.admitted_at) + self.stall - now)
+
+    def had(self, since: float, until: float) -> float:
+        """For how many seconds it was on the GPU between two moments."""
+        return sum(max(0.0, min(u, until) - max(s, since)) for s, u in self.ran)
+
+
+class Lab(Node):
+    """Holders under the real core."""
+
+    def __init__(
+        self, policy: str, gpus: int, memory: int, meter: float, **configured: Any
+    ) -> None:
+        super().__init__(COSTS, memory, gpus, 1e9, policy, 1000 * GIB, meter)
+        self.holders: list[Holder] = []
+        self._feed(ev.Configure(**configured))
+
+    def process(self, number: int, spec: Kernel, gpu: Gpu) -> Holder:
+        holder = Holder(number, spec, gpu)
+        holder.quiet_gap = self.costs.quiet
+        self._by_number[number] = holder
+        self.holders.append(holder)
+        return holder
+
+    def until(self, end: float, arrivals: list[tuple[Kernel, int]]) -> None:
+        """Run until a time."""
+        self.at(end, self._end, None)
+        self.run(arrivals)
+        for holder in self.holders:
+            if holder.wants:
+                self._note(holder)
+            if holder.began is not None:
+                holder.ran.append((holder.began, self.now))
+
+    def _end(self, _: None) -> None:
+        self.alive = 0
+
+    def feed_at(self, when: float, event: ev.Event) -> None:
+        self.at(when, self._feed, event)
+
+    def freeze_at(self, when: float, group: str, frozen: bool) -> None:
+        self.at(when, self._freeze, (group, frozen))
+
+    def _freeze(self, argument: tuple[str, bool]) -> None:
+        group, frozen = argument
+        for holder in self.holders:
+            if holder.id == group:
+                self._note(holder)
+                holder.frozen = frozen
+                holder.owed_since = self.now
+        self._feed(ev.Adjust(group, frozen=frozen, later=True))
+
+    def _note(self, holder: Holder) -> None:
+        if not holder.frozen and holder.began is None:
+            holder.longest = max(holder.longest, self.now - holder.owed_since)
+
+    # --- A program --------------------------------------------------------------------------------
+
+    def _submit(self, process: Process) -> None:
+        assert isinstance(process, Holder)
+        process.submitted_at = process.owed_since = self.now
+        super()._submit(process)
+
+    def _start(self, process: Process) -> None:
+        assert isinstance(process, Holder)
+        process.waits_for_pace += 1
+        patience = process.patience(self.now)
+        if patience > 0:
+            self.at(self.now + patience, self._try_again, (process, process.waits_for_pace))
+            return
+        self._note(process)
+        process.admitted_at = process.began = self.now
+        super()._start(process)
+
+    def _try_again(self, argument: tuple[Holder, int]) -> None:
+        holder, token = argument
+        if token == holder.waits_for_pace and holder.lease and not holder.releasing:
+            self._start(holder)
+
+    def _ended(self, holder: Holder) -> None:
+        assert holder.began is not None
+        holder.ran.append((holder.began, self.now))
+        holder.finished += self.now - holder.began
+        holder.patience(self.now)
+        holder.credit -= self.now - holder.began
+        holder.began, holder.owed_since = None, self.now
+
+    def _stop(self, process: Process) -> None:
+        assert isinstance(process, Holder)
+        super()._stop(process)
+        self._ended(process)
+
+    def _done(self, process: Process) -> None:
+        assert isinstance(process, Holder)
+        self._ended(process)
+        super()._done(process)
+
+    def _give_up(self, client: Client) -> None:
+        assert isinstance(client, Holder)
+        client.waits_for_pace += 1
+        super()._give_up(client)
+
+    # --- Its interposer ---------------------------------------------------------------------------
+
+    def _speed(self, process: Process) -> float:
+        return process.demand
+
+    def _on_pace(self, decision: ev.Pace) -> None:
+        holder = self._by_number[decision.client]
+        assert isinstance(holder, Holder)
+        holder.patience(self.now)
+        if holder.share == 1.0:
+            holder.credit = 0.0
+        super()._on_pace(decision)
+        if holder.meters and not holder.metered:
+            holder.metered = True
+            self.at(self.now + self.meter, self._meter, holder)
+        if holder.wants and holder.began is None and holder.gate == 0:
+            self._try_again((holder, holder.waits_for_pace))
+
+    def _meter(self, client: Client) -> None:
+        client.metered = client.meters and not client.gone
+        if client.metered:
+            self.at(self.now + self.meter, self._meter, client)
+            self._tell_meter(client)
+
+    def _tell_meter(self, client: Client) -> None:
+        assert isinstance(client, Holder)
+        self._feed(
+            ev.Meter(client.number, client.gpu.uuid, client.finished, len(client.ran), self.now)
+        )
+
+
+# --- What there may be ----------------------------------------------------------------------------
+
+
+@dataclass
+class Mix:
+    """Who is there, with what entitlements."""
+
+    kernels: list[tuple[Kernel, int]]
+    entitled: list[ev.Entitle]
+    gpus: int = 1
+    memory: int = TOTAL
+    frozen: list[tuple[str, float, float]] = field(default_factory=list)
+
+    def run(
+        self, policy: str, seconds: float, meter: float = COSTS.meter, **configured: Any
+    ) -> Lab:
+        """Have them on a GPU for so long."""
+        lab = Lab(policy, self.gpus, self.memory, meter, **configured)
+        for event in self.entitled:
+            lab._feed(event)
+        for group, begin, end in self.frozen:
+            lab.freeze_at(begin, group, True)
+            lab.freeze_at(end, group, False)
+        lab.until(seconds, self.kernels)
+        assert not lab.core.notices, "the policy failed"
+        return lab
+
+
+def works(
+    name: str,
+    user: str,
+    length: float,
+    size: int,
+    at: float = 0.0,
+    pause: float = 0.0,
+    **wishes: Any,
+) -> Kernel:
+    """A program of a footprint of so many GiB that has kernels of one length to run for ever."""
+    steps = [("gpu", length, 1.0)] + ([("cpu", pause)] if pause else [])
+    return Kernel(
+        name, user, "works", at, (("allocate", size * GIB), ("repeat", FOR_EVER, tuple(steps))),
+        **wishes,
+    )  # fmt: skip
+
+
+USERS = ("ada", "ben", "cy")
+TEAM = "team:t"
+requests = st.sampled_from([0.0, 0.0, 0.2, 0.5, 0.9])
+limits = st.sampled_from([0.0, 0.0, 0.1, 0.3, 0.6])
+weights = st.sampled_from([1.0, 1.0, 0.25, 4.0])
+
+
+@st.composite
+def entitlements(draw: Any, memory: bool = False) -> ev.Entitlement:
+    cap = draw(st.sampled_from([0, 0, 120 * GIB])) if memory else 0
+    return ev.Entitlement(draw(requests), draw(limits), draw(weights), cap)
+
+
+@st.composite
+def mixes(draw: Any) -> Mix:
+    """Up to four groups, on one GPU, the other or both, that fit side by side or not; all sorts of entitlements."""
+    gpus = draw(st.integers(1, 2))
+    kernels: list[tuple[Kernel, int]] = []
+    frozen = []
+    for n in range(draw(st.integers(2, 4))):
+        spec = works(
+            f"k{n}",
+            draw(st.sampled_from(USERS)),
+            draw(st.sampled_from([0.050, 0.200, 1.0])),
+            draw(st.sampled_from([5, 40, 80, 120])),
+            draw(st.sampled_from([0.0, 0.0, 3.0, 20.0])),
+            draw(st.sampled_from([0.0, 0.0, 0.004, 0.3])),
+            priority=draw(st.sampled_from(["auto", "interactive", "background"])),
+            request=draw(requests),
+            limit=draw(limits),
+            weight=draw(weights),
+        )
+        where = draw(st.sampled_from([(0,), (0,), (gpus - 1,), tuple(range(gpus))]))
+        kernels += [(spec, index) for index in where]
+        if draw(st.integers(0, 5)) == 0:
+            begin = draw(st.sampled_from([1.0, 15.0, 40.0]))
+            frozen.append((spec.name, begin, begin + draw(st.sampled_from([0.5, 20.0]))))
+    entitled = [
+        ev.Entitle(f"user:{user}", draw(entitlements(memory=True)))
+        for user in sorted({k.user for k, _ in kernels})
+    ]
+    members = draw(st.sampled_from([(), ("ada",), ("ada", "ben"), USERS]))
+    if members:
+        entitled.append(ev.Entitle(TEAM, draw(entitlements()), members))
+    return Mix(kernels, entitled, gpus, frozen=frozen)
+
+
+def longest_wait(mix: Mix, quantum: float) -> float:
+    """The bound that is derived at ``test_every_wait_ends``."""
+    groups = {k.name for k, _ in mix.kernels}
+    moves = 2 * sum(k.footprint() for k, _ in mix.kernels) / COSTS.both_ways
+    return FAVOUR + 45 + len(groups) * (quantum + moves + WINDOW)
+
+
+def check_limits(mix: Mix, lab: Lab, seconds: float) -> None:
+    """Over any window nobody has had more than the limit and 2 %."""
+    limited = [(f"group:{k.name}", k.limit, {k.name}) for k, _ in mix.kernels]
+    for event in mix.entitled:
+        users = set(event.members) or {event.whose.removeprefix("user:")}
+        names = {k.name for k, _ in mix.kernels if k.user in users}
+        limited.append((event.whose, event.entitlement.limit, names))
+    for whose, limit, names in limited:
+        if not limit:
+            continue
+        for index in range(mix.gpus):
+            among = [h for h in lab.holders if h.id in names and h.gpu.index == index]
+            for end in range(20, int(2 * seconds) + 1):
+                had = sum(h.had(end / 2 - WINDOW, end / 2) for h in among) / WINDOW
+                assert had <= limit + 0.02, f"{whose} had {had:.3f}, {end / 2} s"
+
+
+# --- Liveness -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("policy", "examples"), [("burst", 5), ("gemini", 3), ("fcfs", 2), ("tgs", 2), ("priority", 2)]
+)
+def test_every_wait_ends(policy: str, examples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a kernel to run and is not frozen gets to run it, whatever people are entitled to.
+
+    The bound: what puts others before one that waits is over after ``FAVOUR`` (what is ten minutes as a rule:
+    ``LONGEST_PATIENCE``, and the favours of ``tgs`` and ``priority``), and 45 s of class, length and focus. By then
+    each other group may have as long a wait behind it, and has one turn: the longest quantum, the moves of all that
+    there is, out and in, and a window, for those that have had their limit.
+    """
+    monkeypatch.setattr(gpu_time, "LONGEST_PATIENCE", FAVOUR)
+    monkeypatch.setattr(Tgs, "favour", FAVOUR)
+    monkeypatch.setattr(HighestPriority, "class_favour", FAVOUR / 2)
+    monkeypatch.setattr(HighestPriority, "weight_favour", FAVOUR / 8)
+
+    @settings(max_examples=examples, **SETTINGS)
+    @given(mixes(), st.sampled_from([2.0, 2.0, "auto"]), st.sampled_from(["auto", "auto", "on"]))
+    def check(mix: Mix, quantum: Any, anti_thrash: Any) -> None:
+        bound = longest_wait(mix, 30.0 if quantum == "auto" else quantum)
+        lab = mix.run(policy, bound + 20, meter=0.5, quantum=quantum, anti_thrash=anti_thrash)
+        for holder in lab.holders:
+            assert holder.failed or holder.longest <= bound, f"{holder.id}: {holder.longest} s"
+
+    check()
+
+
+def test_nobody_of_a_team_that_has_had_its_limit_starves() -> None:
+    """Neither side by side nor by turns, beside one who has no limit."""
+    for size in (20, 60):
+        kernels = [(works(f"k{n}", user, 0.020, size), 0) for n, user in enumerate(USERS)]
+        mix = Mix(kernels, [ev.Entitle(TEAM, ev.Entitlement(limit=0.2), USERS[:2])])
+        lab = mix.run("burst", 200.0)
+        check_limits(mix, lab, 200.0)
+        had = [h.had(0.0, 200.0) / 200 for h in lab.holders]
+        assert min(had[:2]) >= 0.05
+        assert had[2] >= 0.5
+
+
+# --- Limits ---------------------------------------------------------------------------------------
+
+
+@st.composite
+def limited_mixes(draw: Any) -> Mix:
+    """Up to four processes, some of one group, with kernels of up to 50 ms; some limits change, or come later."""
+    count = draw(st.integers(1, 4))
+    kernels: list[tuple[Kernel, int]] = []
+    for n in range(count):
+        spec = works(
+            f"k{draw(st.sampled_from([0, n]))}",
+            draw(st.sampled_from(USERS)),
+            # What runs side by side takes as many times as long.
+            draw(st.sampled_from([0.004, 0.050])) / count,
+            draw(st.sampled_from([5, 5, 40, 80])),
+            draw(st.sampled_from([0.0, 3.0])),
+            draw(st.sampled_from([0.0, 0.0, 0.004, 0.3])),
+            request=draw(requests),
+            limit=draw(limits),
+            weight=draw(weights),
+        )
+        user = next((k.user for k, _ in kernels if k.name == spec.name), spec.user)
+        kernels.append((replace(spec, user=user), 0))
+    # What is asked for a group is asked by its last process.
+    last = {k.name: k for k, _ in kernels}
+    kernels = [(replace(k, limit=last[k.name].limit), i) for k, i in kernels]
+    entitled = [ev.Entitle(f"user:{u}", draw(entitlements())) for u in USERS]
+    members = draw(st.sampled_from([USERS[:2], USERS]))
+    entitled.append(ev.Entitle(TEAM, draw(entitlements()), members))
+    return Mix(kernels, entitled)
+
+
+@settings(max_examples=12, **SETTINGS)
+@given(limited_mixes(), st.sampled_from(sorted(policies.OURS)))
+def test_nobody_has_more_than_the_limit(mix: Mix, policy: str) -> None:
+    """A kernel, a user, a team: over any 10 s at most the limit and 2 %, under every policy."""
+    check_limits(mix, mix.run(policy, 40.0), 40.0)
+
+
+# --- Requests and weights -------------------------------------------------------------------------
+
+
+@st.composite
+def divisions(
+    draw: Any, sizes: list[int], parts: list[float], most: float
+) -> tuple[Mix, list[float]]:
+    """Two to four that always have work, and what each requests: a user, a team, or one of a user's own kernels."""
+    whose = draw(st.sampled_from(["user", "team", "own"]))
+    kernels, entitled, asked = [], [], []
+    for n in range(draw(st.integers(2, 4))):
+        part = min(draw(st.sampled_from(parts)), round(most - sum(asked), 3))
+        asked.append(part)
+        share = {"request": part, "weight": draw(weights)}
+        if draw(st.booleans()):
+            share["limit"] = min(1.0, part + 0.1)
+        user = "ada" if whose == "own" else f"u{n}"
+        spec = works(
+            f"k{n}", user, draw(st.sampled_from([0.010, 0.050])), draw(st.sampled_from(sizes)),
+            priority=draw(st.sampled_from(["auto", "interactive", "background"])),
+            **(share if whose == "own" else {}),
+        )  # fmt: skip
+        kernels.append((spec, 0))
+        if whose != "own":
+            name = f"user:{user}" if whose == "user" else f"team:{n}"
+            members = (user,) if whose == "team" else ()
+            entitled.append(ev.Entitle(name, ev.Entitlement(**share), members))
+    return Mix(kernels, entitled), asked
+
+
+@settings(max_examples=6, **SETTINGS)
+@given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
+def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list[float]]) -> None:
+    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 2 %."""
+    mix, asked = division
+    lab = mix.run("burst", 70.0)
+    for holder, request in zip(lab.holders, asked, strict=True):
+        for begin in range(20, 41):
+            assert holder.had(begin, begin + 30) / 30 >= request - 0.02, (holder.id, begin)
+
+
+@settings(max_examples=6, **SETTINGS)
+@given(
+    st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=2, max_size=4),
+    st.sampled_from(["user", "team", "own"]),
+    st.sampled_from([0.010, 0.050]),
+)
+def test_spare_time_divides_by_weight(heavy: list[float], whose: str, length: float) -> None:
+    """Side by side, over 60 s: everybody's part of what was had is that of the weights, within 5 %."""
+    check_weights(heavy, whose, length, TOTAL)
+
+
+@pytest.mark.parametrize("heavy", [[1.0, 1.0], [1.0, 3.0], [2.0, 1.0]])
+@pytest.mark.parametrize("whose", ["user", "own"])
+def test_by_turns_spare_time_divides_by_weight(heavy: list[float], whose: str) -> None:
+    """Within a tenth, as a window has few turns: of two, where a switch takes a fifth of a second."""
+    check_weights(heavy, whose, 0.020, SMALL, off=0.10)
+
+
+def check_weights(
+    heavy: list[float], whose: str, length: float, memory: int, off: float = 0.05
+) -> None:
+    kernels: list[tuple[Kernel, int]] = []
+    entitled: list[ev.Entitle] = []
+    for n, weight in enumerate(heavy):
+        user = "ada" if whose == "own" else f"u{n}"
+        wishes = {"weight": weight} if whose == "own" else {}
+        kernels.append((works(f"k{n}", user, length, 9, **wishes), 0))
+        if whose != "own":
+            name, members = (f"team:{n}", (user,)) if whose == "team" else (f"user:{user}", ())
+            entitled.append(ev.Entitle(name, ev.Entitlement(weight=weight), members))
+    lab = Mix(kernels, entitled, memory=memory).run("burst", 120.0)
+    had = [h.had(60, 120) for h in lab.holders]
+    for mine, weight in zip(had, heavy, strict=True):
+        assert abs(mine / sum(had) - weight / sum(heavy)) <= off, (had, heavy)
