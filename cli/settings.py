@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     except ControlError as error:
         return complain(str(error))
     for name, value in reply["settings"].items():
-        print(f"{name}: {value}")
+        if name != "policies":
+            print(f"{name}: {value}")
     return 0
 
 

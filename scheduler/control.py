@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pwd
 import socket
 import struct
 import time
@@ -44,6 +45,20 @@ def peer_uid(connection: socket.socket) -> int:
     return int(struct.unpack("3i", credentials)[1])
 
 
+def user_name(uid: int) -> str:
+    """The user's name, or the number of one that the system does not know."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
+
+
+def named(uid: int) -> str:
+    """A user as people read of it: the name, where there is one, and the number."""
+    name = user_name(uid)
+    return f"uid {uid}" if name == str(uid) else f"{name}, uid {uid}"
+
+
 def _connect(connection: socket.socket, path: Path) -> None:
     try:
         connection.connect(str(path))
@@ -56,7 +71,7 @@ def _check_peer(connection: socket.socket, path: Path) -> None:
     uid = peer_uid(connection)
     if uid not in (0, os.getuid()):
         raise SchedulerUnreachable(
-            f"the scheduler at {path} belongs to another user (uid {uid}); "
+            f"the scheduler at {path} belongs to another user ({named(uid)}); "
             "set GPUSHARE_SOCKET to the path of your own"
         )
 

@@ -79,7 +79,7 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
     """Return why a group counts as what it does."""
     if group.wishes.priority != "auto":
         return _said("asked")
-    after = core._classes.interactive_burst
+    after = core.interactive_burst
     if core.class_of(group) == "background":
         return _said("long_cell" if group.cells else "long_use", after=after)
     return _said("fresh_cell" if group.cells else "short_use", after=after)

@@ -44,6 +44,11 @@ class Pacer(Planner):
         """The time of the event that is handled, seconds."""
         return self._now
 
+    @property
+    def interactive_burst(self) -> float:
+        """GPU time after which a cell counts as background, seconds."""
+        return self._classes.interactive_burst
+
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
         return group.classed

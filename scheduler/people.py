@@ -164,7 +164,7 @@ class People(Decider):
         self.quantum, self.anti_thrash = quantum, mode
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)
-        self._out.append(Log("settings", "", snapshot.settings(self)))
+        self._out.append(Log("settings", "", snapshot.chosen(self)))
 
 
 def valid_quantum(quantum: object) -> Quantum:

@@ -12,7 +12,6 @@ import contextlib
 import errno
 import logging
 import os
-import pwd
 import socket
 import time
 from collections import deque
@@ -25,7 +24,7 @@ from . import events as ev
 from . import protocol
 from .accounts import ProtocolViolation
 from .address import AddressError
-from .control import peer_pid, peer_uid
+from .control import named, peer_pid, peer_uid, user_name
 from .core import Core
 from .devices import Devices
 from .estimates import Forecast
@@ -68,14 +67,6 @@ _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 Reading = Callable[[str], ev.Device | None]
 
 
-def user_name(uid: int) -> str:
-    """The user's name, or the number of one that the system does not know."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
-
-
 class Connection(asyncio.Protocol):
     """One peer: a client, a control program, or one that has not said yet."""
 
@@ -109,7 +100,7 @@ class Connection(asyncio.Protocol):
         if uid not in (0, os.getuid()):
             self.refuse(
                 errno.EACCES,
-                f"this scheduler serves uid {os.getuid()}, not uid {uid}; "
+                f"this scheduler serves {named(os.getuid())}, not {named(uid)}; "
                 "set GPUSHARE_SOCKET to the path of your own",
             )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from . import reasons
+from . import policies, reasons
 from .estimates import Estimate
 from .timeline import Ledger
 
@@ -61,7 +61,12 @@ def status(
 
 
 def settings(core: People) -> dict[str, Any]:
-    """Return the settings that the status has."""
+    """Return the settings that the status has, with what there is to choose from."""
+    return {**chosen(core), "policies": policies.names()}
+
+
+def chosen(core: People) -> dict[str, Any]:
+    """Return the settings: the same wherever the same events are replayed."""
     return {
         "quantum": core.quantum,
         "anti_thrash": core.anti_thrash,

@@ -15,10 +15,9 @@ from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
 
 from ..kernel_provisioner import GpuShareProvisioner
-from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable
+from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable, user_name
 from ..scheduler.drivers import DriverError, find_driver, libraries
 from ..scheduler.host import SchedulerHost
-from ..scheduler.server import user_name
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State

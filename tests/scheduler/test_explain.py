@@ -203,11 +203,12 @@ def test_who_is_held_back_is_told_for_whom() -> None:
     assert (found["group"], found["class"], found["before"]) == ("train", "background", [])
     assert found["pace"] == {"code": "paused", "params": {"names": ["plot.ipynb"]}}
     assert lines(m)[0] == "train.ipynb running: paused while plot.ipynb runs"
+    m.sleep(0.02)
     b.end()
     (found,) = explained(m)
     assert found["pace"]["code"] == "bounded"
     assert lines(m)[0] == (
-        "train.ipynb running: bounded to 1 ms of work at a time while plot.ipynb is about"
+        "train.ipynb running: bounded to 0.5 ms of work at a time while plot.ipynb is about"
     )
 
 
