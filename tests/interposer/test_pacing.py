@@ -250,10 +250,17 @@ def test_long_copies_go_in_pieces(make_machine: Callable[..., Machine]) -> None:
 def test_a_share_is_kept(paced: Paced, kernel: float) -> None:
     paced.program.call("takes", seconds=kernel)
     paced.pace(None, stall=0.01, share=0.25)
-    trained = paced.program.call("train", seconds=3.0)
-    assert trained["result"] == 0
-    # One kernel and what is saved up at most are beyond it; a busy machine uses less.
-    assert 0.1 < trained["busy"] / trained["seconds"] < 0.25 + (kernel + 0.02) / 3.0
+    for _ in range(20):
+        trained = paced.program.call("train", seconds=1.5)
+        assert trained["result"] == 0
+        share = trained["busy"] / trained["seconds"]
+        # One kernel and what is saved up at most are beyond it.
+        assert share < 0.25 + (kernel + 0.02) / 1.5
+        # A program that does not get the processor uses less, but not time after time.
+        if share > 0.15:
+            break
+    else:
+        pytest.fail(f"it never had what it was left; at last {share}")
 
 
 # --- Measured -------------------------------------------------------------------------------------

@@ -151,8 +151,10 @@ def test_an_empty_slab_is_kept_for_a_while_beside_others(machine: Machine) -> No
     for _ in range(3):
         more = a.call("alloc", bytes=SMALL)["pointer"]
         assert held(a) == one + SLAB
+        start = time.monotonic()
         assert a.call("free", pointer=more)["result"] == 0
-        assert held(a) == one + SLAB
+        # It is kept for two seconds, in which this machine should have got so far.
+        assert held(a) == one + SLAB or time.monotonic() - start > 2.0
     time.sleep(2.1)
     assert a.call("free", pointer=full.pop())["result"] == 0
     assert held(a) == one
