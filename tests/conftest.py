@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.workshop import Workshop
+
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 
 
@@ -20,6 +22,12 @@ pytest_plugins = ("pytest_jupyter.jupyter_server",)
 def root() -> Path:
     """Return the repository's top folder."""
     return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
+    """Return where the interposer is built with bugs."""
+    return Workshop(tmp_path_factory.mktemp("workshop"), root)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -8,16 +8,13 @@ nanoseconds, another one, harmless by itself, makes these longer.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
+from tests.workshop import Patch, Workshop
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
@@ -37,8 +34,6 @@ OVERWRITTEN = (
     "    release_locked(piece);",
 )
 WIDE_INCLUDE = ("interposer/gate.h", "#include <stdint.h>", "#include <stdint.h>\n#include <unistd.h>")  # fmt: skip
-
-Patch = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
@@ -199,49 +194,6 @@ BUGS = {
         environ=SLOW_COPIES,
     ),
 }
-
-
-class Workshop:
-    """A copy of the sources, built once; changes are made in copies of it, where only what they touch is built."""
-
-    def __init__(self, folder: Path, root: Path) -> None:
-        self.folder = folder
-        self.build_count = 0
-        self.whole = folder / "whole"
-        shutil.copytree(root / "csrc", self.whole / "csrc")
-        (self.whole / "jupyter_gpushare").mkdir()
-        shutil.copy2(root / "jupyter_gpushare" / "__init__.py", self.whole / "jupyter_gpushare")
-        self.make(self.whole)
-
-    def make(self, place: Path) -> Path:
-        # Relative paths: what make noted in one copy is true in the others.
-        subprocess.run(
-            [
-                *("make", "-s", "-j2", "-C", str(place / "csrc"), "interposer"),
-                *(f"PYTHON={sys.executable}", "CFLAGS=-O1", "BUILD=../build", "OUT=../lib"),
-            ],
-            check=True,
-        )
-        return place / "lib"
-
-    def build(self, patches: tuple[Patch, ...]) -> Path:
-        """Build with these changes."""
-        self.build_count += 1
-        place = self.folder / f"bug-{self.build_count}"
-        shutil.copytree(self.whole, place)
-        for file, old, new in patches:
-            path = place / "csrc" / file
-            text = path.read_text()
-            assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
-            path.write_text(text.replace(old, new))
-        out = self.make(place)
-        (out / "sim").symlink_to(LIBRARIES / "sim")
-        return out
-
-
-@pytest.fixture(scope="module")
-def workshop(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Workshop:
-    return Workshop(tmp_path_factory.mktemp("seeded"), root)
 
 
 def look(folder: Path, bug: Bug, seconds: float, patience: float) -> str | None:
