@@ -12,7 +12,7 @@ from jupyter_gpushare.benchmarks import conformance
 from jupyter_gpushare.benchmarks.conformance import Suite, Unfit, table
 from tests.gpu.run import PROGRAMS
 
-STEPS = 12
+STEPS = 6
 
 
 @pytest.fixture
