@@ -70,14 +70,15 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-# Two halves of about the same time, which run side by side: the driver's programs, and all others.
-DRIVER_TESTS := tests/fuzz tests/gpu tests/interposer tests/sim
+# Two halves of about the same time, which run side by side: the driver's programs, and all others. Both wait for much;
+# what else there is to check runs meanwhile.
+DRIVER_TESTS := tests/fuzz tests/interposer tests/sim
 # make's own jobs are none of the business of what the tests start.
 PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
 
 .PHONY: test test-labextension test-python test-driver test-others screenshots lint format
 test: packages-test setup ## every check and every test
-	@$(MAKE) --jobs=2 --output-sync=target lint test-labextension test-driver test-others
+	@$(MAKE) --jobs=3 --output-sync=target test-driver test-others lint test-labextension
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
