@@ -352,6 +352,15 @@ def test_nobody_of_a_team_that_has_had_its_limit_starves() -> None:
         assert had[2] >= 0.5
 
 
+def test_of_ones_own_kernels_one_without_a_request_is_served_too() -> None:
+    """The others request more than there is, and by turns are always below it."""
+    kernels = [
+        (works(f"k{n}", "ada", 0.2, 80, request=r), 0) for n, r in enumerate((0.9, 0.9, 0.0))
+    ]
+    lab = Mix(kernels, []).run("burst", 200.0, meter=0.5)
+    assert max(h.longest for h in lab.holders) <= 100.0
+
+
 # --- Limits ---------------------------------------------------------------------------------------
 
 
@@ -400,7 +409,9 @@ def divisions(
 ) -> tuple[Mix, list[float]]:
     """Two to four that always have work, and what each requests: a user, a team, or one of a user's own kernels."""
     whose = draw(st.sampled_from(["user", "team", "own"]))
-    kernels, entitled, asked = [], [], []
+    kernels: list[tuple[Kernel, int]] = []
+    entitled: list[ev.Entitle] = []
+    asked: list[float] = []
     for n in range(draw(st.integers(2, 4))):
         part = min(draw(st.sampled_from(parts)), round(most - sum(asked), 3))
         asked.append(part)
@@ -430,6 +441,29 @@ def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list
     for holder, request in zip(lab.holders, asked, strict=True):
         for begin in range(20, 41):
             assert holder.had(begin, begin + 30) / 30 >= request - 0.02, (holder.id, begin)
+
+
+def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:
+    kernels = [
+        (works("a", "ada", 0.020, 5, request=0.6, limit=0.2), 0),
+        (works("b", "ben", 0.020, 5), 0),
+    ]
+    lab = Mix(kernels, []).run("burst", 40.0)
+    had = [h.had(20, 40) / 20 for h in lab.holders]
+    assert 0.17 <= had[0] <= 0.22
+    assert had[1] >= 0.9
+
+
+@pytest.mark.parametrize("user", ["ada", "ben"])
+def test_what_was_requested_comes_before_what_is_interactive(user: str) -> None:
+    """And who pauses for a request makes nobody pause for it."""
+    kernels = [
+        (works("train", "ada", 0.020, 5, priority="background", request=0.6), 0),
+        (works("plot", user, 0.020, 5, priority="interactive"), 0),
+    ]
+    train, plot = Mix(kernels, []).run("burst", 40.0).holders
+    assert train.had(10, 40) / 30 >= 0.58
+    assert plot.had(10, 40) / 30 >= 0.3
 
 
 @settings(max_examples=6, **SETTINGS)
