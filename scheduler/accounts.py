@@ -75,6 +75,9 @@ class Accounts:
         self.queue: list[Wait] = []
         self.host_budget = 0
         self.promised = 0
+        self._shares = 0
+        #: Some client's memory is such that the GPU may page it.
+        self._pages = False
         self._now = 0.0
         self._out: list[Decision] = []
         #: What happened to these GPUs may change what can be done there.
@@ -84,6 +87,8 @@ class Accounts:
         #: Groups with a client that got a lease and was not told its pace yet.
         self._unpaced: dict[str, Group] = {}
         self._crowded: dict[str, Gpu] = {}
+        #: Holders that are to be told who waits and runs beside them, though that did not change.
+        self._untold: dict[str, Group] = {}
         #: GPUs of which another part of the host's memory may be needed.
         self._stock_of: dict[str, Gpu] = {}
         #: When to look again, at the GPU that is looked at.
@@ -180,7 +185,11 @@ class Accounts:
             group, gpu = client.group, self.gpus[uuid]
             share = group.shares.get(uuid)
             if share is None:
-                share = group.shares[uuid] = gpu.shares[group.id] = Share(group, gpu)
+                self._shares += 1
+                share = Share(group, gpu, self._shares)
+                group.shares[uuid] = gpu.shares[group.id] = share
+                gpu.victims.stirred[share.number] = share
+                self._reseat(group)
                 self._dirty[uuid] = gpu
                 if group.lease is not None:
                     self._hold(group, gpu)
@@ -190,11 +199,23 @@ class Accounts:
             share.holdings[client.number] = holding
         return holding
 
+    def _stir(self, group: Group) -> None:
+        """Something happened to a group that may change how its memory may be taken."""
+        for share in group.shares.values():
+            share.gpu.victims.stirred[share.number] = share
+
+    def _reseat(self, group: Group) -> None:
+        """It is to be told otherwise who waits: other clients, other GPUs, another wish."""
+        self._untold[group.id] = group
+        for share in group.shares.values():
+            share.gpu.audience = None
+
     def _order_out(self, holding: Holding, more: int) -> None:
         """So many bytes more of a holding are on their way out; less if negative."""
         holding.evicting += more
         holding.share.evicting += more
         holding.share.gpu.leaving += more
+        self._stir(holding.share.group)
 
     def _unsettle(self, holding: Holding, more: int) -> None:
         """So many pinned bytes more were admitted and are perhaps not allocated yet."""
@@ -204,7 +225,12 @@ class Accounts:
     def _hold(self, group: Group, gpu: Gpu) -> None:
         self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
         gpu.holders[group.id] = group
+        if group.yielding:
+            gpu.yielding[group.id] = group
         gpu.background += group.classed == "background"
+        self._untold[group.id] = group
+        if gpu.audience is not None:
+            gpu.audience.add(group)
 
     def _state(
         self, holding: Holding, usage: Usage, moved: bool = False, expected: int = 0
@@ -248,6 +274,7 @@ class Accounts:
         share.resident += more
         gpu.resident += more
         holding.resident = resident
+        self._stir(share.group)
         more = pinned - holding.pinned
         share.pinned += more
         gpu.pinned += more
@@ -261,6 +288,7 @@ class Accounts:
     def _charge_share(self, share: Share) -> None:
         """Set the room that is kept for what a lease brings in: the only place where it changes."""
         group = share.group
+        share.gpu.victims.stirred[share.number] = share
         leased = group.lease is not None and not group.floating
         arriving = share.promised - share.resident if leased else 0
         if share.gpu.filling is share or share.ceiling is not None:
@@ -295,11 +323,11 @@ class Accounts:
 
         most = gpu.resident + gpu.pinned + gpu.context
         least = most - gpu.leaving - gpu.unsettled
-        for group in gpu.holders.values():
+        most += gpu.arriving
+        for group in gpu.holders.values() if self._pages else ():
             share = group.shares[gpu.uuid]
-            if gpu.filling is share or share.ceiling is not None:
-                most += share.arriving
-            else:
+            # Not charged for it, but it may come all the same.
+            if group.floating and gpu.filling is not share and share.ceiling is None:
                 most += share.promised - share.resident
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         rest = event.used - gpu.ghosts

@@ -22,8 +22,8 @@ from .policies import available
 _MODULES = frozenset(
     f"{__package__}.{name}"
     for name in (
-        "accounts", "classes", "core", "events", "gpu_time", "plan", "predictor", "state", "stock",
-        "thrash", "wishes",
+        "accounts", "audience", "classes", "core", "events", "gpu_time", "plan", "predictor", "state", "stock",
+        "thrash", "victims", "wishes",
     )
 )  # fmt: skip
 _POLICIES = f"{__package__}.policies"

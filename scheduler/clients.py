@@ -62,6 +62,7 @@ class Clients(People):
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
         )
         self.clients[client.number] = group.clients[client.number] = client
+        self._reseat(group)
         for usage in event.usages:
             holding = self._holding(client, usage.gpu)
             gpu = holding.share.gpu
@@ -135,13 +136,15 @@ class Clients(People):
             group.ended_at = self._now
             self._give_back(client, "exit")
         del self.clients[client.number], group.clients[client.number]
+        self._reseat(group)
         if not group.clients:
             for uuid in group.shares:
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
-            self._timers.set(f"class {group.id}", None)
+            self._timers.set(group.ages, None)
             self._touched.pop(group.id, None)
             self._unclassed.pop(group.id, None)
+            self._untold.pop(group.id, None)
             self.times.forget(group)
             self._classes.forget(group.id)
             self._predictor.forget(group.id)

@@ -127,6 +127,7 @@ from .events import (
     UsageChanged,
 )
 from .people import LONGEST_QUANTUM, valid_anti_thrash, valid_quantum
+from .plan import Plan
 from .policies.guard import Guard
 from .predictor import Predictor
 from .state import Group, Holding, Timers, Wait
@@ -218,8 +219,6 @@ class Core(Clients):
         self._predictor = Predictor()
         self._absences = Predictor(unknown=0.0)
         self.thrash = Detector()
-        #: Some client's memory is such that the GPU may page it.
-        self._pages = False
         #: The group in front of each user.
         self._focus: dict[str, str] = {}
         self._keeper = Keeper(self)
@@ -233,6 +232,7 @@ class Core(Clients):
         #: Groups that fill.
         self._filling: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
+        self._plans: dict[Wait, Plan] = {}
         self._evictions: dict[int, tuple[Holding, int]] = {}
         self._serial = 0
         self._leases = 0

@@ -7,7 +7,9 @@ from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from . import reasons
+from .audience import Audience
 from .events import (
+    Contended,
     Log,
     Notice,
 )
@@ -29,44 +31,74 @@ class Decider(Grower):
 
     _keeper: Keeper
     notices: deque[tuple[float, Notice]]
+    #: What stands between those that wait and their grants, while nothing has come of it.
+    _plans: dict[Wait, Plan]
 
     def _decide(self) -> None:
+        now = self._now
         earliest = self._timers.earliest()
-        if earliest is not None and earliest <= self._now:
-            for name in self._timers.due(self._now):
+        if earliest is not None and earliest <= now:
+            for name in self._timers.due(now):
                 self._look_again(name)
-        self._classify()
+        if self._unclassed:
+            self._classify()
         if self.policy.version != self._sorted_by:
             self._sort()
             self._repace.update(self.gpus)
-        for wait in [w for w in self._nowhere if not w.frozen]:
-            if wait.group.lease is None and not wait.group.shares:
-                self._admit(wait, False)
-        done: dict[str, Gpu] = {}
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            self._decide_on(dirty)
-            done |= dirty
-            # Who is revoked on one GPU holds room on another.
-            self._dirty = {u: g for u, g in self._dirty.items() if u not in done}
+        if self._nowhere:
+            self._admit_nowhere()
+        if self._dirty:
+            self._decide_where_needed()
         if self._unclassed:
             self._classify()
-        self._pace()
+        if self._repace or self._unpaced:
+            self._pace()
         if self.policy.failure is not None:
             self._tell_failure()
-        said, again = self._keeper.decide(self._now, self._stock_of)
-        self._out += said
-        self._timers.set("stock", again)
-        self._stock_of.clear()
+        if self._stock_of or self._keeper.asked:
+            said, again = self._keeper.decide(self._now, self._stock_of)
+            self._out += said
+            self._timers.set("stock", again)
+            self._stock_of.clear()
         self._tell_contended()
         for group in self._touched.values():
             state = group.state
             if state != group.shown:
-                group.shown, group.since = state, self._now
+                group.shown, group.since = state, now
         self._touched.clear()
         if self._dirty:
             # A grant changed what somebody counts as, and so the order.
-            self._timers.set("again", self._now)
+            self._timers.set("again", now)
+
+    def _decide_where_needed(self) -> None:
+        """Decide on the GPUs that something happened to, but for those where nobody waits for anything."""
+        done: dict[str, Gpu] = {}
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            concerned: dict[str, Gpu] = {}
+            for uuid, gpu in dirty.items():
+                if uuid in done:
+                    continue
+                if gpu.calm and not self._fills_on(uuid):
+                    self._timers.set(gpu.looks, None)
+                else:
+                    concerned[uuid] = gpu
+            if concerned:
+                # Who is revoked on one GPU holds room on another.
+                self._decide_on(concerned)
+                done |= concerned
+
+    def _fills_on(self, uuid: str) -> bool:
+        for group in self._filling.values():  # noqa: SIM110 - asked at each event
+            if uuid in group.shares:
+                return True
+        return False
+
+    def _admit_nowhere(self) -> None:
+        """Grant those that use no GPU yet."""
+        for wait in [w for w in self._nowhere if not w.frozen]:
+            if wait.group.lease is None and not wait.group.shares:
+                self._admit(wait, False)
 
     def _look_again(self, timer: str) -> None:
         kind, _, name = timer.partition(" ")
@@ -78,6 +110,8 @@ class Decider(Grower):
             group = self.groups[name]
             self._count_time(group)
             self._touch(group)
+        elif kind == "stock":
+            self._keeper.asked = True
 
     def _decide_on(self, gpus: dict[str, Gpu]) -> None:
         """Decide on these GPUs, and those that hang together with them."""
@@ -104,30 +138,32 @@ class Decider(Grower):
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self._again
         short: list[Gpu] = []
-        starved = self._fill(gpus, due)
+        starved = self._fill(ordered, due)
         if any(gpu.queue for gpu in ordered):
             while self._serve(short, gpus, due):
                 short.clear()
         if self._new_waits:
             self._log_waits()
+        self._plans.clear()
         short += starved
         for gpu in ordered:
             self._again = due[gpu.uuid]
             self._watch(gpu, gpu in short)
-            self._timers.set(f"gpu {gpu.uuid}", self._again)
+            self._timers.set(gpu.looks, self._again)
 
     def _extend(self, gpus: dict[str, Gpu]) -> None:
         """Add the GPUs that are waited for together with these, or that fill together."""
         more = list(gpus.values())
         while more:
             gpu = more.pop()
-            linked = [w.group for w in gpu.queue if len(w.group.shares) > 1]
+            linked = [w.group for w in gpu.queue]
             linked += [g for g in self._filling.values() if gpu.uuid in g.shares]
             for group in linked:
-                for uuid, share in group.shares.items():
-                    if uuid not in gpus:
-                        gpus[uuid] = share.gpu
-                        more.append(share.gpu)
+                if len(group.shares) > 1:
+                    for uuid, share in group.shares.items():
+                        if uuid not in gpus:
+                            gpus[uuid] = share.gpu
+                            more.append(share.gpu)
 
     # --- Serving -----------------------------------------------------------------------------------
 
@@ -135,6 +171,7 @@ class Decider(Grower):
         """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
+        self._plans.clear()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
@@ -180,11 +217,12 @@ class Decider(Grower):
                 self._admit(wait, bool(ahead) and continues)
                 return True
         elif not ahead:
-            plan = self.plan(wait)
+            plan = self._plans[wait] = self.plan(wait)
             if plan.short is not None:
                 short.append(plan.short[0])
                 return False
-            self._carry_out(plan)
+            if self._carry_out(plan):
+                self._plans.clear()
             served.append((wait, plan))
         elif self._continues(wait, ahead):
             self._let_grow(wait)
@@ -240,8 +278,9 @@ class Decider(Grower):
         if plan.short is not None:
             return
         # A whole cell's turn is long: the others' end first.
-        if wait.group.exclusive or not (plan.later or any(g.runs for g in plan.revoke)):
-            self._carry_out(plan)
+        runs = plan.later or any(g.runs for g in plan.revoke)
+        if (wait.group.exclusive or not runs) and self._carry_out(plan):
+            self._plans.clear()
 
     def _relieve(self, gpu: Gpu) -> None:
         """Work an over-commitment down: re-attached leases, or foreign use that grew."""
@@ -296,21 +335,47 @@ class Decider(Grower):
             crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
             if crowd != gpu.crowd:
                 gpu.crowd = crowd
-                themselves = {w.group.id for w in gpu.queue}
-                waiting, beside = gpu.waiting, len(gpu.holders) - 1
-                for group in gpu.holders.values():
-                    if len(group.shares) > 1 or group.id in themselves or group.wishes.exclusive:
-                        touched[group.id] = group
-                        continue
-                    for client in group.clients.values():
-                        self._tell(client, waiting, beside)
+                self._tell_holders(gpu, touched)
         self._crowded.clear()
         for group in touched.values():
-            if group.lease is not None:
+            if group.lease is not None and self._may_be_told(group):
                 waiting = self._others_waiting(group)
-                beside = max((len(s.gpu.holders) for s in group.shares.values()), default=1) - 1
+                beside = 0
+                for share in group.shares.values():
+                    beside = max(beside, len(share.gpu.holders) - 1)
                 for client in group.clients.values():
                     self._tell(client, waiting, beside)
+
+    def _may_be_told(self, group: Group) -> bool:
+        """Whether a holder may have been told otherwise, though nothing changed for all on its GPU."""
+        if self._untold.pop(group.id, None) is not None or group.wishes.exclusive:
+            return True
+        for share in group.shares.values():
+            if share.gpu.queue:
+                return True
+        return len(group.shares) != 1
+
+    def _tell_holders(self, gpu: Gpu, apart: dict[str, Group]) -> None:
+        """Tell the holders of one GPU; those for whom more than that counts are to be told apart."""
+        audience = gpu.audience
+        if audience is None:
+            audience = gpu.audience = Audience.of(gpu.holders.values())
+        themselves = {w.group.id: w.group for w in gpu.queue if w.group.id in gpu.holders}
+        if themselves or audience.apart:
+            for name, group in gpu.holders.items():
+                if name in themselves or name in audience.apart:
+                    apart[name] = group
+        spared = {n for group in themselves.values() for n in group.clients}
+        waiting, beside = gpu.waiting, len(gpu.holders) - 1
+        some, several = waiting > 0, beside > 0
+        out = self._out
+        # They may be many: as ``_tell`` does, without asking.
+        for number, client in audience.alike.items():
+            if (client.contended > 0) is some and (client.beside > 0) is several:
+                continue
+            if number not in spared:
+                client.contended, client.beside = waiting, beside
+                out.append(Contended(number, waiting, beside))
 
     def _others_waiting(self, group: Group) -> int:
         """Return how many other groups wait for its GPUs."""
@@ -333,7 +398,7 @@ class Decider(Grower):
 
     def _log_waits(self) -> None:
         """Those who were not served at once do wait, unless only a reading is out."""
-        explainer = reasons.Explainer(cast("Core", self), self._now)
+        explainer = reasons.Explainer(cast("Core", self), self._now, self._plans)
         for wait in list(self._new_waits):
             if any(g.asked_at is not None for g in self._gpus_of(wait)) and self._fits(wait):
                 continue

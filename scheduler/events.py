@@ -3,6 +3,9 @@
 
 Sizes are bytes, times seconds on CLOCK_MONOTONIC, GPUs are named by NVML's UUID string. A ``client`` is the number of a
 connection, never used twice. The classes mirror ``csrc/protocol.h``; ``server.py`` translates.
+
+Nobody changes what was said. The classes are not frozen all the same: a crowd is told by the hundred, and to make a
+frozen one takes four times as long.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ Quantum = float | Literal["auto"]
 ALL = (1 << 64) - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Usage:
     """What one client holds on one GPU."""
 
@@ -41,7 +44,7 @@ class Usage:
 # --- Events: from clients -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attach:
     """A client said HELLO. ``lease`` is set if it goes on under a lease of an earlier scheduler."""
 
@@ -62,20 +65,20 @@ class Attach:
     user: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Detach:
     """A client's connection ended. What it held stays charged until the device is seen without it."""
 
     client: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     client: int
     serial: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Burst:
     client: int
     phase: Phase
@@ -83,7 +86,7 @@ class Burst:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Meter:
     """What a client has had of one GPU since it attached: both only grow.
 
@@ -97,7 +100,7 @@ class Meter:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stuck:
     """A client that was revoked cannot give its lease back yet: this kernel still runs, since ``since``."""
 
@@ -107,14 +110,14 @@ class Stuck:
     since: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Released:
     client: int
     lease: int
     cause: Cause
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grow:
     """A client wants more memory: at least ``least``, best ``most`` promised bytes.
 
@@ -130,13 +133,13 @@ class Grow:
     capturing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class UsageChanged:
     client: int
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evicted:
     client: int
     serial: int
@@ -147,7 +150,7 @@ class Evicted:
     status: MoveStatus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Moving:
     """Of an eviction that is under way: what has left so far. ``Evicted`` comes in the end all the same."""
 
@@ -160,7 +163,7 @@ class Moving:
     status: MoveStatus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Restored:
     client: int
     lease: int
@@ -171,7 +174,7 @@ class Restored:
     status: MoveStatus
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cell:
     """A cell began or ended, as the kernel's hook (``client``) or the server (by ``group``) saw it."""
 
@@ -185,12 +188,12 @@ class Cell:
 # --- Events: from people and the machine ----------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Release:
     """End the group's burst and give its lease back; with ``offload``, move all its memory out too."""
 
@@ -198,13 +201,13 @@ class Release:
     offload: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Rename:
     group: str
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Adjust:
     """People ask something for a group; what is None stays as it is.
 
@@ -238,7 +241,7 @@ class Entitlement:
     memory: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Entitle:
     """An admin states what somebody is entitled to: ``user:NAME`` or ``team:NAME`` (with its ``members``, users)."""
 
@@ -247,7 +250,7 @@ class Entitle:
     members: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Focus:
     """The notebook in front of one user: among that user's own, it comes first. Empty: none."""
 
@@ -255,14 +258,14 @@ class Focus:
     group: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Device:
     """A reading of one GPU's memory (NVML). The first one of a GPU makes it known to the core."""
 
@@ -273,21 +276,21 @@ class Device:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class HostMemory:
     """How many bytes of host memory swapped data may take in all."""
 
     budget: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Notice:
     group: str
     code: str
     params: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Tick:
     """The time that ``Core.deadline()`` asked for has come."""
 
@@ -301,7 +304,7 @@ Event = (
 # --- Decisions ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """A lease. ``filling``: its room is still being made; ``Room`` says how much of it is there."""
 
@@ -310,13 +313,13 @@ class Grant:
     filling: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Revoke:
     client: int
     lease: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Evict:
     client: int
     serial: int
@@ -324,7 +327,7 @@ class Evict:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grown:
     client: int
     serial: int
@@ -333,12 +336,12 @@ class Grown:
     text: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CancelWaits:
     client: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Contended:
     """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
 
@@ -351,7 +354,7 @@ class Contended:
     beside: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EndBurst:
     """Tell the client that its burst is over, unless it goes on submitting."""
 
@@ -359,7 +362,7 @@ class EndBurst:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Pace:
     """How fast a client with a lease may submit; what it was told last holds until it is told anew.
 
@@ -383,7 +386,7 @@ class Pace:
     meter: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Room:
     """Under a grant that fills: so many bytes of the client's footprint may be on the GPU now, or ``ALL``.
 
@@ -397,7 +400,7 @@ class Room:
     last: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Prepare:
     """Have so many bytes of the host's pool page-locked, in use or ahead of need."""
 
@@ -405,14 +408,14 @@ class Prepare:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stock:
     """Have so many bytes of the host's pool at hand, in use or ahead of need."""
 
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReadDevice:
     """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
 
@@ -420,7 +423,7 @@ class ReadDevice:
     after: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Log:
     """One line of the history (docs/control.md, "Events")."""
 

@@ -32,14 +32,14 @@ class Filler(Leases):
             for gpu in gpus
         )
 
-    def _fill(self, gpus: dict[str, Gpu], due: dict[str, float | None]) -> list[Gpu]:
+    def _fill(self, gpus: list[Gpu], due: dict[str, float | None]) -> list[Gpu]:
         """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
         starved: list[Gpu] = []
         if not self._filling:
             return starved
-        groups = {g.filling.group.id: g.filling.group for g in self.gpus.values() if g.filling}
+        groups = {g.filling.group.id: g.filling.group for g in gpus if g.filling}
         for group in groups.values():
-            if group.yielding or not group.shares.keys() & gpus:
+            if group.yielding:
                 continue
             for share in group.shares.values():
                 self._allot(share)
@@ -136,6 +136,6 @@ class Filler(Leases):
             return False
         return all(
             share.missing <= share.gpu.free + share.gpu.leaving - share.evicting
-            and not any(other.yielding for other in share.gpu.holders.values())
+            and not share.gpu.yielding
             for share in group.shares.values()
         )

@@ -160,6 +160,8 @@ class Leases(Pacer):
             return
         group.yielding = True
         group.revoked_at = self._now
+        for share in group.shares.values():
+            share.gpu.yielding[group.id] = group
         for client in group.granted.values():
             if client.lease is not None:
                 self._out.append(Revoke(client.number, client.lease))
@@ -209,6 +211,9 @@ class Leases(Pacer):
 
     def _end_holding(self, group: Group, gpu: Gpu) -> None:
         del gpu.holders[group.id]
+        gpu.yielding.pop(group.id, None)
+        if gpu.audience is not None:
+            gpu.audience.remove(group)
         gpu.background -= group.classed == "background"
         self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
 
@@ -232,6 +237,7 @@ class Leases(Pacer):
     def _end_exclusive(self, group: Group) -> None:
         if group.wishes.exclusive:
             group.wishes = replace(group.wishes, exclusive=False)
+            self._reseat(group)
             self._log("adjust", group, wishes=asdict(group.wishes))
 
     def _set_busy(self, client: Client, busy: bool) -> None:
@@ -271,17 +277,18 @@ class Leases(Pacer):
                 fresh = self._is_fresh(gpu) and fresh
         return fresh
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _carry_out(self, plan: Plan) -> bool:
+        """Take what can be had of it now; return whether anything was taken."""
         now = self._now
         when = max((w for w, _ in plan.later), default=now)
         if when > now + self.debounce:
             # All at once, when the last of them can be had: earlier, the room would lie idle.
             self._at(when)
-            return
+            return False
         for later, _ in plan.later:
             self._at(later)
         if not plan.evict and not plan.revoke:
-            return
+            return False
         fresh = True
         for gpu, _ in plan.lacks:
             fresh = self._is_fresh(gpu) and fresh
@@ -295,9 +302,11 @@ class Leases(Pacer):
                 self._revoke(group)
             for share, size in plan.evict:
                 self._evict(share, size)
+        return fresh
 
     def _evict(self, share: Share, size: int) -> None:
         share.group.intact = False
+        self._stir(share.group)
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
             if part > 0 and holding.stuck_until <= self._now:

@@ -7,6 +7,7 @@ from bisect import bisect_left, insort
 from dataclasses import replace
 from typing import Any, cast
 
+from .choosing import Chooser
 from .classes import Classes
 from .events import (
     Class,
@@ -14,7 +15,7 @@ from .events import (
     Pace,
 )
 from .gpu_time import SHARE_STALL
-from .plan import Planner, is_managed
+from .plan import is_managed
 from .policies import FREE, Speed
 from .predictor import Predictor
 from .state import Gpu, Group, Timers, Wait, place
@@ -23,7 +24,7 @@ from .state import Gpu, Group, Timers, Wait, place
 SOONEST = 0.001
 
 
-class Pacer(Planner):
+class Pacer(Chooser):
     """Keeps what policies say up to date, and is what they look at."""
 
     _sorted_by: tuple[int, int]
@@ -35,7 +36,6 @@ class Pacer(Planner):
     _unclassed: dict[str, Group]
     _timers: Timers
     _nowhere: list[Wait]
-    _pages: bool
 
     # --- What policies look at ---------------------------------------------------------------------
 
@@ -83,7 +83,8 @@ class Pacer(Planner):
     def _concern(self, group: Group) -> None:
         """Something happened to a group that may change what can be done on its GPUs."""
         for uuid, share in group.shares.items():
-            self._dirty[uuid] = share.gpu
+            gpu = self._dirty[uuid] = share.gpu
+            gpu.victims.stirred[share.number] = share
 
     def _log(self, kind: str, group: Group, **fields: Any) -> None:
         self._out.append(Log(kind, group.id, fields))
@@ -124,6 +125,7 @@ class Pacer(Planner):
             found = self._classes.of(group)
             if found != group.classed:
                 group.classed = found
+                self._stir(group)
                 if group.lease is not None:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1
@@ -135,7 +137,7 @@ class Pacer(Planner):
         at = None
         if group.busy and not group.metered:
             at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
-        self._timers.set(f"class {group.id}", at)
+        self._timers.set(group.ages, at)
 
     # --- The queue's order -------------------------------------------------------------------------
 
@@ -196,16 +198,20 @@ class Pacer(Planner):
 
     def _pace(self) -> None:
         """Say to the holders, where it changed, how fast they may submit."""
-        changed = {i: g for i, g in self._unpaced.items() if g.lease is not None}
-        self._unpaced.clear()
+        changed: dict[str, Group] = {}
+        if self._unpaced:
+            changed = {i: g for i, g in self._unpaced.items() if g.lease is not None}
+            self._unpaced.clear()
         for gpu in self._repace.values():
-            before, gpu.paces = gpu.paces, self._with_meters(gpu, self.policy.paces(gpu))
+            before, gpu.paces = gpu.paces, self.policy.paces(gpu)
+            if self._pages:
+                self._with_meters(gpu, gpu.paces)
             again = self.policy.pace_again(gpu)
             if again is not None and again <= self._now:
                 again = self._now + SOONEST
             if self.times.active:
                 again = self._limit(gpu, again)
-            self._timers.set(f"pace {gpu.uuid}", again)
+            self._timers.set(gpu.paces_again, again)
             if before == gpu.paces:
                 continue
             for name in {**before, **gpu.paces}:
@@ -256,14 +262,13 @@ class Pacer(Planner):
                 found = min(found, claim.entitlement.limit / at_work)
         return found
 
-    def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> dict[str, Speed]:
+    def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> None:
         """Have those metered whose memory may be paged, until it is known what they lose by it."""
-        if self._pages and self.anti_thrash == "auto":
+        if self.anti_thrash == "auto":
             floating = any(g.floating for g in gpu.holders.values())
             for group in gpu.holders.values():
                 if is_managed(group) and (floating or not self.thrash.measured(group.id)):
                     paces[group.id] = replace(paces.get(group.id, FREE), meter=True)
-        return paces
 
 
 def _at_work(group: Group, gpu: Gpu) -> int:

@@ -28,6 +28,8 @@ from .state import Wishes
 
 #: Seconds.
 LONGEST_QUANTUM = 3600.0
+#: So many cells of a group that ended are remembered.
+ENDED_CELLS = 32
 
 
 class People(Decider):
@@ -62,7 +64,9 @@ class People(Decider):
         group.cells.pop(event.msg_id, None)
         self._classes.end_cell(group, self._now)
         self._touch(group)
-        group.ended_cells.append(event.msg_id)
+        group.ended_cells[event.msg_id] = None
+        if len(group.ended_cells) > ENDED_CELLS:
+            del group.ended_cells[next(iter(group.ended_cells))]
         self._log("cell", group, phase="end", msg_id=event.msg_id)
         if not group.cells and event.at >= group.exclusive_at:
             self._end_exclusive(group)
@@ -124,6 +128,7 @@ class People(Decider):
         if group is None:
             return
         group.wishes = after
+        self._reseat(group)
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self._now
         self.times.of(group)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .accounts import Accounts, growth
@@ -12,9 +12,6 @@ from .policies.guard import Guard
 from .predictor import Predictor
 from .state import Gpu, Group, Share, Wait, place
 from .thrash import Detector
-
-#: Kinds of victims, in the order in which they lose memory.
-_IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
 
 
 @dataclass(slots=True)
@@ -233,7 +230,7 @@ class Planner(Accounts):
                 continue
             plan.lacks.append((gpu, lack))
             candidates: list[Share] = []
-            for share in gpu.shares.values():
+            for share in self._restless(gpu):
                 other = share.group
                 if other is group and (
                     wait.grow is None or (group.lease is not None and share.ceiling is None)
@@ -252,68 +249,23 @@ class Planner(Accounts):
                         plan.draining.append(other)
                 else:
                     candidates.append(share)
+            for other in plan.revoke:
+                chosen = other.shares.get(gpu.uuid)
+                if chosen is not None and chosen.number in gpu.victims.spots:
+                    lack -= chosen.resident + chosen.arriving
             if lack > 0:
                 lack = self._choose(plan, gpu, lack, candidates, waiters)
             if lack > 0 and plan.short is None:
                 plan.short = (gpu, lack)
         return plan
 
+    def _restless(self, gpu: Gpu) -> list[Share]:
+        raise NotImplementedError
+
     def _choose(
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
-        """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
-        wait, now, soon = plan.wait, self._now, self._now + self.debounce
-        # By when it can be had, then by kind.
-        kinds: dict[tuple[float, int], list[tuple[float, int, Share]]] = {}
-        for share in candidates:
-            other = share.group
-            if other.lease is None:
-                size = share.resident - share.evicting
-                when = self._evictable_at(share, wait)
-                queues = other.wait is not None and not other.wait.frozen
-                kind = _WAITING if queues else _IDLE
-                if waiters and kind == _WAITING:
-                    when = max(h.stuck_until for h in share.holdings.values())
-            else:
-                size = share.resident + share.arriving + share.missing
-                if other.runs:
-                    kind, when = _RUNNING, self.quantum_end(other, wait)
-                else:
-                    kind, when = _HELD, self.movable_at(other, wait)
-            if kind != _RUNNING and self._is_kept(other, wait):
-                kind, when = _KEPT, max(when, wait.since + self.keep_patience)
-            if size > 0:
-                # The debounce is too short to choose somebody else for.
-                order = 0.0 if when <= (now if kind == _RUNNING else soon) else when
-                kinds.setdefault((order, kind), []).append((when, size, share))
-        for order, kind in sorted(kinds):
-            # Only as many are ranked as are needed.
-            for when, size, share in self._ranked(kinds[order, kind]):
-                # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
-                take = min(size, lack + self.margin_of(gpu))
-                lack -= take
-                if kind == _KEPT and when > now:
-                    plan.kept.append(share.group)
-                if share.group.lease is not None:
-                    if order > 0:
-                        plan.later.append((when, share.group))
-                    elif share.group not in plan.revoke:
-                        plan.revoke.append(share.group)
-                elif when <= now:
-                    plan.evict.append((share, take))
-                else:
-                    plan.later.append((when, share.group))
-                if lack <= 0:
-                    return lack
-        return lack
-
-    def _ranked(
-        self, victims: list[tuple[float, int, Share]]
-    ) -> Iterable[tuple[float, int, Share]]:
-        if len(victims) == 1:
-            return victims
-        rank = self.policy.victim_rank
-        return sorted(victims, key=lambda victim: rank(victim[2].group))
+        raise NotImplementedError
 
     def margin_of(self, gpu: Gpu) -> int:
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,12 +21,14 @@ class Explainer:
         Must not take an event in meanwhile.
     now
         The time.
+    plans
+        Those that were made already.
     """
 
-    def __init__(self, core: Core, now: float) -> None:
+    def __init__(self, core: Core, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
         self._core = core
         self._now = now
-        self._plans: dict[Wait, Plan] = {}
+        self._plans: dict[Wait, Plan] = dict(plans or {})
         self._ahead: dict[Wait, Wait] | None = None
 
     def plan(self, wait: Wait) -> Plan:

@@ -9,12 +9,13 @@ Sums are kept, never recomputed, and only ``Accounts`` changes them (``accounts.
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
+from .audience import Audience
 from .events import Backend, Class, Grow, Priority
 from .policies import FREE, Parts, Rank, Speed
+from .victims import Victims
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding"]
 
@@ -48,6 +49,7 @@ class Gpu:
     foreign: int = 0
     ghosts: int = 0
     shares: dict[str, Share] = field(default_factory=dict)
+    victims: Victims = field(default_factory=Victims)
     #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
     shrunk: int = 0
     #: When a reading was asked for that has not come yet.
@@ -59,8 +61,11 @@ class Gpu:
     parked: list[Grow] = field(default_factory=list)
     #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
     holders: dict[str, Group] = field(default_factory=dict)
-    #: How many of these are in the background.
+    #: Of these, those that were revoked; and how many are in the background.
+    yielding: dict[str, Group] = field(default_factory=dict)
     background: int = 0
+    #: The holders, as they are told of each other. None: to be found anew.
+    audience: Audience | None = None
     paces: dict[str, Speed] = field(default_factory=dict)
     #: Who waits for it, in order; and how many groups do that could be served.
     queue: list[Wait] = field(default_factory=list)
@@ -69,6 +74,13 @@ class Gpu:
     crowd: tuple[int, int] = (0, 0)
     #: Of the host's memory that should be ready, what is for its sake.
     lacking: int = 0
+    #: Names of its timers: to look at it again, and at its paces.
+    looks: str = field(init=False)
+    paces_again: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name what is asked for at each event."""
+        self.looks, self.paces_again = f"gpu {self.uuid}", f"pace {self.uuid}"
 
     @property
     def free(self) -> int:
@@ -93,6 +105,15 @@ class Gpu:
     def owed(self) -> int:
         """Bytes that a share that fills has yet to be allotted."""
         return 0 if self.filling is None else self.filling.missing
+
+    @property
+    def calm(self) -> bool:
+        """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
+        return (
+            not (self.queue or self.parked or self.ghosts)
+            and self.asked_at is None
+            and self.free >= 0
+        )
 
 
 class Timers:
@@ -168,6 +189,8 @@ class Share:
 
     group: Group
     gpu: Gpu
+    #: Counts those that came to any GPU: the order in which they came.
+    number: int = 0
     holdings: dict[int, Holding] = field(default_factory=dict)
     promised: int = 0
     resident: int = 0
@@ -183,7 +206,10 @@ class Share:
     @property
     def oversubscribes(self) -> bool:
         """Whether what has no room may be used from the host."""
-        return any(h.client.oversubscribes for h in self.holdings.values())
+        for holding in self.holdings.values():  # noqa: SIM110 - asked at each event
+            if holding.client.oversubscribes:
+                return True
+        return False
 
     @property
     def floor(self) -> int:
@@ -334,7 +360,7 @@ class Group:
     counted_burst: float = 0.0
     #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
-    ended_cells: deque[str] = field(default_factory=lambda: deque(maxlen=32))
+    ended_cells: dict[str, None] = field(default_factory=dict)
     #: When people wished for a whole cell: one that ended before was another.
     exclusive_at: float = 0.0
     #: Its place in the queue for a lease.
@@ -343,6 +369,12 @@ class Group:
     offload: bool = False
     since: float = 0.0
     shown: State = "idle"
+    #: Name of the timer to see what it counts as.
+    ages: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name what is asked for at each event."""
+        self.ages = f"class {self.id}"
 
     @property
     def state(self) -> State:
@@ -350,10 +382,18 @@ class Group:
         if self.lease is not None:
             if self.yielding:
                 return "yielding"
-            if any(c.restoring for c in self.granted.values()):
+            if self.restoring:
                 return "moving"
             return "running" if self.busy else "held"
         return "idle" if self.wait is None else "waiting"
+
+    @property
+    def restoring(self) -> bool:
+        """Whether memory is still arriving under its lease."""
+        for client in self.granted.values():  # noqa: SIM110 - asked at each event
+            if client.restoring:
+                return True
+        return False
 
     @property
     def exclusive(self) -> bool:
@@ -365,11 +405,7 @@ class Group:
         """Whether a lease of its own is in use: at work, on its way in, or for a whole cell."""
         if self.lease is None:
             return False
-        return (
-            self.busy > 0
-            or self.exclusive
-            or (not self.yielding and any(c.restoring for c in self.granted.values()))
-        )
+        return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
 
 
 @dataclass(slots=True, eq=False)

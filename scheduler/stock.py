@@ -45,18 +45,22 @@ class Keeper:
         self._less_since: float | None = None
         #: Clients whose memory may have changed.
         self._concerned: dict[int, Client] = {}
+        #: Whether it may decide otherwise than it did, though nothing changed on a GPU.
+        self.asked = False
         #: Bytes that the GPUs lack, and what is wanted for that.
         self._lacking = self._wanted = 0
 
     def concern(self, client: Client) -> None:
         """Take in that a client's memory may have changed, or that it came or went."""
         self._concerned[client.number] = client
+        self.asked = True
 
     def decide(
         self, now: float, gpus: Mapping[str, Gpu]
     ) -> tuple[list[Prepare | Stock], float | None]:
         """Return what to say now that more or less may lack on these GPUs, and when to decide again by itself."""
         said: list[Prepare | Stock] = []
+        self.asked = False
         for gpu in gpus.values():
             lacking = self._lacks(gpu)
             self._lacking += lacking - gpu.lacking

@@ -142,7 +142,11 @@ class Policy(Protocol):
         ...
 
     def victim_rank(self, group: Group) -> Rank:
-        """Order in which groups lose memory, among those that are equally free to lose it."""
+        """Order in which groups lose memory, among those that are equally free to lose it.
+
+        A policy may have a ``lasting_victim_rank``, which returns the same and until when it holds of one that does not
+        wait, if nothing happens to that group; else it is asked each time anew.
+        """
         ...
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:

@@ -85,16 +85,24 @@ class Burst(FirstComeFirstServed):
         The background first; then those that lost some already, which cannot go on before it is back; then who is
         expected back last; then the largest, so that fewer lose any.
         """
+        return self.lasting_victim_rank(group)[0]
+
+    def lasting_victim_rank(self, group: Group) -> tuple[Rank, float]:
+        """Return the same, and when one that does not wait will have been away for twice as long."""
         kept = group.wishes.keep and not group.wishes.frozen
         interactive = self.view.class_of(group) == "interactive"
-        resident = sum(s.resident for s in group.shares.values())
+        resident = 0
+        for share in group.shares.values():
+            resident += share.resident
         wait = group.wait
         if wait is not None and not wait.frozen:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))
-            return (kept, 1, interactive, group.intact, *place, -resident)
+            return (kept, 1, interactive, group.intact, *place, -resident), -math.inf
         # Who was away for long stays away for long. Twice as long tells something, a little longer does not.
-        away = max(self.view.now - group.idle_since, 0.001)
-        return (kept, 0, interactive, group.intact, -math.floor(math.log2(away)), -resident)
+        doublings = math.floor(math.log2(max(self.view.now - group.idle_since, 0.001)))
+        # A little earlier: one that is asked once more than needed is asked in time.
+        until = group.idle_since + 2.0 ** (doublings + 1) * (1 - 1e-9)
+        return (kept, 0, interactive, group.intact, -doublings, -resident), until
 
     # --- Quantum ----------------------------------------------------------------------------------
 

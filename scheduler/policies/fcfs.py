@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ class FirstComeFirstServed:
             place = (-sum(parts.values()) for parts in self.queue_parts(wait))
             return (kept, 1, interactive, *place)
         return (kept, 0, interactive, group.idle_since, group.number)
+
+    def lasting_victim_rank(self, group: Group) -> tuple[Rank, float]:
+        """Return the same; it holds until something happens to the group."""
+        return self.victim_rank(group), inf
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return the same for all."""

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from math import inf
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from .burst import Burst
 from .fcfs import FirstComeFirstServed
@@ -28,8 +29,9 @@ class Guard:
     """
 
     def __init__(self, policy: Policy, view: View) -> None:
-        self._policy = policy
+        self.policy = policy
         self._view = view
+        self._lasts = _lasts(type(policy))
         #: What failed and is not told yet: its name, and the error.
         self.failure: tuple[str, str] | None = None
         self._failures = 0
@@ -37,18 +39,18 @@ class Guard:
     @property
     def name(self) -> str:
         """The name of the policy that is asked now."""
-        return self._policy.name
+        return self.policy.name
 
     @property
     def serialises(self) -> bool:
         """Whether leases are granted one at a time."""
-        return self._policy.serialises
+        return self.policy.serialises
 
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever ranks may have changed."""
         try:
-            return self._failures, self._policy.version
+            return self._failures, self.policy.version
         except Exception as error:
             self._replace("version", error)
             return self.version
@@ -67,10 +69,20 @@ class Guard:
     def victim_rank(self, group: Group) -> Rank:
         """Return the order in which groups lose memory."""
         try:
-            return self._policy.victim_rank(group)
+            return self.policy.victim_rank(group)
         except Exception as error:
             self._replace("victim_rank", error)
             return self.victim_rank(group)
+
+    def lasting_rank(self, group: Group) -> tuple[Rank, float]:
+        """Return the order in which groups lose memory, and until when it holds if nothing happens to the group."""
+        if not self._lasts:
+            return self.victim_rank(group), -inf
+        try:
+            return cast("FirstComeFirstServed", self.policy).lasting_victim_rank(group)
+        except Exception as error:
+            self._replace("victim_rank", error)
+            return self.lasting_rank(group)
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
         """Return the seconds for which a running holder is left alone; None: as the core thinks."""
@@ -86,35 +98,45 @@ class Guard:
     def paces(self, gpu: Gpu) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
         try:
-            return dict(self._policy.paces(gpu))
+            return dict(self.policy.paces(gpu))
         except Exception as error:
             self._replace("paces", error)
             return self.paces(gpu)
 
     def pace_again(self, gpu: Gpu) -> float | None:
         """When the paces may change by themselves."""
-
-        def ask(policy: Policy) -> float | None:
-            return policy.pace_again(gpu)
-
-        return self._ask("pace_again", ask)
+        try:
+            return self.policy.pace_again(gpu)
+        except Exception as error:
+            self._replace("pace_again", error)
+            return self.pace_again(gpu)
 
     def _ask(self, what: str, ask: Callable[[Policy], _T]) -> _T:
         try:
-            return ask(self._policy)
+            return ask(self.policy)
         except Exception as error:
             self._replace(what, error)
         return self._ask(what, ask)
 
     def _replace(self, what: str, error: Exception) -> None:
-        failed = self._policy
+        failed = self.policy
         # Ours could only fail for a fault of ours; the simplest has no state that could be wrong.
         if type(failed) is FirstComeFirstServed:
             raise error
         simpler = FirstComeFirstServed if type(failed) is Burst else Burst
-        self._policy = simpler(self._view)
+        self.policy = simpler(self._view)
+        self._lasts = _lasts(simpler)
         self._failures += 1
         self.failure = failed.name, f"{what}: {str(error) or type(error).__name__}"
+
+
+def _lasts(kind: type) -> bool:
+    """Whether a policy says for how long its ranks hold: not what it inherits from one that ranks otherwise."""
+    by = [
+        next((k for k in kind.__mro__ if name in vars(k)), None)
+        for name in ("victim_rank", "lasting_victim_rank")
+    ]
+    return by[0] is not None and by[0] is by[1]
 
 
 def _check(numbers: tuple[float, ...]) -> None:

@@ -31,8 +31,10 @@ from hypothesis.stateful import (
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import policies
+from jupyter_gpushare.scheduler.audience import Audience
 from jupyter_gpushare.scheduler.core import Core
 from jupyter_gpushare.scheduler.state import Group, Holding, place
+from jupyter_gpushare.scheduler.victims import Victims
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -381,9 +383,32 @@ class World(RuleBasedStateMachine):
             holders = {g.id for g in core.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
+            assert gpu.yielding == {i: g for i, g in gpu.holders.items() if g.yielding}
+            if gpu.audience is not None:
+                anew = Audience.of(gpu.holders.values())
+                assert list(gpu.audience.alike.items()) == list(anew.alike.items())
+                assert gpu.audience.apart == anew.apart
             holdings = [h for s in gpu.shares.values() for h in s.holdings.values()]
             assert gpu.leaving == sum(h.evicting for h in holdings)
             assert gpu.unsettled == sum(h.unsettled for h in holdings)
+
+    @invariant()
+    def victims_are_ranked_as_they_would_be_anew(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for gpu in self.core.gpus.values():
+            wait = next((w for w in self.core.queue if gpu.uuid in self.core.uuids(w)), None)
+            if wait is None:
+                continue
+            kept = self.core.plan(wait)
+            victims = {u: g.victims for u, g in self.core.gpus.items()}
+            for other in self.core.gpus.values():
+                other.victims = Victims(stirred={s.number: s for s in other.shares.values()})
+            anew = self.core.plan(wait)
+            for uuid, other in self.core.gpus.items():
+                other.victims = victims[uuid]
+            for name in ("lacks", "short", "evict", "revoke", "draining", "leaving", "later"):
+                assert getattr(kept, name) == getattr(anew, name), name
 
     @invariant()
     def nobody_is_paused_for_nobody(self) -> None:
