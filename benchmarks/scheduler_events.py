@@ -4,6 +4,11 @@
 The clients are notebooks on 8 GPUs of 139 GiB that run cells in virtual time: some seconds of thought, a burst, and
 what the core then asks of them. What they said is then put through a core again, whose time is all that counts. Once
 all of them fit together, and once an eighth of them more than fits, so that leases rotate and memory moves.
+
+Timed is what the server calls for each event: ``Core.handle``, with the decisions and lines of history that it makes,
+and ``Core.deadline``. What is before and after that is not: to make the event from the message that it came in, to
+record it, to write out what was decided. A rate is of this thread's CPU time; a decision's is of the clock, so it has
+what the machine did meanwhile in it.
 """
 
 from __future__ import annotations

@@ -137,6 +137,10 @@ class _Decoder:
             if isinstance(entry[1], dict):
                 for name, value in entry[1].items():
                     object.__setattr__(made, name, self._value(value))
+                for name in _attributes(type(made)):
+                    # Of another release: it would fail later, in the middle of an event.
+                    if not hasattr(made, name):
+                        raise CheckpointError(f"it has no {name!r} of a {type(made).__name__}")
         for entry, made in zip(self._table, self._made, strict=True):
             if entry[0] in ("dict", "ordered"):
                 made.update((self._value(key), self._value(value)) for key, value in entry[1])

@@ -269,6 +269,13 @@ def test_another_policy_is_counted_beside_it() -> None:
         (['{"gpushare": "recording", "version": 1, "settings": {"x": 1}}'], "x"),
         (['{"gpushare": "recording", "version": 1, "state": [["os:system", {}]]}'], "os:system"),
         (['{"gpushare": "recording", "version": 1, "state": 3}'], "cannot be read"),
+        (
+            [
+                '{"gpushare": "recording", "version": 1, "state": '
+                '[["jupyter_gpushare.scheduler.state:Totals", {"bursts": 1}]]}'
+            ],
+            "no 'waits' of a Totals",
+        ),
     ],
 )
 def test_what_is_no_recording_is_said(lines: list[str], words: str) -> None:
