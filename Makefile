@@ -113,7 +113,10 @@ format: $(STAMPS)/node ## format all sources
 
 ## Package
 
-.PHONY: build wheels lock clean
+.PHONY: docs build wheels lock clean
+docs: setup ## build the documentation: build/docs/index.html
+	python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+
 build: setup ## sdist and a wheel for this machine
 	rm -rf dist jupyter_gpushare/labextension
 	python -m build --no-isolation

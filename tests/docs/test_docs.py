@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The documentation builds without a warning, its links lead somewhere, and what it says of the code is so."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
+from jupyter_gpushare.kernel_provisioner.in_kernel import REASONS
+from jupyter_gpushare.kernel_provisioner.launch import SHARES
+from jupyter_gpushare.server_extension.config import GpuShare
+
+#: Where programs say what troubleshooting quotes.
+SOURCES = (
+    "cli/*.py",
+    "csrc/interposer/*.c",
+    "kernel_provisioner/*.py",
+    "labextension/src/**/*.ts",
+    "scheduler/*.py",
+    "server_extension/*.py",
+)
+
+
+class Page(HTMLParser):
+    """What a page refers to, what it loads, and what can be referred to in it."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value for name, value in attrs if value is not None}
+        self.anchors.add(found.get("id", ""))
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag == "link" and found.get("rel") == "stylesheet":
+            self.loaded.append(found["href"])
+        elif "src" in found:
+            self.loaded.append(found["src"])
+
+
+@pytest.fixture(scope="module")
+def pages(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Page]:
+    """Return the built pages."""
+    out = tmp_path_factory.mktemp("docs")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going"),
+            *("--doctree-dir", str(out / "doctrees"), str(root / "docs"), str(out / "html")),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {path: Page(path) for path in (out / "html").resolve().glob("*.html")}
+
+
+def test_every_page_is_built(root: Path, pages: dict[Path, Page]) -> None:
+    assert {path.stem for path in (root / "docs").glob("*.md")} <= {path.stem for path in pages}
+
+
+def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
+    broken = []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            wanted = unquote(parts.fragment)
+            known = pages[target].anchors if target in pages else {""}
+            if not target.is_file() or wanted not in known | {""}:
+                broken.append(f"{path.name}: {link}")
+    assert not broken
+
+
+def test_pages_load_nothing_from_elsewhere(pages: dict[Path, Page]) -> None:
+    assert any(page.loaded for page in pages.values())
+    assert not [link for page in pages.values() for link in page.loaded if urlsplit(link).netloc]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md"])
+def test_links_into_the_documentation_lead_somewhere(root: Path, name: str) -> None:
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", (root / name).read_text())
+    assert links
+    assert not [link for link in links if not (root / link).exists()]
+
+
+def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) -> None:
+    text = {path.stem: path.read_text() for path in pages}
+    for configurable in (GpuShare, GpuShareProvisioner):
+        for name in configurable.class_own_traits(config=True):
+            assert f"c.{configurable.__name__}.{name}<" in text["install"]
+    assert "who uses the GPU, who waits, and why" in text["commands"]
+    assert "say what was found, what is active, and why not" in text["commands"]
+
+
+def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
+    section = (root / "docs" / "install.md").read_text().split("## Kernelspecs")[1]
+    keys = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.M)
+    assert sorted(keys) == sorted(["enabled", "backend", "oversubscribe", *SHARES])
+
+
+def test_troubleshooting_has_every_code(root: Path) -> None:
+    text = (root / "docs" / "troubleshooting.md").read_text()
+    words = (root / "labextension" / "src" / "words.ts").read_text()
+    states = words[words.index("export function unsharedText") :]
+    codes = {*REASONS, *re.findall(r"case '(\w+)':", states)} - {"ok"}
+    assert not sorted(code for code in codes if f"`{code}`" not in text)
+
+
+def test_troubleshooting_quotes_what_is_said(root: Path) -> None:
+    said = "\n".join(
+        path.read_text(encoding="utf-8") for glob in SOURCES for path in sorted(root.glob(glob))
+    )
+    # Literals that are broken into lines are one.
+    said = re.sub(r"[\"']\s*\n\s*f?[\"']", "", said)
+    quotes = re.findall(r"^> `(.*)`$", (root / "docs" / "troubleshooting.md").read_text(), re.M)
+    assert len(quotes) > 12
+    pieces = [piece.strip() for quote in quotes for piece in quote.split("…")]
+    assert not [piece for piece in pieces if piece not in said]
