@@ -20,7 +20,17 @@ PRELUDE = """
 import ctypes, os, signal, sys, time
 import numpy as np
 from cuda.bindings import driver
-from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+
+def core(name):
+    # Few programs need it, and it takes as long to import as all the rest.
+    def call(*arguments, **options):
+        import cuda.core
+        return getattr(cuda.core, name)(*arguments, **options)
+    return call
+
+Device, LaunchConfig, Program, ProgramOptions, launch = map(
+    core, ("Device", "LaunchConfig", "Program", "ProgramOptions", "launch")
+)
 
 def ok(result):
     error, *values = result
@@ -30,11 +40,16 @@ def ok(result):
 def error(result):
     return int(result[0])
 
+class Current:
+    def __getattr__(self, name):
+        device = Device()
+        device.set_current()
+        return getattr(device, name)
+
 def use():
     ok(driver.cuInit(0))
-    device = Device()
-    device.set_current()
-    return device
+    ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
+    return Current()
 
 def read(pointer, count, kind=np.float32):
     out = np.empty(count, kind)
