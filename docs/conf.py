@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ sys.path.insert(0, str(HERE.parent))
 from jupyter_gpushare import __version__  # noqa: E402
 from jupyter_gpushare.cli.main import build_parser  # noqa: E402
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner  # noqa: E402
-from jupyter_gpushare.kernel_provisioner.in_kernel import help_text  # noqa: E402
+from jupyter_gpushare.kernel_provisioner.in_kernel import VERBS, usage  # noqa: E402
 from jupyter_gpushare.server_extension.config import GpuShare  # noqa: E402
 
 project = "jupyter-gpushare"
@@ -39,46 +41,50 @@ html_favicon = "../labextension/style/icons/gpushare.svg"
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 
 
-class Settings(SphinxDirective):
-    """The settings of a configurable class, with the help that they have in the code."""
+class FromCode(SphinxDirective):
+    """A table of what the code says of itself: settings of a class, or commands."""
 
-    CLASSES = (GpuShare, GpuShareProvisioner)
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Make the table."""
-        (configurable,) = (c for c in self.CLASSES if c.__name__ == self.arguments[0])
-        return self.parse_text_to_nodes("\n".join(table(configurable)))
+        """Make it."""
+        head, rows = TABLES[self.arguments[0]]
+        lines = [f"| {head} |", "|---|---|", *(f"| `{name}` | {text} |" for name, text in rows())]
+        return self.parse_text_to_nodes("\n".join(lines))
 
 
-def table(configurable: type[HasTraits]) -> list[str]:
-    """Return the lines of a Markdown table of its own settings."""
-    lines = ["| setting | meaning |", "|---|---|"]
+def settings(configurable: type[HasTraits]) -> Iterator[tuple[str, str]]:
+    """Return the settings of a class's own, with their help."""
     for name, trait in sorted(configurable.class_own_traits(config=True).items()):
-        text = re.sub(r"(?<!`)(\$\w+|\{'.*\})", r"`\1`", trait.help)
-        lines.append(f"| `c.{configurable.__name__}.{name}` | {text} |")
-    return lines
+        yield name, re.sub(r"(?<!`)(\$\w+|\{'.*\})", r"`\1`", trait.help)
 
 
-class Help(SphinxDirective):
-    """What ``%gpushare help`` or ``gpushare --help`` prints."""
-
-    required_arguments = 1
-
-    def run(self) -> list[nodes.Node]:
-        """Make the block."""
-        text = help_text() if self.arguments[0] == "notebook" else commands()
-        return [nodes.literal_block(text, text, language="text")]
+def magics() -> Iterator[tuple[str, str]]:
+    """Return what ``%gpushare`` understands."""
+    for verb, (_, text) in VERBS.items():
+        yield usage(verb).replace("|", r"\|"), text
 
 
-def commands() -> str:
-    """Return the subcommands of ``gpushare``, a line each."""
-    (actions,) = (a for a in build_parser()._actions if a.dest == "command")
-    known = actions._get_subactions()
-    width = max(len(action.dest) for action in known)
-    return "\n".join(f"{action.dest.ljust(width)}  {action.help}" for action in known)
+def commands() -> Iterator[tuple[str, str]]:
+    """Return what ``gpushare`` understands."""
+    (known,) = (a for a in build_parser()._actions if a.dest == "command")
+    for action in known._get_subactions():
+        yield f"gpushare {action.dest}", str(action.help)
+
+
+TABLES: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
+    "GpuShare": ("`c.GpuShare` | meaning", partial(settings, GpuShare)),
+    "GpuShareProvisioner": (
+        "`c.GpuShareProvisioner` | meaning",
+        partial(settings, GpuShareProvisioner),
+    ),
+    "magics": ("command | what it does", magics),
+    "commands": ("command | what it does", commands),
+}
 
 
 def drop_empty_globs(app: Sphinx, docname: str, source: list[str]) -> None:
@@ -93,7 +99,6 @@ def drop_empty_globs(app: Sphinx, docname: str, source: list[str]) -> None:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register what this file defines."""
-    app.add_directive("settings", Settings)
-    app.add_directive("help", Help)
+    app.add_directive("from-code", FromCode)
     app.connect("source-read", drop_empty_globs)
     return {"parallel_read_safe": True}

@@ -101,7 +101,7 @@ def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) ->
     text = {path.stem: path.read_text() for path in pages}
     for configurable in (GpuShare, GpuShareProvisioner):
         for name in configurable.class_own_traits(config=True):
-            assert f"c.{configurable.__name__}.{name}<" in text["install"]
+            assert f">{name}<" in text["install"]
     assert "who uses the GPU, who waits, and why" in text["commands"]
     assert "say what was found, what is active, and why not" in text["commands"]
 
