@@ -19,6 +19,14 @@
 enum { MOST_STRETCHES = 64 };
 /* An event's distance is told as a float of milliseconds: to stay exact, it is taken from one that is not far. */
 static const int64_t farthest_anchor = INT64_C(1000000000);
+/*
+ * Events cost the application some microseconds a submission. Short ones whose length is known are let go by without,
+ * as long as they add up to less than this and the last event is not longer ago than that; then one is measured again.
+ */
+static const uint64_t most_unmeasured = UINT64_C(100000);
+static const uint64_t longest_unmeasured = UINT64_C(250000);
+/* What came after the last event is taken as done so long after it was submitted. */
+static const uint64_t trailing = UINT64_C(1000000);
 
 struct submitted {
     struct submitted *next;
@@ -48,10 +56,13 @@ struct gs_metered_stream {
     CUstream handle;
     const struct gs_slot *thread; /* whose default stream it is, or NULL */
     struct submitted *first, **last;
-    int64_t ended_ns; /* when the last one that is done was, by the clock */
-    bool late;        /* something went in that is not the GPU's: the next submission needs a beginning */
-    bool gone;        /* the handle may be another's */
-    unsigned users;   /* threads between gs_meter_begin and gs_meter_end */
+    int64_t ended_ns;        /* when the last one that is done was, by the clock */
+    uint64_t unmeasured_ns;  /* estimates of what was submitted since the last event */
+    uint64_t measured_at_ns; /* when something was measured last */
+    uint64_t last_at_ns;     /* when something was submitted last */
+    bool late;               /* something went in that is not the GPU's: the next submission needs a beginning */
+    bool gone;               /* the handle may be another's */
+    unsigned users;          /* threads between gs_meter_begin and gs_meter_end */
 };
 
 static struct {
@@ -198,7 +209,14 @@ static void move_anchor(struct clock *clock, CUevent *event, int64_t at_ns)
     *event = before;
 }
 
-static void settle(struct gs_metered_stream *stream)
+static void charge(struct clock *clock, int64_t ns)
+{
+    meter.gpus[clock->gpu].busy_ns += (uint64_t)ns;
+    gs_pace_charge((uint64_t)ns);
+}
+
+/* The first one is done; what went before it without events took about `before`. */
+static void settle(struct gs_metered_stream *stream, int64_t before)
 {
     struct clock *clock = stream->clock;
     struct gs_submission *done = &stream->first->submission;
@@ -206,6 +224,9 @@ static void settle(struct gs_metered_stream *stream)
     if (done->begin != NULL) {
         if (!time_of(clock, done->begin, &begin))
             return;
+        if (before != 0)
+            charge(clock,
+                   stream->ended_ns == INT64_MIN ? before : lesser(before, greater(0, begin - stream->ended_ns)));
         move_anchor(clock, &done->begin, begin);
     }
     if (!time_of(clock, done->end, &end))
@@ -213,9 +234,7 @@ static void settle(struct gs_metered_stream *stream)
     begin = greater(begin, stream->ended_ns);
     end = greater(begin, end);
     stream->ended_ns = end;
-    int64_t fresh = count(clock, begin, end);
-    meter.gpus[clock->gpu].busy_ns += (uint64_t)fresh;
-    gs_pace_charge((uint64_t)fresh);
+    charge(clock, count(clock, begin, end));
     gs_pace_learn(done->work, (uint64_t)(end - begin));
     move_anchor(clock, &done->end, end);
 }
@@ -225,17 +244,30 @@ static bool look(struct gs_metered_stream *stream)
 {
     bool changed = false;
     while (stream->first != NULL) {
-        if (stream->clock != NULL && !gs_meter_broken()) {
-            CUresult result = GS_REAL(cuEventQuery)(stream->first->submission.end);
-            if (result == CUDA_ERROR_NOT_READY)
-                break;
-            if (result == CUDA_SUCCESS)
-                settle(stream);
-            else
-                fail("cuEventQuery", result);
-        }
-        drop(stream);
+        bool measures = stream->clock != NULL && !gs_meter_broken();
+        const struct submitted *measured = stream->first;
+        while (measured != NULL && measured->submission.end == NULL)
+            measured = measured->next;
+        if (measures && measured == NULL && gs_now_ns() - stream->last_at_ns < trailing)
+            break;
+        CUresult result = measures && measured != NULL ? GS_REAL(cuEventQuery)(measured->submission.end) : CUDA_SUCCESS;
+        if (result == CUDA_ERROR_NOT_READY)
+            break;
+        int64_t before = 0;
+        for (; stream->first != measured; drop(stream))
+            before += (int64_t)stream->first->submission.estimate_ns;
         changed = true;
+        if (measured == NULL) {
+            if (measures)
+                charge(stream->clock, before);
+            stream->unmeasured_ns = 0;
+            break;
+        }
+        if (result != CUDA_SUCCESS)
+            fail("cuEventQuery", result);
+        else if (measures)
+            settle(stream, before);
+        drop(stream);
     }
     return changed;
 }
@@ -391,6 +423,16 @@ static CUresult record(CUevent event, const struct gs_submission *submission)
 
 /* --- Around a submission --- */
 
+/* Counts it as such, if it may. */
+static bool may_go_unmeasured(struct gs_metered_stream *stream, const struct gs_submission *submission)
+{
+    if (!submission->estimated || submission->estimate_ns + stream->unmeasured_ns > most_unmeasured ||
+        gs_now_ns() - stream->measured_at_ns > longest_unmeasured)
+        return false;
+    stream->unmeasured_ns += submission->estimate_ns;
+    return true;
+}
+
 void gs_meter_begin(struct gs_submission *submission)
 {
     /* A capture must not begin meanwhile: it could be ended by our looking at an event, or take one in. */
@@ -401,13 +443,17 @@ void gs_meter_begin(struct gs_submission *submission)
     struct gs_metered_stream *stream = find(submission->stream, submission->kind, true);
     if (stream != NULL) {
         look(stream);
-        submission->end = take_event(stream->clock);
-        if (submission->end != NULL && (stream->first == NULL || stream->late))
-            submission->begin = take_event(stream->clock);
+        if (!may_go_unmeasured(stream, submission)) {
+            submission->end = take_event(stream->clock);
+            if (submission->end != NULL && (stream->first == NULL || stream->late || stream->unmeasured_ns != 0))
+                submission->begin = take_event(stream->clock);
+            stream->unmeasured_ns = 0;
+            stream->measured_at_ns = gs_now_ns();
+            stream->late = false;
+        }
         if (!gs_meter_broken()) {
             submission->measured = stream;
             stream->users++;
-            stream->late = false;
         }
     }
     pthread_mutex_unlock(&meter.lock);
@@ -425,8 +471,8 @@ void gs_meter_end(struct gs_submission *submission)
         gs_pace_give_back(submission, NULL);
         return;
     }
-    bool recorded = false;
-    if (!gs_meter_broken() && gs_capture_forbid()) {
+    bool recorded = submission->end == NULL;
+    if (!recorded && !gs_meter_broken() && gs_capture_forbid()) {
         CUresult result = record(submission->end, submission);
         gs_capture_allow();
         recorded = result == CUDA_SUCCESS;
@@ -438,6 +484,7 @@ void gs_meter_end(struct gs_submission *submission)
     stream->users--;
     if (submitted != NULL && stream->clock != NULL) {
         *submitted = (struct submitted){.submission = *submission, .at_ns = gs_now_ns()};
+        stream->last_at_ns = submitted->at_ns;
         *stream->last = submitted;
         stream->last = &submitted->next;
         __atomic_add_fetch(&meter.in_flight, 1, __ATOMIC_RELAXED);

@@ -2,10 +2,11 @@
 /*
  * How long work of this process is on each GPU, measured with the driver's events.
  *
- * Only what passes the gate while it is paced is measured: an event after each submission, and one before it where the
- * stream had nothing to do. Work that overlaps counts once, also that of several streams (of several contexts on one
- * GPU, it counts for each). Nothing here waits for the GPU, touches a capture, or lets the application see a failure:
- * after the first one, nothing is measured any more, and one line says so.
+ * Only what passes the gate while it is paced is measured: an event after a submission, and one before it where the
+ * stream had nothing to do. Most short ones whose length is known already go without events. Work that overlaps counts
+ * once, also that of several streams (of several contexts on one GPU, it counts for each). Nothing here waits for the
+ * GPU, touches a capture, or lets the application see a failure: after the first one, nothing is measured any more, and
+ * one line says so.
  */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H

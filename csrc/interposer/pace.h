@@ -3,8 +3,8 @@
  * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in client.c.
  *
  * What is in flight is estimated: each function, graph or kind of work has a mean of what it took lately, less what it
- * has run already. What was never seen fills any bound. The share is a bucket that fills with time and is emptied by what was
- * measured.
+ * has run already. What was never seen fills any bound. The share is a bucket that fills with time and is emptied by
+ * what was measured.
  */
 #ifndef GPUSHARE_PACE_H
 #define GPUSHARE_PACE_H
