@@ -41,6 +41,7 @@ COMMANDS = {
     "demo": "demo",
     "bench": "bench",
     "simulate": "simulate",
+    "device-plugin": "device_plugin",
 }
 
 

@@ -89,20 +89,24 @@ def find_driver(environ: Mapping[str, str] | None = None) -> Driver | None:
 
 
 def libraries() -> Libraries:
-    """Our shims.
+    """Our shims: those of ``GPUSHARE_LIBRARIES``, which fit the scheduler outside of a container, else our own.
 
     Raises
     ------
     DriverError
-        If they are not built.
+        If they are not there.
     """
+    given = os.environ.get("GPUSHARE_LIBRARIES")
+    folder = Path(given) if given else LIBRARIES
     found = Libraries(
-        LIBRARIES / "libgpushare.so",
-        LIBRARIES / "libgpushare-alias.so",
-        LIBRARIES / "libgpushare-nvml.so",
+        folder / "libgpushare.so",
+        folder / "libgpushare-alias.so",
+        folder / "libgpushare-nvml.so",
     )
     for path in found.preload():
         if not path.is_file():
+            if given:
+                raise DriverError(f"GPUSHARE_LIBRARIES names {folder}, but {path} is missing")
             raise DriverError(
                 f"the interposer is not built: {path} is missing; in a checkout, run: make -C csrc"
             )

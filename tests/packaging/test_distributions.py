@@ -25,7 +25,7 @@ import pytest
 import jupyter_gpushare
 from tests.packaging.conftest import Fresh
 
-ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli", "benchmarks")
+ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli", "benchmarks", "deploy")
 LIBRARIES = (
     "libgpushare.so",
     "libgpushare-alias.so",

@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the command refuses, and that nothing else needs what it needs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.cli.main import main
+from jupyter_gpushare.deploy.kubernetes.node import NodeError, install_libraries
+from jupyter_gpushare.scheduler.drivers import DriverError, libraries
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--shares-per-gpu", "0"], "'0' is no whole number from 1 to 1000"),
+        (["--shares-per-gpu", "many"], "'many' is no whole number"),
+        (["--resource", "gpu"], "'gpu' is no name of an extended resource"),
+        (["--resource", "Example.org/gpu"], "is no name of an extended resource"),
+        (["--resource", "x.kubernetes.io/gpu"], "is no name of an extended resource"),
+        (["--resource", "example.org/g/pu"], "is no name of an extended resource"),
+        (["--resource", f"example.org/{'g' * 64}"], "is no name of an extended resource"),
+        (["--socket", "s.sock"], "'s.sock' has to be an absolute path"),
+        (["--library-dir", "lib"], "'lib' has to be an absolute path"),
+        (["--interval", "0"], "write a number of seconds above 0"),
+        (["--several", "both"], "invalid choice: 'both'"),
+        (["--expose", "both"], "invalid choice: 'both'"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["device-plugin", *arguments])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert complaint in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--socket", "/run/s.sock"], "containers would get all of /run; put the scheduler's"),
+        (["--kubelet-dir", "/no/such"], "/no/such is not a folder; name the kubelet's"),
+        (["--kubelet-dir", "LONG"], "a socket's path may have 107 bytes"),
+        (["--library-dir", "/proc/none"], "cannot put the libraries into /proc/none: "),
+        ([], "NVML shows no GPU on this node"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_refused(
+    arguments: list[str], complaint: str, tmp_path: Path, environ: dict[str, str], plugins: object
+) -> None:
+    long = tmp_path / ("long" * 25)
+    long.mkdir()
+    given = [str(long) if argument == "LONG" else argument for argument in arguments]
+    broken = {} if arguments else {"GPUSHARE_SIM_DEVICES": "none"}
+    plugin = plugins(*given, **broken)  # type: ignore[operator]
+    plugin.process.wait(60)
+    assert complaint in plugin.log
+    assert "Traceback" not in plugin.log
+    assert plugin.close() == 2
+
+
+def test_without_the_extra_only_this_command_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [*sys.modules]:
+        if name.split(".")[0] == "grpc" or name.endswith((".kubernetes.plugin", ".api_pb2")):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    assert main(["device-plugin"]) == 2
+    assert "run: pip install 'jupyter-gpushare[kubernetes]'" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+
+
+def test_libraries_are_replaced_whole_and_only_if_they_differ(tmp_path: Path) -> None:
+    install_libraries(tmp_path / "lib")
+    library = tmp_path / "lib" / "libgpushare.so"
+    first = library.stat()
+    assert first.st_mode & 0o777 == 0o755
+    install_libraries(tmp_path / "lib")
+    assert library.stat().st_ino == first.st_ino
+    with library.open("r+b") as loaded:
+        loaded.write(b"old")
+        loaded.flush()
+        install_libraries(tmp_path / "lib")
+        loaded.seek(0)
+        assert loaded.read(3) == b"old"
+    assert library.read_bytes() == libraries().cuda.read_bytes()
+    assert len([*library.parent.iterdir()]) == 3
+    with pytest.raises(NodeError, match="choose another folder with --library-dir"):
+        install_libraries(library)
+
+
+def test_kernels_take_the_libraries_that_fit_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_libraries(tmp_path)
+    monkeypatch.setenv("GPUSHARE_LIBRARIES", str(tmp_path))
+    assert {path.parent for path in libraries().preload()} == {tmp_path}
+    (tmp_path / "libgpushare-nvml.so").unlink()
+    with pytest.raises(DriverError, match="GPUSHARE_LIBRARIES names"):
+        libraries()

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The committed messages are those of the .proto, and on the wire what the kubelet speaks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+
+from jupyter_gpushare.deploy.kubernetes import api_pb2 as api
+
+PROTO = "deploy/kubernetes/api.proto"
+
+
+def test_the_messages_match_their_source(root: Path, tmp_path: Path) -> None:
+    """If not: python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. deploy/kubernetes/api.proto."""
+    out = tmp_path / "set"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "grpc_tools.protoc", "-I."),
+            *(f"--descriptor_set_out={out}", PROTO),
+        ],
+        cwd=root,
+        check=True,
+    )
+    (made,) = FileDescriptorSet.FromString(out.read_bytes()).file
+    committed = FileDescriptorProto.FromString(api.DESCRIPTOR.serialized_pb)
+    assert committed == without_json_names(made)
+
+
+def without_json_names(file: FileDescriptorProto) -> FileDescriptorProto:
+    """Clear what protoc adds to a descriptor set alone."""
+    messages = [*file.message_type]
+    for message in messages:
+        messages += message.nested_type
+        for field in message.field:
+            field.ClearField("json_name")
+    return file
+
+
+def test_no_protobuf_is_allowed_that_is_older_than_what_generated_them(root: Path) -> None:
+    text = (root / PROTO).with_name("api_pb2.py").read_text()
+    generated = re.search(r"Protobuf Python Version: ([\d.]+)", text)
+    allowed = re.search(r'"protobuf>=([\d.]+)"', (root / "pyproject.toml").read_text())
+    assert generated
+    assert allowed
+    first, second = ([int(part) for part in found[1].split(".")] for found in (allowed, generated))
+    assert first >= second
+
+
+def test_on_the_wire_it_is_what_the_kubelet_speaks() -> None:
+    """Bytes written by hand from the published numbers: tag = number * 8 + kind (0: number, 2: length and bytes)."""
+    request = api.RegisterRequest(
+        version="v1beta1",
+        endpoint="e.sock",
+        resource_name="a/b",
+        options=api.DevicePluginOptions(
+            pre_start_required=True, get_preferred_allocation_available=True
+        ),
+    )
+    assert request.SerializeToString() == (
+        b"\x0a\x07v1beta1\x12\x06e.sock\x1a\x03a/b\x22\x04\x08\x01\x10\x01"
+    )
+    devices = api.ListAndWatchResponse(devices=[api.Device(ID="G", health="Healthy")])
+    assert devices.SerializeToString() == b"\x0a\x0c\x0a\x01G\x12\x07Healthy"
+    container = api.ContainerAllocateResponse(
+        envs={"K": "V"},
+        mounts=[api.Mount(container_path="c", host_path="h", read_only=True)],
+        cdi_devices=[api.CDIDevice(name="n")],
+    )
+    assert api.AllocateResponse(container_responses=[container]).SerializeToString() == (
+        b"\x0a\x17\x0a\x06\x0a\x01K\x12\x01V\x12\x08\x0a\x01c\x12\x01h\x18\x01\x2a\x03\x0a\x01n"
+    )
+    asked = api.PreferredAllocationRequest.FromString(b"\x0a\x08\x0a\x01a\x12\x01m\x18\x02")
+    (wish,) = asked.container_requests
+    assert [*wish.available_deviceIDs] == ["a"]
+    assert [*wish.must_include_deviceIDs] == ["m"]
+    assert wish.allocation_size == 2
+    preferred = api.PreferredAllocationResponse.FromString(b"\x0a\x03\x0a\x01a")
+    assert [*preferred.container_responses[0].deviceIDs] == ["a"]
+    allocate = api.AllocateRequest.FromString(b"\x0a\x03\x0a\x01a")
+    assert [*allocate.container_requests[0].devices_ids] == ["a"]
+    assert [*api.PreStartContainerRequest.FromString(b"\x0a\x01a").devices_ids] == ["a"]
