@@ -56,6 +56,7 @@ class Clients(People):
             self.groups[group.id] = group
             group.classed = self._classes.of(group)
             self.times.of(group)
+            self._repace.update(self.gpus)
             self._log("join", group, pid=event.pid)
         self._pages = self._pages or event.backend == "managed"
         client = Client(
@@ -151,6 +152,7 @@ class Clients(People):
             self._absences.forget(group.id)
             self.thrash.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
+            self._repace.update(self.gpus)
             self._log("leave", group)
             return
         for uuid in [u for u, s in group.shares.items() if not s.holdings]:

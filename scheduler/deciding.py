@@ -42,9 +42,12 @@ class Decider(Grower):
                 self._look_again(name)
         if self._unclassed:
             self._classify()
-        if self.policy.version != self._sorted_by:
+        version = self.policy.version
+        if version != self._sorted_by:
+            if version[0] != self._sorted_by[0]:
+                # It is another policy.
+                self._repace.update(self.gpus)
             self._sort()
-            self._repace.update(self.gpus)
         if self._nowhere:
             self._admit_nowhere()
         if self._dirty:

@@ -100,15 +100,21 @@ class _Window:
         oldest = self.newest - self.count
         first = int(since / width)
         size = self.count + 1
+        if last < oldest:
+            return
         if first >= last:
-            if last >= oldest:
-                self._put(last % size, seconds)
+            self._put(last % size, seconds)
             return
         rate = seconds / (until - since)
-        for number in range(max(first, oldest), last + 1):
-            begin, end = max(since, number * width), min(until, (number + 1) * width)
-            if end > begin:
-                self._put(number % size, rate * (end - begin))
+        if first >= oldest:
+            self._put(first % size, max(0.0, rate * ((first + 1) * width - since)))
+        # All that lie between have the same: they are many where it is said rarely.
+        begin = max(first + 1, oldest)
+        whole, buckets = round(rate * width * _PARTS), self.buckets
+        for number in range(begin, last):
+            buckets[number % size] += whole
+        self.sum += whole * max(0, last - begin)
+        self._put(last % size, max(0.0, rate * (until - last * width)))
 
     def used(self, now: float) -> float:
         """Return the seconds that were had within the window."""

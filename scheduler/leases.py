@@ -18,7 +18,6 @@ from .events import (
 )
 from .pacing import Pacer
 from .plan import Plan
-from .policies import FREE
 from .state import Client, Gpu, Group, Holding, Share, Wait
 
 #: Bursts that end for these causes are over; others may go on any moment.
@@ -173,7 +172,6 @@ class Leases(Pacer):
         self._set_busy(client, False)
         client.lease = None
         client.restoring.clear()
-        client.pace = FREE
         del group.granted[client.number]
         self._touch(group)
         if group.granted:

@@ -190,8 +190,9 @@ class Pacer(Chooser):
             self._rank(wait)
         self.queue.sort(key=place)
         for gpu in self.gpus.values():
-            gpu.queue.sort(key=place)
-        self._dirty.update(self.gpus)
+            if gpu.queue:
+                gpu.queue.sort(key=place)
+                self._dirty[gpu.uuid] = gpu
         self._sorted_by = self.policy.version
 
     # --- Paces -------------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ class People(Decider):
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self._now
         self.times.of(group)
+        self._repace.update(self.gpus)
         self._touch(group)
         if group.wait is not None:
             self._crowded.update(self._dirty)

@@ -67,16 +67,17 @@ def test_the_background_pauses_for_an_interactive_burst_and_is_free_alone() -> N
     assert pace == ev.Pace(train.number)
 
 
-def test_a_new_lease_begins_free_and_is_told_what_holds() -> None:
+def test_what_a_client_was_told_holds_until_it_is_told_anew() -> None:
     m = Machine()
     train, notebook = beside(m)
     notebook.begin()
     m.do(ev.Release("train"))
     assert of(ev.Pace, train.release()) == []
-    decisions = train.request()
-    assert [type(d) for d in decisions if isinstance(d, ev.Grant | ev.Pace)] == [ev.Grant, ev.Pace]
-    (pace,) = of(ev.Pace, decisions)
-    assert (pace.client, pace.inflight) == (train.number, 0.0)
+    m.do(ev.Release("notebook"))
+    notebook.release()
+    # It was paused when it gave its lease back, and nobody is beside it any more.
+    (pace,) = of(ev.Pace, train.request())
+    assert pace == ev.Pace(train.number)
 
 
 def test_one_that_is_metered_counts_what_its_meter_says() -> None:
