@@ -103,6 +103,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         *(f"jupyter_gpushare/lib/{library}" for library in LIBRARIES),
         "jupyter_gpushare/_protocol.abi3.so",
         "jupyter_gpushare/py.typed",
+        "jupyter_gpushare/deploy/kubernetes/kustomization.yaml",
         "jupyter_gpushare/examples/heat.ipynb",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
