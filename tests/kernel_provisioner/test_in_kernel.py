@@ -2,10 +2,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
+
+from jupyter_gpushare.kernel_provisioner import in_kernel
 
 from .conftest import Kernel, Result, eventually, started
 
@@ -74,12 +79,18 @@ def group_of(ask: Ask, kernel: Kernel) -> dict[str, Any]:
     )
 
 
+def told(ask: Ask, kernel: Kernel) -> list[tuple[str, str]]:
+    """What the scheduler was told of the kernel's cells: phases and messages."""
+    return [
+        (e["phase"], e["msg_id"])
+        for e in ask("history")["events"]
+        if e["kind"] == "cell" and e["group"] == kernel.manager.kernel_id
+    ]
+
+
 def cells(ask: Ask, kernel: Kernel) -> list[str]:
     """The phases of the kernel's cells that the scheduler was told of."""
-    events = ask("history")["events"]
-    return [
-        e["phase"] for e in events if e["kind"] == "cell" and e["group"] == kernel.manager.kernel_id
-    ]
+    return [phase for phase, _ in told(ask, kernel)]
 
 
 async def begin(kernel: Kernel, code: str) -> asyncio.Task[Result]:
@@ -161,6 +172,239 @@ async def test_a_subshells_cell_does_not_end_the_main_ones(scheduler: Ask) -> No
         assert (await kernel.execute("print(beside)")).stream("stdout") == "1\n"
         await eventually(lambda: len(cells(scheduler, kernel)) >= before + 4, "all ends")
         assert cells(scheduler, kernel)[before:] == ["begin", "end", "begin", "end"]
+
+
+#: Waits, before it is this cell's turn to be told of by IPython, until the scheduler knows of it.
+KNOWN = """
+def known(info):
+    msg_id = get_ipython().get_parent()["header"]["msg_id"]
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        events = get_ipython()._gpushare[0].control("history")["events"]
+        if any(e["kind"] == "cell" and e["msg_id"] == msg_id for e in events):
+            seen.append(msg_id)
+            break
+        time.sleep(0.01)
+seen = []
+get_ipython().events.callbacks["pre_run_cell"].insert(0, known)
+"""
+
+
+@pytest.mark.parametrize("code", ["work()", "import asyncio; await asyncio.sleep(0); work()"])
+async def test_a_cell_is_told_of_before_it_is_parsed(code: str, scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        await kernel.execute(KNOWN)
+        result = await kernel.execute(code)
+        assert result.reply["status"] == "ok"
+        await kernel.execute("get_ipython().events.callbacks['pre_run_cell'].remove(known)")
+        seen = (await kernel.execute("print(*seen)")).stream("stdout").split()
+        assert seen[0] == result.msg_id
+        # Once, by the same name, and over with the cell.
+        about = [event for event in told(scheduler, kernel) if event[1] == result.msg_id]
+        assert [phase for phase, _ in about] == ["begin", "end"]
+
+
+async def test_requests_that_run_no_cell_leave_none_open(scheduler: Ask) -> None:
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        client = kernel.client
+        silent = client.execute("work()", silent=True)
+        empty = client.execute("")
+        faulty = client.session.msg("execute_request", {"silent": False})
+        client.shell_channel.send(faulty)
+        await kernel.execute(
+            "kernel = get_ipython().kernel\ndo_execute = kernel.do_execute\n"
+            "def fail(*args, **kwargs): raise ValueError\nkernel.do_execute = fail"
+        )
+        failing = client.execute("work()")
+        await eventually(lambda: ("end", failing) in told(scheduler, kernel), "the failure's end")
+        events = told(scheduler, kernel)
+        for msg_id in (empty, faulty["header"]["msg_id"], failing):
+            assert [phase for phase, of in events if of == msg_id] == ["begin", "end"]
+        assert silent not in {msg_id for _, msg_id in events}
+        assert group_of(scheduler, kernel)["cell"] is None
+
+
+async def test_requests_are_heard_once_and_only_while_loaded(scheduler: Ask) -> None:
+    handler = "get_ipython().kernel.shell_handlers['execute_request']"
+    own = f"print({handler} == get_ipython().kernel.execute_request)"
+    wrapped = f"print({handler}.__wrapped__ == get_ipython().kernel.execute_request)"
+    extension = "jupyter_gpushare.kernel_provisioner.in_kernel"
+    async with started() as kernel:
+        await kernel.execute(SETUP)
+        # It is there, so that to load it again changes nothing.
+        await kernel.execute(f"%load_ext {extension}")
+        await kernel.execute("get_ipython()._gpushare[1]._requests.install()")
+        assert (await kernel.execute(wrapped)).stream("stdout") == "True\n"
+        before = len(cells(scheduler, kernel))
+        unloading = await kernel.execute(f"%unload_ext {extension}")
+        # The cell that ends it is over with that.
+        await eventually(lambda: len(cells(scheduler, kernel)) >= before + 2, "the cell's end")
+        assert told(scheduler, kernel)[before:] == [
+            ("begin", unloading.msg_id),
+            ("end", unloading.msg_id),
+        ]
+        assert (await kernel.execute(own)).stream("stdout") == "True\n"
+        assert len(cells(scheduler, kernel)) == before + 2
+        await kernel.execute(f"%load_ext {extension}")
+        assert (await kernel.execute(wrapped)).stream("stdout") == "True\n"
+        await eventually(lambda: len(cells(scheduler, kernel)) >= before + 4, "the cell's end")
+        assert cells(scheduler, kernel)[before:] == ["begin", "end"] * 2
+
+
+class Noting(in_kernel.Interposer):
+    """An interposer that notes what it is told, or fails at it."""
+
+    def __init__(self, fails: bool = False) -> None:
+        self.told: list[tuple[str, str]] = []
+        self._fails = fails
+
+    def _note(self, phase: str, msg_id: str) -> None:
+        self.told.append((phase, msg_id))
+        if self._fails:
+            raise OSError
+
+    def cell_begin(self, msg_id: str) -> None:
+        self._note("begin", msg_id)
+
+    def cell_end(self, msg_id: str) -> None:
+        self._note("end", msg_id)
+
+    def take_interrupt(self) -> bool:
+        return False
+
+    def contended(self) -> int:
+        return 0
+
+
+def request(msg_id: str, **content: Any) -> dict[str, Any]:
+    return {"header": {"msg_id": msg_id}, "content": content}
+
+
+def shell_with(handler: object) -> tuple[Any, dict[str, Any]]:
+    """A shell in a kernel whose requests this handles, and the kernel's handlers."""
+    shell: Any = InteractiveShell()
+    handlers = {"execute_request": handler}
+    shell.kernel = SimpleNamespace(shell_handlers=handlers)
+    return shell, handlers
+
+
+def heard(handler: object, fails: bool = False) -> tuple[Callable[..., Any], Noting]:
+    """The handler as it is with us before it, and whom we tell."""
+    interposer = Noting(fails)
+    shell, handlers = shell_with(handler)
+    in_kernel.Cells(shell, interposer).install()
+    return handlers["execute_request"], interposer
+
+
+BOTH = [("begin", "m"), ("end", "m")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_handlers_of_all_kinds_return_what_they_return(fails: bool) -> None:
+    during: list[list[tuple[str, str]]] = []
+
+    def handle(stream: str, ident: str, parent: dict[str, Any]) -> str:
+        during.append(interposer.told[:])
+        return stream + ident + parent["header"]["msg_id"]
+
+    async def handle_later(*args: Any, **kwargs: Any) -> str:
+        await asyncio.sleep(0)
+        return handle(*args, **kwargs)
+
+    # As tornado's coroutines of old versions.
+    def handle_by_future(*args: Any) -> asyncio.Future[str]:
+        return asyncio.ensure_future(handle_later(*args))
+
+    handler, interposer = heard(handle, fails)
+    assert handler("s", "i", request("m")) == "sim"
+    assert interposer.told == BOTH
+    assert handler("s", "i", parent=request("m", silent=True)) == "sim"
+    handler, interposer = heard(handle_later, fails)
+    assert await handler("s", ident="i", parent=request("m", silent=False)) == "sim"
+    assert interposer.told == BOTH
+    handler, interposer = heard(handle_by_future, fails)
+    future = handler("s", "i", request("m"))
+    assert isinstance(future, asyncio.Future)
+    assert await future == "sim"
+    await asyncio.sleep(0)
+    assert interposer.told == BOTH
+    assert during == [[("begin", "m")], BOTH, [("begin", "m")], [("begin", "m")]]
+
+
+@pytest.mark.parametrize(
+    "message", [None, {}, {"header": None, "content": {}}, {"header": {"msg_id": "m"}}]
+)
+def test_what_is_no_request_is_handed_on(message: object) -> None:
+    handler, interposer = heard(lambda *args: args)
+    assert handler("s", message) == ("s", message)
+    assert interposer.told == []
+
+
+async def test_a_handler_that_raises_leaves_no_cell_open() -> None:
+    def handle(parent: dict[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    async def handle_later(parent: dict[str, Any]) -> None:
+        raise KeyError(parent["header"]["msg_id"])
+
+    handler, interposer = heard(handle)
+    with pytest.raises(KeyboardInterrupt):
+        handler(request("m"))
+    assert interposer.told == BOTH
+    handler, interposer = heard(handle_later)
+    with pytest.raises(KeyError):
+        await handler(request("m"))
+    assert interposer.told == BOTH
+
+
+def test_one_request_beside_another_is_not_a_cell_of_its_own() -> None:
+    """As in subshells; who begins first gives the name, who ends last gives the GPU up."""
+    come, go = threading.Event(), threading.Event()
+
+    def handle(parent: dict[str, Any]) -> None:
+        if parent["header"]["msg_id"] == "m":
+            come.set()
+            assert go.wait(60)
+
+    handler, interposer = heard(handle)
+    beside = threading.Thread(target=handler, args=(request("m"),))
+    beside.start()
+    assert come.wait(60)
+    handler(request("second"))
+    assert interposer.told == [("begin", "m")]
+    go.set()
+    beside.join()
+    assert interposer.told == BOTH
+
+
+def test_kernels_of_other_kinds_are_left_alone() -> None:
+    handlers: Any
+    for handlers in (None, {}, {"execute_request": None}):
+        shell: Any = InteractiveShell()
+        shell.kernel = SimpleNamespace(shell_handlers=handlers)
+        listener = in_kernel.Cells(shell, Noting())
+        listener.install()
+        listener.remove()
+        assert handlers in (None, {}, {"execute_request": None})
+
+
+def test_a_wrapper_that_another_put_before_ours_stays() -> None:
+    interposer = Noting()
+    shell, handlers = shell_with(lambda message: message["header"]["msg_id"])
+    listener = in_kernel.Cells(shell, interposer)
+    listener.install()
+    ours = handlers["execute_request"]
+
+    def theirs(message: dict[str, Any]) -> Any:
+        return ours(message)
+
+    handlers["execute_request"] = theirs
+    listener.remove()
+    assert handlers["execute_request"] is theirs
+    assert theirs(request("m")) == "m"
+    assert interposer.told == []
 
 
 async def test_load_ext_says_what_is_missing(add_kernelspec: Callable[..., str], root: Any) -> None:
