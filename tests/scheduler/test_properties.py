@@ -292,7 +292,10 @@ class World(RuleBasedStateMachine):
                 residency = self.core.residency(group)
                 if group.classed == "background":
                     residency = min(residency, self.core.background_quantum)
-                assert self.now >= since + residency - 1e-9, "within residency"
+                away = group.away_since
+                assert self.now >= since + residency - 1e-9 or (
+                    away is not None and self.now >= away + self.core.debounce - 1e-9
+                ), "within residency"
         elif isinstance(decision, ev.Revoke):
             assert decision.lease == self.core.clients[process.number].lease
             over = group.turn_at + self.core.exclusive_limit
@@ -416,10 +419,10 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         for client in self.core.clients.values():
-            if client.lease is None:
-                assert client.pace == policies.FREE
-            elif not self.core.times.active and all(
-                len(h.share.gpu.holders) == 1 for h in client.holdings.values()
+            if (
+                client.lease is not None
+                and not self.core.times.active
+                and all(len(h.share.gpu.holders) == 1 for h in client.holdings.values())
             ):
                 assert client.pace.inflight is None
 
