@@ -18,9 +18,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from IPython.core.interactiveshell import InteractiveShell
-
-from ..kernel_provisioner import in_kernel
 from . import training
 from .holder import Commands, Holder, main
 from .machine import EMPTY
@@ -178,7 +175,6 @@ class Jobs(Commands):
         self._prepare: Callable[[], None] = (lambda: None) if torch else self._current
         self._portion = 1
         self._step: Callable[[], None] | None = None
-        self._shell: Any = None
         self._trained = (0, 0.0)
         self._moving = threading.Event()
 
@@ -212,36 +208,11 @@ class Jobs(Commands):
             self._work.submit(min(AHEAD, portions - start) * self._portion)
             self._work.wait()
 
-    def bursts(
-        self, count: int, portions: int, pause: float, seed: int
-    ) -> list[tuple[float, float]]:
-        """Run so many short cells as a notebook's kernel does, with pauses of that many seconds on average.
-
-        Returns
-        -------
-        list
-            Seconds of each cell's burst, from before its first submission until it is done, and of the cell.
-        """
-        if self._shell is None:
-            self._shell = InteractiveShell()  # type: ignore[no-untyped-call]
-            self._shell.history_manager.enabled = False
-            in_kernel.load(self._shell)
-        bursts: list[float] = []
-
-        def burst() -> None:
-            start = time.monotonic()
-            self._compute(portions)
-            bursts.append(time.monotonic() - start)
-
-        self._shell.user_ns["burst"] = burst
-        draw = random.Random(seed)
-        cells = []
-        for _ in range(count):
-            time.sleep(draw.uniform(0.5, 1.5) * pause)
-            start = time.monotonic()
-            self._shell.run_cell("burst()").raise_error()
-            cells.append(time.monotonic() - start)
-        return list(zip(bursts, cells, strict=True))
+    def burst(self, portions: int) -> float:
+        """Compute; seconds from before the first submission until it is done."""
+        start = time.monotonic()
+        self._compute(portions)
+        return time.monotonic() - start
 
     def train(self, batch: int) -> None:
         """Begin to train with batches of so many; returns after the first steps."""

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from jupyter_gpushare.benchmarks import interference, makespan
-from jupyter_gpushare.benchmarks.interference import ALONE, FREELY, Part
+from jupyter_gpushare.benchmarks.interference import ALONE, FREELY, Part, Person
+from jupyter_gpushare.benchmarks.jobs import KERNEL_NS
+from jupyter_gpushare.benchmarks.machine import Machine, machine
 from jupyter_gpushare.cli.main import main
 
 
@@ -55,6 +58,42 @@ def test_bursts_run_under_every_condition(monkeypatch: pytest.MonkeyPatch) -> No
         assert all(len(part.bursts) == 2 and part.rate > 0 for part in pair.values())
         # Five kernels of a millisecond each.
         assert all(taken >= 0.005 for part in pair.values() for taken in part.bursts)
+        # A cell is its burst, the kernel's own work, and the way to it and back.
+        for part in pair.values():
+            assert all(cell > burst for burst, cell in zip(part.bursts, part.cells, strict=True))
+
+
+def phases(here: Machine) -> list[str]:
+    events = here.control("history")["events"]
+    assert isinstance(events, list)
+    return [event["phase"] for event in events if event["kind"] == "cell"]
+
+
+@pytest.mark.parametrize("shares", [False, True])
+def test_who_shares_is_a_kernel_that_tells_of_its_cells(shares: bool) -> None:
+    # It joins amid its first cell, whose end alone is told.
+    expected = ["end"] + ["begin", "end"] * 2 if shares else []
+    with machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here:
+        person = Person(here, shares=shares, torch=False, portion=1)
+        try:
+            person.bursts(2, seed=0)
+            deadline = time.monotonic() + 30
+            while (told := phases(here)) != expected and time.monotonic() < deadline:
+                time.sleep(0.02)
+        finally:
+            person.close()
+    assert told == expected
+
+
+def test_a_cell_that_fails_ends_the_benchmark() -> None:
+    with machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here:
+        person = Person(here, shares=False, torch=False, portion=1)
+        try:
+            person._client.execute("del jobs", reply=True, timeout=60)
+            with pytest.raises(RuntimeError, match="the kernel's cell failed: name 'jobs'"):
+                person.bursts(1, seed=0)
+        finally:
+            person.close()
 
 
 def test_figures_are_over_what_is_alone() -> None:
