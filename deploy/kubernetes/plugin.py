@@ -164,10 +164,8 @@ class Plugin:
         server, self._server = self._server, None
         self._registered = None
         if server is not None:
-            ours = _identity(self._options.endpoint) == self._listening
+            # This removes the socket, too.
             await server.stop(None)
-            if ours:
-                self._options.endpoint.unlink(missing_ok=True)
 
     async def _register(self) -> None:
         request = api.RegisterRequest(

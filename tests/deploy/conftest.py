@@ -144,7 +144,7 @@ def plugins(environ: dict[str, str], node: Path, tmp_path: Path) -> Iterator[Cal
 
 @pytest.fixture(scope="session")
 def losing_nvml(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return the environment of a process whose GPUs get lost by writing their indices to LOST_GPUS."""
+    """Return the environment of a process whose GPUs get lost as the file LOST_GPUS says (losing_nvml.c)."""
     folder = tmp_path_factory.mktemp("nvml")
     library = folder / "libnvidia-ml.so.1"
     source = Path(__file__).with_name("losing_nvml.c")

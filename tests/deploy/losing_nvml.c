@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The simulated NVML, but GPUs whose indices are in the file $LOST_GPUS have fallen off the bus. */
+/*
+ * The simulated NVML, but GPUs whose indices are in the file $LOST_GPUS have fallen off the bus. With an r in it the
+ * driver is being loaded anew: no GPU can be read until it is gone, and NVML has been, too.
+ */
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -11,6 +14,7 @@
 typedef struct device *device_t;
 
 static device_t known[16];
+static bool stale;
 
 static void *next(const char *name)
 {
@@ -24,15 +28,16 @@ static bool lost(device_t device)
 {
     char text[64] = "";
     FILE *file = fopen(getenv("LOST_GPUS"), "r");
-    if (file == NULL)
-        return false;
-    size_t length = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    for (size_t i = 0; i < length; i++) {
-        if (text[i] >= '0' && text[i] <= '9' && known[text[i] - '0'] == device)
+    if (file != NULL) {
+        (void)!fread(text, 1, sizeof text - 1, file);
+        fclose(file);
+    }
+    stale |= strchr(text, 'r') != NULL;
+    for (const char *digit = text; *digit != '\0'; digit++) {
+        if (*digit >= '0' && *digit <= '9' && known[*digit - '0'] == device)
             return true;
     }
-    return false;
+    return stale;
 }
 
 #define FORWARD(type, name, parameters, arguments)                                                                     \
@@ -44,12 +49,18 @@ static bool lost(device_t device)
 
 FORWARD(int, nvmlInitWithFlags, (unsigned flags), (flags))
 FORWARD(int, nvmlInit_v2, (void), ())
-FORWARD(int, nvmlShutdown, (void), ())
 FORWARD(const char *, nvmlErrorString, (int result), (result))
 FORWARD(int, nvmlSystemGetCudaDriverVersion_v2, (int *version), (version))
 FORWARD(int, nvmlDeviceGetCount_v2, (unsigned *count), (count))
 FORWARD(int, nvmlDeviceGetName, (device_t device, char *name, unsigned size), (device, name, size))
 FORWARD(int, nvmlDeviceGetUUID, (device_t device, char *uuid, unsigned size), (device, uuid, size))
+
+int nvmlShutdown(void);
+int nvmlShutdown(void)
+{
+    stale = false;
+    return ((int (*)(void))next("nvmlShutdown"))();
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device);
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device)

@@ -146,6 +146,8 @@ def test_a_lost_gpu_and_an_absent_scheduler_are_told_and_what_comes_back_as_well
     told("Unhealthy", "Unhealthy")
     lost.write_text("1")
     told("Healthy", "Unhealthy")
+    lost.write_text("r")
+    told("Unhealthy", "Unhealthy")
     lost.unlink()
     told("Healthy", "Healthy")
     scheduler.kill()

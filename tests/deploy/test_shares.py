@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.deploy.kubernetes.shares import SEVERAL, Several, Shares, UnknownShare
@@ -82,6 +82,7 @@ def test_several_shares_of_one_container(
     assert count(offering(several).preferred(free, must, size)) == expected
 
 
+@settings(deadline=None)
 @given(
     several=st.sampled_from(SEVERAL),
     free=st.lists(st.sampled_from(ALL), unique=True),
