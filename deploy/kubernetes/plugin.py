@@ -64,7 +64,7 @@ class Options:
     @property
     def endpoint(self) -> Path:
         """The plugin's own socket; another resource's plugin has another."""
-        return self.kubelet / f"gpushare-{self.resource.replace('/', '-')}.sock"
+        return self.kubelet / f"{self.resource.replace('/', '_')}.sock"
 
 
 class Plugin:

@@ -6,6 +6,7 @@ import os
 import select
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -103,11 +104,10 @@ class Plugin:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """Return the kubelet's folder for sockets."""
-    folder = tmp_path / "k"
-    folder.mkdir()
-    return folder
+def node() -> Iterator[Path]:
+    """The kubelet's folder for sockets. Not in pytest's own: a socket's path may have 107 bytes."""
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

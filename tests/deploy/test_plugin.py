@@ -17,6 +17,7 @@ Kubelets = Callable[..., Kubelet]
 Plugins = Callable[..., Plugin]
 
 RESOURCE = "jupyter-gpushare/gpu-share"
+ENDPOINT = "jupyter-gpushare_gpu-share.sock"
 
 
 def gpu(share: str) -> str:
@@ -38,7 +39,7 @@ def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
     plugin = plugins("--shares-per-gpu", "3")
     assert kubelet.until("registered") == {
         "version": "v1beta1",
-        "endpoint": "gpushare-jupyter-gpushare-gpu-share.sock",
+        "endpoint": ENDPOINT,
         "resource_name": RESOURCE,
         "options": {"get_preferred_allocation_available": True},
     }
@@ -94,7 +95,7 @@ def test_a_container_gets_shares_of_a_gpu_and_the_way_to_the_scheduler(
         refused = kubelet.call("Allocate", container_requests=[{"devices_ids": [share]}])
         assert refused == {"error": f"INVALID_ARGUMENT: {share!r} is no share of a GPU here"}
 
-    endpoint = node / "gpushare-jupyter-gpushare-gpu-share.sock"
+    endpoint = node / ENDPOINT
     assert endpoint.is_socket()
     assert plugin.close() == 0
     kubelet.until("gone")
@@ -162,7 +163,7 @@ def test_it_registers_with_each_kubelet_that_comes(
     start(GPUSHARE_SIM_DEVICES="2")
     # What a plugin that was killed leaves behind.
     with socket.socket(socket.AF_UNIX) as left:
-        left.bind(str(node / "gpushare-jupyter-gpushare-gpu-share.sock"))
+        left.bind(str(node / ENDPOINT))
     plugin = plugins()
     plugin.until(f"no kubelet serves {node}/kubelet.sock yet")
     kubelet = kubelets(refuse=1)
