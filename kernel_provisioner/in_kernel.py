@@ -15,7 +15,6 @@ import difflib
 import errno
 import functools
 import html
-import inspect
 import json
 import logging
 import math
@@ -447,7 +446,7 @@ class Requests:
         if hasattr(result, "add_done_callback"):
             # Old versions of ipykernel wait for futures and for nothing else.
             result.add_done_callback(lambda _: self._over(msg_id))
-        elif inspect.isawaitable(result):
+        elif hasattr(result, "__await__"):
             return self._follow(result, msg_id)
         else:
             self._over(msg_id)
