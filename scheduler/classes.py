@@ -63,7 +63,9 @@ class Classes:
     def ran(self, group: Group, seconds: float, now: float) -> None:
         """The group had so much more GPU time, up to now."""
         spell = self._spells.setdefault(group.id, _Spell(last=now - seconds))
-        if not group.cells and now - seconds - spell.last >= self.interactive_pause:
+        # Who was held up in the midst of a burst made no pause.
+        paused = not group.busy or group.ran_since > spell.last
+        if not group.cells and paused and now - seconds - spell.last >= self.interactive_pause:
             spell.long = self._is_long(spell)
             spell.had = 0.0
         spell.had += seconds

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Who has had how much of each GPU lately, and is entitled to how much.
 
-GPU time is wall time for which work of one's own was on the GPU. Of each process it is counted once, whatever ran side
-by side within it; processes side by side are each charged for all of theirs. It is summed for the group, its user, and
-the user's team, over a sliding window. All times are seconds, shares are fractions of the window on one GPU.
+A process is *busy* on a GPU for the wall time for which work of its own is there, counted once, whatever runs side by
+side within it. Processes that are busy at once take turns on the GPU, so that each one's clock also counts what the
+others have: of that time they are charged for equal parts, and all together for no more than has passed. What a process
+is charged for is its GPU time. It is summed for the group, its user, and the user's team, over a sliding window. All
+times are seconds, shares are fractions of the window on one GPU.
 
 A user who is in no team counts as a team of one.
 """
@@ -41,6 +43,12 @@ _LEVEL = 10**6
 
 #: Parts of a second that are counted.
 _PARTS = 10**9
+
+
+#: A process, and who is charged for it: team, user, group. It is 0 where nothing is metered.
+_Process = tuple[int, tuple[str, ...]]
+#: Numbers of buckets, and billionths in each.
+_Parts = list[tuple[int, int]]
 
 
 class Claim(NamedTuple):
@@ -87,34 +95,13 @@ class _Window:
                 self.buckets[slot] = 0
         self.newest = newest
 
-    def _put(self, slot: int, seconds: float) -> None:
-        part = round(seconds * _PARTS)
-        self.buckets[slot] += part
-        self.sum += part
-
-    def add(self, seconds: float, since: float, until: float) -> None:
-        """Add time that was had evenly between two moments."""
-        width = self.width
-        last = int(until / width)
-        self._advance(last)
-        oldest = self.newest - self.count
-        first = int(since / width)
-        size = self.count + 1
-        if last < oldest:
-            return
-        if first >= last:
-            self._put(last % size, seconds)
-            return
-        rate = seconds / (until - since)
-        if first >= oldest:
-            self._put(first % size, max(0.0, rate * ((first + 1) * width - since)))
-        # All that lie between have the same: they are many where it is said rarely.
-        begin = max(first + 1, oldest)
-        whole, buckets = round(rate * width * _PARTS), self.buckets
-        for number in range(begin, last):
-            buckets[number % size] += whole
-        self.sum += whole * max(0, last - begin)
-        self._put(last % size, max(0.0, rate * (until - last * width)))
+    def put(self, number: int, parts: int) -> None:
+        """Add billionths of a second to the bucket of that number."""
+        if number > self.newest:
+            self._advance(number)
+        if number >= self.newest - self.count:
+            self.buckets[number % (self.count + 1)] += parts
+            self.sum += parts
 
     def used(self, now: float) -> float:
         """Return the seconds that were had within the window."""
@@ -142,6 +129,76 @@ class _Window:
             excess -= there
             begin = end
         return begin
+
+
+def _spread(seconds: float, since: float, until: float, width: float, count: int) -> _Parts:
+    """Divide what was had evenly between two moments among the last buckets: their numbers, and billionths."""
+    first, last = int(since / width), int(until / width)
+    if first >= last:
+        return [(last, round(seconds * _PARTS))]
+    rate = seconds / (until - since) * _PARTS
+    # All that lie between have the same: they are many where it is said rarely.
+    whole = round(rate * width)
+    parts = [(number, whole) for number in range(max(first + 1, last - count), last)]
+    if first >= last - count:
+        parts.append((first, max(0, round(rate * ((first + 1) * width - since)))))
+    parts.append((last, max(0, round(rate * (until - last * width)))))
+    return parts
+
+
+class _Turns:
+    """For how long each process was busy on a GPU, in the window's buckets, and which part of that it had.
+
+    Meters come after the fact, each at its own time: what somebody is charged for in a bucket changes when another one
+    turns out to have been busy in it.
+    """
+
+    __slots__ = ("buckets", "count", "newest", "width")
+
+    def __init__(self, window: float, count: int) -> None:
+        self.count, self.width = count, round(window / count * _PARTS)
+        #: By process: for how long it was busy, and what it was charged for, billionths.
+        self.buckets: list[dict[_Process, tuple[int, int]]] = [{} for _ in range(count + 1)]
+        self.newest = 0
+
+    def put(self, process: _Process, number: int, parts: int) -> list[tuple[_Process, int]]:
+        """Add to a bucket; return by how much more who is charged."""
+        size = self.count + 1
+        for passed in range(max(self.newest + 1, number - self.count), number + 1):
+            self.buckets[passed % size].clear()
+        self.newest = max(self.newest, number)
+        if parts <= 0 or number < self.newest - self.count:
+            return []
+        bucket = self.buckets[number % size]
+        busy, charged = bucket.get(process, (0, 0))
+        bucket[process] = busy + parts, charged
+        more = []
+        for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
+            busy, charged = bucket[one]
+            if charge != charged:
+                bucket[one] = busy, charge
+                more.append((one, charge - charged))
+        return more
+
+
+def _divide(busy: dict[_Process, int], passed: int) -> Iterable[tuple[_Process, int]]:
+    """Return what those are charged for that were busy for so long each while so much passed.
+
+    They were busy at once for no longer than they must have been. As far as they were, whoever was busy for less was so
+    while the others were, too, and each moment divides equally among those that were busy in it.
+    """
+    excess = sum(busy.values()) - passed
+    if excess <= 0 or len(busy) == 1:
+        return busy.items()
+    by_length = sorted(busy.items(), key=lambda item: item[1])
+    longest = by_length[-1][1]
+    apart, overlaps = max(0, passed - longest), sum(busy.values()) - longest
+    charges, had, before = [], 0, 0
+    for rank, (process, length) in enumerate(by_length):
+        had += (length - before) // (len(by_length) - rank)
+        before = length
+        charges.append((process, had + (length - had) * apart // overlaps))
+    return charges
 
 
 class _Decayed:
@@ -188,10 +245,13 @@ class GpuTime:
         self._changed_at = float("-inf")
         self._windows: dict[tuple[str, str], _Window] = {}
         self._decayed: dict[tuple[str, str], _Decayed] = {}
+        #: By GPU; and by group and GPU, for how long its processes were busy.
+        self._at_once: dict[str, _Turns] = {}
+        self._busy: dict[tuple[str, str], _Window] = {}
         self._gpus: set[str] = set()
         #: Who has had the limit, until when.
         self._full: dict[tuple[str, str], float] = {}
-        #: By client and GPU: what it had in all when it last said so, and when that was.
+        #: By client and GPU: for how long it had been busy in all when it last said so, and up to when that is.
         self._meters: dict[tuple[int, str], tuple[float, float, int]] = {}
         self._submitted: dict[tuple[str, str], _Window] = {}
         #: By user: when it last had anything, and before that, who came first.
@@ -282,6 +342,7 @@ class GpuTime:
         for gpu in self._gpus:
             self._windows.pop((name, gpu), None)
             self._submitted.pop((group.id, gpu), None)
+            self._busy.pop((group.id, gpu), None)
             self._full.pop((name, gpu), None)
             self._decayed.pop((name, gpu), None)
 
@@ -297,7 +358,7 @@ class GpuTime:
     def meter(
         self, group: Group, gpu: str, client: int, busy: float, at: float, submissions: int = 0
     ) -> tuple[float, int]:
-        """Take in what a client has had of a GPU since it attached; return what is new of both.
+        """Take in for how long a client has been busy on a GPU since it attached; return what is new of both.
 
         ``busy``: seconds. Both only grow; a counter that went back began anew.
         """
@@ -306,31 +367,50 @@ class GpuTime:
         if known is None:
             known = (0.0, at - busy, 0)
             self._clients.setdefault(group.id, set()).add(key)
-        self._meters[key] = (busy, at, submissions)
         before, since, count = known
         seconds = busy - before if busy >= before else max(busy, 0.0)
         count = submissions - count if submissions >= count else max(submissions, 0)
-        since = min(since, at)
+        since, until = min(since, at - seconds), at
         if seconds > 0:
-            self._add(group, gpu, seconds, since, at)
+            # What still runs is not in it. Where that explains what is missing, it was busy all the time until then.
+            if count and since + seconds >= at - 2 * seconds / count:
+                until = since + seconds
+            self._add(group, gpu, client, seconds, since, until)
+        self._meters[key] = (busy, until, submissions)
         if count:
-            self._window(self._submitted, (group.id, gpu)).add(count, since, at)
+            submitted = self._window(self._submitted, (group.id, gpu))
+            for number, part in self._spread(count, since, at):
+                submitted.put(number, part)
         return seconds, count
 
     def add(self, group: Group, gpu: str, seconds: float, at: float) -> None:
-        """Add GPU time up to a moment, of a group that nothing meters."""
+        """Add the time up to a moment for which a group was busy that nothing meters."""
         if seconds > 0:
-            self._add(group, gpu, seconds, at - seconds, at)
+            self._add(group, gpu, 0, seconds, at - seconds, at)
 
-    def _add(self, group: Group, gpu: str, seconds: float, since: float, at: float) -> None:
-        for claim in self.of(group):
-            key = (claim.whose, gpu)
-            self._window(self._windows, key).add(seconds, since, at)
-            decayed = self._decayed.get(key)
+    def _spread(self, seconds: float, since: float, at: float) -> _Parts:
+        return _spread(seconds, since, at, self.window / self._buckets, self._buckets)
+
+    def _add(
+        self, group: Group, gpu: str, client: int, seconds: float, since: float, at: float
+    ) -> None:
+        process = client, tuple([claim.whose for claim in self.of(group)])
+        at_once = self._at_once.get(gpu)
+        if at_once is None:
+            at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
+        busy = self._window(self._busy, (group.id, gpu))
+        charged: dict[str, int] = {}
+        for number, part in self._spread(seconds, since, at):
+            busy.put(number, part)
+            for (_, names), more in at_once.put(process, number, part):
+                for whose in names:
+                    self._window(self._windows, (whose, gpu)).put(number, more)
+                    charged[whose] = charged.get(whose, 0) + more
+        for whose, more in charged.items():
+            decayed = self._decayed.get((whose, gpu))
             if decayed is None:
-                decayed = self._decayed[key] = _Decayed(at)
-            decayed.until(at, self.memory)
-            decayed.seconds += seconds
+                decayed = self._decayed[whose, gpu] = _Decayed(at)
+            decayed.seconds = max(0.0, decayed.until(at, self.memory) + more / _PARTS)
         self._turns[group.user] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
@@ -351,6 +431,12 @@ class GpuTime:
     def share(self, whose: str, gpu: str, now: float) -> float:
         """Return the same as a fraction of the window."""
         return self.used(whose, gpu, now) / self.window
+
+    def stretch(self, group: Group, gpu: str, now: float) -> float:
+        """Return how many times as long as it had a GPU a group was busy there, as others were, too: in halves."""
+        busy = self._busy.get((group.id, gpu))
+        had = self.used(f"group:{group.id}", gpu, now)
+        return 1.0 if busy is None or not had else math.ceil(2 * busy.used(now) / had - 0.2) / 2
 
     def rate(self, group: Group, gpu: str, now: float) -> float:
         """Return a group's submissions per second over the window, as far as they are metered."""

@@ -239,9 +239,11 @@ class Pacer(Chooser):
     def _limit(self, gpu: Gpu, again: float | None) -> float | None:
         """Hold everybody to the limits, whatever the policy is; return when the paces are to be looked at again."""
         for group in gpu.holders.values():
-            share = self._portion(group, gpu)
-            if share == 1.0:
+            portion = self._portion(group, gpu)
+            if portion == 1.0:
                 continue
+            # The client goes by the time for which it is busy.
+            share = min(1.0, portion * self.times.stretch(group, gpu.uuid, self._now))
             bound = Speed(share=share, meter=True)
             until = self.times.throttled_until(group, gpu.uuid, self._now)
             if until is not None:

@@ -193,14 +193,16 @@ class Burst(FirstComeFirstServed):
         if background:
             due = {g.id: until for g in interactive if (until := self._due_until(g)) is not None}
             ends += due.values()
-            busy = [g for g in interactive if g.busy or g.id in due]
+            # One that is held to a limit would keep the GPU idle while it waits for it: the others are only bounded.
+            strained = [g for g in interactive if g.busy and times.limit(g) < 1]
+            busy = [g for g in interactive if (g.busy or g.id in due) and g not in strained]
             if busy and not times.several_users:
                 speeds.update(dict.fromkeys((g.id for g in background), self._paused))
             else:
                 ends += [e for g in interactive if (e := self._about_until(g)) is not None]
                 about = [
                     g for g in interactive if not g.busy and g.id not in due and self._is_about(g)
-                ]
+                ] + strained
                 for group in background:
                     if any(self._may_favour(g, group) for g in busy):
                         speeds[group.id] = self._paused
@@ -244,11 +246,12 @@ class Burst(FirstComeFirstServed):
         times, now, uuid = self.view.times, self.view.now, gpu.uuid
         # Not those whose memory has yet to come in.
         busy = [g for g in holders if g.state == "running"]
-        # Below the request, until it is more than reached: else they would pause each moment anew.
+        # Until the request is more than reached: else they would pause each moment anew. And a little above it: who is
+        # seldom at work side by side may be charged for too much.
         needy, was = set(), self._needy.get(uuid, set())
         for group in busy:
             deficit = times.deficit(group, uuid, now)
-            if deficit > 0 or (deficit > -self.slack and group.id in was):
+            if deficit > -self.slack * (2 if group.id in was else 1):
                 needy.add(group.id)
         self._needy[uuid] = needy
         if needy:

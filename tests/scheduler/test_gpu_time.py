@@ -87,16 +87,90 @@ def test_processes_users_and_gpus_are_summed_apart() -> None:
     times = GpuTime()
     a, b, c = group("a"), group("b"), group("c", "ben")
     times.entitle("team:t", Entitlement(weight=2), ["ada", "ben"])
-    times.meter(a, GPU, 1, 1.0, 50.0)
-    times.meter(a, GPU, 2, 1.0, 50.0)
+    times.meter(a, GPU, 1, 1.0, 47.0)
+    times.meter(a, GPU, 2, 1.0, 48.0)
     times.meter(a, "GPU-1", 1, 4.0, 50.0)
-    times.add(b, GPU, 0.5, 50.0)
+    times.add(b, GPU, 0.5, 49.0)
     times.add(c, GPU, 0.25, 50.0)
     used = {k: times.used(k, GPU, 50.0) for k in ("group:a", "user:ada", "user:ben", "team:t")}
     assert used == pytest.approx(
         {"group:a": 2.0, "user:ada": 2.5, "user:ben": 0.25, "team:t": 2.75}
     )
     assert times.used("user:ada", "GPU-1", 50.0) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(
+    ("busy", "had"),
+    [
+        ((1.0, 1.0), (0.5, 0.5)),
+        ((0.4, 0.5), (0.4, 0.5)),
+        # For 0.3 of the time, both were.
+        ((1.0, 0.3), (0.85, 0.15)),
+        ((0.7, 0.6), (0.55, 0.45)),
+        ((1.0, 1.0, 0.3), (0.45, 0.45, 0.1)),
+        ((1.0, 0.0, 1.0), (0.5, 0.0, 0.5)),
+    ],
+)
+@pytest.mark.parametrize("interval", [0.1, 1.0, 0.25])
+def test_those_that_are_busy_at_once_divide_the_time(
+    busy: tuple[float, ...], had: tuple[float, ...], interval: float
+) -> None:
+    """Whoever says so last, and however rarely: whole buckets, or parts of them."""
+    times = GpuTime(window=10.0)
+    groups = [group(f"g{n}", f"u{n}") for n in range(len(busy))]
+    for number in range(round(8 / interval) + 1):
+        passed = number * interval
+        for n, (one, rate) in enumerate(zip(groups, busy, strict=True)):
+            times.meter(one, GPU, n + 1, rate * passed, 50.0 + passed)
+    used = [times.used(f"group:{one.id}", GPU, 58.0) / 8 for one in groups]
+    assert used == pytest.approx(had, abs=0.02)
+    assert times._over_minutes(times.of(groups[0])[0], GPU, 58.0) == pytest.approx(
+        8 * had[0], rel=0.02
+    )
+
+
+meterings = st.lists(
+    st.tuples(st.integers(0, 3), st.floats(0.01, 0.7), st.floats(0.0, 1.0)), min_size=1, max_size=80
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(meterings)
+def test_all_together_have_no_more_than_has_passed(said: list[tuple[int, float, float]]) -> None:
+    """Whatever processes say, of several groups or of one, and nobody has more than it was busy for."""
+    times = GpuTime(window=100.0, buckets=1000)
+    groups = [group("a"), group("a"), group("b", "ben"), group("c", "cy")]
+    times.entitle("team:t", Entitlement(weight=2), ["ada", "ben", "cy"])
+    now, busy, read = 50.0, [0.0] * 4, [50.0] * 4
+    for n in range(4):
+        times.meter(groups[n], GPU, n, 0.0, now)
+    for n, passed, part in said:
+        now += passed
+        busy[n] += part * (now - read[n])
+        read[n] = now
+        times.meter(groups[n], GPU, n, busy[n], now)
+    ada, ben, cy, team = (
+        times.used(whose, GPU, now) for whose in ("user:ada", "user:ben", "user:cy", "team:t")
+    )
+    assert team == pytest.approx(ada + ben + cy)
+    # Less would be a gift, and more than each was busy for a fine.
+    assert max(busy) - 1e-6 <= team <= min(sum(busy), now - 50.0 + 0.2) + 1e-6
+    assert ada <= busy[0] + busy[1] + 1e-6
+    assert ben <= busy[2] + 1e-6
+    assert cy <= busy[3] + 1e-6
+
+
+def test_what_was_still_running_when_a_meter_was_read_counts_for_when_it_ran() -> None:
+    """Kernels of 30 ms that follow each other: each reading lacks the one that runs."""
+    times, a, b = GpuTime(), group("a"), group("b", "ben")
+    for step in range(81):
+        at = 50.0 + step / 10
+        for n, one in enumerate((a, b)):
+            ended = int((at - 50.0) / 0.03)
+            times.meter(one, GPU, n, ended * 0.03, at, ended)
+    assert times.used("group:a", GPU, 58.0) == pytest.approx(4.0, abs=0.06)
+    assert times.used("group:b", GPU, 58.0) == pytest.approx(4.0, abs=0.06)
+    assert times.stretch(a, GPU, 58.0) == 2.0
 
 
 def test_what_a_user_had_outlives_the_kernel() -> None:
