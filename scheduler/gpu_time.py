@@ -394,18 +394,27 @@ class GpuTime:
     def _add(
         self, group: Group, gpu: str, client: int, seconds: float, since: float, at: float
     ) -> None:
-        process = client, tuple([claim.whose for claim in self.of(group)])
-        at_once = self._at_once.get(gpu)
-        if at_once is None:
-            at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
-        busy = self._window(self._busy, (group.id, gpu))
+        names = tuple([claim.whose for claim in self.of(group)])
+        parts = self._spread(seconds, since, at)
         charged: dict[str, int] = {}
-        for number, part in self._spread(seconds, since, at):
-            busy.put(number, part)
-            for (_, names), more in at_once.put(process, number, part):
-                for whose in names:
-                    self._window(self._windows, (whose, gpu)).put(number, more)
-                    charged[whose] = charged.get(whose, 0) + more
+        if not (self.active or self.several_users):
+            # Nobody goes by it, and many may be at work: it is only kept in case somebody will.
+            for whose in names:
+                window = self._window(self._windows, (whose, gpu))
+                for number, part in parts:
+                    window.put(number, part)
+                charged[whose] = sum([part for _, part in parts])
+        else:
+            at_once = self._at_once.get(gpu)
+            if at_once is None:
+                at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
+            busy = self._window(self._busy, (group.id, gpu))
+            for number, part in parts:
+                busy.put(number, part)
+                for (_, whoses), more in at_once.put((client, names), number, part):
+                    for whose in whoses:
+                        self._window(self._windows, (whose, gpu)).put(number, more)
+                        charged[whose] = charged.get(whose, 0) + more
         for whose, more in charged.items():
             decayed = self._decayed.get((whose, gpu))
             if decayed is None:
