@@ -118,6 +118,8 @@ def test_those_that_are_busy_at_once_divide_the_time(
     """Whoever says so last, and however rarely: whole buckets, or parts of them."""
     times = GpuTime(window=10.0)
     groups = [group(f"g{n}", f"u{n}") for n in range(len(busy))]
+    for one in groups:
+        times.of(one)
     for number in range(round(8 / interval) + 1):
         passed = number * interval
         for n, (one, rate) in enumerate(zip(groups, busy, strict=True)):
@@ -163,6 +165,7 @@ def test_all_together_have_no_more_than_has_passed(said: list[tuple[int, float, 
 def test_what_was_still_running_when_a_meter_was_read_counts_for_when_it_ran() -> None:
     """Kernels of 30 ms that follow each other: each reading lacks the one that runs."""
     times, a, b = GpuTime(), group("a"), group("b", "ben")
+    times.of(a), times.of(b)
     for step in range(81):
         at = 50.0 + step / 10
         for n, one in enumerate((a, b)):
