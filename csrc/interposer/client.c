@@ -94,7 +94,8 @@ static struct {
     bool leased;
     bool requested;
     unsigned waiters;
-    unsigned paced; /* threads that wait under a lease until they may submit */
+    uint64_t review_at; /* gs_pace_review */
+    unsigned paced;     /* threads that wait under a lease until they may submit */
     uint64_t cancels;
     uint64_t failures; /* waits ended because no scheduler came and the memory has no room */
     bool wait_was_cancelled;
@@ -134,6 +135,7 @@ static struct {
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .socket = -1,
             .wake = -1,
+            .review_at = UINT64_MAX,
             .inbox.descriptor = -1};
 
 uint64_t gs_now_ns(void)
@@ -305,7 +307,7 @@ CUresult gs_client_acquire(void)
         client.quiet_since = gs_now_ns();
         client.quiet_draining = false;
         send_burst(GPUSHARE_PHASE_BEGIN, GPUSHARE_CAUSE_NONE);
-        if (is_watched() || gs_pace_metered())
+        if (is_watched() || gs_pace_metered() || client.review_at != UINT64_MAX)
             wake_helper();
     }
     client.waiters--;
@@ -556,6 +558,19 @@ static void set_pace(const struct gpushare_pace *pace)
 {
     pthread_mutex_lock(&client.lock);
     gs_pace_set(pace);
+    client.review_at = gs_pace_review();
+    if (is_open())
+        open_for_submissions();
+    if (client.paced != 0)
+        wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* The bound is let go, or tried again. */
+static void review_pace(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.review_at = gs_pace_review();
     if (is_open())
         open_for_submissions();
     if (client.paced != 0)
@@ -1190,6 +1205,7 @@ struct duties {
     enum release_step release;
     bool watch_quiet, check_end, reconnect, go_alone;
     bool look, report; /* at what is in flight; what was had of the GPUs */
+    bool review;       /* whether the bound is needed */
     uint64_t patience; /* nanoseconds that it may sleep */
 };
 
@@ -1218,6 +1234,10 @@ static struct duties look_around(uint64_t now)
     } else if (is_watched() && is_open()) {
         duties.watch_quiet = true;
         shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
+    }
+    if (is_open() && client.review_at != UINT64_MAX) {
+        duties.review = now >= client.review_at;
+        shorten(&duties.patience, until(client.review_at, now));
     }
     uint64_t given_back;
     if (client.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != client.given_back)) {
@@ -1293,6 +1313,8 @@ static void *help(void *unused)
         struct duties duties = look_around(now);
         if (duties.release != RELEASE_NONE)
             step_release(duties.release);
+        if (duties.review)
+            review_pace();
         if (duties.look || duties.report)
             look();
         if (duties.report)

@@ -13,6 +13,13 @@ enum { ALL = 1000000 /* as a share, in ppm */, ESTIMATES = 1024 };
 /* What was not used of a share can be used later, for so long; what was had beyond it is paid back, from so long. */
 static const int64_t longest_credit = 50 * MILLISECOND;
 static const int64_t longest_debt = 10 * SECOND;
+/*
+ * A bound costs each submission some microseconds. Who submits no faster than the GPU computes never reaches it: so it
+ * is tried for a while, let go for a longer one if nobody was held up, and kept for long if somebody was.
+ */
+static const uint64_t trial = 2 * MILLISECOND;
+static const uint64_t trust = 10 * MILLISECOND;
+static const uint64_t distrust = 200 * MILLISECOND;
 /* A copy that keeps a bus busy for a few milliseconds. */
 static const size_t largest_piece = (size_t)64 << 20;
 
@@ -24,6 +31,8 @@ static struct {
     uint64_t head_ns, head_at;   /* what runs now: its estimate, and since when it has run at the latest */
     uint64_t given_back;
     uint64_t admitted_at; /* when the last one went in */
+    bool trusted;         /* the bound is let go for now */
+    uint64_t tried_until; /* it is kept at least so long */
     int64_t credit_ns;    /* of the share; less than 0: a debt */
     uint64_t credit_at;
     struct {
@@ -35,9 +44,33 @@ static struct {
 /* Read without the lock: a copy is cut or not. */
 static int bounded;
 
+/* A bound is all that was told. */
+static bool only_bounded(void)
+{
+    return pace.told.inflight_ns != UINT64_MAX && pace.told.inflight_ns != 0 && pace.told.share_ppm >= ALL &&
+           pace.told.meter == 0;
+}
+
 static bool active_locked(void)
 {
+    if (only_bounded())
+        return !pace.trusted;
     return pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL || pace.told.meter != 0;
+}
+
+uint64_t gs_pace_review(void)
+{
+    uint64_t next = UINT64_MAX, now = gs_now_ns();
+    pthread_mutex_lock(&pace.lock);
+    if (only_bounded() && pace.trusted) {
+        pace.trusted = false;
+        next = pace.tried_until = now + trial;
+    } else if (only_bounded()) {
+        pace.trusted = now >= pace.tried_until;
+        next = pace.trusted ? now + trust : pace.tried_until;
+    }
+    pthread_mutex_unlock(&pace.lock);
+    return next;
 }
 
 void gs_pace_set(const struct gpushare_pace *told)
@@ -46,6 +79,9 @@ void gs_pace_set(const struct gpushare_pace *told)
     pthread_mutex_lock(&pace.lock);
     bool shared = pace.told.share_ppm < ALL;
     pace.told = told != NULL ? *told : nothing;
+    pace.trusted = false;
+    if (pace.tried_until < gs_now_ns() + trial)
+        pace.tried_until = gs_now_ns() + trial;
     if (!shared) {
         pace.credit_ns = 0;
         pace.credit_at = gs_now_ns();
@@ -172,6 +208,8 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     if (!gs_meter_broken())
         *patience = until_share_allows();
     uint64_t room = gs_meter_broken() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
+    if (room != 0 && only_bounded())
+        pace.tried_until = now + distrust;
     if (*patience == 0 && !stalled && room != 0)
         *patience = lesser(room, pace.told.stall_ns - (now - waits_since));
     if (*patience == 0) {

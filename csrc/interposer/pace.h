@@ -16,6 +16,11 @@ void gs_pace_set(const struct gpushare_pace *pace);
 
 /* Submissions are bounded or measured: the gate is to be GS_GATE_PACED rather than open. */
 bool gs_pace_active(void);
+/*
+ * To be called when the time has come that the last call, or UINT64_MAX: none, returned; and after gs_pace_set. Whether
+ * the pace is active may be another then.
+ */
+uint64_t gs_pace_review(void);
 /* METER is asked for. */
 bool gs_pace_metered(void);
 

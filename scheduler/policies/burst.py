@@ -42,9 +42,12 @@ class Burst(FirstComeFirstServed):
     def __init__(self, view: View) -> None:
         super().__init__(view)
         self._metered = policies.Speed(meter=True)
-        self._paused = policies.Speed(0.0, self.pause_stall, meter=True)
+        #: By whether they are metered.
+        self._paused = [policies.Speed(0.0, self.pause_stall, meter=m) for m in (False, True)]
         self._held = policies.Speed(0.0, self.share_stall, meter=True)
-        self._bounded = policies.Speed(self.bound, self.bound_stall, meter=True)
+        self._bounded = [
+            policies.Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)
+        ]
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
@@ -176,10 +179,10 @@ class Burst(FirstComeFirstServed):
         for group in holders.values():
             (interactive if class_of(group) == "interactive" else background).append(group)
 
-        # Among one user's own without shares, nothing depends on what the interactive ones had to the microsecond: they
-        # are spared the events.
-        metered = holders if by_time else (g.id for g in background)
-        speeds: dict[str, Speed] = dict.fromkeys(metered, self._metered)
+        # Among one user's own without shares, nothing depends on what they had to the microsecond: they are spared the
+        # events.
+        paused, bounded = self._paused[by_time], self._bounded[by_time]
+        speeds: dict[str, Speed] = dict.fromkeys(holders if by_time else (), self._metered)
         ends: list[float] = []
         held: set[str] = set()
         if shared:
@@ -197,7 +200,7 @@ class Burst(FirstComeFirstServed):
             strained = [g for g in interactive if g.busy and times.limit(g) < 1]
             busy = [g for g in interactive if (g.busy or g.id in due) and g not in strained]
             if busy and not times.several_users:
-                speeds.update(dict.fromkeys((g.id for g in background), self._paused))
+                speeds.update(dict.fromkeys((g.id for g in background), paused))
             else:
                 ends += [e for g in interactive if (e := self._about_until(g)) is not None]
                 about = [
@@ -205,9 +208,9 @@ class Burst(FirstComeFirstServed):
                 ] + strained
                 for group in background:
                     if any(self._may_favour(g, group) for g in busy):
-                        speeds[group.id] = self._paused
+                        speeds[group.id] = paused
                     elif any(self._may_favour(g, group) for g in about):
-                        speeds[group.id] = self._bounded
+                        speeds[group.id] = bounded
         speeds.update(dict.fromkeys(held, self._held))
         again = min((end for end in ends if end > self.view.now), default=None)
         if again is not None:

@@ -185,10 +185,22 @@ def test_a_kernel_longer_than_the_bound_goes_in_before_the_gpu_would_idle(paced:
     assert done["ran"] >= before + 4
 
 
+def test_a_bound_that_was_let_go_holds_again_when_it_is_needed(paced: Paced) -> None:
+    paced.program.call("takes", seconds=0.0005)
+    paced.pace(0.001)
+    # Nobody is held up, so nobody has to keep to it, until the program submits more than the GPU computes.
+    time.sleep(0.1)
+    training = paced.start("train")
+    paced.until(lambda: paced.ran() > 100)
+    paced.until(lambda: paced.progress("launched") - paced.ran() <= 5)
+    paced.program.call("stop")
+    assert paced.program.result(training)["result"] == 0
+
+
 def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:
     stream = paced.program.call("stream")["stream"]
     paced.program.call("takes", seconds=0.005)
-    paced.pace(0.04)
+    paced.pace(0.04, meter=True)
     for _ in range(6):
         assert paced.program.call("launch", stream=stream)["result"] == 0
         assert paced.program.call("synchronize")["result"] == 0
