@@ -323,8 +323,8 @@ def test_nobody_is_passed_for_ever(lengths: list[float], background: int, policy
     turns.play(180, step=0.2)
     for process in processes:
         assert turns.had(process) > 1
-        # As late as one may rank, and a turn of each of the others. (By Gemini's rule, whoever had a long turn waits until
-        # the others have had as much, however short theirs are.)
+        # As late as one may rank, and a turn of each of the others. (By Gemini's rule, whoever had a long turn
+        # waits until the others have had as much, however short theirs are.)
         if policy != "gemini":
             assert turns.longest[process.number] < 30 + 10 + 5 + 30 * len(processes)
 
