@@ -95,13 +95,15 @@ class _Window:
                 self.buckets[slot] = 0
         self.newest = newest
 
-    def put(self, number: int, parts: int) -> None:
-        """Add billionths of a second to the bucket of that number."""
-        if number > self.newest:
-            self._advance(number)
-        if number >= self.newest - self.count:
-            self.buckets[number % (self.count + 1)] += parts
-            self.sum += parts
+    def put(self, parts: _Parts) -> None:
+        """Add billionths of a second to the buckets of these numbers."""
+        self._advance(max([number for number, _ in parts]))
+        oldest, size, buckets, total = self.newest - self.count, self.count + 1, self.buckets, 0
+        for number, part in parts:
+            if number >= oldest:
+                buckets[number % size] += part
+                total += part
+        self.sum += total
 
     def used(self, now: float) -> float:
         """Return the seconds that were had within the window."""
@@ -171,7 +173,12 @@ class _Turns:
             return []
         bucket = self.buckets[number % size]
         busy, charged = bucket.get(process, (0, 0))
-        bucket[process] = busy + parts, charged
+        parts += busy
+        if parts + sum([b for b, _ in bucket.values()]) - busy <= self.width:
+            # Nobody need have been busy at once with another.
+            bucket[process] = parts, parts
+            return [(process, parts - charged)]
+        bucket[process] = parts, charged
         more = []
         for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
             busy, charged = bucket[one]
@@ -378,9 +385,7 @@ class GpuTime:
             self._add(group, gpu, client, seconds, since, until)
         self._meters[key] = (busy, until, submissions)
         if count:
-            submitted = self._window(self._submitted, (group.id, gpu))
-            for number, part in self._spread(count, since, at):
-                submitted.put(number, part)
+            self._window(self._submitted, (group.id, gpu)).put(self._spread(count, since, at))
         return seconds, count
 
     def add(self, group: Group, gpu: str, seconds: float, at: float) -> None:
@@ -400,21 +405,21 @@ class GpuTime:
         if not (self.active or self.several_users):
             # Nobody goes by it, and many may be at work: it is only kept in case somebody will.
             for whose in names:
-                window = self._window(self._windows, (whose, gpu))
-                for number, part in parts:
-                    window.put(number, part)
+                self._window(self._windows, (whose, gpu)).put(parts)
                 charged[whose] = sum([part for _, part in parts])
         else:
             at_once = self._at_once.get(gpu)
             if at_once is None:
                 at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
-            busy = self._window(self._busy, (group.id, gpu))
+            self._window(self._busy, (group.id, gpu)).put(parts)
+            found: dict[str, _Parts] = {}
             for number, part in parts:
-                busy.put(number, part)
                 for (_, whoses), more in at_once.put((client, names), number, part):
                     for whose in whoses:
-                        self._window(self._windows, (whose, gpu)).put(number, more)
-                        charged[whose] = charged.get(whose, 0) + more
+                        found.setdefault(whose, []).append((number, more))
+            for whose, its in found.items():
+                self._window(self._windows, (whose, gpu)).put(its)
+                charged[whose] = sum([more for _, more in its])
         for whose, more in charged.items():
             decayed = self._decayed.get((whose, gpu))
             if decayed is None:

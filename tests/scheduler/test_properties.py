@@ -144,6 +144,8 @@ class World(RuleBasedStateMachine):
         self.steady = True
         #: Groups that lost memory since they were last granted: what is left serves nobody.
         self.broken: set[str] = set()
+        #: Groups that were revoked while they had no work; they may have had some again before they heard of it.
+        self.absent: set[str] = set()
         #: ``off`` was on: groups were over-committed with leave, and remain so for a while.
         self.floated = False
         self.cells = 0
@@ -253,6 +255,7 @@ class World(RuleBasedStateMachine):
                 return  # joins a lease that was granted before
             self.offloaded.discard(group.id)
             self.broken.discard(group.id)
+            self.absent.discard(group.id)
             if any(n > 0 for n in needs.values()) and group.turn == group.lease:
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
@@ -292,12 +295,12 @@ class World(RuleBasedStateMachine):
                 residency = self.core.residency(group)
                 if group.classed == "background":
                     residency = min(residency, self.core.background_quantum)
-                away = group.away_since
-                assert self.now >= since + residency - 1e-9 or (
-                    away is not None and self.now >= away + self.core.debounce - 1e-9
-                ), "within residency"
+                absent = self.is_absent(group) or group.id in self.absent
+                assert absent or self.now >= since + residency - 1e-9, "within residency"
         elif isinstance(decision, ev.Revoke):
             assert decision.lease == self.core.clients[process.number].lease
+            if self.is_absent(group):
+                self.absent.add(group.id)
             over = group.turn_at + self.core.exclusive_limit
             calm = isinstance(event, ev.Tick | ev.Request | ev.Burst)
             if exclusive and calm and self.now < over - 1e-9:
@@ -308,6 +311,11 @@ class World(RuleBasedStateMachine):
             for gpu, share in group.shares.items():
                 most = max(group.wishes.memory, promised.get(gpu, 0))
                 assert share.promised <= most, "grown beyond the limit"
+
+    def is_absent(self, group: Group) -> bool:
+        """Whether it has had no work for a while."""
+        away = group.away_since
+        return away is not None and self.now >= away + self.core.debounce - 1e-9
 
     def check_kept(self, group: Group, gpu: str) -> None:
         """What people keep is taken for one that has waited for long, or that is one of its own."""
