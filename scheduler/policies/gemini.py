@@ -17,8 +17,8 @@ from ..gpu_time import PATIENCE
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Group, Wait
-    from . import Parts, View
+    from ..state import Gpu, Group, Wait
+    from . import Parts, Speed, View
 
 
 class Gemini(FirstComeFirstServed):
@@ -53,14 +53,25 @@ class Gemini(FirstComeFirstServed):
         return ({"request": -lack}, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
 
     def quantum(self, group: Group, wait: Wait | None) -> float | None:
-        """Return the quota of the lease: adapted once for each."""
+        """Return the quota of the lease."""
+        return self._quota(group)[1]
+
+    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+        """Bound nobody; adapt the quotas, once for each lease.
+
+        Quanta are also asked for by people, at any time: that must not change them.
+        """
+        for group in gpu.holders.values():
+            self._quotas[group.id] = self._quota(group)
+        if len(self._quotas) > 2 * (len(self.view.leased) + len(self.view.queue)) + 16:
+            known = self.view.leased.keys() | {w.group.id for w in self.view.queue}
+            self._quotas = {g: q for g, q in self._quotas.items() if g in known}
+        return super().paces(gpu)
+
+    def _quota(self, group: Group) -> tuple[int | None, float]:
         lease, quota = self._quotas.get(group.id, (None, self.first_quota))
-        if group.lease is not None and lease != group.lease:
-            if len(self._quotas) > 2 * (len(self.view.leased) + len(self.view.queue)) + 16:
-                known = self.view.leased.keys() | {w.group.id for w in self.view.queue}
-                self._quotas = {g: q for g, q in self._quotas.items() if g in known}
-            quota = (self.view.expected(group) + quota) / 2
-            times = self.view.times
-            quota = min(max(quota, self.least_quota), times.limit(group) * times.window)
-            self._quotas[group.id] = (group.lease, quota)
-        return quota
+        if group.lease is None or lease == group.lease:
+            return lease, quota
+        quota = (self.view.expected(group) + quota) / 2
+        times = self.view.times
+        return group.lease, min(max(quota, self.least_quota), times.limit(group) * times.window)

@@ -144,8 +144,8 @@ class World(RuleBasedStateMachine):
         self.steady = True
         #: Groups that lost memory since they were last granted: what is left serves nobody.
         self.broken: set[str] = set()
-        #: Groups that were revoked while they had no work; they may have had some again before they heard of it.
-        self.absent: set[str] = set()
+        #: Groups that were revoked when their memory might leave; they may have had work again before they heard of it.
+        self.leaving: set[str] = set()
         #: ``off`` was on: groups were over-committed with leave, and remain so for a while.
         self.floated = False
         self.cells = 0
@@ -255,7 +255,7 @@ class World(RuleBasedStateMachine):
                 return  # joins a lease that was granted before
             self.offloaded.discard(group.id)
             self.broken.discard(group.id)
-            self.absent.discard(group.id)
+            self.leaving.discard(group.id)
             if any(n > 0 for n in needs.values()) and group.turn == group.lease:
                 self.in_since[group.id] = self.now
             self.over_since.pop(group.id, None)
@@ -288,19 +288,14 @@ class World(RuleBasedStateMachine):
             if group.wishes.keep and not group.spent:
                 self.check_kept(group, decision.gpu)
             over = self.over_since.get(group.id)
-            since = self.in_since.get(group.id)
             if over is not None and not group.cells:
                 assert self.now >= over + self.core.debounce - 1e-9, "evicted within the debounce"
-            elif since is not None:
-                residency = self.core.residency(group)
-                if group.classed == "background":
-                    residency = min(residency, self.core.background_quantum)
-                absent = self.is_absent(group) or group.id in self.absent
-                assert absent or self.now >= since + residency - 1e-9, "within residency"
+            else:
+                assert group.id in self.leaving or self.may_leave(group), "within residency"
         elif isinstance(decision, ev.Revoke):
             assert decision.lease == self.core.clients[process.number].lease
-            if self.is_absent(group):
-                self.absent.add(group.id)
+            if self.may_leave(group):
+                self.leaving.add(group.id)
             over = group.turn_at + self.core.exclusive_limit
             calm = isinstance(event, ev.Tick | ev.Request | ev.Burst)
             if exclusive and calm and self.now < over - 1e-9:
@@ -312,10 +307,19 @@ class World(RuleBasedStateMachine):
                 most = max(group.wishes.memory, promised.get(gpu, 0))
                 assert share.promised <= most, "grown beyond the limit"
 
-    def is_absent(self, group: Group) -> bool:
-        """Whether it has had no work for a while."""
-        away = group.away_since
-        return away is not None and self.now >= away + self.core.debounce - 1e-9
+    def may_leave(self, group: Group) -> bool:
+        """Whether its residency is over, or it has had no work for a while."""
+        if self.core.policy.name not in ("burst", "fcfs"):
+            return True  # its quanta may be as short as it likes
+        away, since = group.away_since, self.in_since.get(group.id)
+        residency = self.core.residency(group)
+        if group.classed == "background":
+            residency = min(residency, self.core.background_quantum)
+        return (
+            since is None
+            or self.now >= since + residency - 1e-9
+            or (away is not None and self.now >= away + self.core.debounce - 1e-9)
+        )
 
     def check_kept(self, group: Group, gpu: str) -> None:
         """What people keep is taken for one that has waited for long, or that is one of its own."""
