@@ -49,6 +49,7 @@ _PARTS = 10**9
 _Process = tuple[int, tuple[str, ...]]
 #: Numbers of buckets, and billionths in each.
 _Parts = list[tuple[int, int]]
+_NOTHING = (0, 0)
 
 
 class Claim(NamedTuple):
@@ -163,28 +164,31 @@ class _Turns:
         self.buckets: list[dict[_Process, tuple[int, int]]] = [{} for _ in range(count + 1)]
         self.newest = 0
 
-    def put(self, process: _Process, number: int, parts: int) -> list[tuple[_Process, int]]:
-        """Add to a bucket; return by how much more who is charged."""
-        size = self.count + 1
-        for passed in range(max(self.newest + 1, number - self.count), number + 1):
+    def put(self, process: _Process, parts: _Parts) -> dict[_Process, _Parts]:
+        """Add to buckets; return by how much more who is charged in which."""
+        size, newest = self.count + 1, max([number for number, _ in parts])
+        for passed in range(max(self.newest + 1, newest - self.count), newest + 1):
             self.buckets[passed % size].clear()
-        self.newest = max(self.newest, number)
-        if parts <= 0 or number < self.newest - self.count:
-            return []
-        bucket = self.buckets[number % size]
-        busy, charged = bucket.get(process, (0, 0))
-        parts += busy
-        if parts + sum([b for b, _ in bucket.values()]) - busy <= self.width:
-            # Nobody need have been busy at once with another.
-            bucket[process] = parts, parts
-            return [(process, parts - charged)]
-        bucket[process] = parts, charged
-        more = []
-        for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
-            busy, charged = bucket[one]
-            if charge != charged:
-                bucket[one] = busy, charge
-                more.append((one, charge - charged))
+        self.newest = max(self.newest, newest)
+        mine: _Parts = []
+        more = {process: mine}
+        for number, part in parts:
+            if part <= 0 or number < self.newest - self.count:
+                continue
+            bucket = self.buckets[number % size]
+            busy, charged = bucket.get(process, _NOTHING)
+            busy += part
+            bucket[process] = busy, busy
+            if len(bucket) == 1 or sum([b for b, _ in bucket.values()]) <= self.width:
+                # Nobody need have been busy at once with another.
+                mine.append((number, busy - charged))
+                continue
+            bucket[process] = busy, charged
+            for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
+                busy, charged = bucket[one]
+                if charge != charged:
+                    bucket[one] = busy, charge
+                    more.setdefault(one, []).append((number, charge - charged))
         return more
 
 
@@ -412,14 +416,10 @@ class GpuTime:
             if at_once is None:
                 at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
             self._window(self._busy, (group.id, gpu)).put(parts)
-            found: dict[str, _Parts] = {}
-            for number, part in parts:
-                for (_, whoses), more in at_once.put((client, names), number, part):
-                    for whose in whoses:
-                        found.setdefault(whose, []).append((number, more))
-            for whose, its in found.items():
-                self._window(self._windows, (whose, gpu)).put(its)
-                charged[whose] = sum([more for _, more in its])
+            for (_, whoses), its in at_once.put((client, names), parts).items():
+                for whose in whoses if its else ():
+                    self._window(self._windows, (whose, gpu)).put(its)
+                    charged[whose] = charged.get(whose, 0) + sum([part for _, part in its])
         for whose, more in charged.items():
             decayed = self._decayed.get((whose, gpu))
             if decayed is None:
