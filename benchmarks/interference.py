@@ -161,7 +161,7 @@ def run(policy: Sequence[str] = (), pairs: int = PAIRS) -> Iterator[Figure]:
 
 
 def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[Pair]:
-    """Return what each pair gave, by condition."""
+    """Return what each pair gave, by condition. An interrupt ends it with what there is so far."""
     with (
         machine(whole=True, GPUSHARE_SIM_KERNEL_NS=KERNEL_NS) as here,
         contextlib.ExitStack() as stack,
@@ -215,7 +215,12 @@ def measure(policies: Sequence[str], pairs: int, bursts: int = BURSTS) -> list[P
         found: list[Pair] = []
         for number in range(pairs):
             order = list(conditions) if number % 2 == 0 else list(reversed(conditions))
-            found.append({name: conditions[name]() for name in order})
+            try:
+                found.append({name: conditions[name]() for name in order})
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                break
         return found
 
 

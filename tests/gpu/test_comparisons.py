@@ -96,6 +96,22 @@ def test_a_cell_that_fails_ends_the_benchmark() -> None:
             person.close()
 
 
+def test_an_interrupt_ends_it_with_the_pairs_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interference, "WARM_UP", 0.1)
+    bursts, calls = interference.Person.bursts, 0
+
+    def interrupted(self: interference.Person, *arguments: int) -> tuple[list[float], list[float]]:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise KeyboardInterrupt
+        return bursts(self, *arguments)
+
+    monkeypatch.setattr(interference.Person, "bursts", interrupted)
+    (pair,) = interference.measure(["burst"], pairs=20, bursts=2)
+    assert set(pair) == {ALONE, FREELY, "burst"}
+
+
 def test_figures_are_over_what_is_alone() -> None:
     pair = {
         ALONE: Part([0.01] * 10, [0.02] * 10, 100.0),
