@@ -177,7 +177,7 @@ def test_without_a_scheduler_nobody_is_paused(paced: Paced) -> None:
 
 def test_a_kernel_longer_than_the_bound_goes_in_before_the_gpu_would_idle(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.01)
-    paced.pace(0.001)
+    paced.pace(0.001, meter=True)
     before = paced.ran()
     done = paced.program.call("launch", count=6)
     assert done["result"] == 0
@@ -217,7 +217,7 @@ def test_graphs_are_bounded(paced: Paced) -> None:
     stream = paced.program.call("stream")["stream"]
     paced.program.call("takes", seconds=0.01)
     assert paced.program.call("capture", stream=stream, count=2)["result"] == 0
-    paced.pace(0.001)
+    paced.pace(0.001, meter=True)
     before = paced.ran()
     done = paced.program.call("launch_graph", stream=stream, count=4)
     assert done["result"] == 0
@@ -227,7 +227,7 @@ def test_graphs_are_bounded(paced: Paced) -> None:
 def test_several_threads_share_a_bound(paced: Paced) -> None:
     streams = [paced.program.call("stream")["stream"] for _ in range(3)]
     paced.program.call("takes", seconds=0.01)
-    paced.pace(0.001)
+    paced.pace(0.001, meter=True)
     before = paced.ran()
     launching = [
         paced.program.start("launch", count=4, stream=stream, thread=f"t{stream}")
