@@ -243,7 +243,7 @@ class GpuShareProvisioner(LocalProvisioner):
             group=self.kernel_id,
             name=self._name(environ),
             driver=driver,
-            socket=socket_path(environ),
+            socket=self._socket(environ),
             settings=settings,
             shims=self._libraries(),
         )
@@ -256,6 +256,13 @@ class GpuShareProvisioner(LocalProvisioner):
         if environ.get("GPUSHARE_DISABLE") == "1":
             # The interposer steps aside.
             self._unshared = "opted_out", {}
+
+    def _socket(self, environ: Mapping[str, str]) -> Path:
+        """Return the scheduler's socket: the server's own, ``GpuShare.socket``, else what the environment says."""
+        chosen = self.config.get("GpuShare", {}).get("socket")
+        if isinstance(chosen, str) and chosen:
+            return Path(chosen).expanduser().absolute()
+        return socket_path(environ)
 
     def _settings(self) -> tuple[bool, Settings, dict[str, Any]]:
         """What the configuration and the kernelspec's metadata say; what they say wrongly is left out."""

@@ -71,19 +71,26 @@ class Devices:
         """Return a reading of each GPU that was not known before."""
         if self._nvml is None:
             return []
-        found = []
+        found: list[Device] = []
         try:
-            for index in range(self._nvml.nvmlDeviceGetCount()):
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            log.warning("NVML does not list the GPUs: %s", error)
+            return found
+        for index in range(count):
+            try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
                 gpu = _text(self._nvml.nvmlDeviceGetUUID(handle))
                 if gpu in self._handles:
                     continue
                 self._facts[gpu] = (_text(self._nvml.nvmlDeviceGetName(handle)), index)
-                self._handles[gpu] = handle
-                if reading := self.read(gpu):
-                    found.append(reading)
-        except self._nvml.NVMLError as error:
-            log.warning("NVML does not list the GPUs: %s", error)
+            except self._nvml.NVMLError as error:
+                # One that fell off the bus hides none of the others.
+                log.warning("NVML does not tell of GPU %d: %s", index, error)
+                continue
+            self._handles[gpu] = handle
+            if reading := self.read(gpu):
+                found.append(reading)
         return found
 
     def read(self, gpu: str) -> Device | None:

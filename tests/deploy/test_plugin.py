@@ -12,6 +12,7 @@ from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler.drivers import libraries
 from tests.deploy.conftest import Kubelet, Plugin
 from tests.scheduler.conftest import Start
+from tests.scheduler.test_devices import readings
 
 Kubelets = Callable[..., Kubelet]
 Plugins = Callable[..., Plugin]
@@ -177,3 +178,17 @@ def test_it_registers_with_each_kubelet_that_comes(
         assert kubelet.until("devices") == shares
     assert plugin.close() == 0
     assert [path.name for path in node.iterdir()] == ["kubelet.sock"]
+
+
+def test_a_lost_gpu_hides_no_other(environ: dict[str, str], losing_nvml: dict[str, str]) -> None:
+    lost = Path(losing_nvml["LOST_GPUS"])
+    lost.write_text("0")
+    try:
+        seen = readings(
+            {**environ, **losing_nvml, "GPUSHARE_SIM_DEVICES": "2"}, losing_nvml["GPUSHARE_NVML"]
+        )
+    finally:
+        lost.unlink()
+    found = seen["found"]
+    assert isinstance(found, list)
+    assert [gpu["index"] for gpu in found] == [1]

@@ -149,6 +149,14 @@ async def test_settings_reach_the_kernel(add_kernelspec: Callable[..., str]) -> 
             assert kernel.environment()["GPUSHARE_OVERSUBSCRIBE"] == expected
 
 
+async def test_a_kernel_goes_to_the_scheduler_of_its_server(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "s.sock"
+    settings = Config({"GpuShare": {"socket": str(elsewhere)}})
+    manager = AsyncKernelManager(kernel_name="python3", config=settings)
+    async with started(manager=manager) as kernel:
+        assert kernel.environment()["GPUSHARE_SOCKET"] == str(elsewhere)
+
+
 async def test_shares_hold_before_the_kernel_has_a_process(
     scheduler: Ask, add_kernelspec: Callable[..., str]
 ) -> None:
