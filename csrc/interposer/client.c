@@ -554,27 +554,28 @@ static void on_contended(const struct gpushare_contended *contended)
     pthread_mutex_unlock(&client.lock);
 }
 
+/* A bound is there, let go, or tried again. */
+static void review_pace_locked(void)
+{
+    client.review_at = gs_pace_review();
+    if (is_open())
+        open_for_submissions();
+    if (client.paced != 0)
+        wake_waiters();
+}
+
+static void review_pace(void)
+{
+    pthread_mutex_lock(&client.lock);
+    review_pace_locked();
+    pthread_mutex_unlock(&client.lock);
+}
+
 static void set_pace(const struct gpushare_pace *pace)
 {
     pthread_mutex_lock(&client.lock);
     gs_pace_set(pace);
-    client.review_at = gs_pace_review();
-    if (is_open())
-        open_for_submissions();
-    if (client.paced != 0)
-        wake_waiters();
-    pthread_mutex_unlock(&client.lock);
-}
-
-/* The bound is let go, or tried again. */
-static void review_pace(void)
-{
-    pthread_mutex_lock(&client.lock);
-    client.review_at = gs_pace_review();
-    if (is_open())
-        open_for_submissions();
-    if (client.paced != 0)
-        wake_waiters();
+    review_pace_locked();
     pthread_mutex_unlock(&client.lock);
 }
 
