@@ -35,7 +35,7 @@ from .machine import MIB, Machine, machine
 PAIRS = 20
 #: Bursts a pair, portions a burst, and seconds between two on average.
 BURSTS, BURST, PAUSE = 25, 5, 0.045
-#: Of the training loop: about a third of a millisecond for its longest kernels.
+#: Texts of a training step.
 BATCH = 8
 #: Bytes that each holds, and seconds of training by which the loop counts as being in the background.
 HELD, WARM_UP = 16 * MIB, 4.0

@@ -104,12 +104,13 @@ class TorchWork:
 
     def calibrate(self) -> int:
         """Return the number of products in a portion, once the GPU is as warm as it will be."""
-        start, count = time.perf_counter(), 0
-        while time.perf_counter() < start + WARM:
-            begun, count = time.perf_counter(), 20 * AHEAD
+        count, taken, until = 20 * AHEAD, 0.0, time.perf_counter() + WARM
+        while taken == 0.0 or time.perf_counter() < until:
+            begun = time.perf_counter()
             self.submit(count)
             self.wait()
-        return max(1, round(PORTION * count / (time.perf_counter() - begun)))
+            taken = time.perf_counter() - begun
+        return max(1, round(PORTION * count / taken))
 
     def submit(self, count: int) -> None:
         """Submit so many products."""

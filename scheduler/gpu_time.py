@@ -364,6 +364,10 @@ class GpuTime:
                 if not table[user]:
                     del table[user]
 
+    def version_at(self, now: float) -> int:
+        """Return a number that is another when ranks may be: by what changed, or because somebody's patience ended."""
+        return self.version + int(now / PATIENCE)
+
     # --- Who has had how much ---------------------------------------------------------------------
 
     def meter(

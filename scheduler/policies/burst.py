@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING
 
 from .. import policies
-from ..gpu_time import PATIENCE, SHARE_STALL
+from ..gpu_time import SHARE_STALL
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ class Burst(FirstComeFirstServed):
 
     @property
     def version(self) -> int:
-        """Ranks follow from GPU time, and patience ends also while nobody has any."""
-        return self.view.times.version + int(self.view.now / PATIENCE)
+        """Ranks follow from GPU time."""
+        return self.view.times.version_at(self.view.now)
 
     # --- Order ------------------------------------------------------------------------------------
 

@@ -35,8 +35,8 @@ class Gemini(FirstComeFirstServed):
 
     @property
     def version(self) -> int:
-        """Ranks follow from GPU time, and patience ends also while nobody has any."""
-        return self.view.times.version + int(self.view.now / PATIENCE)
+        """Ranks follow from GPU time."""
+        return self.view.times.version_at(self.view.now)
 
     def queue_parts(self, wait: Wait) -> Parts:
         """Order by what is missing of the request, and then by use; age decides between equals."""
