@@ -210,12 +210,25 @@ def work_of(function: Function) -> str:
     return next((work for name, work in WORK if name.match(function.name)), "GS_WORK_OTHER")
 
 
+def size_of(function: Function) -> str:
+    """Return the expression of how much of it there is: a kernel's blocks, a copy's bytes; 0 where nothing says."""
+    names = [
+        parameter_name(function, p) for p in function.parameters if re.fullmatch(r"[\w\s*]+", p)
+    ]
+    if "gridDimX" in names:
+        return "(size_t)gridDimX * gridDimY * gridDimZ"
+    if "config" in names:
+        blocks = " * ".join(f"config->gridDim{axis}" for axis in "XYZ")
+        return f"config != NULL ? (size_t){blocks} : 0"
+    return next((name for name in ("ByteCount", "N") if name in names), "0")
+
+
 def call_lines(function: Function, stream: tuple[str, str], arguments: list[str]) -> list[str]:
     """Return the statements that enter the gate, call the driver and leave."""
     return [
         "    struct gs_slot *gs_entered;",
         "    CUresult gs_result =",
-        f"        gs_gate_enter(&gs_entered, {', '.join(stream)}, {work_of(function)});",
+        f"        gs_gate_enter_sized(&gs_entered, {', '.join(stream)}, {work_of(function)}, {size_of(function)});",
         "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
         "        return gs_result;",
         f"    gs_result = GS_REAL({function.name})({', '.join(arguments)});",

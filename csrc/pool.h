@@ -7,11 +7,14 @@
  * asking anybody, by compare-and-swap on the owner; so a client that dies is cleaned up after by the scheduler, which
  * knows its slot, once the process is seen dead (not when its connection ends: it may come back).
  *
- * - Only its owner may touch, pin, unpin or zap a chunk. To pin one ahead of need, a client claims it for that moment.
- * - `pinned_by` has a bit for each slot that has the chunk page-locked (registered with its driver). The pages of a
- *   chunk that anybody has pinned must not be given back to the system: the pin would go on to mean the old pages.
+ * - Only its owner may touch or zap a chunk. To pin or unpin a free one ahead of need, a client claims it meanwhile.
+ * - `pinned_by` has a bit for each slot that has the chunk page-locked (registered with its driver), or is about to.
+ *   What has a bit must not be given back to the system: the pin would go on to mean the old pages. So who has set its
+ *   bit and then finds that another client owns the chunk may pin it beside that one.
  * - `limit`: chunks from this index on are not to be claimed any more (the budget fell). Chunks in use stay in use.
  * - `prepared`: the chunk's pages exist, so that pinning it does not have to find them.
+ * - `prepared_only`: clients are to claim no others. Pages count as those of the control group that made them, and one
+ *   that has a limit may have its processes killed for them: then the scheduler makes them all.
  *
  * Python reads the struct through cffi and changes it through the functions below: all of them atomic.
  */
@@ -40,6 +43,8 @@ struct gpushare_pool {
     uint64_t data_offset;
     uint32_t chunk_count;
     uint32_t limit;
+    uint32_t prepared_only;
+    uint32_t reserved;
     struct gpushare_pool_chunk chunks[]; /* chunk_count of them */
 };
 
@@ -47,7 +52,7 @@ static inline bool gpushare_pool_claim(struct gpushare_pool_chunk *chunk, uint32
 {
     uint32_t nobody = 0;
     return __atomic_load_n(&chunk->owner, __ATOMIC_RELAXED) == 0 &&
-           __atomic_compare_exchange_n(&chunk->owner, &nobody, owner, false, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED);
+           __atomic_compare_exchange_n(&chunk->owner, &nobody, owner, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
 }
 
 static inline void gpushare_pool_return(struct gpushare_pool_chunk *chunk)
@@ -64,14 +69,26 @@ static inline void gpushare_pool_set_pinned(struct gpushare_pool_chunk *chunk, u
 {
     uint64_t bit = UINT64_C(1) << slot;
     if (pinned)
-        __atomic_or_fetch(&chunk->pinned_by, bit, __ATOMIC_RELEASE);
+        __atomic_or_fetch(&chunk->pinned_by, bit, __ATOMIC_SEQ_CST);
     else
         __atomic_and_fetch(&chunk->pinned_by, ~bit, __ATOMIC_RELEASE);
 }
 
 static inline uint64_t gpushare_pool_pinned_by(const struct gpushare_pool_chunk *chunk)
 {
-    return __atomic_load_n(&chunk->pinned_by, __ATOMIC_ACQUIRE);
+    return __atomic_load_n(&chunk->pinned_by, __ATOMIC_SEQ_CST);
+}
+
+/* Set our bit for a chunk that another client owns; false, and no bit, where none does any more. */
+static inline bool gpushare_pool_join(struct gpushare_pool_chunk *chunk, uint32_t slot)
+{
+    gpushare_pool_set_pinned(chunk, slot, true);
+    /* Who gives pages back claims the chunk first and looks at the bits then: one of the two sees the other. */
+    uint32_t owner = __atomic_load_n(&chunk->owner, __ATOMIC_SEQ_CST);
+    if (owner != 0 && owner != GPUSHARE_POOL_SCHEDULER)
+        return true;
+    gpushare_pool_set_pinned(chunk, slot, false);
+    return false;
 }
 
 static inline void gpushare_pool_set_prepared(struct gpushare_pool_chunk *chunk, bool prepared)

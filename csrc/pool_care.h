@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "pool.h"
 
@@ -26,11 +27,18 @@ struct gpushare_pool_figures {
     uint32_t pinned;
 };
 
-static inline void gpushare_pool_survey(const struct gpushare_pool *pool, struct gpushare_pool_figures *figures)
+/* A pool as its owner knows it. What clients can write to is not asked how large the pool is. */
+struct gpushare_pool_care {
+    struct gpushare_pool *pool;
+    uint64_t data_offset;
+    uint32_t chunk_count;
+};
+
+static inline void gpushare_pool_survey(const struct gpushare_pool_care *care, struct gpushare_pool_figures *figures)
 {
     *figures = (struct gpushare_pool_figures){0};
-    for (uint32_t i = 0; i < pool->chunk_count; i++) {
-        const struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+    for (uint32_t i = 0; i < care->chunk_count; i++) {
+        const struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         uint32_t owner = gpushare_pool_owner(chunk);
         bool used = owner != 0 && owner != GPUSHARE_POOL_SCHEDULER;
         bool prepared = gpushare_pool_is_prepared(chunk);
@@ -42,23 +50,23 @@ static inline void gpushare_pool_survey(const struct gpushare_pool *pool, struct
 }
 
 /* Set the limit so that what lies below it and what is in use beyond it are `budget` chunks together. */
-static inline void gpushare_pool_set_limit(struct gpushare_pool *pool, uint32_t budget)
+static inline void gpushare_pool_set_limit(const struct gpushare_pool_care *care, uint32_t budget)
 {
     uint32_t beyond = 0;
-    uint32_t limit = pool->chunk_count;
+    uint32_t limit = care->chunk_count;
     while (limit > 0 && limit + beyond > budget) {
         limit--;
-        uint32_t owner = gpushare_pool_owner(&pool->chunks[limit]);
+        uint32_t owner = gpushare_pool_owner(&care->pool->chunks[limit]);
         beyond += owner != 0 && owner != GPUSHARE_POOL_SCHEDULER;
     }
-    __atomic_store_n(&pool->limit, limit, __ATOMIC_RELEASE);
+    __atomic_store_n(&care->pool->limit, limit, __ATOMIC_RELEASE);
 }
 
 /* The process of this slot is dead: it owns and pins nothing any more. Its pages are there, whatever it had noted. */
-static inline void gpushare_pool_sweep(struct gpushare_pool *pool, uint32_t slot)
+static inline void gpushare_pool_sweep(const struct gpushare_pool_care *care, uint32_t slot)
 {
-    for (uint32_t i = 0; i < pool->chunk_count; i++) {
-        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+    for (uint32_t i = 0; i < care->chunk_count; i++) {
+        struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         if (gpushare_pool_pinned_by(chunk) & UINT64_C(1) << slot)
             gpushare_pool_set_pinned(chunk, slot, false);
         if (gpushare_pool_owner(chunk) == slot + 1) {
@@ -69,11 +77,13 @@ static inline void gpushare_pool_sweep(struct gpushare_pool *pool, uint32_t slot
 }
 
 /* Claim the first free chunk whose pages do not exist; its index, or -1. */
-static inline int64_t gpushare_pool_claim_bare(struct gpushare_pool *pool)
+static inline int64_t gpushare_pool_claim_bare(const struct gpushare_pool_care *care)
 {
-    uint32_t limit = __atomic_load_n(&pool->limit, __ATOMIC_ACQUIRE);
+    uint32_t limit = __atomic_load_n(&care->pool->limit, __ATOMIC_ACQUIRE);
+    if (limit > care->chunk_count)
+        limit = care->chunk_count;
     for (uint32_t i = 0; i < limit; i++) {
-        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+        struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         if (gpushare_pool_is_prepared(chunk) || !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
             continue;
         if (!gpushare_pool_is_prepared(chunk))
@@ -84,10 +94,10 @@ static inline int64_t gpushare_pool_claim_bare(struct gpushare_pool *pool)
 }
 
 /* Claim the last free chunk whose pages exist and are page-locked by nobody; its index, or -1. */
-static inline int64_t gpushare_pool_claim_spare(struct gpushare_pool *pool)
+static inline int64_t gpushare_pool_claim_spare(const struct gpushare_pool_care *care)
 {
-    for (uint32_t i = pool->chunk_count; i-- > 0;) {
-        struct gpushare_pool_chunk *chunk = &pool->chunks[i];
+    for (uint32_t i = care->chunk_count; i-- > 0;) {
+        struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
         if (!gpushare_pool_is_prepared(chunk) || gpushare_pool_pinned_by(chunk) != 0 ||
             !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
             continue;
@@ -98,10 +108,29 @@ static inline int64_t gpushare_pool_claim_spare(struct gpushare_pool *pool)
     return -1;
 }
 
+/* Give back pages of chunks that nobody has and that were not noted: only a client that lies makes such. Their number.
+ */
+static inline uint32_t gpushare_pool_trim(const struct gpushare_pool_care *care, int fd)
+{
+    uint32_t trimmed = 0;
+    for (uint32_t i = 0; i < care->chunk_count; i++) {
+        struct gpushare_pool_chunk *chunk = &care->pool->chunks[i];
+        if (gpushare_pool_is_prepared(chunk) || !gpushare_pool_claim(chunk, GPUSHARE_POOL_SCHEDULER))
+            continue;
+        off_t offset = (off_t)(care->data_offset + (uint64_t)i * GPUSHARE_POOL_CHUNK);
+        off_t data = gpushare_pool_is_prepared(chunk) ? -1 : lseek(fd, offset, SEEK_DATA);
+        if (data >= offset && data < offset + GPUSHARE_POOL_CHUNK)
+            trimmed += fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, GPUSHARE_POOL_CHUNK) == 0;
+        gpushare_pool_return(chunk);
+    }
+    return trimmed;
+}
+
 /* What the one who tends a pool is to do; set by other threads. */
 struct gpushare_pool_orders {
     uint32_t target; /* chunks whose pages are to exist, in use or not */
     uint32_t most;   /* and no more than so many, where they can be given back */
+    uint32_t ahead;  /* of those that nobody uses, so many at least */
     uint32_t stop;
 };
 
@@ -111,23 +140,25 @@ static inline uint32_t gpushare_pool_order(const uint32_t *order)
 }
 
 /* Do one chunk's worth of work; false where there is none, or it cannot be done now. */
-static inline bool gpushare_pool_tend_one(struct gpushare_pool *pool, int fd, const struct gpushare_pool_orders *orders)
+static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care, int fd,
+                                          const struct gpushare_pool_orders *orders)
 {
     struct gpushare_pool_figures figures;
-    gpushare_pool_survey(pool, &figures);
+    gpushare_pool_survey(care, &figures);
     int64_t index = -1;
     int mode = 0;
-    bool prepare = figures.prepared < gpushare_pool_order(&orders->target);
+    bool prepare =
+        figures.prepared < gpushare_pool_order(&orders->target) || figures.spare < gpushare_pool_order(&orders->ahead);
     if (prepare) {
-        index = gpushare_pool_claim_bare(pool);
+        index = gpushare_pool_claim_bare(care);
     } else if (figures.prepared > gpushare_pool_order(&orders->most)) {
-        index = gpushare_pool_claim_spare(pool);
+        index = gpushare_pool_claim_spare(care);
         mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     }
     if (index < 0)
         return false;
-    struct gpushare_pool_chunk *chunk = &pool->chunks[index];
-    off_t offset = (off_t)(pool->data_offset + (uint64_t)index * GPUSHARE_POOL_CHUNK);
+    struct gpushare_pool_chunk *chunk = &care->pool->chunks[index];
+    off_t offset = (off_t)(care->data_offset + (uint64_t)index * GPUSHARE_POOL_CHUNK);
     bool done = fallocate(fd, mode, offset, GPUSHARE_POOL_CHUNK) == 0;
     if (done)
         gpushare_pool_set_prepared(chunk, prepare);
@@ -140,11 +171,11 @@ static inline bool gpushare_pool_tend_one(struct gpushare_pool *pool, int fd, co
  * all of a thread's life: a thread of low priority that held Python's lock, if only for a moment, could hold the whole
  * scheduler up for as long as other processes keep the processor.
  */
-static inline void gpushare_pool_tend(struct gpushare_pool *pool, int fd, int wake,
+static inline void gpushare_pool_tend(const struct gpushare_pool_care *care, int fd, int wake,
                                       const struct gpushare_pool_orders *orders)
 {
     while (!gpushare_pool_order(&orders->stop)) {
-        if (gpushare_pool_tend_one(pool, fd, orders))
+        if (gpushare_pool_tend_one(care, fd, orders))
             continue;
         struct pollfd woken = {.fd = wake, .events = POLLIN};
         eventfd_t count;

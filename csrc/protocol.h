@@ -17,12 +17,14 @@
 
 #include <stdint.h>
 
-/* Raised when an old peer could misread a new one; the sides compare it in HELLO and CONTROL. */
-#define GPUSHARE_PROTOCOL_VERSION 3
+/* Raised when an old peer could misread a new one; the sides compare it in HELLO, PLACE and CONTROL. */
+#define GPUSHARE_PROTOCOL_VERSION 4
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
 #define GPUSHARE_MAX_GPUS 16
+/* A machine may have more, MIG slices for the most part, of which one process uses few. */
+#define GPUSHARE_MAX_PLACES 64
 
 enum gpushare_type {
     /* client to scheduler */
@@ -38,6 +40,8 @@ enum gpushare_type {
     GPUSHARE_MOVING = 10,  /* struct gpushare_moved: of an EVICT that is under way, what has left so far */
     GPUSHARE_METER = 11,   /* struct gpushare_meter: how much of a GPU the client has had */
     GPUSHARE_STUCK = 12,   /* struct gpushare_stuck: a REVOKE cannot be answered yet, and why */
+    GPUSHARE_TICKET = 13,  /* struct gpushare_ticket: who this is; once, before all else; only REFUSED answers */
+    GPUSHARE_PLACE = 14,   /* struct gpushare_place + gpu_count UUIDs; before HELLO; one PLACED answers */
 
     /* scheduler to client */
     GPUSHARE_WELCOME = 32,   /* struct gpushare_welcome */
@@ -52,6 +56,8 @@ enum gpushare_type {
     GPUSHARE_ROOM = 41,      /* struct gpushare_room: more of the room that a filling grant waits for is there */
     GPUSHARE_PREPARE = 42,   /* struct gpushare_prepare: contention is in sight (or over) */
     GPUSHARE_PACE = 43,      /* struct gpushare_pace: how fast a client with a lease may submit */
+    GPUSHARE_PLACED = 44,    /* struct gpushare_placed + gpu_count UUIDs: answer to PLACE */
+    GPUSHARE_STEP = 45,      /* struct gpushare_lease: under a lease that its group gives back, submit once more */
 
     /* control programs: JSON text as the body, described in docs/control.md */
     GPUSHARE_CONTROL = 64, /* request */
@@ -116,6 +122,37 @@ struct gpushare_usage {
     uint64_t host;     /* bytes of host memory held for swapped data */
 };
 
+/*
+ * Where one scheduler serves several users, what the peer's uid does not say: whose the peer is, and which lease group
+ * it is of. Issued by the scheduler to the user's server (docs/control.md), which writes it to a file for its kernel.
+ */
+struct gpushare_ticket {
+    char ticket[128];
+};
+
+/* What a group that has no order of its GPUs yet is to have. */
+enum gpushare_keep {
+    GPUSHARE_KEEP_NONE = 0, /* the scheduler's */
+    GPUSHARE_KEEP_IT = 1,   /* the one that is stated */
+    GPUSHARE_KEEP_ASK = 2   /* none: it is only asked whether it has one */
+};
+
+/* Asks which GPUs to use first. The UUIDs of those that it may use follow, 16 bytes each, in the order it would have.
+ */
+struct gpushare_place {
+    uint32_t version;
+    uint32_t gpu_count; /* 1 to GPUSHARE_MAX_PLACES */
+    char group[64];     /* as in HELLO */
+    uint32_t keep;      /* enum gpushare_keep */
+    uint32_t pad;
+};
+
+/* The same UUIDs follow, in the order in which it should have them; the same order as long as the group has clients. */
+struct gpushare_placed {
+    uint32_t gpu_count;
+    uint32_t known; /* 1: the group had this order before */
+};
+
 struct gpushare_hello {
     uint32_t version;
     int32_t pid;
@@ -158,6 +195,8 @@ struct gpushare_lease {
      * Of GRANT. 0: the room for the whole footprint is there. 1: it is still being made, by evictions that are under
      * way; on each GPU, no more may be resident than the last ROOM said (until the first one: than is). A REVOKE ends
      * the wait for room: what has arrived stays, and RELEASED answers.
+     *
+     * Of STEP. 1: the client has given the lease back, and has it again until it is RELEASED. 0: nothing, if it has.
      */
     uint32_t filling;
 };

@@ -98,6 +98,26 @@ static int transfer(int fd, char *bytes, size_t size, bool out, uint64_t deadlin
     return 0;
 }
 
+static int64_t receive_reply(int fd, const struct gpushare_header *header, char *reply, size_t size, uint64_t deadline)
+{
+    size_t body = header->length - sizeof(*header);
+    int64_t result;
+    struct gpushare_refused refused;
+    if (header->type == GPUSHARE_REFUSED && body == sizeof(refused)) {
+        result = transfer(fd, (char *)&refused, body, false, deadline);
+        return result == 0 ? -(int64_t)refused.code : result;
+    }
+    if (header->type != GPUSHARE_REPLY || header->length < sizeof(*header))
+        return -EPROTO;
+    if (body >= size)
+        return -EMSGSIZE;
+    result = transfer(fd, reply, body, false, deadline);
+    if (result != 0)
+        return result;
+    reply[body] = '\0';
+    return (int64_t)body;
+}
+
 int64_t gpushare_control(const char *request, char *reply, size_t size)
 {
     const char *path = getenv("GPUSHARE_SOCKET");
@@ -111,24 +131,16 @@ int64_t gpushare_control(const char *request, char *reply, size_t size)
     if (fd < 0)
         return fd;
     uint64_t deadline = gs_now_ns() + control_patience;
-    int64_t result = transfer(fd, (char *)&header, sizeof(header), true, deadline);
+    int64_t result = gs_present_ticket(fd) == GS_TICKET_BAD ? -EACCES : 0;
+    if (result == 0)
+        result = transfer(fd, (char *)&header, sizeof(header), true, deadline);
     if (result == 0)
         result = transfer(fd, (char *)request, length, true, deadline);
-    if (result == 0)
+    /* A scheduler that refuses us says so before it closes. */
+    if (result == 0 || result == -EPIPE)
         result = transfer(fd, (char *)&header, sizeof(header), false, deadline);
-    if (result == 0) {
-        size_t body = header.length - sizeof(header);
-        if (header.type != GPUSHARE_REPLY || header.length < sizeof(header))
-            result = -EPROTO;
-        else if (body >= size)
-            result = -EMSGSIZE;
-        else
-            result = transfer(fd, reply, body, false, deadline);
-        if (result == 0) {
-            reply[body] = '\0';
-            result = (int64_t)body;
-        }
-    }
+    if (result == 0)
+        result = receive_reply(fd, &header, reply, size, deadline);
     close(fd);
     return result;
 }

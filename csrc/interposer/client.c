@@ -16,6 +16,7 @@
 #include "meter.h"
 #include "mover.h"
 #include "pace.h"
+#include "placement.h"
 #include "real.h"
 #include "say.h"
 
@@ -38,8 +39,13 @@
 /* How long the first cuInit waits for a scheduler that is being started or taken over, and for its welcome. */
 static const uint64_t first_patience = 2 * SECOND;
 static const uint64_t greeting_patience = 2 * SECOND;
+/* A socket that takes connections and says nothing is kept for a scheduler that is being started, or replaced. */
+static const uint64_t first_greeting_patience = 10 * SECOND;
 static const uint64_t shortest_retry = 20 * MILLISECOND;
 static const uint64_t longest_retry = 1 * SECOND;
+/* Our server may be about to write the ticket without which the scheduler does not know us. */
+static const uint64_t ticket_patience = 10 * SECOND;
+static const uint64_t longest_retry_of_strangers = 30 * SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
 static const uint64_t alone_after = 5 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
@@ -94,8 +100,7 @@ static struct {
     bool leased;
     bool requested;
     unsigned waiters;
-    uint64_t review_at; /* gs_pace_review */
-    unsigned paced;     /* threads that wait under a lease until they may submit */
+    unsigned paced; /* threads that wait under a lease until they may submit */
     uint64_t cancels;
     uint64_t failures; /* waits ended because no scheduler came and the memory has no room */
     bool wait_was_cancelled;
@@ -103,6 +108,7 @@ static struct {
     struct pending_growth *growths;
 
     enum release_step release;
+    bool step; /* one that waits may submit, though the gate is shut */
     enum gpushare_cause release_cause;
     unsigned release_polls;
     uint64_t release_since;
@@ -120,7 +126,10 @@ static struct {
 
     /* The helper's own. */
     uint64_t attached_at, away_since, retry_at, retry_gap;
-    bool never_again; /* the scheduler refused us after a reconnect */
+    bool never_again;      /* the scheduler refused us after a reconnect */
+    enum gs_ticket ticket; /* what was presented last */
+    bool refusal_said;
+    char refusal[sizeof(((struct gpushare_refused *)NULL)->text) + 1];
     struct gs_inbox inbox;
     struct deferred_frame deferred[MOST_DEFERRED];
     unsigned deferred_count;
@@ -135,7 +144,6 @@ static struct {
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .socket = -1,
             .wake = -1,
-            .review_at = UINT64_MAX,
             .inbox.descriptor = -1};
 
 uint64_t gs_now_ns(void)
@@ -179,6 +187,16 @@ static void send_request(void)
         client.retry_at = 0; /* somebody waits: look for the scheduler at once */
         wake_helper();
     }
+}
+
+/* Whoever waits asks for the next lease. */
+static void send_released(uint64_t lease, enum gpushare_cause cause)
+{
+    struct gpushare_lease released = {.lease = lease, .at_ns = gs_now_ns(), .cause = cause};
+    send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
+    client.requested = false;
+    if (client.waiters != 0)
+        send_request();
 }
 
 static void send_burst(enum gpushare_phase phase, enum gpushare_cause cause)
@@ -268,9 +286,10 @@ static bool waits_for_itself(void)
     return true;
 }
 
-CUresult gs_client_acquire(void)
+CUresult gs_client_acquire(bool *entered)
 {
     CUresult result = CUDA_SUCCESS;
+    *entered = false;
     bool watching = false;
     pthread_mutex_lock(&client.lock);
     learn_quiet_gap();
@@ -290,6 +309,12 @@ CUresult gs_client_acquire(void)
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
+        if (client.step) {
+            client.step = false;
+            gs_gate_enter_shut();
+            *entered = true;
+            break;
+        }
         /* While a lease is being given back, the helper asks for the next one after RELEASED. */
         if (!client.requested && client.release == RELEASE_NONE)
             send_request();
@@ -307,7 +332,7 @@ CUresult gs_client_acquire(void)
         client.quiet_since = gs_now_ns();
         client.quiet_draining = false;
         send_burst(GPUSHARE_PHASE_BEGIN, GPUSHARE_CAUSE_NONE);
-        if (is_watched() || gs_pace_metered() || client.review_at != UINT64_MAX)
+        if (is_watched() || gs_pace_metered())
             wake_helper();
     }
     client.waiters--;
@@ -554,28 +579,14 @@ static void on_contended(const struct gpushare_contended *contended)
     pthread_mutex_unlock(&client.lock);
 }
 
-/* A bound is there, let go, or tried again. */
-static void review_pace_locked(void)
-{
-    client.review_at = gs_pace_review();
-    if (is_open())
-        open_for_submissions();
-    if (client.paced != 0)
-        wake_waiters();
-}
-
-static void review_pace(void)
-{
-    pthread_mutex_lock(&client.lock);
-    review_pace_locked();
-    pthread_mutex_unlock(&client.lock);
-}
-
 static void set_pace(const struct gpushare_pace *pace)
 {
     pthread_mutex_lock(&client.lock);
     gs_pace_set(pace);
-    review_pace_locked();
+    if (is_open())
+        open_for_submissions();
+    if (client.paced != 0)
+        wake_waiters();
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -637,11 +648,7 @@ static void on_grant(const struct gpushare_lease *grant)
         send_frame(GPUSHARE_RESTORED, &moved[i], sizeof(moved[i]));
     }
     if (restored == GS_RESTORE_ENDED) {
-        struct gpushare_lease released = {.lease = lease, .at_ns = gs_now_ns(), .cause = GPUSHARE_CAUSE_FAILED};
-        send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
-        client.requested = false;
-        if (client.waiters != 0)
-            send_request();
+        send_released(lease, GPUSHARE_CAUSE_FAILED);
     } else if (restored == GS_RESTORE_FAILED) {
         client.requested = client.socket >= 0; /* the scheduler queues us again */
     } else if (client.revoked == lease) {
@@ -656,6 +663,52 @@ static void on_revoke(const struct gpushare_lease *revoke)
     pthread_mutex_lock(&client.lock);
     if (client.lease == revoke->lease)
         give_up_locked(GPUSHARE_CAUSE_REVOKE);
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void let_one_submit(void *lease)
+{
+    pthread_mutex_lock(&client.lock);
+    client.step = client.waiters != 0;
+    if (client.step) {
+        client.lease = *(const uint64_t *)lease;
+        client.leased = true;
+        client.release = RELEASE_INSIDE;
+        client.release_cause = GPUSHARE_CAUSE_REVOKE;
+        client.release_polls = 0;
+        client.release_since = gs_now_ns();
+        wake_waiters();
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+/*
+ * The group's lease is given back, and what still runs of it may wait for what this process has yet to submit. Its
+ * memory stays until all have given the lease back, so a submission under it finds what it needs.
+ */
+static void on_step(const struct gpushare_lease *step)
+{
+    uint64_t lease = step->lease;
+    pthread_mutex_lock(&client.lock);
+    bool given_back = !client.leased && step->filling;
+    bool drains = client.leased && client.lease == lease && !lacks_memory(client.release_cause) &&
+                  (client.release == RELEASE_INSIDE || client.release == RELEASE_DRAIN);
+    bool waits = client.waiters != 0;
+    pthread_mutex_unlock(&client.lock);
+    if (!given_back && !drains)
+        return;
+    if (waits) {
+        struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
+        unsigned devices;
+        /* What was allocated while the gate was shut has no memory yet. */
+        client.move = MOVE_IN;
+        gs_mover_restore(moved, &devices, let_one_submit, &lease);
+        client.move = NO_MOVE;
+        gs_memory_report();
+    }
+    pthread_mutex_lock(&client.lock);
+    if (!client.leased) /* nobody waits, or there was no room for what it lacks */
+        send_released(lease, GPUSHARE_CAUSE_REVOKE);
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -730,6 +783,7 @@ static int body_size(uint16_t type)
         return sizeof(struct gpushare_refused);
     case GPUSHARE_GRANT:
     case GPUSHARE_REVOKE:
+    case GPUSHARE_STEP:
         return sizeof(struct gpushare_lease);
     case GPUSHARE_EVICT:
         return sizeof(struct gpushare_evict);
@@ -755,7 +809,7 @@ static int body_size(uint16_t type)
 /* All but what moves memory itself. */
 static bool may_interrupt_a_move(uint16_t type)
 {
-    return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT;
+    return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT && type != GPUSHARE_STEP;
 }
 
 static void dispatch(uint16_t type, const void *body)
@@ -766,6 +820,9 @@ static void dispatch(uint16_t type, const void *body)
         break;
     case GPUSHARE_REVOKE:
         on_revoke(body);
+        break;
+    case GPUSHARE_STEP:
+        on_step(body);
         break;
     case GPUSHARE_EVICT:
         on_evict(body);
@@ -809,7 +866,8 @@ static void lose_connection(void)
             client.away_since = now;
         client.retry_gap = shortest_retry;
         client.retry_at = now + client.retry_gap;
-        client.contended = client.beside = 0;
+        __atomic_store_n(&client.contended, 0, __ATOMIC_RELAXED);
+        client.beside = 0;
         client.requested = false;
         client.deferred_count = 0;
         client.revoked = 0;
@@ -903,11 +961,18 @@ bool gs_client_grant_waits(void)
 
 /* --- The helper: attaching --- */
 
-enum greeting { GREETED, UNREACHABLE, REFUSED };
+enum greeting {
+    GREETED,
+    UNREACHABLE,
+    STRANGER, /* our ticket is not there yet, or is not known: that may change */
+    REFUSED
+};
 
-static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpushare_welcome *welcome)
+static enum greeting await_welcome(int fd, struct gs_inbox *inbox, enum gs_ticket ticket,
+                                   struct gpushare_welcome *welcome)
 {
-    uint64_t deadline = gs_now_ns() + greeting_patience;
+    bool first = !(client.hello.flags & GPUSHARE_HELLO_REATTACH);
+    uint64_t deadline = gs_now_ns() + (first ? first_greeting_patience : greeting_patience);
     for (;;) {
         uint64_t now = gs_now_ns();
         struct pollfd readable = {.fd = fd, .events = POLLIN};
@@ -917,13 +982,20 @@ static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpusha
             return UNREACHABLE;
         struct gpushare_header header;
         const void *body;
-        enum gs_frame frame = gs_next_frame(inbox, &header, &body);
+        enum gs_frame frame;
+        do
+            frame = gs_next_frame(inbox, &header, &body);
+        while (frame == GS_FRAME_WHOLE && header.type == GPUSHARE_PLACED); /* it goes on as it was placed */
         if (frame == GS_FRAME_NONE)
             continue;
         if (frame == GS_FRAME_BAD || body_size(header.type) != (int)(header.length - sizeof(header)))
             return UNREACHABLE;
         if (header.type == GPUSHARE_REFUSED) {
             const struct gpushare_refused *refused = body;
+            if (ticket != GS_TICKET_NONE && refused->code == EACCES) {
+                snprintf(client.refusal, sizeof(client.refusal), "%.*s", (int)sizeof(refused->text), refused->text);
+                return STRANGER;
+            }
             gs_say("the scheduler refused this process: %.*s", (int)sizeof(refused->text), refused->text);
             return REFUSED;
         }
@@ -958,9 +1030,18 @@ static enum greeting greet(int *problem)
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
     gs_inbox_clear(&client.inbox);
+    client.ticket = gs_present_ticket(fd);
+    if (client.ticket == GS_TICKET_BAD) {
+        close(fd);
+        return REFUSED;
+    }
+    struct gs_place place;
+    size_t size = client.hello.flags & GPUSHARE_HELLO_REATTACH ? gs_placement_restated(&place) : 0;
+    if (size != 0)
+        gs_send(fd, GPUSHARE_PLACE, &place, size);
     /* If the send fails, the scheduler may have said why before it closed. */
     gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
-    enum greeting greeting = await_welcome(fd, &client.inbox, &welcome);
+    enum greeting greeting = await_welcome(fd, &client.inbox, client.ticket, &welcome);
     if (greeting != GREETED) {
         close(fd);
         gs_inbox_clear(&client.inbox);
@@ -981,16 +1062,34 @@ static enum greeting greet(int *problem)
     client.quiet_gap = welcome.quiet_ns;
     client.quiet_since = gs_now_ns();
     client.quiet_passes = gs_gate_passes();
-    client.contended = welcome.contended;
+    __atomic_store_n(&client.contended, welcome.contended, __ATOMIC_RELAXED);
     memset(client.meters, 0, sizeof(client.meters));
     gs_memory_set_headroom(welcome.headroom);
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
         if (!growth->answered)
             send_frame(GPUSHARE_GROW, &growth->request, sizeof(growth->request));
+    /* What was asked of nobody, by one that waits no more, was not asked of this one. */
+    client.requested = false;
     if (client.waiters != 0 && !client.leased)
         send_request();
     pthread_mutex_unlock(&client.lock);
     return GREETED;
+}
+
+static void try_again(uint64_t longest)
+{
+    client.retry_gap = client.retry_gap * 2 < longest ? client.retry_gap * 2 : longest;
+    client.retry_at = gs_now_ns() + client.retry_gap;
+}
+
+static void try_again_as_stranger(void)
+{
+    bool patient = gs_now_ns() - client.away_since < ticket_patience;
+    try_again(patient ? longest_retry : longest_retry_of_strangers);
+    if (patient || client.refusal_said)
+        return;
+    client.refusal_said = true;
+    gs_say("the scheduler refused this process: %s; it goes on without, and asks again", client.refusal);
 }
 
 static void reconnect(void)
@@ -999,15 +1098,18 @@ static void reconnect(void)
     switch (greet(&problem)) {
     case GREETED:
         gs_debug("attached to the scheduler again");
+        client.refusal_said = false;
         take_frames(false); /* that came along with the welcome */
         break;
     case REFUSED:
         client.never_again = true;
         gs_say("going on without a scheduler; this process keeps its memory on the GPU from now on");
         break;
+    case STRANGER:
+        try_again_as_stranger();
+        break;
     case UNREACHABLE:
-        client.retry_gap = client.retry_gap * 2 < longest_retry ? client.retry_gap * 2 : longest_retry;
-        client.retry_at = gs_now_ns() + client.retry_gap;
+        try_again(longest_retry);
         break;
     }
 }
@@ -1053,13 +1155,9 @@ static void finish_release(void)
     gs_meter_look_from_helper();
     send_meters();
     pthread_mutex_lock(&client.lock);
-    struct gpushare_lease released = {.lease = client.lease, .at_ns = gs_now_ns(), .cause = client.release_cause};
     client.leased = false;
     client.release = RELEASE_NONE;
-    send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
-    client.requested = false;
-    if (client.waiters != 0)
-        send_request();
+    send_released(client.lease, client.release_cause);
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -1144,6 +1242,12 @@ static void step_release(enum release_step step)
 {
     bool patient = gs_now_ns() - client.release_since < client.capture_patience;
     client.release_polls++;
+    pthread_mutex_lock(&client.lock);
+    client.step = client.step && client.waiters != 0;
+    bool one_goes = client.step;
+    pthread_mutex_unlock(&client.lock);
+    if (one_goes)
+        return; /* it has yet to wake up */
     if (step == RELEASE_CAPTURE && !(patient && gs_capture_open())) {
         shut_after_capture();
         step = RELEASE_INSIDE;
@@ -1206,7 +1310,6 @@ struct duties {
     enum release_step release;
     bool watch_quiet, check_end, reconnect, go_alone;
     bool look, report; /* at what is in flight; what was had of the GPUs */
-    bool review;       /* whether the bound is needed */
     uint64_t patience; /* nanoseconds that it may sleep */
 };
 
@@ -1235,10 +1338,6 @@ static struct duties look_around(uint64_t now)
     } else if (is_watched() && is_open()) {
         duties.watch_quiet = true;
         shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
-    }
-    if (is_open() && client.review_at != UINT64_MAX) {
-        duties.review = now >= client.review_at;
-        shorten(&duties.patience, until(client.review_at, now));
     }
     uint64_t given_back;
     if (client.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != client.given_back)) {
@@ -1314,8 +1413,6 @@ static void *help(void *unused)
         struct duties duties = look_around(now);
         if (duties.release != RELEASE_NONE)
             step_release(duties.release);
-        if (duties.review)
-            review_pace();
         if (duties.look || duties.report)
             look();
         if (duties.report)
@@ -1420,6 +1517,14 @@ static bool attach(void)
         case REFUSED:
             step_aside("the scheduler refused this process");
             return false;
+        case STRANGER:
+            if (gs_now_ns() >= deadline + (client.ticket == GS_TICKET_MISSING ? ticket_patience : 0)) {
+                gs_say("the scheduler refused this process: %s", client.refusal);
+                step_aside("the scheduler refused this process");
+                return false;
+            }
+            usleep(200000);
+            break;
         case UNREACHABLE:
             if (problem == EACCES) {
                 gs_say("the socket %s belongs to another user; running without sharing", client.path);

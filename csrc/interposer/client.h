@@ -32,8 +32,11 @@ bool gs_client_attached(void);
 /* Why this process is not attached, or NULL. */
 const char *gs_client_why_not(void);
 
-/* Called by a thread that found the gate not open. CUDA_SUCCESS: try again. */
-CUresult gs_client_acquire(void);
+/*
+ * Called by a thread that found the gate not open. CUDA_SUCCESS: try again, or (*entered) it is inside, for this one
+ * submission.
+ */
+CUresult gs_client_acquire(bool *entered);
 
 /*
  * Called by a thread that found the gate paced. Waits outside it until the submission may go in (it is admitted then),

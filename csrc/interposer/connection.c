@@ -4,17 +4,77 @@
 #endif
 #include "connection.h"
 
+#include "say.h"
+
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { SEND_TIMEOUT_MS = 2000 };
+enum { SEND_TIMEOUT_MS = 2000, MOST_TRUSTED = 16 };
+
+/* What the environment says of the scheduler; read once, before the application's threads change the environment. */
+static struct {
+    char ticket_file[PATH_MAX];
+    uid_t trusted[MOST_TRUSTED];
+    unsigned trusted_count;
+} settings;
+
+static void read_trusted(const char *text)
+{
+    for (const char *rest = text; *rest != '\0';) {
+        char *end;
+        errno = 0;
+        unsigned long uid = strtoul(rest, &end, 10);
+        bool number = end != rest && *rest != '-' && errno == 0 && uid < UINT32_MAX;
+        if (!number || (*end != '\0' && *end != ',') || settings.trusted_count == MOST_TRUSTED) {
+            gs_say("GPUSHARE_SCHEDULER_UID=%s is no list of up to %d uids with commas between; it is ignored", text,
+                   (int)MOST_TRUSTED);
+            settings.trusted_count = 0;
+            return;
+        }
+        settings.trusted[settings.trusted_count++] = (uid_t)uid;
+        rest = *end == ',' ? end + 1 : end;
+    }
+}
+
+static void read_settings(void)
+{
+    const char *trusted = getenv("GPUSHARE_SCHEDULER_UID");
+    if (trusted != NULL)
+        read_trusted(trusted);
+    const char *file = getenv("GPUSHARE_TICKET_FILE");
+    if (file == NULL)
+        return;
+    if (strlen(file) >= sizeof(settings.ticket_file))
+        gs_say("GPUSHARE_TICKET_FILE is longer than %zu bytes; it is ignored", sizeof(settings.ticket_file) - 1);
+    else
+        memcpy(settings.ticket_file, file, strlen(file) + 1);
+}
+
+static bool is_trusted(uid_t uid)
+{
+    if (uid == 0 || uid == geteuid())
+        return true;
+    for (unsigned i = 0; i < settings.trusted_count; i++)
+        if (settings.trusted[i] == uid)
+            return true;
+    return false;
+}
 
 int gs_connect(const char *path)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, read_settings);
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     if (strlen(path) >= sizeof(address.sun_path))
         return -ENAMETOOLONG;
@@ -29,7 +89,7 @@ int gs_connect(const char *path)
         problem = errno;
     else if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
         problem = errno;
-    else if (peer.uid != 0 && peer.uid != geteuid())
+    else if (!is_trusted(peer.uid))
         problem = EACCES;
     if (problem != 0) {
         close(fd);
@@ -60,6 +120,52 @@ bool gs_send(int fd, uint16_t type, const void *body, size_t size)
         }
     }
     return true;
+}
+
+/* Reads the file's first line. NULL: it can be used; else what is wrong with it. */
+static const char *read_ticket(int file, char *ticket, size_t size)
+{
+    struct stat found;
+    /* glibc has exported fstat since 2.33 only. */
+    if (syscall(SYS_fstat, file, &found) != 0)
+        return strerror(errno);
+    if (!S_ISREG(found.st_mode))
+        return "it is not a file";
+    if (found.st_uid != geteuid())
+        return "it belongs to another user";
+    if ((found.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+        return "it is open to others; its mode has to be 0600";
+    ssize_t length = read(file, ticket, size);
+    if (length < 0)
+        return strerror(errno);
+    if ((size_t)length == size)
+        return "it holds no ticket";
+    ticket[length] = '\0';
+    ticket[strcspn(ticket, "\n")] = '\0';
+    return *ticket == '\0' ? "it holds no ticket" : NULL;
+}
+
+enum gs_ticket gs_present_ticket(int fd)
+{
+    if (*settings.ticket_file == '\0')
+        return GS_TICKET_NONE;
+    struct gpushare_ticket message = {.ticket = ""};
+    /* Neither through a link of another's, nor waiting for who writes into a pipe. */
+    int file = open(settings.ticket_file, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY);
+    if (file < 0 && errno == ENOENT)
+        return GS_TICKET_MISSING;
+    const char *wrong = file < 0 && errno == ELOOP ? "it is a symbolic link" : strerror(errno);
+    if (file >= 0) {
+        wrong = read_ticket(file, message.ticket, sizeof(message.ticket));
+        close(file);
+    }
+    if (wrong != NULL) {
+        gs_say("the ticket %s cannot be used: %s; restart the kernel, which gets a new one", settings.ticket_file,
+               wrong);
+        return GS_TICKET_BAD;
+    }
+    gs_send(fd, GPUSHARE_TICKET, &message, sizeof(message));
+    return GS_TICKET_SENT;
 }
 
 void gs_inbox_clear(struct gs_inbox *inbox)

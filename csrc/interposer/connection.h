@@ -9,9 +9,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Connects; returns a non-blocking, close-on-exec descriptor, or a negative errno (-EACCES: not our user's or root's).
+/*
+ * Connects; returns a non-blocking, close-on-exec descriptor, or a negative errno (-EACCES: of a user whom we do not
+ * trust; that is all but ours, root and those of GPUSHARE_SCHEDULER_UID).
  */
 int gs_connect(const char *path);
+
+/* What became of the ticket that GPUSHARE_TICKET_FILE names. */
+enum gs_ticket {
+    GS_TICKET_NONE, /* none is named */
+    GS_TICKET_SENT,
+    GS_TICKET_MISSING, /* the file is not there (yet): who serves this user without one does so */
+    GS_TICKET_BAD      /* the file cannot be used, which was said */
+};
+
+/* Says who we are, before all else, if a ticket is there. */
+enum gs_ticket gs_present_ticket(int fd);
 
 /* Sends one frame whole, waiting for at most 2 s. False: the connection is of no use any more. */
 bool gs_send(int fd, uint16_t type, const void *body, size_t size);

@@ -112,7 +112,8 @@ static CUresult enter_paced(struct gs_slot *slot, bool *entered)
     return CUDA_SUCCESS;
 }
 
-CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work)
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work,
+                            size_t size)
 {
     *entered = NULL;
     struct gs_slot *slot = thread_slot();
@@ -138,16 +139,28 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
         if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED) {
             bool inside;
             __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
-            slot->submission = (struct gs_submission){.work = work, .stream = stream, .kind = kind};
+            slot->submission = (struct gs_submission){.work = work, .size = size, .stream = stream, .kind = kind};
             refused = enter_paced(slot, &inside);
             if (inside)
                 return CUDA_SUCCESS;
         } else {
-            refused = gs_client_acquire();
+            bool inside;
+            refused = gs_client_acquire(&inside);
+            if (inside) {
+                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+                *entered = slot;
+                return CUDA_SUCCESS;
+            }
         }
         if (refused != CUDA_SUCCESS)
             return refused;
     }
+}
+
+void gs_gate_enter_shut(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_SEQ_CST);
 }
 
 void gs_gate_leave_slow(void)

@@ -32,16 +32,17 @@ struct gs_slot {
 extern uint32_t gs_gate_word; /* enum gs_gate_state */
 extern __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
 
-CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work);
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work,
+                            size_t size);
 void gs_gate_leave_slow(void);
 
 /*
  * Enters the gate to submit `work` (work.h). On CUDA_SUCCESS the caller submits and then calls gs_gate_leave with the
  * slot, which is NULL where leaving takes more than the fast path. Any other result is to be returned to the
- * application; nothing is to be submitted.
+ * application; nothing is to be submitted. The size (blocks, bytes; 0: not known) tells short from long of one work.
  */
-__attribute__((always_inline)) static inline CUresult gs_gate_enter(struct gs_slot **entered, CUstream stream,
-                                                                    enum gs_stream_kind kind, uintptr_t work)
+__attribute__((always_inline)) static inline CUresult
+gs_gate_enter_sized(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work, size_t size)
 {
     struct gs_slot *slot = gs_gate_thread;
     if (__builtin_expect(slot != NULL && (slot->passes & 1) == 0, 1)) {
@@ -55,7 +56,13 @@ __attribute__((always_inline)) static inline CUresult gs_gate_enter(struct gs_sl
         }
         __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
     }
-    return gs_gate_enter_slow(entered, stream, kind, work);
+    return gs_gate_enter_slow(entered, stream, kind, work, size);
+}
+
+__attribute__((always_inline)) static inline CUresult gs_gate_enter(struct gs_slot **entered, CUstream stream,
+                                                                    enum gs_stream_kind kind, uintptr_t work)
+{
+    return gs_gate_enter_sized(entered, stream, kind, work, 0);
 }
 
 static inline void gs_gate_leave(struct gs_slot *entered)
@@ -77,7 +84,10 @@ void gs_gate_prepare(void);
 /* From here on nobody enters; who is inside may still be (see gs_gate_empty). */
 void gs_gate_shut(void);
 
-/* No thread is inside. After gs_gate_shut this stays true once it is. */
+/* The calling thread, which waits at the gate, is inside although it is shut. */
+void gs_gate_enter_shut(void);
+
+/* No thread is inside. After gs_gate_shut this stays true once it is, but for who enters it shut. */
 bool gs_gate_empty(void);
 
 /* The work of some thread that submitted last, a kernel if there is one; GS_WORK_NONE: nobody submitted anything. */

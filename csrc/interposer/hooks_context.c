@@ -6,6 +6,7 @@
 #include "client.h"
 #include "memory.h"
 #include "meter.h"
+#include "placement.h"
 #include "real.h"
 #include "vmm.h"
 
@@ -166,7 +167,10 @@ bool gs_context_drained(void)
 
 CUresult CUDAAPI cuInit(unsigned int flags)
 {
+    bool placing = gs_placement_begin();
     CUresult result = GS_REAL(cuInit)(flags);
+    if (placing)
+        gs_placement_end(result == CUDA_SUCCESS);
     if (result == CUDA_SUCCESS)
         gs_client_start();
     return result;

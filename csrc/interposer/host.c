@@ -13,6 +13,9 @@
  * Hence each chunk is populated before it is page-locked, and by several threads where a move waits for it. A thread
  * that page-locks in a loop starves the process's launches: hence small chunks, and a pause after each while the
  * application computes.
+ *
+ * Where groups take turns, what leaves goes where that was which arrives. So each page-locks ahead also the chunks that
+ * others use: they come back as its own turn ends.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -52,8 +55,11 @@ enum { UNIT = 2 << 20, UNITS = GPUSHARE_POOL_CHUNK / UNIT, ALL_UNITS = (1 << UNI
 /* That populate for a move, the one that waits included; beyond that they hinder each other. */
 enum { POPULATING_THREADS = 4 };
 
-/* After each chunk, while the gate is open: about 3 % of the time is spent in the driver. */
+/* After each chunk, while the gate is open: about 3 % of the time is spent in the driver; 15 % while somebody waits. */
 static const uint64_t pause_ns = 20 * MILLISECOND;
+static const uint64_t contended_pause_ns = 3 * MILLISECOND;
+/* That are populated and page-locked at a time of those that others use. */
+enum { JOINED_AT_ONCE = 8 };
 /* A move is over when nothing was taken or given for so long. */
 static const uint64_t between_moves_ns = 10 * MILLISECOND;
 /* What the last move left over stays page-locked for so long: the next one may come at once. */
@@ -288,7 +294,9 @@ struct search {
 static bool claim_best(struct pool *pool, struct search *search, uint32_t *found)
 {
     uint32_t limit = limit_of(pool);
-    for (; search->preference < NO_PREFERENCE; search->preference++, search->next = 0) {
+    bool prepared_only = __atomic_load_n(&pool->shared->prepared_only, __ATOMIC_RELAXED) != 0;
+    enum preference end = prepared_only ? UNPREPARED : NO_PREFERENCE;
+    for (; search->preference < end; search->preference++, search->next = 0) {
         for (uint32_t i = search->next; i < limit; i++) {
             if (gpushare_pool_owner(&pool->shared->chunks[i]) == 0 && preference_of(pool, i) == search->preference &&
                 claim(pool, i)) {
@@ -459,15 +467,17 @@ static void release_locked(struct gs_host_piece *piece)
 
 /* --- Populating for a move --- */
 
+struct entry {
+    uint32_t chunk;
+    bool populated;
+};
+
 /* Chunks that threads populate in this order, each that is free the next one. */
 struct population {
     pthread_mutex_t lock;
     pthread_cond_t progress;
     struct pool *pool;
-    struct {
-        uint32_t chunk;
-        bool populated;
-    } *entries;
+    struct entry *entries;
     unsigned count, next;
     bool failed; /* none is begun any more */
     pthread_t threads[POPULATING_THREADS - 1];
@@ -607,6 +617,21 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
     return done == population.count;
 }
 
+/* What our thread has claimed to page-lock is free again in a moment; while we take, it claims no more. */
+static bool place_locked(struct gs_host_piece *piece, size_t units)
+{
+    size_t placed = 0;
+    while (!place(piece, units - placed)) {
+        if (host.working_in == NULL)
+            return false;
+        pthread_cond_wait(&host.changed, &host.lock);
+        placed = 0;
+        for (unsigned e = 0; e < piece->count; e++)
+            placed += piece->extents[e].bytes / UNIT;
+    }
+    return true;
+}
+
 struct gs_host_piece *gs_host_take(size_t bytes)
 {
     size_t units = (bytes + UNIT - 1) / UNIT;
@@ -627,7 +652,7 @@ struct gs_host_piece *gs_host_take(size_t bytes)
     if (host.context == NULL)
         host.context = context;
     host.taking++;
-    bool placed = place(piece, units);
+    bool placed = place_locked(piece, units);
     pthread_mutex_unlock(&host.lock);
     bool complete = placed && complete_piece(piece, context);
     pthread_mutex_lock(&host.lock);
@@ -682,10 +707,12 @@ uint64_t gs_host_pinned_late(void)
 /* --- The thread that works ahead, and cleans up --- */
 
 struct job {
-    enum { NOTHING, PIN, UNPIN, UNMAP } kind;
+    enum { NOTHING, PIN, JOIN, UNPIN, UNMAP } kind;
     struct pool *pool;
     uint32_t chunk;
     bool claimed;
+    uint32_t joined[JOINED_AT_ONCE]; /* these, instead of one */
+    unsigned joined_count;
 };
 
 /* Of an earlier pool: nothing stays page-locked; once no piece is in it, it goes. */
@@ -728,12 +755,30 @@ static bool claim_excess(struct pool *pool, bool settled, struct job *job)
     return false;
 }
 
+/* Chunks that others use. */
+static bool join_others(struct pool *pool, struct job *job)
+{
+    *job = (struct job){.kind = JOIN, .pool = pool};
+    uint64_t most = host.wanted - pool->pinned;
+    uint32_t limit = limit_of(pool);
+    for (uint32_t i = 0; i < limit && job->joined_count < most && job->joined_count < JOINED_AT_ONCE; i++) {
+        struct gpushare_pool_chunk *shared = &pool->shared->chunks[i];
+        if (pool->chunks[i].pinned_in == NULL && gpushare_pool_owner(shared) != pool->slot + 1 &&
+            gpushare_pool_owner(shared) != 0 && gpushare_pool_is_prepared(shared) &&
+            gpushare_pool_join(shared, pool->slot))
+            job->joined[job->joined_count++] = i;
+    }
+    return job->joined_count != 0;
+}
+
 static bool claim_to_pin(struct pool *pool, struct job *job)
 {
     struct search search = {.preference = PREPARED};
     uint32_t i;
-    if (host.context == NULL || host.refused || pool->pinned >= host.wanted || !claim_best(pool, &search, &i))
+    if (host.context == NULL || host.refused || pool->pinned >= host.wanted)
         return false;
+    if (!claim_best(pool, &search, &i))
+        return join_others(pool, job);
     *job = (struct job){.kind = PIN, .pool = pool, .chunk = i, .claimed = true};
     return true;
 }
@@ -757,7 +802,49 @@ static uint64_t choose_locked(struct job *job)
     if (!settled)
         return linger_ns / 10;
     bool idle = pool->pinned == 0 && host.wanted == 0 && pool->next == NULL;
-    return idle ? 0 : look_again_ns;
+    return idle ? 0 : pool->pinned < host.wanted ? look_again_ns / 4 : look_again_ns;
+}
+
+static void rest_if_computing(void)
+{
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) >= GS_GATE_HELD)
+        return;
+    struct timespec pause = {.tv_nsec = (long)(gs_client_contended() != 0 ? contended_pause_ns : pause_ns)};
+    nanosleep(&pause, NULL);
+}
+
+/* A move that begins meanwhile comes first. */
+static void join(const struct job *job, CUcontext context)
+{
+    struct pool *pool = job->pool;
+    struct entry entries[JOINED_AT_ONCE] = {0};
+    for (unsigned e = 0; e < job->joined_count; e++)
+        entries[e].chunk = job->joined[e];
+    struct population population = {
+        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .progress = PTHREAD_COND_INITIALIZER,
+        .pool = pool,
+        .entries = entries,
+        .count = job->joined_count,
+    };
+    begin_population(&population);
+    GS_REAL(cuCtxSetCurrent)(context);
+    bool goes_on = true;
+    for (unsigned e = 0; e < job->joined_count; e++) {
+        uint32_t i = job->joined[e];
+        bool locked = goes_on && await_populated(&population, e) && page_lock(pool, i);
+        pthread_mutex_lock(&host.lock);
+        /* Else a move has claimed and page-locked it. */
+        if (locked || pool->chunks[i].pinned_in == NULL)
+            record_pinned_locked(pool, i, locked ? context : NULL);
+        host.refused = host.refused || (goes_on && !locked);
+        goes_on = locked && host.taking == 0 && host.context == context;
+        pthread_mutex_unlock(&host.lock);
+        if (goes_on && e + 1 < job->joined_count)
+            rest_if_computing();
+    }
+    GS_REAL(cuCtxSetCurrent)(NULL);
+    end_population(&population);
 }
 
 static void do_job(const struct job *job, CUcontext context)
@@ -814,24 +901,23 @@ static void *work_ahead(void *unused)
             wait_locked(patience);
             continue;
         }
-        CUcontext context = job.kind == PIN     ? host.context
-                            : job.kind == UNPIN ? job.pool->chunks[job.chunk].pinned_in
-                                                : NULL;
+        CUcontext context = job.kind == PIN || job.kind == JOIN ? host.context
+                            : job.kind == UNPIN                 ? job.pool->chunks[job.chunk].pinned_in
+                                                                : NULL;
         host.working_in = context;
         pthread_mutex_unlock(&host.lock);
         if (job.kind == UNMAP)
             destroy_pool(job.pool);
+        else if (job.kind == JOIN)
+            join(&job, context);
         else
             do_job(&job, context);
         pthread_mutex_lock(&host.lock);
         host.working_in = NULL;
         pthread_cond_broadcast(&host.changed);
-        if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) < GS_GATE_HELD) {
-            pthread_mutex_unlock(&host.lock);
-            struct timespec pause = {.tv_nsec = (long)pause_ns};
-            nanosleep(&pause, NULL);
-            pthread_mutex_lock(&host.lock);
-        }
+        pthread_mutex_unlock(&host.lock);
+        rest_if_computing();
+        pthread_mutex_lock(&host.lock);
     }
     return NULL;
 }

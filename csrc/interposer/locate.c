@@ -151,3 +151,22 @@ void *gs_locate(const char *variable, const char *soname, const char *own, int f
         handle = open_in(&search, usual_directories[i], strlen(usual_directories[i]), soname);
     return handle;
 }
+
+/*
+ * Unlike libcuda, libnvidia-ml is not linked -Bsymbolic: its calls to its own functions would come to our shim,
+ * which is ahead of it, and what we change would be changed twice. RTLD_DEEPBIND makes it prefer itself. (Sanitizers
+ * refuse that flag; their runs use the simulated NVML, which does not need it.)
+ */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define NVML_FLAGS (RTLD_NOW | RTLD_LOCAL)
+#else
+#define NVML_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND)
+#endif
+
+void *gs_locate_nvml(void)
+{
+    char *path = NULL;
+    void *handle = gs_locate("GPUSHARE_NVML", "libnvidia-ml.so.1", "gpushare_nvml_shim", NVML_FLAGS, &path);
+    free(path);
+    return handle;
+}

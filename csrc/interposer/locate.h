@@ -12,4 +12,7 @@
  */
 void *gs_locate(const char *variable, const char *soname, const char *own, int flags, char **path);
 
+/* Opens NVML, behind our shim of it. Returns its handle, NULL if there is none. */
+void *gs_locate_nvml(void);
+
 #endif

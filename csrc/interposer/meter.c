@@ -20,10 +20,9 @@ enum { MOST_STRETCHES = 64 };
 /* An event's distance is told as a float of milliseconds: to stay exact, it is taken from one that is not far. */
 static const int64_t farthest_anchor = INT64_C(1000000000);
 /*
- * Events cost the application some microseconds a submission. Short ones whose length is known are let go by without,
- * as long as they add up to less than this and the last event is not longer ago than that; then one is measured again.
+ * Events cost the application some microseconds each. Short submissions whose length is known are let go by without, as
+ * long as the last event is not longer ago than this where time is charged; then one is measured again.
  */
-static const uint64_t most_unmeasured = UINT64_C(100000);
 static const uint64_t longest_unmeasured = UINT64_C(250000);
 /* What came after the last event is taken as done so long after it was submitted. */
 static const uint64_t trailing = UINT64_C(1000000);
@@ -234,8 +233,10 @@ static void settle(struct gs_metered_stream *stream, int64_t before)
     begin = greater(begin, stream->ended_ns);
     end = greater(begin, end);
     stream->ended_ns = end;
-    charge(clock, count(clock, begin, end));
-    gs_pace_learn(done->work, (uint64_t)(end - begin));
+    if (done->charged)
+        charge(clock, count(clock, begin, end));
+    if (done->learns)
+        gs_pace_learn(done, (uint64_t)(end - begin));
     move_anchor(clock, &done->end, end);
 }
 
@@ -255,7 +256,8 @@ static bool look(struct gs_metered_stream *stream)
             break;
         int64_t before = 0;
         for (; stream->first != measured; drop(stream))
-            before += (int64_t)stream->first->submission.estimate_ns;
+            if (stream->first->submission.charged)
+                before += (int64_t)stream->first->submission.estimate_ns;
         changed = true;
         if (measured == NULL) {
             if (measures)
@@ -426,8 +428,8 @@ static CUresult record(CUevent event, const struct gs_submission *submission)
 /* Counts it as such, if it may. */
 static bool may_go_unmeasured(struct gs_metered_stream *stream, const struct gs_submission *submission)
 {
-    if (!submission->estimated || submission->estimate_ns + stream->unmeasured_ns > most_unmeasured ||
-        gs_now_ns() - stream->measured_at_ns > longest_unmeasured)
+    if (submission->learns || submission->estimate_ns + stream->unmeasured_ns > submission->most_unmeasured_ns ||
+        (submission->charged && gs_now_ns() - stream->measured_at_ns > longest_unmeasured))
         return false;
     stream->unmeasured_ns += submission->estimate_ns;
     return true;
@@ -442,11 +444,13 @@ void gs_meter_begin(struct gs_submission *submission)
     pthread_mutex_lock(&meter.lock);
     struct gs_metered_stream *stream = find(submission->stream, submission->kind, true);
     if (stream != NULL) {
-        look(stream);
         if (!may_go_unmeasured(stream, submission)) {
+            look(stream);
             submission->end = take_event(stream->clock);
-            if (submission->end != NULL && (stream->first == NULL || stream->late || stream->unmeasured_ns != 0))
+            bool follows = stream->first != NULL && !stream->late && stream->unmeasured_ns == 0;
+            if (submission->end != NULL && !follows && (submission->learns || submission->charged))
                 submission->begin = take_event(stream->clock);
+            submission->learns = follows || submission->begin != NULL;
             stream->unmeasured_ns = 0;
             stream->measured_at_ns = gs_now_ns();
             stream->late = false;

@@ -3,7 +3,8 @@
  * How long work of this process is on each GPU, measured with the driver's events.
  *
  * Only what passes the gate while it is paced is measured: an event after a submission, and one before it where the
- * stream had nothing to do. Most short ones whose length is known already go without events. Work that overlaps counts
+ * stream had nothing to do. Most short ones whose length is known already go without events; where time is not charged,
+ * an event says no more than that what came before it is done. Work that overlaps counts
  * once, also that of several streams (of several contexts on one GPU, it counts for each). Nothing here waits for the
  * GPU, touches a capture, or lets the application see a failure: after the first one, nothing is measured any more, and
  * one line says so.
@@ -30,11 +31,15 @@ struct gs_metered_stream;
 /* One submission, from before it is let in until it has been submitted. Its thread's. */
 struct gs_submission {
     uintptr_t work;
+    size_t size; /* of which there is so much (gate.h) */
     CUstream stream;
     enum gs_stream_kind kind;
     bool admitted;                      /* it counts as in flight (pace.h) */
     bool estimated;                     /* ... for so long: */
     uint64_t estimate_ns;               /* 0 where nothing is known */
+    bool learns;                        /* the estimate is old, or of another size */
+    bool charged;                       /* how long it takes counts, whatever is known */
+    uint64_t most_unmeasured_ns;        /* so much, it among it, may go by without events */
     struct gs_metered_stream *measured; /* NULL: it is not */
     CUevent begin, end;
 };

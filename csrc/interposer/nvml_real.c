@@ -2,7 +2,7 @@
 #include "nvml_real.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
+#include <stddef.h>
 
 #include "locate.h"
 
@@ -16,17 +16,6 @@ static nvmlReturn_t no_function(void)
     return NVML_ERROR_FUNCTION_NOT_FOUND;
 }
 
-/*
- * Unlike libcuda, libnvidia-ml is not linked -Bsymbolic: its calls to its own functions would come to this library,
- * which is ahead of it, and what we change would be changed twice. RTLD_DEEPBIND makes it prefer itself. (Sanitizers
- * refuse that flag; their runs use the simulated NVML, which does not need it.)
- */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL)
-#else
-#define OPEN_FLAGS (RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND)
-#endif
-
 /* Without a lock, as in real.c and for the same reason: whoever comes twice stores the same addresses. */
 bool gs_nvml_load(void)
 {
@@ -34,15 +23,13 @@ bool gs_nvml_load(void)
     int known = __atomic_load_n(&state, __ATOMIC_ACQUIRE);
     if (known != 0)
         return known > 0;
-    char *path = NULL;
-    void *handle = gs_locate("GPUSHARE_NVML", "libnvidia-ml.so.1", "gpushare_nvml_shim", OPEN_FLAGS, &path);
+    void *handle = gs_locate_nvml();
     nvmlReturn_t (*lacking)(void) = handle != NULL ? no_function : no_library;
     for (size_t i = 0; i < GS_NVML_COUNT; i++) {
         void *function = handle != NULL ? dlsym(handle, gs_nvml_names[i]) : NULL;
         __atomic_store_n(&gs_nvml_table[i], function != NULL ? function : (void *)lacking, __ATOMIC_RELEASE);
     }
     __atomic_store_n(&state, handle != NULL ? 1 : -1, __ATOMIC_RELEASE);
-    free(path);
     return handle != NULL;
 }
 

@@ -8,18 +8,16 @@
 #define MILLISECOND INT64_C(1000000)
 #define SECOND INT64_C(1000000000)
 
-enum { ALL = 1000000 /* as a share, in ppm */, ESTIMATES = 1024 };
+enum { ALL = 1000000 /* as a share, in ppm */, SETS = 512, WAYS = 4 };
 
 /* What was not used of a share can be used later, for so long; what was had beyond it is paid back, from so long. */
 static const int64_t longest_credit = 50 * MILLISECOND;
 static const int64_t longest_debt = 10 * SECOND;
-/*
- * A bound costs each submission some microseconds. Who submits no faster than the GPU computes never reaches it: so it
- * is tried for a while, let go for a longer one if nobody was held up, and kept for long if somebody was.
- */
-static const uint64_t trial = 2 * MILLISECOND;
-static const uint64_t trust = 10 * MILLISECOND;
-static const uint64_t distrust = 200 * MILLISECOND;
+/* An estimate is made anew after so long. */
+static const uint64_t longest_valid = 1 * SECOND;
+/* Where time is charged, so much may go by without events; else, this part of the bound. */
+static const uint64_t most_unmeasured = UINT64_C(100000);
+enum { UNMEASURED_PART = 5 };
 /* A copy that keeps a bus busy for a few milliseconds. */
 static const size_t largest_piece = (size_t)64 << 20;
 
@@ -31,46 +29,26 @@ static struct {
     uint64_t head_ns, head_at;   /* what runs now: its estimate, and since when it has run at the latest */
     uint64_t given_back;
     uint64_t admitted_at; /* when the last one went in */
-    bool trusted;         /* the bound is let go for now */
-    uint64_t tried_until; /* it is kept at least so long */
     int64_t credit_ns;    /* of the share; less than 0: a debt */
     uint64_t credit_at;
-    struct {
-        uintptr_t work;
+    struct estimate {
+        uint64_t key; /* 0: none */
         uint64_t mean_ns;
-    } estimates[ESTIMATES];
+        uint64_t at; /* when it was learnt last */
+    } estimates[SETS][WAYS];
 } pace = {.lock = PTHREAD_MUTEX_INITIALIZER, .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
 
 /* Read without the lock: a copy is cut or not. */
 static int bounded;
 
-/* A bound is all that was told. */
-static bool only_bounded(void)
-{
-    return pace.told.inflight_ns != UINT64_MAX && pace.told.inflight_ns != 0 && pace.told.share_ppm >= ALL &&
-           pace.told.meter == 0;
-}
-
 static bool active_locked(void)
 {
-    if (only_bounded())
-        return !pace.trusted;
     return pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL || pace.told.meter != 0;
 }
 
-uint64_t gs_pace_review(void)
+static bool charges_locked(void)
 {
-    uint64_t next = UINT64_MAX, now = gs_now_ns();
-    pthread_mutex_lock(&pace.lock);
-    if (only_bounded() && pace.trusted) {
-        pace.trusted = false;
-        next = pace.tried_until = now + trial;
-    } else if (only_bounded()) {
-        pace.trusted = now >= pace.tried_until;
-        next = pace.trusted ? now + trust : pace.tried_until;
-    }
-    pthread_mutex_unlock(&pace.lock);
-    return next;
+    return pace.told.share_ppm < ALL || pace.told.meter != 0;
 }
 
 void gs_pace_set(const struct gpushare_pace *told)
@@ -79,9 +57,6 @@ void gs_pace_set(const struct gpushare_pace *told)
     pthread_mutex_lock(&pace.lock);
     bool shared = pace.told.share_ppm < ALL;
     pace.told = told != NULL ? *told : nothing;
-    pace.trusted = false;
-    if (pace.tried_until < gs_now_ns() + trial)
-        pace.tried_until = gs_now_ns() + trial;
     if (!shared) {
         pace.credit_ns = 0;
         pace.credit_at = gs_now_ns();
@@ -112,23 +87,60 @@ size_t gs_pace_piece(size_t bytes)
     return __builtin_expect(cut, 0) ? largest_piece : bytes;
 }
 
-static unsigned bucket_of(uintptr_t work)
+/* One work takes as long as there is much of it: a mean for all of its sizes tells little. */
+static uint64_t key_of(uintptr_t work, size_t size)
 {
-    return (unsigned)(((uint64_t)work * UINT64_C(0x9E3779B97F4A7C15)) >> 54) % ESTIMATES;
+    uint64_t key = ((uint64_t)work ^ ((uint64_t)size * UINT64_C(0xD6E8FEB86659FD93))) * UINT64_C(0x9E3779B97F4A7C15);
+    return key ^ key >> 32;
 }
 
-void gs_pace_learn(uintptr_t work, uint64_t duration_ns)
+/* NULL: there is none. */
+static struct estimate *find(uint64_t key)
 {
-    unsigned bucket = bucket_of(work);
-    pthread_mutex_lock(&pace.lock);
-    if (pace.estimates[bucket].work == work) {
-        int64_t off = (int64_t)(duration_ns - pace.estimates[bucket].mean_ns);
-        pace.estimates[bucket].mean_ns += (uint64_t)(off / 4);
+    struct estimate *set = pace.estimates[key % SETS];
+    for (unsigned i = 0; i < WAYS; i++)
+        if (set[i].key == key)
+            return &set[i];
+    return NULL;
+}
+
+static void learn(uint64_t key, uint64_t duration_ns, uint64_t now)
+{
+    struct estimate *found = find(key), *set = pace.estimates[key % SETS];
+    if (found != NULL) {
+        found->mean_ns += (uint64_t)((int64_t)(duration_ns - found->mean_ns) / 4);
     } else {
-        pace.estimates[bucket].work = work;
-        pace.estimates[bucket].mean_ns = duration_ns;
+        found = set;
+        for (unsigned i = 1; i < WAYS; i++)
+            if (set[i].at < found->at)
+                found = &set[i];
+        *found = (struct estimate){.key = key, .mean_ns = duration_ns};
     }
+    found->at = now;
+}
+
+void gs_pace_learn(const struct gs_submission *submission, uint64_t duration_ns)
+{
+    uint64_t now = gs_now_ns();
+    pthread_mutex_lock(&pace.lock);
+    learn(key_of(submission->work, submission->size), duration_ns, now);
+    if (submission->size != 0)
+        learn(key_of(submission->work, 0), duration_ns, now);
     pthread_mutex_unlock(&pace.lock);
+}
+
+static void estimate(struct gs_submission *submission, uint64_t now)
+{
+    const struct estimate *found = find(key_of(submission->work, submission->size));
+    submission->learns = found == NULL || now - found->at > longest_valid;
+    if (found == NULL)
+        found = find(key_of(submission->work, 0));
+    submission->estimated = found != NULL;
+    submission->estimate_ns = found != NULL ? found->mean_ns : 0;
+    submission->charged = charges_locked();
+    submission->most_unmeasured_ns = most_unmeasured;
+    if (!submission->charged)
+        submission->most_unmeasured_ns = pace.told.inflight_ns / UNMEASURED_PART;
 }
 
 void gs_pace_charge(uint64_t busy_ns)
@@ -195,12 +207,10 @@ static uint64_t until_room(const struct gs_submission *submission, uint64_t now)
 
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience)
 {
-    unsigned bucket = bucket_of(submission->work);
     pthread_mutex_lock(&pace.lock);
     uint64_t now = gs_now_ns();
     fill_bucket(now);
-    submission->estimated = pace.estimates[bucket].work == submission->work;
-    submission->estimate_ns = submission->estimated ? pace.estimates[bucket].mean_ns : 0;
+    estimate(submission, now);
     uint64_t waits_since = since > pace.admitted_at ? since : pace.admitted_at;
     bool stalled = now - waits_since >= pace.told.stall_ns;
     *patience = 0;
@@ -208,8 +218,6 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     if (!gs_meter_broken())
         *patience = until_share_allows();
     uint64_t room = gs_meter_broken() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
-    if (room != 0 && only_bounded())
-        pace.tried_until = now + distrust;
     if (*patience == 0 && !stalled && room != 0)
         *patience = lesser(room, pace.told.stall_ns - (now - waits_since));
     if (*patience == 0) {

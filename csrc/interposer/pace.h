@@ -2,9 +2,9 @@
 /*
  * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in client.c.
  *
- * What is in flight is estimated: each function, graph or kind of work has a mean of what it took lately, less what it
- * has run already. What was never seen fills any bound. The share is a bucket that fills with time and is emptied by
- * what was measured.
+ * What is in flight is estimated: each function, graph or kind of work has for each size a mean of what it took lately,
+ * less what it has run already. What was never seen fills any bound. The share is a bucket that fills with time and is
+ * emptied by what was measured.
  */
 #ifndef GPUSHARE_PACE_H
 #define GPUSHARE_PACE_H
@@ -16,11 +16,6 @@ void gs_pace_set(const struct gpushare_pace *pace);
 
 /* Submissions are bounded or measured: the gate is to be GS_GATE_PACED rather than open. */
 bool gs_pace_active(void);
-/*
- * To be called when the time has come that the last call, or UINT64_MAX: none, returned; and after gs_pace_set. Whether
- * the pace is active may be another then.
- */
-uint64_t gs_pace_review(void);
 /* METER is asked for. */
 bool gs_pace_metered(void);
 
@@ -38,8 +33,8 @@ unsigned gs_pace_in_flight(uint64_t *given_back);
 /* So many bytes of a copy should be one submission. */
 size_t gs_pace_piece(size_t bytes);
 
-/* From the meter: one of these took so long; so much more of a GPU was had in all. */
-void gs_pace_learn(uintptr_t work, uint64_t duration_ns);
+/* From the meter: this one took so long; so much more of a GPU was had in all. */
+void gs_pace_learn(const struct gs_submission *submission, uint64_t duration_ns);
 void gs_pace_charge(uint64_t busy_ns);
 
 void gs_pace_after_fork(void);

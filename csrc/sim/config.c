@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "config.h"
 
+#include "identity.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
@@ -67,37 +69,87 @@ static bool read_name(struct sim_config *config)
     return true;
 }
 
-static bool read_capability(struct sim_config *config)
+/* The entry of a list that is for the GPU, or the list's last. */
+static void list_entry(const char *list, unsigned gpu, char *entry, size_t size)
 {
-    const char *value = getenv("GPUSHARE_SIM_COMPUTE_CAPABILITY");
-    if (value == NULL || value[0] == '\0')
-        return true;
-    unsigned major, minor;
+    const char *end = strchr(list, ',');
+    for (; gpu > 0 && end != NULL; gpu--) {
+        list = end + 1;
+        end = strchr(list, ',');
+    }
+    size_t length = end != NULL ? (size_t)(end - list) : strlen(list);
+    snprintf(entry, size, "%.*s", (int)(length < size ? length : size - 1), list);
+}
+
+static bool parse_capability(const char *text, struct sim_unit *unit)
+{
     int used = 0;
-    if (!isdigit((unsigned char)value[0]) || sscanf(value, "%2u.%1u%n", &major, &minor, &used) != 2 ||
-        value[used] != '\0')
-        return reject("GPUSHARE_SIM_COMPUTE_CAPABILITY", value, "major.minor, for example 9.0");
-    config->major = major;
-    config->minor = minor;
+    return isdigit((unsigned char)text[0]) && sscanf(text, "%2u.%1u%n", &unit->major, &unit->minor, &used) == 2 &&
+           text[used] == '\0';
+}
+
+static const char *or_default(const char *variable, const char *otherwise)
+{
+    const char *value = getenv(variable);
+    return value == NULL || value[0] == '\0' ? otherwise : value;
+}
+
+/* Slices share their GPU's memory in equal parts, in multiples of what an allocation takes. */
+static bool add_units(struct sim_config *config, const struct sim_unit *whole, uint64_t slices)
+{
+    const uint64_t multiple = UINT64_C(2) << 20;
+    for (uint64_t i = 0; i < (slices != 0 ? slices : 1); i++) {
+        if (config->devices == SIM_MAX_DEVICES)
+            return false;
+        struct sim_unit *unit = &config->unit[config->devices++];
+        *unit = *whole;
+        unit->slice = slices != 0 ? (int)i : -1;
+        if (slices != 0)
+            unit->memory = whole->memory / slices / multiple * multiple;
+    }
+    return true;
+}
+
+static bool read_units(struct sim_config *config)
+{
+    const char *memory = or_default("GPUSHARE_SIM_MEMORY", "2GiB");
+    const char *capability = or_default("GPUSHARE_SIM_COMPUTE_CAPABILITY", "9.0");
+    const char *model = or_default("GPUSHARE_SIM_MODEL", SIM_DEVICE_NAME);
+    const char *mig = or_default("GPUSHARE_SIM_MIG", "0");
+    char entry[64];
+    for (unsigned gpu = 0; gpu < config->gpus; gpu++) {
+        struct sim_unit whole = {.gpu = gpu};
+        uint64_t slices;
+        list_entry(memory, gpu, entry, sizeof entry);
+        if (!parse_number(entry, true, &whole.memory) || whole.memory < UINT64_C(1) << 20 ||
+            whole.memory > UINT64_C(1) << 46)
+            return reject("GPUSHARE_SIM_MEMORY", memory, "bytes, with or without KiB, MiB or GiB, or a list of them");
+        list_entry(capability, gpu, entry, sizeof entry);
+        if (!parse_capability(entry, &whole))
+            return reject("GPUSHARE_SIM_COMPUTE_CAPABILITY", capability, "major.minor, for example 9.0, or a list");
+        list_entry(model, gpu, whole.model, sizeof whole.model);
+        list_entry(mig, gpu, entry, sizeof entry);
+        if (!parse_number(entry, false, &slices) || slices > 7)
+            return reject("GPUSHARE_SIM_MIG", mig, "a number from 0 to 7, or a list of them");
+        if (!add_units(config, &whole, slices))
+            return reject("GPUSHARE_SIM_MIG", mig, "16 GPUs and slices in all, at most");
+    }
     return true;
 }
 
 bool sim_config_read(struct sim_config *config)
 {
-    *config = (struct sim_config){.devices = 1,
-                                  .memory = UINT64_C(2) << 30,
+    *config = (struct sim_config){.gpus = 1,
                                   .bandwidth = UINT64_C(8000000000),
                                   .fault_bandwidth = UINT64_C(500000000),
-                                  .context = UINT64_C(16) << 20,
-                                  .major = 9};
+                                  .context = UINT64_C(16) << 20};
     const char *bytes = "bytes, with or without KiB, MiB or GiB";
     const char *rate = "bytes per second, with or without KiB, MiB or GiB";
     const uint64_t most = UINT64_C(1) << 46;
     bool valid =
-        read_name(config) && read_capability(config) &&
-        read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->devices) &&
-        read_number("GPUSHARE_SIM_MEMORY", true, UINT64_C(1) << 20, most, bytes, &config->memory) &&
-        read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
+        read_name(config) &&
+        read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->gpus) &&
+        read_units(config) && read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
         read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
         read_number("GPUSHARE_SIM_PIN_BANDWIDTH", true, 0, most, rate, &config->pin_bandwidth) &&
         read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&

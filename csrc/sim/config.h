@@ -5,8 +5,10 @@
  * | variable                        | meaning                                                       | default    |
  * |---------------------------------|---------------------------------------------------------------|------------|
  * | GPUSHARE_SIM_NAME               | names the machine: processes with the same name share devices | the uid    |
- * | GPUSHARE_SIM_DEVICES            | number of devices, 1 to 16                                    | 1          |
- * | GPUSHARE_SIM_MEMORY             | bytes of each device                                          | 2GiB       |
+ * | GPUSHARE_SIM_DEVICES            | number of GPUs, 1 to 16                                       | 1          |
+ * | GPUSHARE_SIM_MEMORY             | bytes of each GPU, or a list                                  | 2GiB       |
+ * | GPUSHARE_SIM_MODEL              | what a GPU is called, or a list                               | Simulated GPU |
+ * | GPUSHARE_SIM_MIG                | MIG slices of each GPU, or a list; 0: it is one whole         | 0          |
  * | GPUSHARE_SIM_BANDWIDTH          | bytes/s of each copy engine (one per direction)               | 8000000000 |
  * | GPUSHARE_SIM_PAGEABLE_BANDWIDTH | bytes/s of copies from and to host memory that is not pinned   | BANDWIDTH  |
  * | GPUSHARE_SIM_PIN_BANDWIDTH      | bytes/s at which host memory is pinned; 0: at once            | 0          |
@@ -16,13 +18,14 @@
  * | GPUSHARE_SIM_CONTEXT_GROWTH     | bytes that it takes more with its first module or kernel      | 0          |
  * | GPUSHARE_SIM_TEARDOWN_MS        | a dead process's bytes stay in use for so many milliseconds   | 0          |
  * | GPUSHARE_SIM_FORK_HOLDS         | 1: ... from when its last forked child has ended              | 0          |
- * | GPUSHARE_SIM_COMPUTE_CAPABILITY | major.minor                                                   | 9.0        |
+ * | GPUSHARE_SIM_COMPUTE_CAPABILITY | major.minor, or a list                                        | 9.0        |
  * | GPUSHARE_SIM_INSTANT            | 1: a launch returns at once and computes nothing              | 0          |
  * | GPUSHARE_SIM_ABORT_ON_FAULT     | 1: a kernel or copy that faults ends the process (core dump)  | 0          |
  * | GPUSHARE_SIM_FAIL               | failures on purpose: inject.h                                 | none       |
  * | GPUSHARE_SIM_FAIL_SEED          | which calls fail, where that is left to chance                | 0          |
  * | GPUSHARE_SIM_CXX                | the compiler that the simulated NVRTC runs                    | g++        |
  *
+ * A list has one entry for each GPU, with commas between them; those that it has none for are as the last.
  * Sizes take the suffixes KiB, MiB and GiB. The first process to use a name fixes its devices, their memory,
  * the teardown time and what a fork holds for all that join; the others are told so in one line if they asked for
  * something else.
@@ -35,10 +38,20 @@
 
 #define SIM_MAX_DEVICES 16
 
+/* What programs compute on: a GPU, or a slice of one. */
+struct sim_unit {
+    unsigned gpu;
+    int slice; /* -1: the whole GPU */
+    uint64_t memory;
+    unsigned major, minor;
+    char model[64];
+};
+
 struct sim_config {
     char name[64];
-    uint64_t devices;
-    uint64_t memory;
+    uint64_t gpus;
+    unsigned devices;
+    struct sim_unit unit[SIM_MAX_DEVICES];
     uint64_t bandwidth;
     uint64_t pageable_bandwidth;
     uint64_t pin_bandwidth; /* 0: no limit */
@@ -46,7 +59,6 @@ struct sim_config {
     uint64_t kernel_ns;
     uint64_t context, context_growth;
     uint64_t teardown_ms, fork_holds;
-    uint64_t major, minor;
     uint64_t instant, abort_on_fault;
     uint64_t fail_seed;
 };

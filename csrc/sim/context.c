@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "pool.h"
 #include "segment.h"
+#include "visible.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,8 @@ CUresult cuInit(unsigned flags)
             result = CUDA_ERROR_SYSTEM_NOT_READY;
         else if (!sim_memory_init())
             result = CUDA_ERROR_OUT_OF_MEMORY;
+        if (result == CUDA_SUCCESS && !sim_visible_choose(config.name))
+            result = CUDA_ERROR_NO_DEVICE;
         if (result == CUDA_SUCCESS) {
             sim_config = config;
             sim_fault_init();

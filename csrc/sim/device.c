@@ -41,7 +41,7 @@ CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(name != NULL && length > 0);
-    snprintf(name, (size_t)length, "%s", SIM_DEVICE_NAME);
+    snprintf(name, (size_t)length, "%s", sim_segment_unit((unsigned)device)->model);
     return CUDA_SUCCESS;
 }
 
@@ -49,7 +49,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(uuid != NULL);
-    sim_identity_uuid(sim_config.name, (unsigned)device, (unsigned char *)uuid->bytes);
+    sim_unit_uuid(sim_config.name, sim_segment_unit((unsigned)device), (unsigned char *)uuid->bytes);
     return CUDA_SUCCESS;
 }
 
@@ -62,7 +62,7 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(bytes != NULL);
-    *bytes = sim_segment_memory();
+    *bytes = sim_segment_unit((unsigned)device)->memory;
     return CUDA_SUCCESS;
 }
 
@@ -70,8 +70,8 @@ CUresult cuDeviceComputeCapability(int *major, int *minor, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(major != NULL && minor != NULL);
-    *major = (int)sim_config.major;
-    *minor = (int)sim_config.minor;
+    *major = (int)sim_segment_unit((unsigned)device)->major;
+    *minor = (int)sim_segment_unit((unsigned)device)->minor;
     return CUDA_SUCCESS;
 }
 
@@ -79,7 +79,7 @@ CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(id != NULL && length > 0);
-    snprintf(id, (size_t)length, "0000:%02X:00.0", SIM_FIRST_BUS + (unsigned)device);
+    snprintf(id, (size_t)length, "0000:%02X:00.0", SIM_FIRST_BUS + sim_segment_unit((unsigned)device)->gpu);
     return CUDA_SUCCESS;
 }
 
@@ -182,11 +182,11 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     SIM_REQUIRE(value != NULL && attribute > 0 && attribute < CU_DEVICE_ATTRIBUTE_MAX);
     *value = 0; /* what is not in the table is not supported */
     if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
-        *value = (int)sim_config.major;
+        *value = (int)sim_segment_unit((unsigned)device)->major;
     else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
-        *value = (int)sim_config.minor;
+        *value = (int)sim_segment_unit((unsigned)device)->minor;
     else if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
-        *value = (int)(SIM_FIRST_BUS + (unsigned)device);
+        *value = (int)(SIM_FIRST_BUS + sim_segment_unit((unsigned)device)->gpu);
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
         if (attributes[i].attribute == attribute)
             *value = attributes[i].value;

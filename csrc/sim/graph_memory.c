@@ -166,9 +166,9 @@ CUresult sim_op_allocate(struct sim_op **op, struct sim_context *context, const 
     if (properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED ||
         properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE || properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE)
         return CUDA_ERROR_NOT_SUPPORTED;
-    SIM_REQUIRE(size > 0 && size <= sim_segment_memory());
     if (properties->location.id < 0 || (unsigned)properties->location.id >= sim_segment_devices())
         return CUDA_ERROR_INVALID_DEVICE;
+    SIM_REQUIRE(size > 0 && size <= sim_segment_unit((unsigned)properties->location.id)->memory);
     struct memory *memory = calloc(1, sizeof *memory);
     if (memory == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;

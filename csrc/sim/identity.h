@@ -3,7 +3,10 @@
 #ifndef SIM_IDENTITY_H
 #define SIM_IDENTITY_H
 
+#include "config.h"
+
 #include <stdint.h>
+#include <stdio.h>
 
 #define SIM_DEVICE_NAME "Simulated GPU"
 #define SIM_FIRST_BUS 1u
@@ -21,6 +24,20 @@ static inline void sim_identity_uuid(const char *name, unsigned index, unsigned 
     }
     uuid[6] = (unsigned char)((uuid[6] & 0x0f) | 0x80); /* RFC 9562, version 8: made by the vendor's own rule */
     uuid[8] = (unsigned char)((uuid[8] & 0x3f) | 0x80);
+}
+
+static inline void sim_unit_uuid(const char *name, const struct sim_unit *unit, unsigned char uuid[16])
+{
+    sim_identity_uuid(name, unit->slice < 0 ? unit->gpu : 256 * (unit->gpu + 1) + (unsigned)unit->slice, uuid);
+}
+
+/* As NVML and CUDA_VISIBLE_DEVICES have it: "GPU-8-4-4-4-12", of a slice "MIG-..."; `text` has room for 64. */
+static inline void sim_identity_text(const unsigned char uuid[16], bool slice, char *text)
+{
+    int used = snprintf(text, 64, slice ? "MIG-" : "GPU-");
+    for (unsigned i = 0; i < 16; i++)
+        used += snprintf(text + used, 64 - (size_t)used, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
+                         uuid[i]);
 }
 
 #endif

@@ -30,14 +30,16 @@ struct sim_shared sim_shared_describe(enum sim_shared_kind kind, int fd, uint64_
                                .size = size,
                                .pid = getpid(),
                                .fd = fd,
-                               .device = device};
+                               .device = sim_segment_machine(device)};
 }
 
 int sim_shared_open(enum sim_shared_kind kind, const struct sim_shared *shared)
 {
     char path[64];
     struct stat status;
-    if (shared->magic != SHARED_MAGIC + kind || shared->device >= sim_segment_devices())
+    unsigned device;
+    if (shared->magic != SHARED_MAGIC + kind ||
+        (kind != SIM_SHARED_EVENT && !sim_segment_seen(shared->device, &device)))
         return -1;
     snprintf(path, sizeof path, "/proc/%d/fd/%d", shared->pid, shared->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -53,11 +55,13 @@ CUresult sim_shared_map(struct sim_context *context, const struct sim_shared *sh
                         uint64_t *base)
 {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
+    unsigned device = 0;
+    sim_segment_seen(shared->device, &device); /* it was, when it was opened */
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_reserve(SIM_RANGE_IPC, 0, shared->size, SIM_GRANULARITY);
     if (range != NULL && sim_memory_back_with(range, fd)) {
         range->context = context;
-        range->device = shared->device;
+        range->device = device;
         range->pool = pool;
         range->fd = fd;
         range->opened = 1;

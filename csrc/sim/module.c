@@ -4,6 +4,7 @@
 #include "context.h"
 #include "inject.h"
 #include "memory.h"
+#include "segment.h"
 
 #include <dlfcn.h>
 #include <elf.h>
@@ -506,6 +507,13 @@ CUresult cuKernelGetParamCount(CUkernel kernel, size_t *number)
     return cuFuncGetParamCount((CUfunction)(void *)kernel, number);
 }
 
+/* Code is the host's: it is of whatever version the current device has. */
+static int binary_version(void)
+{
+    const struct sim_unit *unit = sim_segment_unit(sim_context_current != NULL ? sim_context_current->device : 0);
+    return (int)(unit->major * 10 + unit->minor);
+}
+
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle)
 {
     FIND_KERNEL(kernel, handle);
@@ -519,7 +527,7 @@ CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfuncti
         break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
     case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
-        *value = (int)(sim_config.major * 10 + sim_config.minor);
+        *value = binary_version();
         break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         *value = kernel->dynamic_shared_limit;

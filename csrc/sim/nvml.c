@@ -24,7 +24,8 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
 static struct sim_config config;
-static char handles[SIM_MAX_DEVICES]; /* their addresses are the device handles */
+/* Their addresses are the device handles: those of the GPUs, then those of the slices. */
+static char handles[2 * SIM_MAX_DEVICES];
 
 static void after_fork(void)
 {
@@ -93,22 +94,55 @@ __attribute__((destructor)) static void end(void)
             return NVML_ERROR_INVALID_ARGUMENT;                                                                        \
     } while (0)
 
+/* A GPU, or (`slice`) one of the devices that it is divided into. */
+struct target {
+    unsigned gpu;
+    unsigned first, count; /* of the devices: a slice's own, or all of the GPU's */
+    bool slice;
+};
+
 /* Every call that names a device begins with this. */
-#define ENTER_DEVICE(index)                                                                                            \
-    unsigned index;                                                                                                    \
+#define ENTER_DEVICE(target)                                                                                           \
+    struct target target;                                                                                              \
     do {                                                                                                               \
-        nvmlReturn_t found_ = find(device, &index);                                                                    \
+        nvmlReturn_t found_ = find(device, &target);                                                                   \
         if (found_ != NVML_SUCCESS)                                                                                    \
             return found_;                                                                                             \
     } while (0)
 
-static nvmlReturn_t find(nvmlDevice_t device, unsigned *index)
+static unsigned gpus(void)
+{
+    return sim_segment_unit(sim_segment_devices() - 1)->gpu + 1;
+}
+
+static nvmlReturn_t find(nvmlDevice_t device, struct target *target)
 {
     ENTER();
     const char *handle = (const char *)device;
-    REQUIRE(handle >= handles && handle < handles + sim_segment_devices());
-    *index = (unsigned)(handle - handles);
+    REQUIRE(handle >= handles && handle < handles + sizeof handles);
+    unsigned number = (unsigned)(handle - handles);
+    *target = (struct target){.slice = number >= SIM_MAX_DEVICES};
+    if (target->slice) {
+        target->first = number - SIM_MAX_DEVICES;
+        target->count = 1;
+        REQUIRE(target->first < sim_segment_devices() && sim_segment_unit(target->first)->slice >= 0);
+        target->gpu = sim_segment_unit(target->first)->gpu;
+        return NVML_SUCCESS;
+    }
+    REQUIRE(number < gpus());
+    target->gpu = number;
+    while (sim_segment_unit(target->first)->gpu != number)
+        target->first++;
+    while (target->first + target->count < sim_segment_devices() &&
+           sim_segment_unit(target->first + target->count)->gpu == number)
+        target->count++;
     return NVML_SUCCESS;
+}
+
+/* Whether it is divided into slices, or one of them. */
+static bool is_divided(const struct target *target)
+{
+    return sim_segment_unit(target->first)->slice >= 0;
 }
 
 static nvmlReturn_t put(char *text, unsigned length, const char *value)
@@ -164,7 +198,7 @@ nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
     ENTER();
     REQUIRE(count != NULL);
-    *count = sim_segment_devices();
+    *count = gpus();
     return NVML_SUCCESS;
 }
 
@@ -176,7 +210,7 @@ nvmlReturn_t nvmlDeviceGetCount(unsigned *count)
 nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
     ENTER();
-    REQUIRE(device != NULL && index < sim_segment_devices());
+    REQUIRE(device != NULL && index < gpus());
     *device = (nvmlDevice_t)(void *)&handles[index];
     return NVML_SUCCESS;
 }
@@ -188,13 +222,14 @@ nvmlReturn_t nvmlDeviceGetHandleByIndex(unsigned index, nvmlDevice_t *device)
 
 nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, unsigned length)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     unsigned char bytes[16];
-    char text[64] = "GPU-";
-    sim_identity_uuid(config.name, index, bytes);
-    for (unsigned i = 0; i < sizeof bytes; i++)
-        snprintf(text + strlen(text), sizeof text - strlen(text), "%s%02x",
-                 i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", bytes[i]);
+    char text[64];
+    struct sim_unit unit = *sim_segment_unit(target.first);
+    if (!target.slice)
+        unit.slice = -1;
+    sim_unit_uuid(config.name, &unit, bytes);
+    sim_identity_text(bytes, target.slice, text);
     return put(uuid, length, text);
 }
 
@@ -202,7 +237,7 @@ nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device)
 {
     ENTER();
     REQUIRE(uuid != NULL && device != NULL);
-    for (unsigned i = 0; i < sim_segment_devices(); i++) {
+    for (size_t i = 0; i < sizeof handles; i++) {
         char own[64];
         *device = (nvmlDevice_t)(void *)&handles[i];
         if (nvmlDeviceGetUUID(*device, own, sizeof own) == NVML_SUCCESS && strcasecmp(own, uuid) == 0)
@@ -218,11 +253,11 @@ static void bus_id(unsigned index, char *text, size_t size, const char *format)
 
 nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(pci != NULL);
-    *pci = (nvmlPciInfo_t){.bus = SIM_FIRST_BUS + index, .pciDeviceId = 0x10de, .pciSubSystemId = 0x10de};
-    bus_id(index, pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0");
-    bus_id(index, pci->busId, sizeof pci->busId, "%08X:%02X:00.0");
+    *pci = (nvmlPciInfo_t){.bus = SIM_FIRST_BUS + target.gpu, .pciDeviceId = 0x10de, .pciSubSystemId = 0x10de};
+    bus_id(target.gpu, pci->busIdLegacy, sizeof pci->busIdLegacy, "%04X:%02X:00.0");
+    bus_id(target.gpu, pci->busId, sizeof pci->busId, "%08X:%02X:00.0");
     return NVML_SUCCESS;
 }
 
@@ -236,7 +271,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *dev
 {
     ENTER();
     REQUIRE(bus != NULL && device != NULL);
-    for (unsigned i = 0; i < sim_segment_devices(); i++) {
+    for (unsigned i = 0; i < gpus(); i++) {
         char legacy[32], full[32];
         bus_id(i, legacy, sizeof legacy, "%04X:%02X:00.0");
         bus_id(i, full, sizeof full, "%08X:%02X:00.0");
@@ -248,9 +283,9 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus, nvmlDevice_t *dev
 
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, unsigned *out)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(out != NULL);
-    *out = index;
+    *out = target.gpu;
     return NVML_SUCCESS;
 }
 
@@ -261,25 +296,23 @@ nvmlReturn_t nvmlDeviceGetMinorNumber(nvmlDevice_t device, unsigned *minor)
 
 nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, unsigned length)
 {
-    ENTER_DEVICE(index);
-    (void)index;
-    return put(name, length, SIM_DEVICE_NAME);
+    ENTER_DEVICE(target);
+    return put(name, length, sim_segment_unit(target.first)->model);
 }
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor)
 {
-    ENTER_DEVICE(index);
-    (void)index;
+    ENTER_DEVICE(target);
     REQUIRE(major != NULL && minor != NULL);
-    *major = (int)config.major;
-    *minor = (int)config.minor;
+    *major = (int)sim_segment_unit(target.first)->major;
+    *minor = (int)sim_segment_unit(target.first)->minor;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mode)
 {
-    ENTER_DEVICE(index);
-    (void)index;
+    ENTER_DEVICE(target);
+    (void)target;
     REQUIRE(mode != NULL);
     *mode = NVML_COMPUTEMODE_DEFAULT;
     return NVML_SUCCESS;
@@ -287,37 +320,75 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t *mo
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
 {
-    ENTER_DEVICE(index);
-    (void)index;
-    (void)current;
-    (void)pending;
-    return NVML_ERROR_NOT_SUPPORTED;
+    ENTER_DEVICE(target);
+    REQUIRE(current != NULL && pending != NULL && !target.slice);
+    *current = *pending = is_divided(&target) ? NVML_DEVICE_MIG_ENABLE : NVML_DEVICE_MIG_DISABLE;
+    return NVML_SUCCESS;
 }
 
-static void usage_of(unsigned index, unsigned long long *total, unsigned long long *used)
+nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned *is_slice)
 {
-    struct sim_usage usage;
-    sim_segment_usage(index, &usage);
-    *total = usage.total;
-    *used = usage.used + usage.managed;
+    ENTER_DEVICE(target);
+    REQUIRE(is_slice != NULL);
+    *is_slice = target.slice;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
+{
+    ENTER_DEVICE(target);
+    REQUIRE(count != NULL && !target.slice);
+    *count = is_divided(&target) ? 7 : 0;
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *slice)
+{
+    ENTER_DEVICE(target);
+    REQUIRE(slice != NULL && !target.slice);
+    if (!is_divided(&target))
+        return NVML_ERROR_NOT_SUPPORTED;
+    if (index >= target.count)
+        return NVML_ERROR_NOT_FOUND;
+    *slice = (nvmlDevice_t)(void *)&handles[SIM_MAX_DEVICES + target.first + index];
+    return NVML_SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvmlDevice_t device, nvmlDevice_t *whole)
+{
+    ENTER_DEVICE(target);
+    REQUIRE(whole != NULL && target.slice);
+    *whole = (nvmlDevice_t)(void *)&handles[target.gpu];
+    return NVML_SUCCESS;
+}
+
+static void usage_of(const struct target *target, unsigned long long *total, unsigned long long *used)
+{
+    *total = *used = 0;
+    for (unsigned i = 0; i < target->count; i++) {
+        struct sim_usage usage;
+        sim_segment_usage(target->first + i, &usage);
+        *total += usage.total;
+        *used += usage.used + usage.managed;
+    }
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(memory != NULL);
-    usage_of(index, &memory->total, &memory->used);
+    usage_of(&target, &memory->total, &memory->used);
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *memory)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(memory != NULL);
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    usage_of(index, &memory->total, &memory->used);
+    usage_of(&target, &memory->total, &memory->used);
     memory->reserved = 0;
     memory->free = memory->total - memory->used;
     return NVML_SUCCESS;
@@ -325,9 +396,11 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
 
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t *utilization)
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(utilization != NULL);
-    utilization->gpu = sim_segment_utilization(index);
+    if (is_divided(&target))
+        return NVML_ERROR_NOT_SUPPORTED; /* as NVML: neither of the slices nor of their GPU */
+    utilization->gpu = sim_segment_utilization(target.first);
     utilization->memory = 0;
     return NVML_SUCCESS;
 }
@@ -336,12 +409,16 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *out,
                               void (*store)(void *out, unsigned at, const struct sim_process_usage *process))
 {
-    ENTER_DEVICE(index);
+    ENTER_DEVICE(target);
     REQUIRE(count != NULL);
     struct sim_process_usage found[256];
-    unsigned number = sim_segment_processes(index, found, sizeof found / sizeof found[0]);
-    if (number > sizeof found / sizeof found[0])
-        number = sizeof found / sizeof found[0];
+    const unsigned most = sizeof found / sizeof found[0];
+    unsigned number = 0;
+    for (unsigned i = 0; i < target.count; i++) {
+        number += sim_segment_processes(target.first + i, found + number, most - number);
+        if (number > most)
+            number = most;
+    }
     unsigned room = *count;
     *count = number;
     if (number > room)
@@ -383,8 +460,8 @@ nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsign
 
 static nvmlReturn_t none(nvmlDevice_t device, unsigned *count)
 {
-    ENTER_DEVICE(index);
-    (void)index;
+    ENTER_DEVICE(target);
+    (void)target;
     REQUIRE(count != NULL);
     *count = 0;
     return NVML_SUCCESS;

@@ -526,7 +526,7 @@ CUresult cuMemPoolExportToShareableHandle(void *out, CUmemoryPool handle, CUmemA
     SIM_TRY(find(handle, &pool));
     SIM_REQUIRE(out != NULL && flags == 0 && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
                 pool->properties.handleTypes == type);
-    const struct identity identity = {POOL_MAGIC, pool->id, pool->device};
+    const struct identity identity = {POOL_MAGIC, pool->id, sim_segment_machine(pool->device)};
     pthread_mutex_lock(&lock);
     if (pool->fd < 0) {
         pool->fd = (int)syscall(SYS_memfd_create, "gpushare-sim-pool", 1u /* MFD_CLOEXEC */);
@@ -548,12 +548,12 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *shareable, 
 {
     SIM_ENTER();
     struct identity identity;
+    unsigned device;
     SIM_REQUIRE(out != NULL && flags == 0 && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     SIM_REQUIRE(pread((int)(intptr_t)shareable, &identity, sizeof identity, 0) == sizeof identity &&
-                identity.magic == POOL_MAGIC && identity.device < sim_segment_devices());
-    struct sim_pool *pool = pool_new(&(CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                                       .handleTypes = type,
-                                                       .location = at_device((CUdevice)identity.device)});
+                identity.magic == POOL_MAGIC && sim_segment_seen(identity.device, &device));
+    struct sim_pool *pool = pool_new(&(CUmemPoolProps){
+        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = type, .location = at_device((CUdevice)device)});
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pool->imported = true;

@@ -9,10 +9,12 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define SEGMENT_MAGIC UINT64_C(0x6770757368736d32)
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d33)
 #define MAX_RECORDS 512
 #define MAX_SHARED 1024
 
@@ -20,6 +22,7 @@ enum { CHARGES = 2 };
 
 struct record {
     pid_t pid;        /* 0: free */
+    uint64_t world;   /* the PID namespace in which it has that pid */
     uint64_t started; /* tells a process from a later one with the same pid */
     uint64_t died_at; /* 0 while it lives */
     uint64_t charged[SIM_MAX_DEVICES][CHARGES];
@@ -44,7 +47,8 @@ struct device {
 
 struct segment {
     uint64_t magic;
-    uint64_t devices, memory, teardown_ns, fork_holds;
+    uint64_t devices, teardown_ns, fork_holds;
+    struct sim_unit unit[SIM_MAX_DEVICES];
     pthread_mutex_t lock; /* guards the records and what is shared */
     struct device device[SIM_MAX_DEVICES];
     struct record records[MAX_RECORDS];
@@ -53,6 +57,8 @@ struct segment {
 
 static struct segment *segment;
 static struct record *self;
+static bool chooses;
+static unsigned chosen[SIM_MAX_DEVICES], chosen_count;
 static int file = -1; /* the segment's; a lock of it stands for a process and its forked children */
 
 uint64_t sim_now(void)
@@ -112,6 +118,33 @@ static struct flock record_lock(const struct record *record)
         .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)(record - segment->records), .l_len = 1};
 }
 
+/* A second byte is locked as files of old are: by the process alone, whose pid the kernel translates for who asks. */
+static struct flock process_lock(const struct record *record)
+{
+    struct flock lock = record_lock(record);
+    lock.l_start += MAX_RECORDS;
+    return lock;
+}
+
+static uint64_t own_world(void)
+{
+    static uint64_t world;
+    struct stat status;
+    /* glibc has exported stat since 2.33 only. */
+    if (world == 0 && syscall(SYS_newfstatat, AT_FDCWD, "/proc/self/ns/pid", &status, 0) == 0)
+        world = (uint64_t)status.st_ino;
+    return world;
+}
+
+/* The pid by which this process knows another, 0 if it cannot see it, or -1 if it has ended. */
+static pid_t known_pid(const struct record *record)
+{
+    if (record->world == own_world())
+        return process_started(record->pid) == record->started ? record->pid : -1;
+    struct flock other = process_lock(record);
+    return fcntl(file, F_GETLK, &other) != 0 || other.l_type == F_UNLCK ? -1 : other.l_pid;
+}
+
 static bool has_children(const struct record *record)
 {
     struct flock other = record_lock(record);
@@ -142,7 +175,7 @@ static void reap(void)
     for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
         if (record->pid == 0)
             continue;
-        if (record->died_at == 0 && process_started(record->pid) != record->started)
+        if (record->died_at == 0 && known_pid(record) < 0)
             record->died_at = now;
         if (record->died_at != 0 && segment->fork_holds && has_children(record))
             record->died_at = now;
@@ -164,7 +197,7 @@ static void init_mutex(pthread_mutex_t *mutex)
 static void format_parameters(const struct sim_config *config)
 {
     segment->devices = config->devices;
-    segment->memory = config->memory;
+    memcpy(segment->unit, config->unit, sizeof segment->unit);
     segment->teardown_ns = config->teardown_ms * UINT64_C(1000000);
     segment->fork_holds = config->fork_holds;
 }
@@ -197,9 +230,11 @@ static bool enroll(const struct sim_config *config)
         format_parameters(config);
     if (free_record != NULL) {
         free_record->started = process_started(getpid());
+        free_record->world = own_world();
         free_record->pid = getpid();
-        struct flock own = record_lock(free_record);
+        struct flock own = record_lock(free_record), alone = process_lock(free_record);
         fcntl(file, F_OFD_SETLK, &own);
+        fcntl(file, F_SETLK, &alone);
     }
     pthread_mutex_unlock(&segment->lock);
     self = free_record;
@@ -213,7 +248,10 @@ bool sim_segment_attach(const struct sim_config *config)
     if (file < 0) {
         char path[128];
         snprintf(path, sizeof path, "/dev/shm/gpushare-sim-%s", config->name);
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        /* One that somebody made for several users has to be opened without making it: see fs.protected_regular. */
+        int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        if (fd < 0 && errno == ENOENT)
+            fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         off_t size = 0;
         if (fd < 0 || flock(fd, LOCK_EX) != 0 || (size = lseek(fd, 0, SEEK_END)) < 0 ||
             (size < (off_t)sizeof *segment && ftruncate(fd, sizeof *segment) != 0)) {
@@ -238,11 +276,12 @@ bool sim_segment_attach(const struct sim_config *config)
     }
     if (self == NULL && !enroll(config))
         return false;
-    if (segment->devices != config->devices || segment->memory != config->memory)
+    if (segment->devices != config->devices || memcmp(segment->unit, config->unit, sizeof segment->unit) != 0)
         fprintf(stderr,
-                "gpushare-sim: '%s' is in use with %llu devices of %llu bytes: GPUSHARE_SIM_DEVICES and "
-                "GPUSHARE_SIM_MEMORY of this process are ignored\n",
-                config->name, (unsigned long long)segment->devices, (unsigned long long)segment->memory);
+                "gpushare-sim: '%s' is in use with %llu devices of %llu bytes: what GPUSHARE_SIM_DEVICES, "
+                "GPUSHARE_SIM_MEMORY, GPUSHARE_SIM_MIG, GPUSHARE_SIM_MODEL and GPUSHARE_SIM_COMPUTE_CAPABILITY of this "
+                "process say is ignored\n",
+                config->name, (unsigned long long)segment->devices, (unsigned long long)segment->unit[0].memory);
     return true;
 }
 
@@ -254,9 +293,10 @@ void sim_segment_detach(void)
     struct record *record = self;
     self = NULL;
     clear(record);
-    struct flock own = record_lock(record);
-    own.l_type = F_UNLCK;
+    struct flock own = record_lock(record), alone = process_lock(record);
+    own.l_type = alone.l_type = F_UNLCK;
     fcntl(file, F_OFD_SETLK, &own);
+    fcntl(file, F_SETLK, &alone);
     pthread_mutex_unlock(&segment->lock);
 }
 
@@ -268,17 +308,37 @@ void sim_segment_forget(void)
 
 unsigned sim_segment_devices(void)
 {
-    return (unsigned)segment->devices;
+    return chooses ? chosen_count : (unsigned)segment->devices;
 }
 
-uint64_t sim_segment_memory(void)
+unsigned sim_segment_machine(unsigned device)
 {
-    return segment->memory;
+    return chooses ? chosen[device] : device;
+}
+
+bool sim_segment_seen(unsigned machine, unsigned *device)
+{
+    for (*device = 0; *device < sim_segment_devices(); ++*device)
+        if (sim_segment_machine(*device) == machine)
+            return true;
+    return false;
+}
+
+const struct sim_unit *sim_segment_unit(unsigned device)
+{
+    return &segment->unit[sim_segment_machine(device)];
+}
+
+void sim_segment_choose(const unsigned *machine, unsigned count)
+{
+    chooses = true;
+    chosen_count = count;
+    memcpy(chosen, machine, count * sizeof *machine);
 }
 
 static void sum(unsigned device, struct sim_usage *usage)
 {
-    *usage = (struct sim_usage){.total = segment->memory};
+    *usage = (struct sim_usage){.total = segment->unit[device].memory};
     for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
         if (record->pid == 0)
             continue;
@@ -312,6 +372,7 @@ static uint64_t steal(unsigned device, uint64_t bytes, uint64_t older_than, cons
 
 bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes)
 {
+    device = sim_segment_machine(device);
     if (self == NULL)
         return false;
     lock(&segment->lock);
@@ -334,6 +395,7 @@ bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes)
 
 void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
 {
+    device = sim_segment_machine(device);
     if (self == NULL)
         return;
     lock(&segment->lock);
@@ -362,6 +424,8 @@ static void use_shared(struct shared *shared)
 
 bool sim_segment_share(unsigned device, uint64_t name, uint64_t bytes)
 {
+    if (device < SIM_MAX_DEVICES)
+        device = sim_segment_machine(device);
     if (self == NULL)
         return false;
     lock(&segment->lock);
@@ -381,19 +445,22 @@ bool sim_segment_join(unsigned *device, uint64_t name, uint64_t bytes)
 {
     if (self == NULL)
         return false;
+    unsigned machine = *device < SIM_MAX_DEVICES ? sim_segment_machine(*device) : *device;
     lock(&segment->lock);
     reap();
     struct shared *shared = find_shared(name, true);
     if (shared != NULL && shared->file == 0) {
         struct sim_usage usage;
-        sum(*device, &usage);
+        sum(machine, &usage);
         if (bytes > usage.total || usage.used > usage.total - bytes)
             shared = NULL;
         else
-            *shared = (struct shared){.file = name, .bytes = bytes, .device = *device};
+            *shared = (struct shared){.file = name, .bytes = bytes, .device = machine};
     }
     if (shared != NULL) {
-        *device = shared->device;
+        /* Memory of a device that this process does not see counts as the host's to it. */
+        if (shared->device >= SIM_MAX_DEVICES || !sim_segment_seen(shared->device, device))
+            *device = SIM_MAX_DEVICES;
         use_shared(shared);
     }
     pthread_mutex_unlock(&segment->lock);
@@ -413,6 +480,7 @@ void sim_segment_leave(uint64_t name)
 
 void sim_segment_usage(unsigned device, struct sim_usage *usage)
 {
+    device = sim_segment_machine(device);
     lock(&segment->lock);
     reap();
     sum(device, usage);
@@ -438,14 +506,18 @@ static uint64_t shared_by(unsigned device, const struct record *record)
 
 unsigned sim_segment_processes(unsigned device, struct sim_process_usage *processes, unsigned size)
 {
+    device = sim_segment_machine(device);
     unsigned count = 0;
     lock(&segment->lock);
     reap();
     for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
         if (record->pid == 0 || record->died_at != 0 || record->charged[device][SIM_CHARGE_CONTEXT] == 0)
             continue;
+        pid_t pid = known_pid(record);
+        if (pid <= 0)
+            continue;
         if (count < size)
-            processes[count] = (struct sim_process_usage){.pid = record->pid,
+            processes[count] = (struct sim_process_usage){.pid = pid,
                                                           .bytes = record->charged[device][SIM_CHARGE_MEMORY] +
                                                                    record->charged[device][SIM_CHARGE_CONTEXT] +
                                                                    record->managed[device] + shared_by(device, record)};
@@ -462,6 +534,7 @@ uint64_t sim_duration(uint64_t bytes, uint64_t bandwidth)
 
 uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration)
 {
+    device = sim_segment_machine(device);
     uint64_t *free_at = &segment->device[device].free_at[engine];
     uint64_t now = sim_now();
     uint64_t before = __atomic_load_n(free_at, __ATOMIC_RELAXED), after;
@@ -473,6 +546,7 @@ uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t d
 
 uint64_t sim_segment_compute_begin(unsigned device)
 {
+    device = sim_segment_machine(device);
     struct device *d = &segment->device[device];
     lock(&d->turn);
     lock(&d->busy);
@@ -482,6 +556,7 @@ uint64_t sim_segment_compute_begin(unsigned device)
 
 uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)
 {
+    device = sim_segment_machine(device);
     uint64_t ran = sim_now() - begin;
     segment->device[device].busy_ns += ran;
     pthread_mutex_unlock(&segment->device[device].busy);
@@ -490,6 +565,7 @@ uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)
 
 unsigned sim_segment_utilization(unsigned device)
 {
+    device = sim_segment_machine(device);
     struct device *d = &segment->device[device];
     lock(&segment->lock);
     uint64_t now = sim_now(), busy = __atomic_load_n(&d->busy_ns, __ATOMIC_RELAXED);
@@ -502,6 +578,7 @@ unsigned sim_segment_utilization(unsigned device)
 
 uint64_t sim_segment_managed_resident(unsigned device)
 {
+    device = sim_segment_machine(device);
     if (self == NULL)
         return 0;
     lock(&segment->lock);
@@ -512,6 +589,7 @@ uint64_t sim_segment_managed_resident(unsigned device)
 
 uint64_t sim_segment_managed_admit(unsigned device, uint64_t bytes, uint64_t older_than, uint64_t *stolen)
 {
+    device = sim_segment_machine(device);
     *stolen = 0;
     if (self == NULL)
         return 0;
@@ -532,6 +610,7 @@ uint64_t sim_segment_managed_admit(unsigned device, uint64_t bytes, uint64_t old
 
 void sim_segment_managed_drop(unsigned device, uint64_t bytes)
 {
+    device = sim_segment_machine(device);
     if (self == NULL)
         return;
     lock(&segment->lock);

@@ -39,8 +39,16 @@ void sim_segment_detach(void);
 /* The child of a fork has the mapping but not the record. */
 void sim_segment_forget(void);
 
+/*
+ * Devices are numbered as this process sees them: all of the machine, in its order, until it chooses. What other
+ * processes are told is the machine's number.
+ */
 unsigned sim_segment_devices(void);
-uint64_t sim_segment_memory(void);
+const struct sim_unit *sim_segment_unit(unsigned device);
+void sim_segment_choose(const unsigned *machine, unsigned count);
+unsigned sim_segment_machine(unsigned device);
+/* False if this process does not see it. */
+bool sim_segment_seen(unsigned machine, unsigned *device);
 
 /* Takes device memory for this process. False if it does not fit; managed memory of any process gives way. */
 bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes);

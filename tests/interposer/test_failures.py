@@ -93,6 +93,8 @@ def test_a_waiter_left_alone_without_room_is_told(machine: Machine) -> None:
     assert result["result"] == 2
     machine.until_said(a, "no scheduler answers")
     machine.start_scheduler()
+    # What it asked nobody for, while it was away, it asks the next one for.
+    machine.until(lambda: len(machine.control("status")["status"]["groups"]) == 2)
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
 
 

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 MIB = 1 << 20
 CHUNK = 16 * MIB
 MAGIC = 0x67707570
-HEADER = struct.Struct("=IIQII")
+HEADER = struct.Struct("=IIQIIII")
 ENTRY = struct.Struct("=QII")
 DATA = 2 * MIB
 SCHEDULER = 255
@@ -52,9 +52,10 @@ class Pool:
         offset: int = DATA,
         chunks: int | None = None,
         limit: int = 0,
+        prepared_only: int = 0,
     ) -> None:
         count = self.chunks if chunks is None else chunks
-        HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit)
+        HEADER.pack_into(self.memory, 0, magic, version, offset, count, limit, prepared_only, 0)
 
     def entry(self, i: int) -> tuple[int, int, int]:
         pinned_by, owner, prepared = ENTRY.unpack_from(self.memory, HEADER.size + i * ENTRY.size)
@@ -322,6 +323,47 @@ def test_page_locking_ahead_goes_on_while_the_application_computes(
     until(lambda: len(pool.pinned_by(0)) == 3)
 
 
+def test_what_others_use_is_page_locked_ahead_and_theirs(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(12)
+    away, holder = make_client(pool), make_client(pool)
+    away.offer(pool, slot=1)
+    holder.offer(pool, slot=3)
+    piece = away.taken(12 * CHUNK, value=7)
+    holder.call("gate", 1)
+    holder.call("prepare", 10 * CHUNK)
+    until(lambda: holder.registered == 10)
+    assert len(pool.pinned_by(3)) == 10
+    assert away.holds(piece, value=7)
+    assert pool.owned_by(2) == list(range(12))
+    # The one comes back, and the other leaves to where that was.
+    away.call("give", piece)
+    left = holder.taken(10 * CHUNK, value=8)
+    assert holder.pinned_late == 0
+    assert holder.holds(left, value=8)
+    assert pool.owned_by(4) == pool.pinned_by(3)
+    holder.call("give", left)
+    holder.call("prepare", 0)
+    until(lambda: pool.pinned_by(3) == [])
+    assert holder.registered == 0
+
+
+def test_what_nobody_uses_any_more_is_not_joined(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(4)
+    client = make_client(pool)
+    client.offer(pool)
+    # The scheduler gives these back just now; it has looked who page-locked them.
+    for chunk in range(4):
+        pool.put(chunk, owner=SCHEDULER, prepared=1)
+    client.call("prepare", 4 * CHUNK)
+    time.sleep(0.6)
+    assert pool.pinned_by(0) == []
+    assert client.registered == 0
+
+
 def test_what_is_not_wanted_any_more_is_unlocked(
     make_pool: MakePool, make_client: MakeClient
 ) -> None:
@@ -438,6 +480,27 @@ def test_a_driver_that_does_not_page_lock(make_pool: MakePool, make_client: Make
     said = client.errors().splitlines()
     assert len(said) == 1
     assert "slower" in said[0]
+
+
+def test_where_the_scheduler_makes_the_pages_no_others_are_used(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    pool.header(limit=8, prepared_only=1)
+    for i in (1, 4):
+        pool.put(i, prepared=1)
+    client = make_client(pool)
+    client.offer(pool)
+    # Nor for what is page-locked ahead.
+    client.call("prepare", 8 * CHUNK)
+    assert client.take(3 * CHUNK) is None
+    piece = client.taken(2 * CHUNK)
+    assert pool.owned_by(1) == pool.prepared() == [1, 4]
+    assert client.take(UNIT) is None
+    pool.put(6, prepared=1)
+    client.taken(UNIT)
+    client.call("give", piece)
+    assert pool.prepared() == [1, 4, 6]
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
@@ -621,8 +684,9 @@ def test_many_at_once_in_one_pool(
         client.call("prepare", 0)
     assert pool.owned_by(1) == left
     assert pool.owned_by(2) == pool.owned_by(3) == []
-    until(lambda: pool.pinned_by(1) == pool.pinned_by(2) == [])
+    # What they page-locked of the dead one's stays so until it is free.
     pool.sweep(0)
+    until(lambda: pool.pinned_by(1) == pool.pinned_by(2) == [])
     pool.header(limit=24)
     assert survivors[0].holds(survivors[0].taken(24 * CHUNK))
     assert "ThreadSanitizer" not in "".join(client.errors() for client in survivors)

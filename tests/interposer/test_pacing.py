@@ -185,16 +185,35 @@ def test_a_kernel_longer_than_the_bound_goes_in_before_the_gpu_would_idle(paced:
     assert done["ran"] >= before + 4
 
 
-def test_a_bound_that_was_let_go_holds_again_when_it_is_needed(paced: Paced) -> None:
+def test_a_bound_holds_where_nothing_is_charged(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.0005)
     paced.pace(0.001)
-    # Nobody is held up, so nobody has to keep to it, until the program submits more than the GPU computes.
-    time.sleep(0.1)
     training = paced.start("train")
     paced.until(lambda: paced.ran() > 100)
     paced.until(lambda: paced.progress("launched") - paced.ran() <= 5)
     paced.program.call("stop")
     assert paced.program.result(training)["result"] == 0
+    launched = paced.program.call("launch", count=200)
+    assert launched["result"] == 0
+    assert launched["ran"] >= paced.progress("launched") - 5
+
+
+def test_long_and_short_of_one_kernel_are_told_apart(paced: Paced) -> None:
+    paced.pace(0.001)
+
+    def learn(seconds: float, blocks: int, count: int) -> None:
+        paced.program.call("takes", seconds=seconds)
+        for _ in range(count):
+            assert paced.program.call("launch", blocks=blocks)["result"] == 0
+            assert paced.program.call("synchronize")["result"] == 0
+
+    learn(0.02, 1000, 3)
+    learn(0.00002, 1, 50)
+    paced.program.call("takes", seconds=0.02)
+    before = paced.ran()
+    done = paced.program.call("launch", count=6, blocks=1000)
+    assert done["result"] == 0
+    assert done["ran"] >= before + 4
 
 
 def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:

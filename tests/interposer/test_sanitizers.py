@@ -18,6 +18,7 @@ from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz,
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.test_many_processes import wait_for_a_worker
 from tests.interposer.test_pacing import Paced
 
 #: What each build says when it has found something, the runtime that has to come first, its settings, and how far it is
@@ -112,6 +113,19 @@ def test_nothing_is_found(
     compete(machine, a, b)
     assert a.call("end_context", how="release")["result"] == 0
     for program in (a, b):
+        said = "".join(program.errors)
+        assert not any(words in said for words in found), said
+
+
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_nothing_is_found_where_processes_wait_for_each_other(
+    make_machine: Callable[..., Machine], sanitized: Callable[[str], tuple[Path, str]], name: str
+) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    found, _, settings, _ = SANITIZERS[name]
+    machine.libraries, runtime = sanitized(name)
+    machine.preload_first = (runtime,)
+    for program in wait_for_a_worker(machine, **settings):
         said = "".join(program.errors)
         assert not any(words in said for words in found), said
 

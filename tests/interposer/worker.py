@@ -67,16 +67,27 @@ class Worker:
         self.launched = 0
         self.stops = threading.Event()
 
-    def init(self) -> dict[str, Any]:
+    def init(self, ordinal: int = 0) -> dict[str, Any]:
+        """Take the device's context for this thread."""
         device = ctypes.c_int()
         result = cuda.cuInit(0)
         if result == 0:
-            result = cuda.cuDeviceGet(ctypes.byref(device), 0)
+            result = cuda.cuDeviceGet(ctypes.byref(device), ordinal)
         if result == 0:
             result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self.context), device)
         if result == 0:
             result = cuda.cuCtxSetCurrent(self.context)
         return {"result": result}
+
+    def devices(self) -> dict[str, Any]:
+        """Return the UUIDs of the devices, in CUDA's order."""
+        count, uuid = ctypes.c_int(), (ctypes.c_uint8 * 16)()
+        result = cuda.cuDeviceGetCount(ctypes.byref(count))
+        found = []
+        for ordinal in range(count.value):
+            result = result or cuda.cuDeviceGetUuid_v2(uuid, ordinal)
+            found.append(bytes(uuid).hex())
+        return {"result": result, "uuids": found}
 
     def end_context(self, how: str) -> dict[str, Any]:
         calls = {
@@ -168,12 +179,12 @@ class Worker:
         driver.gpushare_sim_duration(ctypes.c_uint64(int(seconds * 1e9)))
         return {}
 
-    def launch(self, count: int = 1, stream: int | None = None) -> dict[str, Any]:
+    def launch(self, count: int = 1, stream: int | None = None, blocks: int = 1) -> dict[str, Any]:
         """Launch the kernel so often, and tell how many have run by then."""
         start, result = time.monotonic(), 0
         for _ in range(count):
             result = result or cuda.cuLaunchKernel(
-                self.kernel, 1, 1, 1, 1, 1, 1, 0, stream, None, None
+                self.kernel, blocks, 1, 1, 1, 1, 1, 0, stream, None, None
             )
             self.launched += result == 0
         seconds = time.monotonic() - start

@@ -25,7 +25,15 @@ import pytest
 import jupyter_gpushare
 from tests.packaging.conftest import Fresh
 
-ROOMS = ("scheduler", "kernel_provisioner", "server_extension", "cli", "benchmarks", "deploy")
+ROOMS = (
+    "scheduler",
+    "kernel_provisioner",
+    "server_extension",
+    "cli",
+    "benchmarks",
+    "deploy",
+    "hub",
+)
 LIBRARIES = (
     "libgpushare.so",
     "libgpushare-alias.so",
@@ -105,6 +113,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         "jupyter_gpushare/py.typed",
         "jupyter_gpushare/deploy/kubernetes/kustomization.yaml",
         "jupyter_gpushare/examples/heat.ipynb",
+        "jupyter_gpushare/hub/static/page.html",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
         f"{data}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,44 @@ def test_killed_process_gives_its_bytes_back(machine: Machine, talk: Talk) -> No
     first.kill()
     second = talk(environment, HOLD.format(bytes=50 * MIB))
     assert second.heard() == "0"
+
+
+def test_processes_in_pid_namespaces_of_their_own_count_like_any_other(
+    machine: Machine, talk: Talk
+) -> None:
+    """As a driver's do, in containers: alive or not, and by the number by which who asks knows them."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this machine permits no namespaces")
+    environment = machine(memory="64MiB", context="4MiB")
+    code = HOLD.format(bytes=40 * MIB).replace("hear()", "say(str(os.getpid()))\nhear()")
+    with subprocess.Popen(
+        [*apart, *command(code)],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as first:
+        assert first.stdout is not None
+        assert [first.stdout.readline().strip() for _ in range(2)] == ["0", "1"]
+        assert used(environment) == 44 * MIB
+        (child,) = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text().split()
+        run(
+            environment,
+            f"""
+            import pynvml
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            (found,) = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+            assert (found.pid, found.usedGpuMemory) == ({child}, 44 << 20), found
+            """,
+        )
+        second = talk(environment, HOLD.format(bytes=40 * MIB))
+        assert second.heard() == "2"
+        first.kill()
+        first.communicate()
+    third = talk(environment, HOLD.format(bytes=40 * MIB))
+    assert third.heard() == "0"
 
 
 def test_dying_process_holds_its_bytes_until_its_teardown(machine: Machine, talk: Talk) -> None:
