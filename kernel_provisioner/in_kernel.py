@@ -78,7 +78,7 @@ OVERSUBSCRIPTION = {
 NO_PART = "This kernel does not take part: "
 
 #: The protocol's version (GPUSHARE_PROTOCOL_VERSION).
-PROTOCOL = 3
+PROTOCOL = 4
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
@@ -165,6 +165,12 @@ class Interposer:
         if length == -errno.ENOENT or length == -errno.ECONNREFUSED:
             raise Failure(
                 "no scheduler answers at {}; is the Jupyter server with jupyter-gpushare still running?".format(
+                    os.environ.get("GPUSHARE_SOCKET", "its socket")
+                )
+            )
+        if length == -errno.EACCES:
+            raise Failure(
+                "the scheduler at {} is another user's, or does not know this kernel; restart the kernel".format(
                     os.environ.get("GPUSHARE_SOCKET", "its socket")
                 )
             )
@@ -950,11 +956,14 @@ class Status(Table):
     def lines(self) -> List[str]:
         """What is said of the GPUs, and of this kernel if it does not take part."""
         said = []
+        if self.data.get("maintenance"):
+            said.append("Maintenance: {}".format(self.data["maintenance"]))
         for gpu in self.data.get("gpus", []):
             used, total, foreign = (size(gpu.get(key) or 0) for key in ("used", "total", "foreign"))
             said.append(
                 f"GPU {gpu.get('index', '?')} ({gpu.get('name', '?')}): {used} of {total} in use, "
                 f"{foreign} by programs outside gpushare"
+                + (", being emptied by an administrator" if gpu.get("draining") else "")
             )
         if self._out_of_the_way:
             said.append(NO_PART + self._out_of_the_way)
@@ -1094,6 +1103,7 @@ def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
         str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
         "keep" if given.get("keep") else "",
         "frozen" if given.get("frozen") else "",
+        "held" if given.get("held") else "",
         "memory {}".format(size(given["memory"])) if given.get("memory") else "",
         "request {}".format(percent(given["request"])) if given.get("request") else "",
         "limit {}".format(percent(given["limit"])) if given.get("limit") else "",
@@ -1154,6 +1164,15 @@ REASONS = {
         if given.get("kernel")
         else f"{_holder(given)}'s last GPU work has been ending for {duration(given['for'])}"
     ),
+    "stuck": lambda given: (
+        f"{_holder(given)} has not given the GPU up for {duration(given['for'])}"
+        + (
+            f": its kernel {_short(given['kernel'])} has been running for {duration(given['kernel_for'])}"
+            if given.get("kernel")
+            else ": it was stopped, or its GPU work does not end"
+        )
+        + "; interrupt or restart it"
+    ),
     "behind": lambda given: f"{given.get('ahead_name') or given.get('ahead')} is first",
     "residency": lambda given: (
         f"{_holder(given)} only just got its memory in; it may go{_within(given.get('until_in'), '')}"
@@ -1166,6 +1185,22 @@ REASONS = {
         "(CUDA contexts, shared memory): shut a notebook down, or restart one that holds such memory"
     ),
     "frozen": lambda given: "it is frozen, and waits until somebody unfreezes it",
+    "on_hold": lambda given: (
+        "an administrator took the GPU from it, and only an administrator can let it go on"
+    ),
+    "quota_gpus": lambda given: (
+        f"{owner(given['whose'])} may use {_gpus(given['gpus'])} at once; "
+        + (
+            f"it uses {given['own']} by itself: free its memory on the others, or restart it on fewer"
+            if given["own"] > given["gpus"]
+            else f"{_holder(given)} yields{_soon(given)}"
+            if given.get("holder_name")
+            else "others of the same user or team come first"
+        )
+    ),
+    "gpu_draining": lambda given: (
+        "an administrator wants its GPU empty; it waits until that is over, or restart it on another GPU"
+    ),
     "kept": lambda given: (
         f"{_lacks(given)}{_holder(given)} keeps its idle memory on the GPU{_for(given)}"
     ),
@@ -1186,6 +1221,10 @@ def owner(whose: Any) -> str:
     """Whose share it is: ``user:ada``, ``team:course``, or that of the one that it is said of."""
     kind, _, name = str(whose).partition(":")
     return f"the {kind} {name}" if kind in ("user", "team") and name else "it"
+
+
+def _gpus(count: Any) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def _short(text: Any) -> str:
@@ -1271,6 +1310,10 @@ NEXT = {
     "unfreeze": lambda given: "somebody has to unfreeze it",
     "limit": lambda given: (
         f"{owner(given['whose'])} has to wait{_within(given['until_in'], '')}, or to get a higher limit"
+    ),
+    "administrator": lambda given: "an administrator has to let it go on",
+    "quota": lambda given: (
+        f"{owner(given['whose'])} has to use a GPU less, or to get more than {_gpus(given['gpus'])}"
     ),
     "room": lambda given: "it is next: it only waits for what is said above",
     "interactive": lambda given: (

@@ -12,9 +12,6 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from ..scheduler.drivers import Driver, Libraries, libraries
-from ..scheduler.events import Adjust
-from ..scheduler.state import Wishes
-from ..scheduler.wishes import adjusted
 
 Backend = Literal["auto", "swap", "managed", "plain"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
@@ -30,7 +27,14 @@ GROUP_BYTES = 63
 NAME_BYTES = 191
 
 #: What launch writes for one client and what the client's own children must not take for theirs.
-_OF_ONE_CLIENT = ("GPUSHARE_GROUP", "GPUSHARE_NAME", "GPUSHARE_DRIVER", "GPUSHARE_NVML")
+_OF_ONE_CLIENT = (
+    "GPUSHARE_GROUP",
+    "GPUSHARE_NAME",
+    "GPUSHARE_TICKET_FILE",
+    "GPUSHARE_DRIVER",
+    "GPUSHARE_NVML",
+    "GPUSHARE_VISIBLE_DEVICES",
+)
 #: The user's to set, unless they were written for a client that we now run in.
 _SETTINGS = ("GPUSHARE_BACKEND", "GPUSHARE_MEMORY", "GPUSHARE_OVERSUBSCRIBE")
 
@@ -39,8 +43,6 @@ _GROW_AS_NEEDED = {
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_FORCE_GPU_ALLOW_GROWTH": "true",
 }
-
-_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class LaunchError(Exception):
@@ -71,46 +73,6 @@ def new_group() -> str:
     return f"run-{uuid.uuid4()}"
 
 
-def parse_size(text: str) -> int:
-    """Read a number of bytes such as ``20GiB``, ``1.5G`` or ``1073741824``; units are powers of 1024.
-
-    Raises
-    ------
-    ValueError
-        If the text is no size, or none that memory can have.
-    """
-    match = re.fullmatch(
-        r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text, re.ASCII | re.IGNORECASE
-    )
-    if match is None:
-        raise ValueError(
-            f"{text!r} is no size; write for instance 20GiB, 512MiB or a number of bytes"
-        )
-    factor = _UNITS[match[2].upper()]
-    # Whole numbers stay exact.
-    size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
-    if not 0 < size < 1 << 63:
-        raise ValueError(f"{text!r} is no possible amount of memory; write for instance 20GiB")
-    return size
-
-
-def parse_share(name: str, value: object) -> object:
-    """Read one share as people state it; ``memory``, a size, becomes a number of bytes.
-
-    Raises
-    ------
-    ValueError
-        If it cannot be; the message is one sentence for whoever stated it.
-    """
-    if name == "memory":
-        # A bare number is bytes; a boolean is a number to Python, not to people.
-        if isinstance(value, bool) or not isinstance(value, str | int):
-            raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
-        return parse_size(str(value))
-    adjusted(Wishes(), Adjust("", **{name: value}))  # type: ignore[arg-type]
-    return value
-
-
 def parse_backend(text: str) -> Backend:
     """Read the name of a memory backend.
 
@@ -136,6 +98,7 @@ def client_environment(
     socket: Path,
     settings: Settings | None = None,
     shims: Libraries | None = None,
+    ticket: Path | None = None,
 ) -> dict[str, str]:
     """Make the environment in which a program is a client.
 
@@ -155,6 +118,8 @@ def client_environment(
         What the client is told beside that.
     shims
         The interposer's libraries; by default the installed ones.
+    ticket
+        Where the group's ticket lies, or will lie if the scheduler asks for one; None: it does not.
 
     Raises
     ------
@@ -183,7 +148,12 @@ def client_environment(
     environment["GPUSHARE_SOCKET"] = str(socket)
     environment["GPUSHARE_GROUP"] = _cut(group, GROUP_BYTES)
     environment["GPUSHARE_NAME"] = _cut(name, NAME_BYTES)
+    if ticket is not None:
+        environment["GPUSHARE_TICKET_FILE"] = str(ticket)
     environment.update(driver.environment())
+    if "CUDA_VISIBLE_DEVICES" in environment:
+        # What the client sets itself is told apart from what it was given.
+        environment["GPUSHARE_VISIBLE_DEVICES"] = environment["CUDA_VISIBLE_DEVICES"]
     if settings.backend is not None:
         environment["GPUSHARE_BACKEND"] = settings.backend
     if settings.memory is not None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +17,8 @@ from traitlets import Bool, Enum, Float, TraitError, Unicode, validate
 
 from ..scheduler.address import socket_path
 from ..scheduler.drivers import DriverError, Libraries, find_driver
+from ..scheduler.shares import parse_share, parse_size
+from . import ticket
 from .heartbeat import FirstBeat
 from .launch import (
     BACKENDS,
@@ -25,14 +28,16 @@ from .launch import (
     Settings,
     client_environment,
     parse_backend,
-    parse_share,
-    parse_size,
     plain_environment,
     with_in_kernel_part,
 )
 
 #: How long an interrupt or a notice may be kept up by a scheduler that does not answer, in seconds.
 CONTROL_TIMEOUT = 0.2
+#: The same of a kernel's start and end, where a ticket is to be got or given back: a Hub is asked who this is.
+TICKET_TIMEOUT = 1.0
+#: Seconds between attempts to get one: doubled from the first to the last.
+FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
 
 
 class GpuShareProvisioner(LocalProvisioner):
@@ -107,6 +112,10 @@ class GpuShareProvisioner(LocalProvisioner):
     _untold: dict[str, Any] | None = None
     _environment: Mapping[str, str] = {}
     _first_beat: FirstBeat | None = None
+    #: Where the kernel's ticket lies, if the scheduler asks for one; None where there is none to be had.
+    _ticket: Path | None = None
+    #: Gets it.
+    _getting: asyncio.Task[None] | None = None
 
     @property
     def unshared(self) -> tuple[str, dict[str, Any]] | None:
@@ -132,6 +141,11 @@ class GpuShareProvisioner(LocalProvisioner):
             # The server tries again once there is a scheduler.
             self._untold = stated
             self.log.debug("gpushare: shares of kernel %s: %r", self.kernel_id, error)
+
+    async def renew_ticket(self) -> None:
+        """Get the kernel's ticket anew, if it has one: the scheduler does not know the one that it has."""
+        if self._shared and self._ticket is not None:
+            await self._get_ticket(self._ticket)
 
     async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
         """Put the kernel's command and environment under the interposer."""
@@ -199,6 +213,8 @@ class GpuShareProvisioner(LocalProvisioner):
         """Forget the process; after a restart, the kernel is in the same lease group again."""
         if self._first_beat is not None:
             self._first_beat.stop()
+        if self._ticket is not None and not restart:
+            await self._give_ticket_back(self._ticket)
         await super().cleanup(restart)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
@@ -206,6 +222,8 @@ class GpuShareProvisioner(LocalProvisioner):
         info = cast("dict[str, Any]", await super().get_provisioner_info())
         if self._shared:
             info["gpushare"] = {"socket": str(socket_path(self._environment))}
+            if self._ticket is not None:
+                info["gpushare"]["ticket"] = str(self._ticket)
         return info
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
@@ -214,6 +232,9 @@ class GpuShareProvisioner(LocalProvisioner):
         if shared := provisioner_info.get("gpushare"):
             self._shared = True
             self._environment = {"GPUSHARE_SOCKET": shared["socket"]}
+            if "ticket" in shared:
+                self._ticket = Path(shared["ticket"])
+                ticket.held.add(self.kernel_id)
 
     # -- preparing -----------------------------------------------------------------------------------------------------
 
@@ -238,14 +259,20 @@ class GpuShareProvisioner(LocalProvisioner):
             self.log.debug("gpushare: no CUDA driver; kernel %s starts as it is", self.kernel_id)
             launch["cmd"] = command
             return
+        socket = self._socket(environ)
+        self._environment = {"GPUSHARE_SOCKET": str(socket)}
+        if ticket.may_be_needed() and self._ticket is None:
+            self._ticket = ticket.ticket_path(self.kernel_id)
+            await self._get_ticket(self._ticket)
         launch["env"] = self._environment = client_environment(
             environ,
             group=self.kernel_id,
             name=self._name(environ),
             driver=driver,
-            socket=self._socket(environ),
+            socket=socket,
             settings=settings,
             shims=self._libraries(),
+            ticket=self._ticket,
         )
         launch["cmd"] = command
         self._shared = True
@@ -387,10 +414,60 @@ class GpuShareProvisioner(LocalProvisioner):
             self.log.debug("gpushare: %s for kernel %s: %r", op, self.kernel_id, error)
 
     async def _request(self, op: str, params: dict[str, Any]) -> None:
+        async with self._connected() as ask:
+            await ask(op, group=self.kernel_id, **params)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ticket.Ask]:
+        """Connect to the scheduler; the server's connection will do where it had to say who it is."""
+        path = socket_path(self._environment)
+        if path in ticket.channels:
+            yield ticket.channels[path]
+            return
         # Here and not above: the protocol's compiled part is missing in a checkout that was never built, and a kernel
         # must start there too.
         from ..scheduler.control import AsyncControlClient
 
-        path = socket_path(self._environment)
         async with AsyncControlClient(path) as client:
-            await client.request(op, group=self.kernel_id, **params)
+            yield client.request
+
+    # -- its ticket ----------------------------------------------------------------------------------------------------
+
+    async def _get_ticket(self, path: Path) -> None:
+        """Get a ticket, or know that none is needed, in bounded time; what takes longer goes on beside the kernel."""
+        if self._getting is not None:
+            self._getting.cancel()
+        self._getting = asyncio.create_task(self._try_to_get_ticket(path))
+        await asyncio.wait([self._getting], timeout=TICKET_TIMEOUT)
+
+    async def _try_to_get_ticket(self, path: Path) -> None:
+        pause, said = FIRST_PAUSE, False
+        while True:
+            try:
+                async with self._connected() as ask:
+                    if not await ticket.obtain(ask, self.kernel_id, path):
+                        self._ticket = None
+                return
+            except OSError as error:
+                why: Exception = error
+                if not said:
+                    self.log.warning(
+                        "gpushare: the ticket of kernel %s cannot be written to %s: %s; make room there, or set "
+                        "JUPYTER_RUNTIME_DIR to another folder",
+                        self.kernel_id,
+                        path,
+                        error,
+                    )
+                    said = True
+            except Exception as error:
+                # There is no scheduler, or none that says who this is, yet.
+                why = error
+            self.log.debug("gpushare: ticket of kernel %s: %r", self.kernel_id, why)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+
+    async def _give_ticket_back(self, path: Path) -> None:
+        if self._getting is not None:
+            self._getting.cancel()
+        if ticket.remove(self.kernel_id, path):
+            await self._control(TICKET_TIMEOUT, "revoke")

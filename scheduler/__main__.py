@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m jupyter_gpushare.scheduler``: the scheduler's process."""
+"""``python -m jupyter_gpushare.scheduler``: the process of a scheduler, one user's or (``--config``) a node's."""
 
 from __future__ import annotations
 
@@ -11,21 +11,31 @@ import functools
 import gc
 import logging
 import os
+import resource
 import signal
+import socket
 import stat
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from . import systemd
 from .address import AddressError, prepare, socket_path
 from .arguments import Parser, quantum, size
 from .drivers import DriverError, find_driver
+
+if TYPE_CHECKING:
+    from .node import NodeScheduler
+    from .server import Server
 
 log = logging.getLogger(__name__)
 
 #: Exit status where another scheduler serves the socket already (EX_TEMPFAIL).
 TAKEN = 75
+#: Exit status of a node's scheduler where there is no driver, yet (EX_UNAVAILABLE).
+NO_DRIVER = 69
 #: Exit status after a fault of ours (EX_SOFTWARE). The clients go on and re-attach to the next one.
 BROKEN = 70
 
@@ -37,6 +47,12 @@ class TakenError(Exception):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the scheduler's options; ``gpushare scheduler`` has the same."""
     parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="serve all users of this machine, as FILE says (docs/node.md); other options come before what it says",
+    )
+    parser.add_argument(
         "--socket", type=Path, metavar="PATH", help="the socket (default: GPUSHARE_SOCKET's)"
     )
     parser.add_argument(
@@ -45,14 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantum",
         type=quantum,
-        default="auto",
         metavar="S",
         help="seconds that a holder may keep others waiting, or auto (default: auto)",
     )
     parser.add_argument(
         "--anti-thrash",
         choices=["auto", "on", "off"],
-        default="auto",
         help="auto: serialise only what does not fit; on: one at a time; off: never where the "
         "memory can be paged (default: auto)",
     )
@@ -83,7 +97,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-level",
         choices=["debug", "info", "warning", "error"],
-        default="warning",
         help="what goes to standard error (default: warning)",
     )
 
@@ -115,23 +128,132 @@ def locked(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a scheduler was told: by options, by a configuration, by systemd."""
+
+    path: Path
+    #: What the core is made with.
+    core: dict[str, Any]
+    host_memory: int | None
+    record: Path | None
+    parent_pipe: bool
+    #: Where the configuration of a node's scheduler lies, and what it says.
+    config: Path | None
+    node: NodeScheduler | None
+    #: The socket, where systemd made it.
+    listener: socket.socket | None
+
+
 def run(args: argparse.Namespace) -> int:
     """Serve until told to end, and return the exit status."""
+    node = None
+    if args.config is not None:
+        # Late: nobody else needs it.
+        from .node import ConfigError, load
+
+        try:
+            node = load(args.config.absolute())
+        except ConfigError as error:
+            return _complain(str(error), 2)
+    level = args.log_level or (node.log_level if node else "warning")
     logging.basicConfig(
-        level=args.log_level.upper(), format="gpushare scheduler: %(levelname)s: %(message)s"
+        level=level.upper(), format="gpushare scheduler: %(levelname)s: %(message)s"
     )
-    path = args.socket.absolute() if args.socket else socket_path()
     if args.parent_pipe and stat.S_ISREG(os.fstat(0).st_mode):
         return _complain("--parent-pipe needs a pipe as standard input, not a file", 2)
     try:
         driver = find_driver()
-        prepare(path)
-        with locked(path):
-            return asyncio.run(_serve(args, path, driver))
-    except (AddressError, DriverError) as error:
+        if node is not None and driver is None:
+            return _complain("there is no NVIDIA driver; is it loaded? (nvidia-smi)", NO_DRIVER)
+        plan = _plan(args, node)
+        with contextlib.ExitStack() as stack:
+            _take(plan, stack)
+            return asyncio.run(_serve(plan, driver))
+    except (AddressError, DriverError, systemd.ActivationError) as error:
         return _complain(str(error), 2)
     except TakenError as error:
         return _complain(str(error), TAKEN)
+
+
+def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
+    """Put together what the options say, and where they say nothing, the configuration."""
+
+    def chosen(name: str, otherwise: Any = None) -> Any:
+        value = getattr(args, name)
+        if value is None and node is not None:
+            value = getattr(node, name)
+        return otherwise if value in (None, "") else value
+
+    listener = systemd.activated() if node is not None else None
+    path = Path(chosen("socket")).absolute() if args.socket or node else socket_path()
+    if listener is not None:
+        passed = systemd.path_of(listener)
+        stated = args.socket or (node and "socket" in node.config.NodeScheduler)
+        if stated and passed != path:
+            raise AddressError(
+                f"systemd passes the socket {passed}, and {path} is configured: leave one of them out"
+            )
+        path = passed
+    core = {"quantum": chosen("quantum", "auto"), "anti_thrash": chosen("anti_thrash", "auto")}
+    for name in ("reserve", "policy"):
+        if chosen(name) is not None:
+            core[name] = chosen(name)
+    if node is not None:
+        core["revoke_deadline"] = node.revoke_deadline
+    record = chosen("record")
+    return Plan(
+        path=path,
+        core=core,
+        host_memory=chosen("host_memory"),
+        record=Path(record).absolute() if record else None,
+        parent_pipe=args.parent_pipe,
+        config=args.config.absolute() if args.config else None,
+        node=node,
+        listener=listener,
+    )
+
+
+def _take(plan: Plan, stack: contextlib.ExitStack) -> None:
+    """See to it that this is the only scheduler of its socket, and of its folder for what outlives it."""
+    access = None
+    if plan.node is not None:
+        access = plan.node.access()
+        folder = Path(plan.node.state_dir)
+        _make_state_dir(folder)
+        stack.enter_context(locked(folder / "scheduler"))
+    if plan.listener is not None:
+        # Only this process was given it; and the folder may be one that only systemd may write to.
+        return
+    prepare(plan.path, access)
+    stack.enter_context(locked(plan.path))
+    if access is not None and _answers(plan.path):
+        raise TakenError(
+            f"something without a lock serves {plan.path}, perhaps systemd's socket unit: "
+            "systemctl stop gpushare.socket"
+        )
+
+
+def _make_state_dir(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        raise AddressError(f"cannot make the folder {folder}: {error.strerror}") from error
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise AddressError(
+            f"{folder} has to belong to uid {os.getuid()}, and nobody else may write to it; "
+            "set NodeScheduler.state_dir to such a folder"
+        )
+
+
+def _answers(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        try:
+            attempt.connect(str(path))
+        except OSError:
+            return False
+        return True
 
 
 def _complain(text: str, status: int) -> int:
@@ -139,12 +261,14 @@ def _complain(text: str, status: int) -> int:
     return status
 
 
-async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
+async def _serve(plan: Plan, driver: Any) -> int:
     # Imported late: most starts by a host end at the lock.
     from .devices import Devices
+    from .principals import Identity
     from .recording import RecordedCore, RecordingError
     from .requests import recording_ended
     from .server import Options, Server
+    from .throttle import PERSONAL
     from .writer import Writer
 
     loop = asyncio.get_running_loop()
@@ -167,42 +291,103 @@ async def _serve(args: argparse.Namespace, path: Path, driver: Any) -> int:
     loop.set_exception_handler(broken)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
-    if args.parent_pipe:
+    if plan.parent_pipe:
         loop.add_reader(0, _watch_parent, loop, end)
-    settings: dict[str, Any] = {"quantum": args.quantum, "anti_thrash": args.anti_thrash}
-    if args.reserve is not None:
-        settings["reserve"] = args.reserve
-    if args.policy is not None:
-        settings["policy"] = args.policy
     simulated = driver is not None and driver.simulated
     try:
-        core = RecordedCore(**settings)
+        core = RecordedCore(**plan.core)
     except ValueError as error:
         return _complain(str(error), 2)
+    node = plan.node
+    if node is not None:
+        # Each user has connections and a pool.
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = Server(
         core,
         Devices(driver.nvml if driver is not None else None),
-        Options(path=path, simulated=simulated, host_memory=args.host_memory),
+        Options(
+            path=plan.path,
+            simulated=simulated,
+            host_memory=plan.host_memory,
+            identity=node.identity() if node is not None else Identity(),
+            access=node.access() if node is not None else None,
+            listener=plan.listener,
+            limits=node.limits() if node is not None else PERSONAL,
+            prepared_only=node is not None and node.prepare_host_memory,
+        ),
     )
-    if args.record is not None:
+    if plan.record is not None:
         tell = functools.partial(recording_ended, server)
         try:
-            Writer(core, args.record.absolute(), again=True, on_end=tell)
+            Writer(core, plan.record, again=True, on_end=tell)
         except RecordingError as error:
             return _complain(str(error), 2)
+    if node is not None and plan.config is not None:
+        for event in node.entitlements().values():
+            server.entitle(event)
+        loop.add_signal_handler(signal.SIGHUP, Reloading(plan.config, node, server).again)
     await server.start()
     # What exists now lives for ever: the collector need not look at it again, nor often at all.
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
+    systemd.notify("READY=1")
+    _reassure(loop)
     with contextlib.suppress(OSError):
         print("ready", flush=True)
     try:
         return await ended
     finally:
+        systemd.notify("STOPPING=1")
         await server.stop()
         if core.sink is not None:
             await core.sink.close()
+
+
+class Reloading:
+    """Reads the configuration of a node's scheduler anew.
+
+    Parameters
+    ----------
+    path
+        Where it lies.
+    node
+        What it said last.
+    server
+        What follows it.
+    """
+
+    def __init__(self, path: Path, node: NodeScheduler, server: Server) -> None:
+        self._path = path
+        self._node = node
+        self._server = server
+
+    def again(self) -> None:
+        """Do it. What has a mistake changes nothing."""
+        from .node import ConfigError, changes, load, unheeded
+
+        systemd.notify_reloading()
+        try:
+            news = load(self._path)
+        except ConfigError as error:
+            log.error("%s; all stays as it was", error)
+        else:
+            for event in changes(self._node, news):
+                self._server.entitle(event)
+            log.warning("the shares of %s hold now", self._path)
+            if names := unheeded(self._node, news):
+                log.warning("%s hold after the next start", ", ".join(names))
+            self._node = news
+        systemd.notify("READY=1")
+
+
+def _reassure(loop: asyncio.AbstractEventLoop) -> None:
+    """Say now and then that the loop turns, if systemd asks: it starts a new scheduler in place of one that hangs."""
+    period = systemd.watchdog_period()
+    if period is not None:
+        systemd.notify("WATCHDOG=1")
+        loop.call_later(period, _reassure, loop)
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:

@@ -9,8 +9,9 @@ NVML's used bytes are one number, read while moves are under way. What we hold i
 
 Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
 Earlier readings may have been without memory that was stated as gone only later: for them the last value counts as
-greater by that much, and by no more, else what arrives meanwhile would pass for others' use. Of a share that fills, or
-of a group that holds more than the GPU has, only what it was allotted can be arriving.
+greater by that much, and by no more, else what arrives meanwhile would pass for others' use. While a share fills, which
+waits for all room that appears, it does so only as far as readings have lowered it. Of a share that fills, or of a
+group that holds more than the GPU has, only what it was allotted can be arriving.
 Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
 move.
 """
@@ -75,6 +76,8 @@ class Accounts:
         self.queue: list[Wait] = []
         self.host_budget = 0
         self.promised = 0
+        #: It may have changed on how many GPUs somebody holds leases.
+        self._recount = False
         self._shares = 0
         #: Some client's memory is such that the GPU may page it.
         self._pages = False
@@ -126,6 +129,13 @@ class Accounts:
                 f"but this kernel is limited to {_gib(cap)}"
             )
             return "cap", False, text
+        if not share.used and (quota := self._exceeded(share)) is not None:
+            whose, gpus = quota
+            text = (
+                f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
+                f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
+            )
+            return "cap", False, text
         most = group.wishes.memory
         if most and more > 0 and share.promised + more > most:
             text = (
@@ -135,12 +145,18 @@ class Accounts:
             return "cap", False, text
         room = self.times.memory_room(group, gpu) if more > 0 else None
         if room is not None and more > room.bytes:
-            kind, _, name = room.whose.partition(":")
             text = (
-                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the {kind} "
-                f"{name} may have on each GPU"
+                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the "
+                f"{_named(room.whose)} may have on each GPU"
             )
             return "cap", False, text
+        room = self.times.host_room(group, self.groups.values()) if more > 0 else None
+        if room is not None and more > room.bytes:
+            text = (
+                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the {_named(room.whose)} "
+                "may have over all GPUs, since all of it may have to lie in the host's memory"
+            )
+            return "host", False, text
         backed = self._backed(gpu) - fixed
         if gpu.promised + more > backed:
             text = (
@@ -148,6 +164,16 @@ class Accounts:
                 f"but the GPU and the host's memory can back {_gib(max(0, backed + fixed))}"
             )
             return "host", gpu.promised + more <= backed + gpu.foreign, text
+        return None
+
+    def _exceeded(self, share: Share) -> tuple[str, int] | None:
+        """Return whose quota of GPUs a group would exceed by itself with one more, and how many it is."""
+        if not self.times.counted:
+            return None
+        uses = sum(other.used for other in share.group.shares.values())
+        for claim in self.times.quotas(share.group):
+            if uses >= claim.entitlement.gpus:
+                return claim.whose, claim.entitlement.gpus
         return None
 
     def _backed(self, gpu: Gpu) -> int:
@@ -197,7 +223,17 @@ class Accounts:
                     insort(gpu.queue, group.wait, key=place)
             holding = client.holdings[uuid] = Holding(client, share)
             share.holdings[client.number] = holding
+            self._lose(holding, client.silent)
         return holding
+
+    def _lose(self, holding: Holding, lost: bool) -> None:
+        """Its memory is not to be had, or is again: the only place where these counts change."""
+        more = lost - holding.lost
+        holding.lost = lost
+        holding.share.lost += more
+        holding.share.gpu.lost += more
+        if more:
+            self._stir(holding.share.group)
 
     def _stir(self, group: Group) -> None:
         """Something happened to a group that may change how its memory may be taken."""
@@ -223,6 +259,7 @@ class Accounts:
         holding.share.gpu.unsettled += more
 
     def _hold(self, group: Group, gpu: Gpu) -> None:
+        self._recount = True
         self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
         gpu.holders[group.id] = group
         if group.yielding:
@@ -251,14 +288,14 @@ class Accounts:
         if not crossed:
             self._unsettle(holding, -holding.unsettled)
         self._account(holding, promised, usage.resident, pinned, context)
-        holding.spare = min(holding.spare, holding.promised - holding.resident)
+        self._spare(holding, min(holding.spare, holding.promised - holding.resident))
 
     def _account(
         self, holding: Holding, promised: int, resident: int, pinned: int, context: int
     ) -> None:
         """Set what a client holds: the only place where these sums change."""
         share = holding.share
-        gpu = share.gpu
+        gpu, used = share.gpu, share.used
         if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
             self._stock_of[gpu.uuid] = gpu
         more = promised - holding.promised
@@ -283,7 +320,13 @@ class Accounts:
         share.context += more
         gpu.context += more
         holding.context = context
+        self._recount = self._recount or share.used != used
         self._charge_share(share)
+
+    def _spare(self, holding: Holding, spare: int) -> None:
+        """Set what of its promise was not allocated: the only place where this sum changes."""
+        holding.share.gpu.unused += spare - holding.spare
+        holding.spare = spare
 
     def _charge_share(self, share: Share) -> None:
         """Set the room that is kept for what a lease brings in: the only place where it changes."""
@@ -329,13 +372,16 @@ class Accounts:
             # Not charged for it, but it may come all the same.
             if group.floating and gpu.filling is not share and share.ceiling is None:
                 most += share.promised - share.resident
+        before = gpu.foreign + gpu.ghosts
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         rest = event.used - gpu.ghosts
-        # An earlier reading may have missed what was freed and stated only since: then the last value is too low. But
-        # who fills has been given that room by now.
-        last = gpu.foreign + (gpu.shrunk if gpu.filling is None else 0)
+        # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
+        # fills would starve for a value that is too high.
+        unseen = gpu.shrunk if gpu.filling is None else min(gpu.shrunk, gpu.lowered)
+        last = gpu.foreign + unseen
         gpu.shrunk = 0
         foreign = max(0, rest - most, min(last, rest - least))
+        gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
         if foreign != gpu.foreign:
             gpu.foreign = foreign
             self._stock_of[gpu.uuid] = gpu
@@ -397,6 +443,9 @@ class Accounts:
             raise ProtocolViolation(client, "states a size that cannot be")
         if usage.resident > usage.promised and not growth:
             raise ProtocolViolation(client, "states more resident than it was promised")
+        # Figures are estimates here and there; but nobody holds twice the GPU.
+        if not growth and sum(sizes[1:4]) > 2 * self.gpus[usage.gpu].total:
+            raise ProtocolViolation(client, "states that it holds more than the GPU has")
         if backend == "plain" and usage.promised:
             raise ProtocolViolation(client, "states memory that can move, without a backend for it")
 
@@ -413,6 +462,11 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     least = event.least
     fixed = max(0, least.pinned - holding.pinned) + max(0, least.context - holding.context)
     return max(0, least.promised - holding.promised), fixed
+
+
+def _named(whose: str) -> str:
+    kind, _, name = whose.partition(":")
+    return f"{kind} {name}"
 
 
 def _gib(size: int) -> str:

@@ -1,19 +1,35 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Where the scheduler's socket lies, and the checks that make the place private."""
+"""Where the scheduler's socket lies, and the checks that keep the place the scheduler's."""
 
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 #: Longest path that fits into ``sockaddr_un`` with its terminating NUL.
 MAX_PATH = 107
 
+#: Others may connect to a socket of such a mode: it is a node scheduler's.
+_OPEN = stat.S_IWGRP | stat.S_IWOTH
+_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
 
 class AddressError(Exception):
     """The socket's path cannot be used; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may connect to the socket of a node scheduler."""
+
+    #: 0o660: members of ``group``; 0o666: everybody.
+    mode: int = 0o660
+    #: Number of the socket's group; None: that of the scheduler's process.
+    group: int | None = None
 
 
 def socket_path(environ: Mapping[str, str] | None = None) -> Path:
@@ -26,14 +42,47 @@ def socket_path(environ: Mapping[str, str] | None = None) -> Path:
     return Path(f"/tmp/gpushare-{os.getuid()}/scheduler.sock")
 
 
-def prepare(path: Path) -> None:
-    """Make the socket's folder, and check that the path can become a private socket.
+def is_own_place(path: Path) -> bool:
+    """Whether a scheduler of one's own may be started there: the folder is one's own, or can be made.
+
+    A place where a node scheduler's socket lies is not one's own, whoever one is: the service starts that scheduler.
+    """
+    folder = path.parent
+    try:
+        if _is_open_socket(path):
+            return False
+        if not folder.exists():
+            there = next(above for above in folder.parents if above.exists())
+            return os.access(there, os.W_OK | os.X_OK)
+        # Root may not write to what is mounted read-only, as a node scheduler's folder is in containers.
+        return folder.stat().st_uid == os.getuid() and os.access(folder, os.W_OK | os.X_OK)
+    except OSError:
+        return False
+
+
+def _is_open_socket(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISSOCK(found.st_mode) and bool(found.st_mode & _OPEN)
+
+
+def prepare(path: Path, access: Access | None = None) -> None:
+    """Make the socket's folder, and check that the path can become a socket that nobody else can replace.
+
+    Parameters
+    ----------
+    path
+        Of the socket.
+    access
+        Who may connect to it; None: only its own user, in a private folder.
 
     Raises
     ------
     AddressError
-        If the path is too long, is something else than a socket, or lies where others could
-        replace it.
+        If the path is too long, is something else than a socket, lies where others could replace it, or where those
+        who may connect to it would not reach it.
     """
     length = len(os.fsencode(path))
     if length > MAX_PATH:
@@ -41,9 +90,14 @@ def prepare(path: Path) -> None:
             f"the socket's path may have {MAX_PATH} bytes and has {length}: {path}; "
             "set GPUSHARE_SOCKET to a shorter one"
         )
+    if access is None and _is_open_socket(path):
+        raise AddressError(
+            f"{path} is the socket of a node's scheduler, which its service starts; "
+            "set GPUSHARE_SOCKET to another path for one of your own"
+        )
     folder = path.parent
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make(folder, access)
         found = folder.lstat()
     except OSError as error:
         raise AddressError(f"cannot make the socket's folder {folder}: {error.strerror}") from error
@@ -61,16 +115,10 @@ def prepare(path: Path) -> None:
             f"{folder} belongs to another user (uid {found.st_uid}); "
             "set GPUSHARE_SOCKET to a path in a folder of yours"
         )
-    others_may_write = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    if others_may_write and not found.st_mode & stat.S_ISVTX:
-        if found.st_uid != os.getuid() or not _is_ours_alone(folder):
-            raise AddressError(
-                f"other users may write to {folder}; "
-                "set GPUSHARE_SOCKET to a path in a private folder"
-            )
-        folder.chmod(0o700)
-    elif _is_ours_alone(folder) and found.st_uid == os.getuid() and found.st_mode & 0o077:
-        folder.chmod(0o700)
+    if access is None:
+        _keep_private(folder, found)
+    else:
+        _keep_passable(folder, found, access)
     try:
         present = path.lstat()
     except FileNotFoundError:
@@ -79,6 +127,73 @@ def prepare(path: Path) -> None:
         raise AddressError(
             f"{path} exists and is not a socket; remove it or set GPUSHARE_SOCKET to another path"
         )
+
+
+def bind(path: Path, access: Access | None = None) -> socket.socket:
+    """Make the socket in place of one that is left over; the caller holds the lock, and listens.
+
+    Raises
+    ------
+    AddressError
+        If it cannot be made.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        path.unlink(missing_ok=True)
+        listener.bind(str(path))
+        if access is not None:
+            # In this order: until it is its group's, it is open to nobody.
+            if access.group is not None:
+                os.chown(path, -1, access.group)
+            path.chmod(access.mode)
+    except OSError as error:
+        listener.close()
+        raise AddressError(f"cannot make the socket {path}: {error.strerror}") from error
+    finally:
+        os.umask(before)
+    return listener
+
+
+def _make(folder: Path, access: Access | None) -> None:
+    if access is None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    elif not folder.exists():
+        folder.mkdir(mode=0o755, parents=True)
+        # Whatever the umask is.
+        folder.chmod(0o755)
+
+
+def _keep_private(folder: Path, found: os.stat_result) -> None:
+    others_may_write = found.st_mode & _OPEN
+    if others_may_write and not found.st_mode & stat.S_ISVTX:
+        if found.st_uid != os.getuid() or not _is_ours_alone(folder):
+            raise AddressError(
+                f"other users may write to {folder}; "
+                "set GPUSHARE_SOCKET to a path in a private folder"
+            )
+        folder.chmod(0o700)
+    elif _is_ours_alone(folder) and found.st_uid == os.getuid() and found.st_mode & _OTHERS:
+        folder.chmod(0o700)
+
+
+def _keep_passable(folder: Path, found: os.stat_result, access: Access) -> None:
+    if found.st_mode & _OPEN:
+        # A sticky one, too: who makes a socket there first keeps the scheduler from making its own.
+        raise AddressError(
+            f"users other than {found.st_uid} may write to {folder}, where everybody's scheduler is to listen; "
+            f"forbid it: chmod go-w {folder}"
+        )
+    group = os.getgid() if access.group is None else access.group
+    of_group = access.mode & stat.S_IWOTH == 0 and group == found.st_gid
+    if found.st_mode & (stat.S_IXOTH | (stat.S_IXGRP if of_group else 0)):
+        return
+    if found.st_uid != os.getuid() or not _is_ours_alone(folder):
+        raise AddressError(
+            f"those whom the scheduler serves cannot reach a socket in {folder}; "
+            f"let them pass: chmod a+x {folder}"
+        )
+    folder.chmod(0o755)
 
 
 def _is_ours_alone(folder: Path) -> bool:

@@ -46,14 +46,14 @@ class Chooser(Planner):
     def _is_at_rest(self, share: Share) -> bool:
         """Whether its memory may be taken now, whoever asks for it, until something happens to its group."""
         group, wishes = share.group, share.group.wishes
-        if wishes.keep and not wishes.frozen:
+        if wishes.keep and not wishes.stopped:
             return False
         if group.lease is not None:
             if group.yielding or group.runs:
                 return False
-        elif group.wait is not None and not wishes.frozen:
+        elif group.wait is not None and not wishes.stopped:
             return False
-        if share.evicting or share.gpu.filling is share:
+        if share.evicting or share.lost or share.gpu.filling is share:
             return False
         for holding in share.holdings.values():
             if holding.stuck_until > self._now:
@@ -61,7 +61,7 @@ class Chooser(Planner):
         return (
             (group.ended_at is not None and not group.cells)
             or group.turn == 0
-            or wishes.frozen
+            or wishes.stopped
             or (group.lease is None and not group.intact)
         )
 
@@ -76,12 +76,13 @@ class Chooser(Planner):
         for share in candidates:
             other = share.group
             if other.lease is None:
-                size = share.resident - share.evicting
+                size = share.movable
                 when = self._evictable_at(share, wait)
-                queues = other.wait is not None and not other.wait.frozen
+                queues = other.wait is not None and not other.wait.passed_over
                 kind = _WAITING if queues else _IDLE
                 if waiters and kind == _WAITING:
-                    when = max(h.stuck_until for h in share.holdings.values())
+                    found = (h.stuck_until for h in share.holdings.values() if not h.lost)
+                    when = max(found, default=0.0)
             elif other.runs:
                 running.append(share)
                 continue

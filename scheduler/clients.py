@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients say: that they are there, what they hold, and what has become of what they were told."""
+"""What clients say: that they are there, what they hold, and what has become of what they were told.
+
+Leases that clients bring along
+-------------------------------
+A client goes on under the lease that it has when its scheduler is replaced, or its connection breaks. That it has one
+is its own word. A scheduler that is new cannot know better: it takes the lease over. One that has been up for
+``takeover_patience`` takes over what it knows of: the lease that the group has, and one that ended for no other reason
+than that the connection did, not longer ago than that, in the turn that it was. Whoever states another is told that it
+is revoked: it drains, and asks for one as everybody does.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +35,19 @@ from .state import Client, Group, Holding
 
 #: Seconds of GPU time that no client reaches.
 LONGEST_METER = 1e9
+#: Leases are counted beyond those that are taken over, so that no number comes twice; but no scheduler gets this far.
+LAST_LEASE = 1 << 48
 
 
 class Clients(People):
     """Takes in what clients say."""
 
+    #: Seconds for which a new scheduler takes over any lease, and for which one that its connection ended may go on.
+    takeover_patience = 60.0
     _leases: int
+    _up_since: float
+    #: Groups and leases that ended with a connection: when, and the start of the turn. The longest ago comes first.
+    _broken: dict[tuple[str, int], tuple[float, float]]
 
     # --- They come and go --------------------------------------------------------------------------
 
@@ -50,7 +66,9 @@ class Clients(People):
         group = self.groups.get(event.group)
         if group is None:
             self._numbers += 1
-            group = Group(event.group, event.name, self._numbers, event.user, since=self._now)
+            group = Group(
+                event.group, event.name, self._numbers, event.user, event.teams, since=self._now
+            )
             group.idle_since = self._now
             group.wishes = self._wishes.recall(group.id)
             self.groups[group.id] = group
@@ -67,23 +85,49 @@ class Clients(People):
         for usage in event.usages:
             holding = self._holding(client, usage.gpu)
             gpu = holding.share.gpu
-            # Until it attached, what it holds was foreign.
-            gpu.foreign = max(0, gpu.foreign - usage.resident - usage.pinned - usage.context)
+            # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
+            held = usage.resident + usage.pinned + usage.context
+            alive = min(held, gpu.ghosts) if event.reattach else 0
+            gpu.ghosts -= alive
+            gpu.foreign = max(0, gpu.foreign - held + alive)
             self._state(holding, usage)
             self._ask(gpu)
         self._touch(group)
         self._keeper.concern(client)
-        if event.leased:
+        if not event.leased:
+            return
+        if self._has_lease(group, event.lease):
             self._take_over(client, event)
+        else:
+            self._out.append(Revoke(client.number, event.lease))
+
+    def _has_lease(self, group: Group, lease: int) -> bool:
+        """Whether a client may go on under the lease that it states."""
+        patience = self.takeover_patience
+        if self._now < self._up_since + patience or group.lease == lease:
+            return True
+        broken = self._broken.get((group.id, lease))
+        return broken is not None and self._now < broken[0] + patience
+
+    def _break_off(self, client: Client, lease: int) -> None:
+        """Remember a lease whose client may come back."""
+        broken, key = self._broken, (client.group.id, lease)
+        broken.pop(key, None)
+        broken[key] = self._now, client.group.turn_at
+        while broken[first := next(iter(broken))][0] + self.takeover_patience <= self._now:
+            del broken[first]
 
     def _take_over(self, client: Client, event: Attach) -> None:
         """Accept a lease of an earlier scheduler, even where it over-commits; ``_relieve`` works that down."""
         group = client.group
-        lease = event.lease or self._leases + 1
+        lease = event.lease
+        if not 0 < lease <= LAST_LEASE:
+            lease = self._leases + 1
         self._leases = max(self._leases, lease)
         if group.lease is None:
             self._begin_lease(group, lease)
-            group.turn, group.turn_at = lease, self._now
+            _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self._now))
+            group.turn, group.turn_at = lease, turn_at
         # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
         client.lease = event.lease
         group.granted[client.number] = client
@@ -94,13 +138,15 @@ class Clients(People):
             if share.ceiling is not None:
                 self._distribute(share, share.unallotted)
         self._tell_room(client, anew=True)
-        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident}
+        # What was promised and not allocated does not arrive; and that all is in is not said again.
+        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
         if event.busy:
             client.burst_at = self._now
             self._set_busy(client, True)
         if group.yielding:
             self._out.append(Revoke(client.number, event.lease))
-        elif group.wishes.frozen:
+            self._await_answer(client)
+        elif group.wishes.stopped:
             self._revoke(group)
         elif group.wait is not None:
             self._dequeue(group.wait)
@@ -131,11 +177,20 @@ class Clients(People):
             self._order_out(holding, -holding.evicting)
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, 0, 0, 0, 0)
+            self._spare(holding, 0)
+            self._lose(holding, False)
+            self._timers.set(refusal(holding), None)
             del holding.share.holdings[client.number]
         self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
         if client.lease is not None:
+            if not group.yielding:
+                self._break_off(client, client.lease)
             group.ended_at = self._now
             self._give_back(client, "exit")
+        self._timers.set(client.answers, None)
+        if client.silent:
+            group.silent -= 1
+            self._mark_silence(group)
         del self.clients[client.number], group.clients[client.number]
         self._reseat(group)
         if not group.clients:
@@ -174,13 +229,16 @@ class Clients(People):
         group = client.group
         self._touch(group)
         if group.lease is not None and not group.yielding:
-            if client.lease is None:
-                self._grant(client)
-            else:
+            if client.lease is not None:
                 self._out.append(self._grant_of(client, client.lease))
                 self._tell_room(client, anew=True)
+            elif client.silent:
+                client.wants = True
+            else:
+                self._grant(client)
             return
         client.wants = True
+        self._step_asked(client)
         if group.wait is None:
             self._end_absence(group)
             group.wait = self._enqueue(group)
@@ -243,6 +301,7 @@ class Clients(People):
         if group.stuck is None or group.stuck[0] != event.kernel:
             self._log("stuck", group, kernel=event.kernel, since=event.since)
         group.stuck = event.kernel, event.since
+        self._step_soon(group)
 
     def _on_released(self, event: Released) -> None:
         client = self._client(event.client)
@@ -254,6 +313,7 @@ class Clients(People):
             if event.cause == "release":
                 client.group.ended_at = self._now - self.debounce
             self._give_back(client, event.cause)
+            self._step_soon(client.group)
 
     # --- Memory ------------------------------------------------------------------------------------
 
@@ -296,7 +356,7 @@ class Clients(People):
         group.failures = 0
         # Of what is used from the host, nothing is spare.
         if holding.share.ceiling is None or holding.room >= holding.promised:
-            holding.spare = holding.promised - holding.resident
+            self._spare(holding, holding.promised - holding.resident)
         if event.bytes and not group.yielding and group.turn == group.lease:
             group.turn_at = self._now
 
@@ -307,16 +367,33 @@ class Clients(People):
         holding, asked = found
         client, usage = holding.client, event.usage
         del self._evictions[event.serial]
+        self._hear(client)
         self._order_out(holding, -asked)
+        left = usage.resident < holding.resident or asked == 0
         self._state(holding, usage, moved=True, expected=asked)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         client.group.totals.evicted += event.bytes
+        if left:
+            holding.refuses_since = None
+        elif holding.refuses_since is None:
+            holding.refuses_since = self._now
         if event.status == "done" and (event.bytes >= asked or not usage.resident):
             holding.stuck_pause = 0.0
         else:
-            pause = min(max(2 * holding.stuck_pause, self.shortest_retry), self.longest_retry)
-            holding.stuck_pause, holding.stuck_until = pause, self._now + pause
+            self._pause_evictions(holding)
         self._log_move("evict", event)
+
+    def _pause_evictions(self, holding: Holding) -> None:
+        """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
+        since, longest = holding.refuses_since, self.longest_retry
+        refuses = since is not None and self._now >= since + self.revoke_deadline
+        if refuses:
+            longest = self.revoke_deadline
+        pause = min(max(2 * holding.stuck_pause, self.shortest_retry), longest)
+        holding.stuck_pause, holding.stuck_until = pause, self._now + pause
+        if refuses:
+            self._lose(holding, True)
+            self._timers.set(refusal(holding), holding.stuck_until)
 
     def _on_moving(self, event: Moving) -> None:
         found = self._ordered(event)
@@ -355,3 +432,8 @@ class Clients(People):
             duration=event.duration,
             status=event.status,
         )
+
+
+def refusal(holding: Holding) -> str:
+    """Return the name of the timer to ask a holding once more that refused for long."""
+    return f"holding {holding.client.number} {holding.share.gpu.uuid}"

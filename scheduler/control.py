@@ -7,28 +7,44 @@ import asyncio
 import contextlib
 import os
 import pwd
+import re
 import socket
+import stat
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from . import protocol
-from .address import socket_path
+from .address import is_own_place, socket_path
 
 #: Seconds after which a scheduler that does not answer counts as unreachable.
 TIMEOUT = 5.0
+#: Where this process's ticket lies, and which users' schedulers it trusts beside its own and root's.
+TICKET_FILE = "GPUSHARE_TICKET_FILE"
+TRUSTED = "GPUSHARE_SCHEDULER_UID"
+#: Longest ticket (struct gpushare_ticket).
+MAX_TICKET = 127
+#: By which a JupyterHub knows whose a process is.
+HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 
 
 class ControlError(Exception):
     """The scheduler refused a request; the message is its sentence."""
 
+    #: Why, for programs (docs/control.md); mostly empty.
+    code = ""
+
 
 class SchedulerUnreachable(ControlError):
     """No scheduler answers; the message says what to do."""
+
+
+class NotAdmitted(ControlError):
+    """There is a scheduler, and it does not know who asks; the message says why."""
 
 
 def peer_pid(connection: socket.socket) -> int:
@@ -69,23 +85,74 @@ def _connect(connection: socket.socket, path: Path) -> None:
 
 def _check_peer(connection: socket.socket, path: Path) -> None:
     uid = peer_uid(connection)
-    if uid not in (0, os.getuid()):
+    if uid not in (0, os.getuid(), *trusted_uids()):
         raise SchedulerUnreachable(
             f"the scheduler at {path} belongs to another user ({named(uid)}); "
-            "set GPUSHARE_SOCKET to the path of your own"
+            f"set GPUSHARE_SOCKET to the path of your own, or {TRUSTED}={uid} if it is your node's"
         )
+
+
+def trusted_uids(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The users whose schedulers this process trusts beside its own and root's: ``GPUSHARE_SCHEDULER_UID``.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If that is no list of numbers.
+    """
+    text = (os.environ if environ is None else environ).get(TRUSTED, "")
+    if not re.fullmatch(r"(\d{1,10}(,\d{1,10})*,?)?", text, re.ASCII):
+        raise SchedulerUnreachable(
+            f"{TRUSTED}={text} is no list of uids with commas between; correct or unset it"
+        )
+    return tuple(int(uid) for uid in text.split(",") if uid)
+
+
+def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
+    """The ticket of this process: what the file holds that ``GPUSHARE_TICKET_FILE`` names; None without one.
+
+    Raises
+    ------
+    NotAdmitted
+        If the file is there and cannot be used.
+    """
+    path = (os.environ if environ is None else environ).get(TICKET_FILE, "")
+    if not path:
+        return None
+    try:
+        # Neither through a link of another's, nor waiting for who writes into a pipe.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotAdmitted(f"the ticket {path} cannot be used: {error.strerror}") from None
+    with open(file, "rb") as opened:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise NotAdmitted(
+                f"the ticket {path} cannot be used: it has to be a file of your own with mode 0600"
+            )
+        lines = opened.read(MAX_TICKET + 2).decode("ascii", "replace").split("\n")
+    if not 0 < len(lines[0]) <= MAX_TICKET:
+        raise NotAdmitted(f"the ticket {path} cannot be used: it holds none")
+    return lines[0]
 
 
 def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
     if isinstance(error, PermissionError):
         return SchedulerUnreachable(
-            f"the scheduler's socket {path} is not open to you; "
-            "set GPUSHARE_SOCKET to the path of your own"
+            f"the scheduler's socket {path} is not open to you; set GPUSHARE_SOCKET to the path of your own, "
+            "or ask your administrator to be let in"
         )
     if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
         if path.exists() and not path.is_socket():
             return SchedulerUnreachable(
                 f"{path} is not a socket; set GPUSHARE_SOCKET to the scheduler's"
+            )
+        if not is_own_place(path):
+            return SchedulerUnreachable(
+                f"no scheduler answers at {path}, which is not yours to start: it is the node's; "
+                "ask your administrator whether its service runs"
             )
         return SchedulerUnreachable(
             f"no scheduler answers at {path}; "
@@ -113,7 +180,9 @@ def _answer(frame: protocol.Frame) -> dict[str, Any]:
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
     if not reply.get("ok"):
-        raise ControlError(str(reply.get("error", "the scheduler refused without a reason")))
+        refusal = ControlError(str(reply.get("error", "the scheduler refused without a reason")))
+        refusal.code = str(reply.get("code", ""))
+        raise refusal
     return reply
 
 
@@ -131,6 +200,8 @@ class ControlClient:
     ------
     SchedulerUnreachable
         If no scheduler answers.
+    NotAdmitted
+        If it asks who this is, and is not content.
     """
 
     def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
@@ -142,7 +213,12 @@ class ControlClient:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout)
         try:
+            ticket = read_ticket()
             _connect(self._socket, self.path)
+            if ticket is not None:
+                self._socket.sendall(protocol.ticket(ticket))
+            elif token := os.environ.get(HUB_TOKEN):
+                self._log_in(token)
         except BaseException:
             self._socket.close()
             raise
@@ -161,6 +237,15 @@ class ControlClient:
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
+
+    def _log_in(self, token: str) -> None:
+        if self.request("whoami")["needs"] == "login":
+            try:
+                self.request("login", token=token)
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                raise NotAdmitted(str(error)) from None
 
     def request(self, op: str, **params: Any) -> dict[str, Any]:
         """Send one request and return the answer.
@@ -255,13 +340,16 @@ class AsyncControlClient:
         self._task: asyncio.Task[None] | None = None
 
     async def connect(self) -> AsyncControlClient:
-        """Connect, once.
+        """Connect, once, and say who this is, if the scheduler does not see it.
 
         Raises
         ------
         SchedulerUnreachable
             If no scheduler answers.
+        NotAdmitted
+            If it is not content with what was said.
         """
+        ticket = read_ticket()
         try:
             reader, writer = await asyncio.wait_for(
                 asyncio.open_unix_connection(str(self.path)), self._timeout
@@ -278,7 +366,24 @@ class AsyncControlClient:
         self._lost = None
         self._writer = writer
         self._task = asyncio.create_task(self._read(reader, writer))
+        if ticket is not None:
+            writer.write(protocol.ticket(ticket))
+        elif token := os.environ.get(HUB_TOKEN):
+            try:
+                await self._log_in(token)
+            except BaseException:
+                await self.close()
+                raise
         return self
+
+    async def _log_in(self, token: str) -> None:
+        if (await self.request("whoami"))["needs"] == "login":
+            try:
+                await self.request("login", token=token)
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                raise NotAdmitted(str(error)) from None
 
     async def __aenter__(self) -> AsyncControlClient:
         return await self.connect()

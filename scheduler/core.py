@@ -34,8 +34,9 @@ Room is made in the order in which it can be had, then by kind:
     ==============  ==================================================  =====================================
 
 - *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
-- *Residency*: after any other end, min(10 x cost of moving the footprint, quantum) since the memory was in; or until
-  the group had no work for as long as the move takes, or is expected to have none for that long (``_patience``).
+- *Residency*: after any other end, min(10 x cost of moving the footprint x how many are at work, quantum)
+  since the memory was in; or until the group had no work for as long as the move takes, or is expected to have none
+  for that long (``_patience``).
 - A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
   turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
   than before (it gave its lease up to grow), room is made for it too, from those that do not run.
@@ -54,12 +55,28 @@ costs the others is bounded, and memory that has to leave because there is too m
   it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
   next lease. So is one that waits and is not all in: else each would wait for what the other holds.
 - *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
-  memory may leave at once, kept or not.
+  memory may leave at once, kept or not. *Held* is the same, said by an administrator, and nobody else ends it.
 - *Memory*: growth beyond it is refused.
 - *Request*, *limit*, *weight*: ``gpu_time.py``. Who has had its limit is granted nothing until the window has moved on;
   its waits are passed over like those of one that is frozen.
 - *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
   nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.
+
+Who does not answer
+-------------------
+All that is said above of how long one waits is said of holders that yield. One that does not - its process was stopped,
+its kernel never ends, it lies - is late after ``revoke_deadline`` and ten times what its moves should take (``_miss``).
+From then on what it holds counts as not to be had: nobody who needs it is a head, so nobody is held up by it but those
+who could not be served without it. It is named, is charged for the GPU's time, and is granted nothing, since it could
+not give it back. Its answer ends all that (``_hear``). Whoever answers, but lets nothing go for as long, is asked again
+ever more rarely, and counts as not to be had in between.
+
+Bounds
+------
+What administrators bound (``quotas.py``) holds under every policy. Who would hold leases on more GPUs than its user or
+team may at once is passed over, and so is who waits for a GPU that is drained: they hold nobody up. Of one quota, those
+that wait are served in the queue's order, and holders make way for them as for those that wait for their memory. On a
+drained GPU every lease ends after its quantum, and all memory leaves that can.
 
 Policies
 --------
@@ -88,6 +105,7 @@ would be if all left before anything arrived, the newcomer's swapped data beside
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -107,12 +125,15 @@ from .events import (
     Decision,
     Detach,
     Device,
+    Drain,
     Entitle,
     Event,
     Evicted,
     Focus,
     Grow,
+    Hold,
     HostMemory,
+    Maintain,
     Meter,
     Moving,
     Notice,
@@ -166,6 +187,9 @@ class Core(Clients):
         Seconds for which one has to wait for memory that people keep.
     exclusive_limit
         Seconds for which a cell may have its lease for itself while others wait.
+    revoke_deadline
+        Seconds, beside ten times what the moves take, after which one that was told to give something up, and has not
+        answered, holds nobody up any longer.
     """
 
     def __init__(
@@ -188,6 +212,7 @@ class Core(Clients):
         window: float = 10.0,
         keep_patience: float = 300.0,
         exclusive_limit: float = 600.0,
+        revoke_deadline: float = 30.0,
     ) -> None:
         super().__init__(reserve, bandwidth, fresh, window)
         self.quantum: Quantum = valid_quantum(quantum)
@@ -201,6 +226,7 @@ class Core(Clients):
         #: No policy leaves a holder alone for longer.
         self.longest_turn = LONGEST_QUANTUM
         self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
+        self.revoke_deadline = revoke_deadline
         #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
         #: often, and can be handed back.
         self.fresh_for_growth = 0.050
@@ -221,6 +247,9 @@ class Core(Clients):
         self.thrash = Detector()
         #: The group in front of each user.
         self._focus: dict[str, str] = {}
+        self.maintenance = ""
+        self._reserved: dict[str, set[str]] = {}
+        self._held: dict[str, dict[str, list[Group]]] | None = None
         self._keeper = Keeper(self)
         self._wishes = wishes.Memory()
         #: Groups that something happened to.
@@ -232,10 +261,13 @@ class Core(Clients):
         #: Groups that fill.
         self._filling: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
+        self._steps = {}
         self._plans: dict[Wait, Plan] = {}
         self._evictions: dict[int, tuple[Holding, int]] = {}
         self._serial = 0
         self._leases = 0
+        self._broken = {}
+        self._up_since = math.inf
         self._numbers = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Attach: self._on_attach,
@@ -256,6 +288,9 @@ class Core(Clients):
             Rename: self._on_rename,
             Adjust: self._on_adjust,
             Entitle: self._on_entitle,
+            Hold: self._on_hold,
+            Drain: self._on_drain,
+            Maintain: self._on_maintain,
             Focus: self._on_focus,
             Configure: self._on_configure,
             Device: self._on_device,
@@ -277,6 +312,7 @@ class Core(Clients):
             A setting is not valid; the text is one sentence for the person who asked.
         """
         self._now = now
+        self._up_since = min(self._up_since, now)
         out: list[Decision] = []
         self._out = out
         self._handlers[type(event)](event)
@@ -291,18 +327,26 @@ class Core(Clients):
         """Return what docs/control.md calls the status, less what only the server knows."""
         return snapshot.status(self, now)
 
-    def find_group(self, text: str) -> str:
+    def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
         """Return the id of the group with this id, unique prefix of it, or name.
+
+        Parameters
+        ----------
+        text
+            What somebody asked for.
+        among
+            Says of a group's id whether they know of it; default: of all.
 
         Raises
         ------
         LookupError
             None or several fit; the text is one sentence for the person who asked.
         """
-        if text in self.groups:
+        groups = [g for g in self.groups.values() if among is None or among(g.id)]
+        if any(g.id == text for g in groups):
             return text
-        found = [g.id for g in self.groups.values() if text and g.id.startswith(text)]
-        found = found or [g.id for g in self.groups.values() if g.name == text]
+        found = [g.id for g in groups if text and g.id.startswith(text)]
+        found = found or [g.id for g in groups if g.name == text]
         if len(found) == 1:
             return found[0]
         if found:

@@ -13,8 +13,8 @@ from .events import (
     Log,
     Notice,
 )
-from .growth import Grower
 from .plan import Plan
+from .quotas import Bounds
 from .state import Gpu, Group, Share, Wait, place
 from .stock import Keeper
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 LOOK = 1.0
 
 
-class Decider(Grower):
+class Decider(Bounds):
     """Decides, after each event, where something may have changed."""
 
     _keeper: Keeper
@@ -48,6 +48,10 @@ class Decider(Grower):
                 # It is another policy.
                 self._repace.update(self.gpus)
             self._sort()
+        if self._recount:
+            self._recount = False
+            if self.times.counted:
+                self._keep_quotas()
         if self._nowhere:
             self._admit_nowhere()
         if self._dirty:
@@ -99,7 +103,7 @@ class Decider(Grower):
 
     def _admit_nowhere(self) -> None:
         """Grant those that use no GPU yet."""
-        for wait in [w for w in self._nowhere if not w.frozen]:
+        for wait in [w for w in self._nowhere if not w.passed_over]:
             if wait.group.lease is None and not wait.group.shares:
                 self._admit(wait, False)
 
@@ -115,6 +119,13 @@ class Decider(Grower):
             self._touch(group)
         elif kind == "stock":
             self._keeper.asked = True
+        elif kind == "client":
+            self._miss(self.clients[int(name)])
+        elif kind == "step":
+            self._step(name)
+        elif kind == "holding":
+            number, _, uuid = name.partition(" ")
+            self._try_again(self.clients[int(number)].holdings[uuid])
 
     def _decide_on(self, gpus: dict[str, Gpu]) -> None:
         """Decide on these GPUs, and those that hang together with them."""
@@ -137,6 +148,8 @@ class Decider(Grower):
             self._again = None
             if gpu.free < 0:
                 self._relieve(gpu)
+            if gpu.drained:
+                self._empty(gpu)
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self._again
@@ -156,6 +169,7 @@ class Decider(Grower):
 
     def _extend(self, gpus: dict[str, Gpu]) -> None:
         """Add the GPUs that are waited for together with these, or that fill together."""
+        quotas = self._waited_for() if self.times.counted else {}
         more = list(gpus.values())
         while more:
             gpu = more.pop()
@@ -167,6 +181,12 @@ class Decider(Grower):
                         if uuid not in gpus:
                             gpus[uuid] = share.gpu
                             more.append(share.gpu)
+                for claim in self.times.quotas(group) if quotas else ():
+                    # Those of one quota wait for each other, wherever they are.
+                    for uuid in quotas.pop(claim.whose, ()):
+                        if uuid not in gpus:
+                            gpus[uuid] = self.gpus[uuid]
+                            more.append(self.gpus[uuid])
 
     # --- Serving -----------------------------------------------------------------------------------
 
@@ -175,10 +195,11 @@ class Decider(Grower):
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
+        self._look_anew()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
-            if wait.frozen:
+            if wait.passed_over:
                 continue
             first = next(iter(self.uuids(wait)), None)
             self._again = None if first is None else due.get(first)
@@ -213,6 +234,8 @@ class Decider(Grower):
             return False
         if self.times.active and self._is_limited(wait):
             return False
+        if self._is_barred(wait):
+            return False
         ahead = [heads[u] for u in self.uuids(wait) if u in heads] if heads else None
         if self._fits(wait):
             continues = ahead is not None and self._continues(wait, ahead)
@@ -233,12 +256,13 @@ class Decider(Grower):
             wait.barrier = self._leases
         for uuid in self.uuids(wait):
             heads.setdefault(uuid, wait)
+        self._reserve(wait)
         return False
 
     def _look_at_shares(self, gpu: Gpu) -> None:
         """Count what the holders have had, metered or not: who is below its request changes by itself."""
         for group in gpu.holders.values():
-            if not group.metered:
+            if not group.metered or group.overdue:
                 self._count_time(group)
         self._at(self._now + LOOK)
 
@@ -293,9 +317,11 @@ class Decider(Grower):
         for share in gpu.shares.values():
             group = share.group
             if group.lease is None:
-                over -= share.evicting
-                if share.resident > share.evicting:
+                over -= share.leaving
+                if share.movable:
                     idle.append((self.policy.victim_rank(group), share))
+            elif group.overdue or group.stuck is not None:
+                continue  # what it has outgrown may be what it is stuck for
             elif group.yielding:
                 over -= share.resident + share.arriving
             else:
@@ -303,7 +329,7 @@ class Decider(Grower):
         evict: list[tuple[Share, int]] = []
         idle.sort(key=lambda item: item[0])
         for _, share in idle:
-            size = min(over, share.resident - share.evicting)
+            size = min(over, share.movable)
             if size <= 0:
                 break
             over -= size

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .events import Device
+from .protocol import learn_slice
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +20,7 @@ SLOW = 0.0002
 
 
 class Devices:
-    """The GPUs of this machine.
+    """The GPUs of this machine; of one that is divided, its MIG slices instead.
 
     Parameters
     ----------
@@ -80,17 +82,42 @@ class Devices:
         for index in range(count):
             try:
                 handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                gpu = _text(self._nvml.nvmlDeviceGetUUID(handle))
-                if gpu in self._handles:
-                    continue
-                self._facts[gpu] = (_text(self._nvml.nvmlDeviceGetName(handle)), index)
+                name = _text(self._nvml.nvmlDeviceGetName(handle))
+                slices = self._slices(handle)
+                units = [handle] if slices is None else slices
+                uuids = [_text(self._nvml.nvmlDeviceGetUUID(unit)) for unit in units]
             except self._nvml.NVMLError as error:
                 # One that fell off the bus hides none of the others.
                 log.warning("NVML does not tell of GPU %d: %s", index, error)
                 continue
-            self._handles[gpu] = handle
-            if reading := self.read(gpu):
-                found.append(reading)
+            for place, (unit, gpu) in enumerate(zip(units, uuids, strict=True)):
+                if gpu in self._handles:
+                    continue
+                if slices is not None:
+                    learn_slice(gpu)
+                self._facts[gpu] = (
+                    (name, index) if slices is None else (f"{name} MIG {index}:{place}", index)
+                )
+                self._handles[gpu] = unit
+                if reading := self.read(gpu):
+                    found.append(reading)
+        return found
+
+    def _slices(self, handle: Any) -> list[Any] | None:
+        """Return the MIG slices that a GPU is divided into; None where it is one whole."""
+        nvml = self._nvml
+        try:
+            mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+            if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+                return None
+            most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except nvml.NVMLError:
+            return None
+        found = []
+        for place in range(most):
+            # Those that are there need not be the first of so many.
+            with contextlib.suppress(nvml.NVMLError):
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
         return found
 
     def read(self, gpu: str) -> Device | None:
@@ -118,6 +145,23 @@ class Devices:
             except self._nvml.NVMLError:
                 self.utilization[gpu] = None
         return device
+
+    def processes(self, gpu: str) -> dict[int, int] | None:
+        """Return how many bytes of a GPU each process holds; None if NVML does not say. It may take milliseconds."""
+        handle, nvml = self._handles.get(gpu), self._nvml
+        if handle is None or nvml is None:
+            return None
+        try:
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError as error:
+            log.debug("NVML does not list the processes of %s: %s", gpu, error)
+            return None
+        held: dict[int, int] = {}
+        for one in found:
+            # Not said where the driver may not know, as under WSL.
+            if one.usedGpuMemory is not None:
+                held[int(one.pid)] = held.get(int(one.pid), 0) + int(one.usedGpuMemory)
+        return held
 
     def stop(self) -> None:
         """Let NVML go."""

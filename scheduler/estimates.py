@@ -324,7 +324,7 @@ class Forecast:
                 group = share.group
                 ways.append(Way(when.mean, group.number, when.variance, size, group, now=True))
         heapq.heapify(ways)
-        leaving = gpu.leaving
+        leaving = gpu.coming
         return Room(gpu, leaving, gpu.free - gpu.owed + leaving, ways)
 
     def _way(self, core: Core, share: Share, wait: Wait, now: float) -> tuple[int, Time]:
@@ -332,7 +332,9 @@ class Forecast:
         size = share.resident + share.arriving + share.missing
         at = core.movable_at(group, wait)
         if group.lease is None:
-            size = share.resident - share.evicting
+            size = share.movable
+        elif group.overdue:
+            return 0, NOW
         elif group.yielding:
             at = now
         elif group.runs or at > now:
@@ -383,7 +385,7 @@ def _need(core: Core, wait: Wait, room: Room) -> int:
     if wait.grow is None:
         need += room.lost.get(wait.group.id, 0)
         if room.leaving:
-            need += wait.group.shares[room.gpu.uuid].evicting
+            need += wait.group.shares[room.gpu.uuid].leaving
     return need
 
 

@@ -63,6 +63,8 @@ class Attach:
     oversubscribe: bool = False
     #: Whose it is: shares and fairness are between users.
     user: str = ""
+    #: Groups of users that it is in, as the system or JupyterHub knows them.
+    teams: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -232,18 +234,26 @@ class Entitlement:
     """What one group, user or team of users is entitled to; fractions are of one GPU's time over the window.
 
     ``request``: guaranteed, 0 for nothing. ``limit``: never more, 0 for none. ``weight``: of what is spare. ``memory``:
-    bytes of footprint on each GPU in all, 0 for no cap.
+    bytes of footprint on each GPU in all, 0 for no cap. Of users and teams alone: ``gpus``: most GPUs on which their
+    groups may hold leases at once, 0 for all. ``host``: bytes of footprint over all GPUs, which may all have to lie in
+    host memory, 0 for no cap.
     """
 
     request: float = 0.0
     limit: float = 0.0
     weight: float = 1.0
     memory: int = 0
+    gpus: int = 0
+    host: int = 0
 
 
 @dataclass(slots=True)
 class Entitle:
-    """An admin states what somebody is entitled to: ``user:NAME`` or ``team:NAME`` (with its ``members``, users)."""
+    """An admin states what somebody is entitled to.
+
+    ``user:NAME``; ``user:*``: each user of whom nothing else is stated; or ``team:NAME``: its ``members`` (users), and
+    whoever said so of himself (``Attach.teams``).
+    """
 
     whose: str
     entitlement: Entitlement
@@ -263,6 +273,29 @@ class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
+
+
+@dataclass(slots=True)
+class Hold:
+    """An administrator takes the GPU from a group until he lets it go on: its user cannot."""
+
+    group: str
+    on: bool
+
+
+@dataclass(slots=True)
+class Drain:
+    """An administrator wants a GPU empty: no lease is granted there, those that are there end, memory leaves."""
+
+    gpu: str
+    on: bool
+
+
+@dataclass(slots=True)
+class Maintain:
+    """An administrator tells everybody something, such as when the machine will be stopped. Empty: no more."""
+
+    text: str
 
 
 @dataclass(slots=True)
@@ -297,7 +330,8 @@ class Tick:
 
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Cell | Cancel | Release | Rename | Adjust | Entitle | Focus | Configure | Device | HostMemory | Notice | Tick
+    | Cell | Cancel | Release | Rename | Adjust | Entitle | Hold | Drain | Maintain | Focus | Configure | Device
+    | HostMemory | Notice | Tick
 )  # fmt: skip
 
 
@@ -317,6 +351,18 @@ class Grant:
 class Revoke:
     client: int
     lease: int
+
+
+@dataclass(slots=True)
+class Step:
+    """Let one submission through that waits at the gate, under the lease that the client's group is giving back.
+
+    ``again``: the client has given it back, and has it again until it is released.
+    """
+
+    client: int
+    lease: int
+    again: bool = False
 
 
 @dataclass(slots=True)
@@ -433,6 +479,6 @@ class Log:
 
 
 Decision = (
-    Grant | Revoke | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
+    Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
     | ReadDevice | Log
 )  # fmt: skip

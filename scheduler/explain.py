@@ -97,7 +97,7 @@ def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
             return
         shared = [uuid for uuid in core.uuids(other) if uuid in gpus]
         # Whom the core passes over holds nobody up.
-        passed = other.frozen or other.limited_until > now
+        passed = other.passed_over or other.limited_until > now or other.barred is not None
         if not shared or passed or other.group.id in seen:
             continue
         seen.add(other.group.id)
@@ -146,7 +146,11 @@ def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
 def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> dict[str, Any]:
     """Return what it would take for one that waits to be next."""
     if wait.frozen:
-        return _said("unfreeze")
+        return _said("administrator" if wait.group.wishes.held else "unfreeze")
+    if wait.barred is not None:
+        if wait.barred.code == "gpu_draining" or wait.barred.own > wait.barred.most:
+            return _said("administrator")
+        return _said("quota", whose=wait.barred.whose, gpus=wait.barred.most)
     if wait.limited_until > now:
         whose = core.limited_by(wait.group, now)
         return _said("limit", whose=whose, until_in=wait.limited_until - now)
@@ -177,13 +181,12 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
     if core.class_of(group) == "interactive":
         # It is held back for somebody's share, not for what that one is.
         others = []
-    names = [g.name for g in others if g.busy > 0]
-    if not names:
-        names = [g.name for g in others]
+    others = [g for g in others if g.busy > 0] or others
+    whom = {"names": [g.name for g in others], "groups": [g.id for g in others]}
     if pace.inflight == 0.0:
-        return _said("paused", names=names)
+        return _said("paused", **whom)
     if pace.inflight is not None:
-        return _said("bounded", names=names, inflight=pace.inflight)
+        return _said("bounded", **whom, inflight=pace.inflight)
     return _said("share", share=pace.share)
 
 

@@ -7,12 +7,12 @@ from .events import (
     ALL,
     Room,
 )
-from .leases import Leases
 from .plan import Plan
 from .state import Client, Gpu, Group, Share, Wait
+from .stepping import Stepper
 
 
-class Filler(Leases):
+class Filler(Stepper):
     """Hands out the room that others leave."""
 
     filling_patience: float
@@ -28,7 +28,7 @@ class Filler(Leases):
         if any(gpu.filling is not None for gpu in gpus):
             return False
         return self._read(wait) and all(
-            self.need(wait, gpu) <= gpu.free + gpu.leaving - wait.group.shares[gpu.uuid].evicting
+            self.need(wait, gpu) <= gpu.free + gpu.coming - wait.group.shares[gpu.uuid].leaving
             for gpu in gpus
         )
 
@@ -135,7 +135,7 @@ class Filler(Leases):
         if self._now >= group.filled_at + self.filling_patience or self.one_at_a_time:
             return False
         return all(
-            share.missing <= share.gpu.free + share.gpu.leaving - share.evicting
-            and not share.gpu.yielding
+            share.missing <= share.gpu.free + share.gpu.coming - share.leaving
+            and all(other.overdue for other in share.gpu.yielding.values())
             for share in group.shares.values()
         )

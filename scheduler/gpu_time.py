@@ -21,6 +21,8 @@ from .events import Entitlement
 if TYPE_CHECKING:
     from .state import Gpu, Group
 
+#: Each user of whom nothing else is stated.
+EACH = "user:*"
 #: Entitled to nothing in particular.
 NOTHING = Entitlement()
 #: Requests may add up to more than there is. So that nobody starves for it, who waits for so many seconds and has had
@@ -271,8 +273,12 @@ class GpuTime:
         self._claims: dict[str, Entitlement] = {}
         #: Of those, the ones that say something about time.
         self._timed: set[str] = set()
-        self._teams: dict[str, str] = {}
+        #: Of those, the ones that bound on how many GPUs leases may be held at once.
+        self.counted: set[str] = set()
         self._members: dict[str, tuple[str, ...]] = {}
+        #: Teams, in the order in which they were stated: by when, counted.
+        self._teams: dict[str, int] = {}
+        self._stated = 0
         #: By group: its claims, and what they follow from.
         self._chains: dict[str, tuple[tuple[object, ...], tuple[Claim, ...]]] = {}
         self._users: dict[str, set[str]] = {}
@@ -284,7 +290,9 @@ class GpuTime:
     def entitle(self, whose: str, entitlement: Entitlement, members: Iterable[str] = ()) -> None:
         """State what a user (``user:NAME``) or team (``team:NAME``, of these users) is entitled to.
 
-        Of several teams, a user belongs to the one that was stated last. A team without members is dissolved.
+        ``user:*`` is each user of whom nothing else is stated. In a team are its members, and those who were said to
+        be in it when they came; of several teams, a user belongs to the one that was stated last. A team without
+        members that is entitled to nothing in particular is dissolved.
         """
         self._claims[whose] = entitlement
         if entitlement == NOTHING:
@@ -292,14 +300,18 @@ class GpuTime:
         self._timed.discard(whose)
         if _is_timed(entitlement):
             self._timed.add(whose)
+        self.counted.discard(whose)
+        if entitlement.gpus:
+            self.counted.add(whose)
         if whose.startswith("team:"):
-            for user in self._members.pop(whose, ()):
-                if self._teams.get(user) == whose:
-                    del self._teams[user]
+            self._members.pop(whose, None)
+            self._teams.pop(whose, None)
             members = tuple(members)
             if members:
                 self._members[whose] = members
-                self._teams.update(dict.fromkeys(members, whose))
+            if members or entitlement != NOTHING:
+                self._stated += 1
+                self._teams[whose] = self._stated
         self._chains.clear()
         self._full.clear()
         self.version += 1
@@ -317,14 +329,22 @@ class GpuTime:
     def of(self, group: Group) -> tuple[Claim, ...]:
         """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
         wishes = group.wishes
-        made_of = (group.user, wishes.request, wishes.limit, wishes.weight, wishes.memory)
+        made_of = (
+            group.user,
+            group.teams,
+            wishes.request,
+            wishes.limit,
+            wishes.weight,
+            wishes.memory,
+        )
         known = self._chains.get(group.id)
         if known is not None and known[0] == made_of:
             return known[1]
         user = f"user:{group.user}"
         own = Entitlement(wishes.request, wishes.limit, wishes.weight, wishes.memory)
-        chain = [Claim(user, self._claims.get(user, NOTHING)), Claim(f"group:{group.id}", own)]
-        team = self._teams.get(group.user)
+        stated = self._claims.get(user) or self._claims.get(EACH, NOTHING)
+        chain = [Claim(user, stated), Claim(f"group:{group.id}", own)]
+        team = self._team_of(group)
         if team is not None:
             chain.insert(0, Claim(team, self._claims.get(team, NOTHING)))
         self._chains[group.id] = made_of, tuple(chain)
@@ -340,6 +360,18 @@ class GpuTime:
         if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
             self.version += 1
         return tuple(chain)
+
+    def teams_of(self, user: str) -> frozenset[str]:
+        """Return the teams (``team:NAME``) that a user is stated to be a member of."""
+        return frozenset(team for team, members in self._members.items() if user in members)
+
+    def _team_of(self, group: Group) -> str | None:
+        """Return the team that a group's user is in: of several, the one that was stated last."""
+        found = [
+            whose for whose in (f"team:{name}" for name in group.teams) if whose in self._teams
+        ]
+        found += [whose for whose, members in self._members.items() if group.user in members]
+        return max(found, key=self._teams.__getitem__, default=None)
 
     def forget(self, group: Group) -> None:
         """The group is gone. What its user had stays counted until the window has moved on."""
@@ -584,7 +616,38 @@ class GpuTime:
         # However small a weight is, it does not reach the next level.
         return float(min(int(share / claim.entitlement.weight / STEP), _LEVEL // 2))
 
-    # --- Memory -----------------------------------------------------------------------------------
+    # --- Memory, and GPUs --------------------------------------------------------------------------
+
+    def quotas(self, group: Group) -> list[Claim]:
+        """Return those that bound on how many GPUs a group's user and team may hold leases at once."""
+        if not self.counted:
+            return []
+        return [claim for claim in self.of(group)[:-1] if claim.entitlement.gpus]
+
+    def applies(self, whose: str, group: Group) -> bool:
+        """Whether a group is of a user or team."""
+        return any(claim.whose == whose for claim in self.of(group)[:-1])
+
+    def host_room(self, group: Group, groups: Iterable[Group]) -> MemoryRoom | None:
+        """Return how much footprint may be added until its user's or team's bound for all GPUs; None: there is none.
+
+        ``groups``: all that there are.
+        """
+        found: MemoryRoom | None = None
+        for claim in self.of(group)[:-1]:
+            cap = claim.entitlement.host
+            if not cap:
+                continue
+            promised = sum(
+                share.promised
+                for other in groups
+                if self.applies(claim.whose, other)
+                for share in other.shares.values()
+            )
+            room = MemoryRoom(cap - promised, claim.whose)
+            if found is None or room.bytes < found.bytes:
+                found = room
+        return found
 
     def memory_room(self, group: Group, gpu: Gpu) -> MemoryRoom | None:
         """Return how much may be promised to a group until its user's or team's cap; None: neither has one."""
@@ -594,9 +657,7 @@ class GpuTime:
             if not cap:
                 continue
             promised = sum(
-                s.promised
-                for s in gpu.shares.values()
-                if any(c.whose == claim.whose for c in self.of(s.group)[:-1])
+                s.promised for s in gpu.shares.values() if self.applies(claim.whose, s.group)
             )
             room = MemoryRoom(cap - promised, claim.whose)
             if found is None or room.bytes < found.bytes:

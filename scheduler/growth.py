@@ -33,7 +33,9 @@ class Grower(Filler):
             self._log("refuse", group, code=status, text=text)
             return
         if fixed:
-            self._enqueue(group, event)
+            # A process that begins may be one that the stuck ones of its group wait for, and all others for them.
+            begins = fixed == event.least.context - holding.context and not holding.context
+            self._enqueue(group, event, front=begins and group.yielding and group.stuck is not None)
             if share.ceiling is not None and fixed > gpu.free:
                 self._revoke(group)  # its own memory is in the way
             return
@@ -96,13 +98,13 @@ class Grower(Filler):
 
         For a stream capture: who waits for its lease waits for the capture's end, and that for this memory.
         """
-        lack -= gpu.leaving
+        lack -= gpu.coming
         victims = [s for s in gpu.shares.values() if s.group.lease is None]
         victims.sort(key=lambda s: self.policy.victim_rank(s.group))
         orders: list[tuple[Share, int]] = []
         for share in victims:
-            stuck = any(h.stuck_until > self._now for h in share.holdings.values())
-            size = 0 if stuck else min(lack, share.resident - share.evicting)
+            stuck = any(h.stuck_until > self._now and not h.lost for h in share.holdings.values())
+            size = 0 if stuck else min(lack, share.movable)
             if size <= 0:
                 continue
             lack -= size

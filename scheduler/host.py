@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from .__main__ import TAKEN
 from .address import socket_path
-from .control import AsyncControlClient, SchedulerUnreachable
+from .control import AsyncControlClient, ControlError, SchedulerUnreachable
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,8 @@ State = Literal["stopped", "connecting", "hosting", "attached"]
 #: Seconds between attempts to get a scheduler: doubled from the first to the last.
 FIRST_PAUSE = 0.02
 LAST_PAUSE = 1.0
+#: The last where a scheduler does not know who this is, or its Hub does not answer.
+STRANGER_PAUSE = 10.0
 #: The last where the scheduler says that the settings cannot be: only people can mend that.
 HOPELESS_PAUSE = 30.0
 #: Seconds in which a scheduler that was started must answer.
@@ -45,7 +47,7 @@ class SchedulerHost:
     environ
         Environment of a scheduler that is started here; default: this process's.
     start
-        Whether to start a scheduler where none runs; else only attach.
+        Whether to start a scheduler where none runs, or what says so each time; else only attach.
     arguments
         Further arguments of the scheduler's command.
     on_connect
@@ -59,14 +61,14 @@ class SchedulerHost:
         path: Path | None = None,
         *,
         environ: Mapping[str, str] | None = None,
-        start: bool = True,
+        start: bool | Callable[[], bool] = True,
         arguments: tuple[str, ...] = (),
         on_connect: Callable[[AsyncControlClient], None] | None = None,
         on_disconnect: Callable[[], None] | None = None,
     ) -> None:
         self.environ = dict(os.environ if environ is None else environ)
         self.path = path or socket_path(self.environ)
-        self._start = start
+        self._may_start = start if callable(start) else lambda: start
         self._arguments = arguments
         self._on_connect = on_connect
         self._on_disconnect = on_disconnect
@@ -77,6 +79,8 @@ class SchedulerHost:
         self._hopeless = False
         #: Why there is no connection: one sentence, or empty.
         self.trouble = ""
+        #: Who this is to the scheduler (docs/control.md, ``whoami``).
+        self.me: dict[str, Any] = {}
 
     @property
     def state(self) -> State:
@@ -148,24 +152,37 @@ class SchedulerHost:
                 await asyncio.sleep(FIRST_PAUSE)
 
     async def _run(self) -> None:
-        pause = FIRST_PAUSE
+        pause, in_vain = FIRST_PAUSE, False
         while True:
             try:
-                self._client = await AsyncControlClient(self.path).connect()
+                self._client = await self._connect()
             except SchedulerUnreachable as error:
-                if not (self._start and await self._start_child()):
+                may_start = self._may_start()
+                if may_start and in_vain:
+                    # One that ends as soon as it is asked something must not be started in a tight loop.
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LAST_PAUSE)
+                if may_start and await self._start_child():
+                    in_vain = True
+                else:
                     # What stands in the scheduler's place says more than that it ended.
-                    if not self.trouble or (self.path.exists() and not self.path.is_socket()):
+                    in_the_way = self.path.exists() and not self.path.is_socket()
+                    if not self.trouble or in_the_way or not may_start:
                         self.trouble = str(error)
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, HOPELESS_PAUSE if self._hopeless else LAST_PAUSE)
+                continue
+            except ControlError as error:
+                self.trouble = str(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, STRANGER_PAUSE)
                 continue
             except OSError as error:
                 self.trouble = f"cannot reach the scheduler at {self.path}: {error}"
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LAST_PAUSE)
                 continue
-            self.trouble = ""
+            self.trouble, in_vain = "", False
             begun = time.monotonic()
             self._connected.set()
             self._tell(self._on_connect, self._client)
@@ -175,6 +192,19 @@ class SchedulerHost:
             lasted = time.monotonic() - begun > LAST_PAUSE
             pause = FIRST_PAUSE if lasted else min(2 * pause, LAST_PAUSE)
             await asyncio.sleep(pause)
+
+    async def _connect(self) -> AsyncControlClient:
+        """Connect to a scheduler that knows who this is."""
+        client = await AsyncControlClient(self.path).connect()
+        try:
+            self.me = await client.request("whoami")
+            if self.me["needs"]:
+                # Its sentence says what to do.
+                await client.request("status")
+        except BaseException:
+            await client.close()
+            raise
+        return client
 
     async def _disconnect(self) -> None:
         client, self._client = self._client, None
@@ -237,5 +267,7 @@ class SchedulerHost:
             status = await child.wait()
         self._hopeless = status == 2
         if status not in (0, TAKEN, -signal.SIGTERM):
-            self.trouble = f"the scheduler ended with status {status}; the server's log says why"
-            log.warning("%s", self.trouble)
+            trouble = f"the scheduler ended with status {status}; the server's log says why"
+            if trouble != self.trouble:
+                log.warning("%s", trouble)
+            self.trouble = trouble

@@ -14,6 +14,7 @@ from .events import (
     Grow,
     Grown,
     Growth,
+    Notice,
     Revoke,
 )
 from .pacing import Pacer
@@ -35,6 +36,9 @@ class Leases(Pacer):
     _evictions: dict[int, tuple[Holding, int]]
     _serial: int
     _numbers: int
+
+    def _on_notice(self, event: Notice) -> None:
+        raise NotImplementedError
 
     def _end_filling(self, group: Group) -> None:
         raise NotImplementedError
@@ -63,6 +67,7 @@ class Leases(Pacer):
         return wait
 
     def _dequeue(self, wait: Wait) -> None:
+        self._recount = True
         self._remove(wait)
         wait.queued = False
         if not wait.logged:
@@ -128,7 +133,7 @@ class Leases(Pacer):
 
     def _grant_waiting(self, group: Group) -> None:
         for client in group.clients.values():
-            if client.wants:
+            if client.wants and not client.silent:
                 self._grant(client)
 
     def _grant(self, client: Client) -> None:
@@ -164,6 +169,7 @@ class Leases(Pacer):
         for client in group.granted.values():
             if client.lease is not None:
                 self._out.append(Revoke(client.number, client.lease))
+                self._await_answer(client)
         self._log("revoke", group)
         self._touch(group)
 
@@ -173,6 +179,7 @@ class Leases(Pacer):
         client.lease = None
         client.restoring.clear()
         del group.granted[client.number]
+        self._hear(client)
         self._touch(group)
         if group.granted:
             # A lease is for the whole group: one that grows or fails is in nobody's hands.
@@ -208,6 +215,7 @@ class Leases(Pacer):
             self._offload(group)
 
     def _end_holding(self, group: Group, gpu: Gpu) -> None:
+        self._recount = True
         del gpu.holders[group.id]
         gpu.yielding.pop(group.id, None)
         if gpu.audience is not None:
@@ -219,8 +227,8 @@ class Leases(Pacer):
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
         group.ended_at = self._now - self.debounce
-        client.wants = True
         self._give_back(client, "failed")
+        client.wants = True
         if group.wait is None:
             group.wait = self._enqueue(group, front=True)
         group.wait.not_before = self._now + self._pause_after_failure(group)
@@ -260,6 +268,83 @@ class Leases(Pacer):
         if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
             client.contended, client.beside = waiting, beside
             self._out.append(Contended(client.number, waiting, beside))
+
+    # --- Answers -----------------------------------------------------------------------------------
+
+    def _await_answer(self, client: Client) -> None:
+        """It was told to give something up: who does not answer in time holds nobody up any longer."""
+        if client.owes_since is None:
+            client.owes_since = self._now
+        if client.silent:
+            return
+        moves = sum(h.evicting / h.share.gpu.bandwidth for h in client.holdings.values())
+        if client.restoring:
+            moves += self.footprint_cost(client.group)
+        # Not from the last sign of life: one that moves a little now and then would never be late.
+        due = client.owes_since + self.revoke_deadline + self.residency_factor * moves
+        self._timers.set(client.answers, due)
+
+    def _hear(self, client: Client) -> None:
+        """It has answered, if only one of several orders."""
+        client.owes_since = None
+        self._timers.set(client.answers, None)
+        if client.silent:
+            client.silent = False
+            client.group.silent -= 1
+            for holding in client.holdings.values():
+                self._lose(holding, False)
+            self._reach_again(client)
+        revoked = client.lease is not None and client.group.yielding
+        if revoked or any(h.client is client for h, _ in self._evictions.values()):
+            self._await_answer(client)
+
+    def _reach_again(self, client: Client) -> None:
+        """It answers again: what it asked for holds."""
+        group = client.group
+        self._mark_silence(group)
+        if not client.wants:
+            return
+        if group.lease is not None and not group.yielding:
+            self._grant(client)
+        elif group.wait is None:
+            group.wait = self._enqueue(group)
+
+    def _miss(self, client: Client) -> None:
+        """It has not answered in time: the others are served without what it holds."""
+        group = client.group
+        client.silent = True
+        group.silent += 1
+        for holding in client.holdings.values():
+            self._lose(holding, True)
+        if group.overdue and client.lease is not None:
+            # Whether it computes cannot be known, and nobody else can.
+            self._count_time(group)
+            self._set_busy(client, True)
+        kernel, since = group.stuck or (None, self._now)
+        self._on_notice(
+            Notice(
+                group.id,
+                "stuck",
+                {
+                    "name": group.name,
+                    "pid": client.pid,
+                    "for": self._now - (client.owes_since or self._now),
+                    "kernel": kernel,
+                    "kernel_for": None if kernel is None else max(0.0, self._now - since),
+                },
+            )
+        )
+        self._mark_silence(group)
+
+    def _mark_silence(self, group: Group) -> None:
+        self._touch(group)
+        if group.wait is not None:
+            self._crowded.update({uuid: share.gpu for uuid, share in group.shares.items()})
+
+    def _try_again(self, holding: Holding) -> None:
+        """One that refused for long may be asked once more."""
+        self._lose(holding, holding.client.silent)
+        self._touch(holding.share.group)
 
     # --- Memory ------------------------------------------------------------------------------------
 
@@ -307,17 +392,18 @@ class Leases(Pacer):
         self._stir(share.group)
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
-            if part > 0 and holding.stuck_until <= self._now:
+            if part > 0 and holding.stuck_until <= self._now and not holding.lost:
                 size -= part
                 self._serial += 1
                 self._evictions[self._serial] = (holding, part)
                 self._order_out(holding, part)
                 self._out.append(Evict(holding.client.number, self._serial, share.gpu.uuid, part))
+                self._await_answer(holding.client)
 
     def _offload(self, group: Group) -> None:
         group.offload = False
         for share in group.shares.values():
-            self._evict(share, share.resident - share.evicting)
+            self._evict(share, share.movable)
 
     def _promise(
         self, holding: Holding, event: Grow, more: int, fixed: int, status: Growth
@@ -327,7 +413,7 @@ class Leases(Pacer):
         pinned = max(holding.pinned, least.pinned)
         context = max(holding.context, least.context)
         self._unsettle(holding, max(0, fixed))
-        holding.spare = max(0, promised - least.promised)
+        self._spare(holding, max(0, promised - least.promised))
         share = holding.share
         if share.ceiling is not None:
             give = self._charged(holding, promised - holding.promised)
@@ -337,7 +423,11 @@ class Leases(Pacer):
         self._tell_room(holding.client)
         self._out.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
-            self._log("grow", holding.client.group, promised=holding.share.promised)
+            gpu = holding.share.gpu
+            self._log(
+                "grow", holding.client.group,
+                promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, gpu.excess),
+            )  # fmt: skip
 
     def _charged(self, holding: Holding, more: int) -> int:
         """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""

@@ -37,6 +37,12 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
     return max(0, min(limits, default=0))
 
 
+def machine_available(root: Path = Path("/")) -> int:
+    """Bytes of host memory that programs could still have, of all that the machine has."""
+    machine = _meminfo(root)
+    return machine.get("MemAvailable", machine.get("MemTotal", 0))
+
+
 def machine_memory(root: Path = Path("/")) -> int:
     """Bytes of host memory that the machine has."""
     return _meminfo(root).get("MemTotal", 0)

@@ -97,7 +97,7 @@ class Pacer(Chooser):
             return
         since = max(group.ran_since, group.counted_until)
         group.counted_until = self._now
-        if group.metered or self._now <= since:
+        if (group.metered and not group.overdue) or self._now <= since:
             return
         for uuid in group.shares:
             self.times.add(group, uuid, self._now - since, self._now)
@@ -135,7 +135,7 @@ class Pacer(Chooser):
     def _time_class(self, group: Group) -> None:
         """Look again when a burst that goes on would change what its group counts as."""
         at = None
-        if group.busy and not group.metered:
+        if group.busy and (not group.metered or group.overdue):
             at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
         self._timers.set(group.ages, at)
 

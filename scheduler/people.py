@@ -18,7 +18,10 @@ from .events import (
     EndBurst,
     Entitle,
     Focus,
+    Hold,
     Log,
+    Maintain,
+    Notice,
     Quantum,
     Release,
     Rename,
@@ -28,6 +31,8 @@ from .state import Wishes
 
 #: Seconds.
 LONGEST_QUANTUM = 3600.0
+#: Code of the notice of what administrators tell everybody.
+MAINTENANCE = "maintenance"
 #: So many cells of a group that ended are remembered.
 ENDED_CELLS = 32
 
@@ -36,6 +41,8 @@ class People(Decider):
     """Takes in what people say."""
 
     _wishes: wishes.Memory
+    #: What administrators tell everybody; empty: nothing.
+    maintenance: str
 
     def wishes_of(self, group: str) -> Wishes:
         """Return what people asked for the group with this id, whether it is there or not."""
@@ -121,10 +128,19 @@ class People(Decider):
         if group is None:
             # What is for one cell is not for a process that has none yet.
             after = replace(after, exclusive=False)
+        self._wish(event.group, before, after)
+
+    def _on_hold(self, event: Hold) -> None:
+        before = self.wishes_of(event.group)
+        self._wish(event.group, before, replace(before, held=event.on))
+
+    def _wish(self, name: str, before: Wishes, after: Wishes) -> None:
+        """Let what people want for a group be something else."""
         if after == before:
             return
-        self._wishes.remember(event.group, after)
-        self._out.append(Log("adjust", event.group, {"wishes": asdict(after)}))
+        self._wishes.remember(name, after)
+        self._out.append(Log("adjust", name, {"wishes": asdict(after)}))
+        group = self.groups.get(name)
         if group is None:
             return
         group.wishes = after
@@ -136,18 +152,31 @@ class People(Decider):
         self._touch(group)
         if group.wait is not None:
             self._crowded.update(self._dirty)
-        if after.frozen:
+        if after.stopped:
             self._revoke(group)
 
     def _on_entitle(self, event: Entitle) -> None:
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
+        self._recount = True
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)
         self._out.append(
             Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
                                 "members": list(event.members)})
         )  # fmt: skip
+
+    def _on_maintain(self, event: Maintain) -> None:
+        if event.text == self.maintenance:
+            return
+        self.maintenance = event.text
+        kept = [(at, notice) for at, notice in self.notices if notice.code != MAINTENANCE]
+        self.notices.clear()
+        self.notices.extend(kept)
+        if event.text:
+            self._on_notice(Notice("", MAINTENANCE, {"text": event.text}))
+        else:
+            self._out.append(Log("maintenance", "", {"text": ""}))
 
     def _on_focus(self, event: Focus) -> None:
         before = self._focus.pop(event.user, "")

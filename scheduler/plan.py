@@ -51,6 +51,7 @@ class Planner(Accounts):
     background_quantum: float
     keep_patience: float
     exclusive_limit: float
+    revoke_deadline: float
     _absences: Predictor
     leased: dict[str, Group]
     _leases: int
@@ -139,7 +140,7 @@ class Planner(Accounts):
 
     def counts(self, wait: Wait) -> bool:
         """Whether one that waits could be served at all: else it holds nobody up."""
-        return not wait.frozen and wait.limited_until <= self._now
+        return not wait.passed_over and wait.limited_until <= self._now and wait.barred is None
 
     def _precedes(self, wait: Wait, group: Group) -> bool:
         """Whether a group is to make way soon for one that waits."""
@@ -181,7 +182,9 @@ class Planner(Accounts):
 
     def _others_leased(self, group: Group) -> list[Group]:
         return [
-            g for g in self.leased.values() if g is not group and g.shares.keys() & group.shares
+            g
+            for g in self.leased.values()
+            if g is not group and g.shares.keys() & group.shares and not g.overdue
         ]
 
     def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
@@ -195,7 +198,9 @@ class Planner(Accounts):
                 room -= share.missing
                 continue
             if group.lease is None:
-                room += share.resident
+                room += share.leaving + share.movable
+            elif group.overdue:
+                continue
             elif group.turn <= barrier:
                 room += share.resident + share.arriving
             else:
@@ -237,12 +242,14 @@ class Planner(Accounts):
                 ):
                     continue
                 if other.lease is None:
-                    leaving = share.evicting
+                    leaving = share.leaving
                     if leaving:
                         lack -= leaving
                         plan.leaving.append(other)
-                    if share.resident > leaving:
+                    if share.movable:
                         candidates.append(share)
+                elif other.overdue:
+                    continue
                 elif other.yielding or other in plan.revoke:
                     lack -= share.resident + share.arriving + share.missing
                     if other.yielding and other not in plan.draining:
@@ -296,8 +303,19 @@ class Planner(Accounts):
 
     def cost_quantum(self, group: Group) -> float:
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
-        length = self.residency_factor * self.footprint_cost(group)
-        return min(max(length, self.shortest_quantum), self.longest_quantum)
+        return min(max(self._worth_moving(group), self.shortest_quantum), self.longest_quantum)
+
+    def _worth_moving(self, group: Group) -> float:
+        """Return for how long a group's memory has to stay for its moves to be worth it, seconds.
+
+        Those at work side by side take turns at once: each stays so many times as long, or all of them together would
+        spend so many times as much of the time moving.
+        """
+        beside = 1
+        for share in group.shares.values():
+            at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
+            beside = max(beside, 1 + at_work)
+        return self.residency_factor * self.footprint_cost(group) * beside
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """When a running holder may be revoked for one that waits; by default, for the first that does."""
@@ -322,11 +340,11 @@ class Planner(Accounts):
         quantum = self.quantum_of(group, wait)
         if group.exclusive:
             return quantum
-        return min(self.residency_factor * self.footprint_cost(group), quantum)
+        return min(self._worth_moving(group), quantum)
 
     def movable_at(self, group: Group, wait: Wait | None = None) -> float:
         """When the memory of a group that does not run may be taken."""
-        if group.turn == 0 or group.wishes.frozen:
+        if group.turn == 0 or group.wishes.stopped:
             return 0.0
         if group.lease is None and not group.intact:
             # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
@@ -356,13 +374,13 @@ class Planner(Accounts):
         return max(self.debounce, short if known else cost)
 
     def _evictable_at(self, share: Share, wait: Wait | None = None) -> float:
-        stuck = max(h.stuck_until for h in share.holdings.values())
+        stuck = max((h.stuck_until for h in share.holdings.values() if not h.lost), default=0.0)
         return max(self.movable_at(share.group, wait), stuck)
 
     def _is_kept(self, group: Group, wait: Wait) -> bool:
         """Whether people want the memory of a group that does not run to stay where it is."""
         wishes = group.wishes
-        if not wishes.keep or wishes.frozen or group.spent or group is wait.group:
+        if not wishes.keep or wishes.stopped or group.spent or group is wait.group:
             return False
         if group.lease is not None or group.wait is None:
             return True

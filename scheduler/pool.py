@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The user's pool of host memory for swapped data (``csrc/pool.h``): made, lent, tended and cleaned up after.
+"""A user's pool of host memory for swapped data (``csrc/pool.h``): made, lent, tended and cleaned up after.
 
 Clients claim and return chunks of it without asking. The pool's owner decides how many there may be (``limit``), has
 the pages of some ready before they are needed, gives pages back to the system when nobody wants them any more, and
@@ -101,6 +101,8 @@ class Pool:
     ----------
     size
         Bytes that it may ever have; none of them exist until they are used.
+    prepared_only
+        Whether clients are to use no pages but those that this process has made.
 
     Raises
     ------
@@ -108,7 +110,7 @@ class Pool:
         If the system gives none.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, prepared_only: bool = False) -> None:
         count = max(1, min(-(-size // CHUNK), lib.GPUSHARE_POOL_MOST_CHUNKS))
         table = ffi.sizeof("struct gpushare_pool") + count * ffi.sizeof(
             "struct gpushare_pool_chunk"
@@ -129,6 +131,11 @@ class Pool:
         self._pool.version = lib.GPUSHARE_PROTOCOL_VERSION
         self._pool.data_offset = offset
         self._pool.chunk_count = count
+        self._pool.prepared_only = self._prepared_only = prepared_only
+        self._care: Any = ffi.new(
+            "struct gpushare_pool_care *",
+            {"pool": self._pool, "data_offset": offset, "chunk_count": count},
+        )
         self._slots: dict[int, Process] = {}
         self._orders: Any = ffi.new("struct gpushare_pool_orders *")
         self._figures: Any = ffi.new("struct gpushare_pool_figures *")
@@ -164,7 +171,7 @@ class Pool:
         for slot, process in self._slots.items():
             if process.pid == pid:
                 if not again:
-                    lib.gpushare_pool_sweep(self._pool, slot)
+                    lib.gpushare_pool_sweep(self._care, slot)
                 return slot
         slot = next((s for s in range(SLOTS) if s not in self._slots), -1)
         if slot < 0:
@@ -184,7 +191,7 @@ class Pool:
         closed = []
         for slot in [s for s, p in self._slots.items() if p.has_ended()]:
             process = self._slots.pop(slot)
-            lib.gpushare_pool_sweep(self._pool, slot)
+            lib.gpushare_pool_sweep(self._care, slot)
             descriptor = process.fileno()
             if descriptor is not None:
                 closed.append(descriptor)
@@ -196,10 +203,10 @@ class Pool:
     def figures(self) -> Figures:
         """Look the pool over."""
         found = self._figures
-        lib.gpushare_pool_survey(self._pool, found)
+        lib.gpushare_pool_survey(self._care, found)
         return Figures(
-            size=self._pool.chunk_count * CHUNK,
-            limit=self._pool.limit * CHUNK,
+            size=self._care.chunk_count * CHUNK,
+            limit=min(self._pool.limit, self._care.chunk_count) * CHUNK,
             in_use=found.in_use * CHUNK,
             prepared=found.prepared * CHUNK,
             pinned=found.pinned * CHUNK,
@@ -209,7 +216,11 @@ class Pool:
         """Bytes of host memory that the pool takes now."""
         return os.fstat(self.descriptor).st_blocks * 512
 
-    def order(self, *, limit: int, target: int, most: int) -> None:
+    def trim(self) -> int:
+        """Give back pages that nobody has said to have made; return how many bytes."""
+        return int(lib.gpushare_pool_trim(self._care, self.descriptor)) * CHUNK
+
+    def order(self, *, limit: int, target: int, most: int, ahead: int = 0) -> None:
         """Say how large the pool may be.
 
         Parameters
@@ -220,18 +231,23 @@ class Pool:
             Bytes whose pages are to exist, in use or not.
         most
             Pages of more than so many bytes are given back, if nobody uses or pins them.
+        ahead
+            Bytes whose pages are to exist beyond what is in use.
         """
         chunks = max(0, limit) // CHUNK
-        lib.gpushare_pool_set_limit(self._pool, min(chunks, self._pool.chunk_count))
+        lib.gpushare_pool_set_limit(self._care, min(chunks, self._care.chunk_count))
         self._orders.target = min(-(-max(0, target) // CHUNK), chunks)
         self._orders.most = min(-(-max(0, most) // CHUNK), chunks)
-        if self._thread is None and (target > 0 or self.allocated() > most):
+        self._orders.ahead = -(-max(0, ahead) // CHUNK)
+        if self._thread is None and (target > 0 or ahead > 0 or self.allocated() > most):
             # A daemon: the process's end does not wait for a chunk to be done.
             self._thread = threading.Thread(target=self._tend, name="gpushare-pool", daemon=True)
             self._thread.start()
         os.eventfd_write(self._wake, 1)
 
     def _tend(self) -> None:
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
-        lib.gpushare_pool_tend(self._pool, self.descriptor, self._wake, self._orders)
+        # Where clients make no pages themselves, moves wait for this.
+        if not self._prepared_only:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        lib.gpushare_pool_tend(self._care, self.descriptor, self._wake, self._orders)

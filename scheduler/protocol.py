@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .._protocol import ffi, lib
 from . import events as ev
@@ -34,10 +34,14 @@ CELL: int = lib.GPUSHARE_CELL
 MOVING: int = lib.GPUSHARE_MOVING
 METER: int = lib.GPUSHARE_METER
 STUCK: int = lib.GPUSHARE_STUCK
+TICKET: int = lib.GPUSHARE_TICKET
+PLACE: int = lib.GPUSHARE_PLACE
 WELCOME: int = lib.GPUSHARE_WELCOME
 REFUSED: int = lib.GPUSHARE_REFUSED
 GRANT: int = lib.GPUSHARE_GRANT
 REVOKE: int = lib.GPUSHARE_REVOKE
+STEP: int = lib.GPUSHARE_STEP
+MAX_PLACES: int = lib.GPUSHARE_MAX_PLACES
 EVICT: int = lib.GPUSHARE_EVICT
 GROWN: int = lib.GPUSHARE_GROWN
 CANCEL: int = lib.GPUSHARE_CANCEL
@@ -46,6 +50,7 @@ END_BURST: int = lib.GPUSHARE_END_BURST
 ROOM: int = lib.GPUSHARE_ROOM
 PREPARE: int = lib.GPUSHARE_PREPARE
 PACE: int = lib.GPUSHARE_PACE
+PLACED: int = lib.GPUSHARE_PLACED
 CONTROL: int = lib.GPUSHARE_CONTROL
 REPLY: int = lib.GPUSHARE_REPLY
 EVENT: int = lib.GPUSHARE_EVENT
@@ -98,11 +103,17 @@ _PREPARE_P = _pointer("prepare")
 _METER_P = _pointer("meter")
 _STUCK_P = _pointer("stuck")
 _PACE_P = _pointer("pace")
+_TICKET_P = _pointer("ticket")
+_PLACE_P = _pointer("place")
+_PLACED_P = _pointer("placed")
 
 HEADER_SIZE: int = ffi.sizeof("struct gpushare_header")
 _USAGE_SIZE: int = ffi.sizeof("struct gpushare_usage")
 _HELLO_SIZE: int = ffi.sizeof("struct gpushare_hello")
-#: Enough of a HELLO to read its version, which comes first in every version.
+_PLACE_SIZE: int = ffi.sizeof("struct gpushare_place")
+_PLACED_SIZE: int = ffi.sizeof("struct gpushare_placed")
+_UUID_SIZE = 16
+#: Enough of a HELLO or a PLACE to read its version, which comes first in every version.
 _HELLO_LEAST = 4
 
 
@@ -125,6 +136,8 @@ _FROM_CLIENT = {
     MOVING: _exactly(_MOVED_P),
     METER: _exactly(_METER_P),
     STUCK: _exactly(_STUCK_P),
+    TICKET: _exactly(_TICKET_P),
+    PLACE: (_HELLO_LEAST, _PLACE_SIZE + MAX_GPUS * _UUID_SIZE),
     CONTROL: (2, MAX_REQUEST - HEADER_SIZE),
 }
 _FROM_SCHEDULER = {
@@ -132,6 +145,7 @@ _FROM_SCHEDULER = {
     REFUSED: _exactly(_REFUSED_P),
     GRANT: _exactly(_LEASE_P),
     REVOKE: _exactly(_LEASE_P),
+    STEP: _exactly(_LEASE_P),
     EVICT: _exactly(_EVICT_P),
     GROWN: _exactly(_GROWN_P),
     CANCEL: (0, 0),
@@ -140,6 +154,7 @@ _FROM_SCHEDULER = {
     ROOM: _exactly(_ROOM_P),
     PREPARE: _exactly(_PREPARE_P),
     PACE: _exactly(_PACE_P),
+    PLACED: (_PLACED_SIZE + _UUID_SIZE, _PLACED_SIZE + MAX_GPUS * _UUID_SIZE),
     REPLY: (2, MAX_REPLY - HEADER_SIZE),
     EVENT: (2, MAX_REPLY - HEADER_SIZE),
 }
@@ -212,14 +227,25 @@ class FrameReader:
 
 @lru_cache(maxsize=256)
 def gpu_name(raw: bytes) -> str:
-    """The GPU's UUID as NVML prints it."""
-    return f"GPU-{uuid.UUID(bytes=raw)}"
+    """The UUID of a GPU or of a MIG slice as NVML prints it."""
+    return _slices.get(raw) or f"GPU-{uuid.UUID(bytes=raw)}"
 
 
 @lru_cache(maxsize=256)
 def gpu_bytes(name: str) -> bytes:
     """The bytes of a UUID as NVML prints it."""
-    return uuid.UUID(name.removeprefix("GPU-")).bytes
+    return uuid.UUID(name[4:] if name[:4] in ("GPU-", "MIG-") else name).bytes
+
+
+#: What NVML calls the MIG slices, by the bytes of their UUIDs: all that a frame has of them.
+_slices: dict[bytes, str] = {}
+
+
+def learn_slice(name: str) -> None:
+    """Have ``gpu_name`` know a MIG slice by its UUID as NVML prints it."""
+    if _slices.get(raw := gpu_bytes(name)) != name:
+        _slices[raw] = name
+        gpu_name.cache_clear()
 
 
 # --- Decoding: what clients send ------------------------------------------------------------------
@@ -281,6 +307,71 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
         oversubscribe=bool(hello.flags & lib.GPUSHARE_HELLO_OVERSUBSCRIBE),
         lease=hello.lease,
     )
+
+
+def decode_ticket(body: bytes) -> str:
+    """The text of a TICKET.
+
+    Raises
+    ------
+    ProtocolError
+        If there is none in it.
+    """
+    text = _text(ffi.from_buffer(_TICKET_P, body).ticket)
+    if not text:
+        raise ProtocolError("a TICKET without a ticket")
+    return text
+
+
+#: The order of a group that has none: the scheduler's, the one that is stated, or none still.
+Keep = Literal["none", "it", "ask"]
+_KEEPS: dict[int, Keep] = {
+    lib.GPUSHARE_KEEP_NONE: "none",
+    lib.GPUSHARE_KEEP_IT: "it",
+    lib.GPUSHARE_KEEP_ASK: "ask",
+}
+_KEEP_CODES = {word: code for code, word in _KEEPS.items()}
+
+
+class Place(NamedTuple):
+    """The body of PLACE: the GPUs that a group's client may use, in the order that it would have.
+
+    ``keep``: what a group that has no order yet is to have.
+    """
+
+    group: str
+    gpus: tuple[str, ...]
+    keep: Keep = "none"
+
+
+def decode_place(body: bytes) -> Place:
+    """The body of PLACE.
+
+    Raises
+    ------
+    VersionMismatch
+        If the client is of another version; nothing else of the body has been looked at.
+    ProtocolError
+        If it names no group, no GPU, or one of them twice.
+    """
+    version = ffi.from_buffer("uint32_t *", body)[0]
+    if version != VERSION:
+        raise VersionMismatch(version)
+    if len(body) < _PLACE_SIZE:
+        raise ProtocolError(f"a PLACE of {len(body)} bytes")
+    place = ffi.from_buffer(_PLACE_P, body)
+    if len(body) != _PLACE_SIZE + place.gpu_count * _UUID_SIZE:
+        raise ProtocolError(f"a PLACE of {len(body)} bytes for {place.gpu_count} GPUs")
+    group, gpus = _text(place.group), _uuids(body, _PLACE_SIZE)
+    if not group:
+        raise ProtocolError("a PLACE without a group")
+    if not 0 < len(gpus) <= MAX_PLACES or len(set(gpus)) < len(gpus):
+        raise ProtocolError("a PLACE that names no GPU, too many, or one of them twice")
+    return Place(group, gpus, _word(_KEEPS, place.keep, "kind of keeping"))
+
+
+def _uuids(body: bytes, start: int) -> tuple[str, ...]:
+    return tuple(gpu_name(body[at : at + _UUID_SIZE]) for at in range(start, len(body), _UUID_SIZE))
 
 
 def _decode_request(client: int, group: str, body: bytes) -> ev.Event:
@@ -432,6 +523,13 @@ def refused(code: int, text: str) -> bytes:
     return _frame(REFUSED, ffi.new(_REFUSED_P, (code, 0, _cut(text, _REFUSED_TEXT_SIZE))))
 
 
+def placed(gpus: Sequence[str], *, known: bool = False) -> bytes:
+    """PLACED: answers PLACE. ``known``: the group had this order before."""
+    head = ffi.buffer(ffi.new(_PLACED_P, (len(gpus), known)))[:]
+    body = b"".join([head, *(gpu_bytes(gpu) for gpu in gpus)])
+    return _fixed_header(PLACED, len(body)) + body
+
+
 def grant(lease: int, at: float = 0.0, *, filling: bool = False) -> bytes:
     """GRANT."""
     return _frame(GRANT, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, filling)))
@@ -440,6 +538,11 @@ def grant(lease: int, at: float = 0.0, *, filling: bool = False) -> bytes:
 def revoke(lease: int, at: float = 0.0) -> bytes:
     """REVOKE."""
     return _frame(REVOKE, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, 0)))
+
+
+def step(lease: int, at: float = 0.0, *, again: bool = False) -> bytes:
+    """STEP."""
+    return _frame(STEP, ffi.new(_LEASE_P, (lease, _nanoseconds(at), 0, again)))
 
 
 def evict(serial: int, gpu: str, size: int) -> bytes:
@@ -508,6 +611,8 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
             return contended(decision.waiting, decision.beside)
         case ev.EndBurst():
             return end_burst(decision.at)
+        case ev.Step():
+            return step(decision.lease, now, again=decision.again)
         case ev.Room():
             return room(decision.lease, decision.gpu, decision.resident, last=decision.last)
         case ev.Prepare():
@@ -617,6 +722,32 @@ def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
     return _fixed_header(HELLO, len(body)) + body
 
 
+def ticket(text: str) -> bytes:
+    """TICKET."""
+    return _frame(TICKET, ffi.new(_TICKET_P, (_cut(text, ffi.sizeof(_TICKET_P.item)),)))
+
+
+def place(group: str, gpus: Sequence[str], version: int = VERSION, *, keep: Keep = "none") -> bytes:
+    """PLACE."""
+    head = ffi.new(_PLACE_P, (version, len(gpus), _cut(group, _GROUP_SIZE), _KEEP_CODES[keep], 0))
+    body = b"".join([ffi.buffer(head)[:], *(gpu_bytes(gpu) for gpu in gpus)])
+    return _fixed_header(PLACE, len(body)) + body
+
+
+def decode_placed(body: bytes) -> tuple[str, ...]:
+    """The GPUs of PLACED, in order.
+
+    Raises
+    ------
+    ProtocolError
+        If it says another number of them than it has.
+    """
+    gpus = _uuids(body, _PLACED_SIZE)
+    if len(gpus) != ffi.from_buffer(_PLACED_P, body).gpu_count:
+        raise ProtocolError(f"a PLACED of {len(body)} bytes")
+    return gpus
+
+
 def encode_event(event: ev.Event) -> bytes:
     """The frame by which a client causes ``event``.
 
@@ -689,6 +820,9 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
             return ev.Grant(client, lease.lease, bool(lease.filling))
         case lib.GPUSHARE_REVOKE:
             return ev.Revoke(client, ffi.from_buffer(_LEASE_P, body).lease)
+        case lib.GPUSHARE_STEP:
+            lease = ffi.from_buffer(_LEASE_P, body)
+            return ev.Step(client, lease.lease, bool(lease.filling))
         case lib.GPUSHARE_EVICT:
             order = ffi.from_buffer(_EVICT_P, body)
             return ev.Evict(client, order.serial, gpu_name(ffi.buffer(order.gpu)[:]), order.bytes)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .core import Core
     from .plan import Plan
-    from .state import Gpu, Group, Wait
+    from .state import Bar, Gpu, Group, Wait
 
 
 class Explainer:
@@ -48,7 +48,11 @@ class Explainer:
         """Return what one that waits waits for."""
         core, now, group = self._core, self._now, wait.group
         if wait.frozen:
-            return _reason("frozen")
+            return _reason("on_hold" if group.wishes.held else "frozen")
+        if wait.passed_over:
+            return stuck(group, now)
+        if wait.barred is not None:
+            return _barred(wait.barred, now)
         if wait.limited_until > now:
             return _reason(
                 "limited", until_in=wait.limited_until - now, whose=core.limited_by(group, now)
@@ -60,7 +64,7 @@ class Explainer:
             return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
         plan = self.plan(wait)
         if plan.short is not None:
-            return _short(group, *plan.short)
+            return _short(group, *plan.short, now)
         if wait.not_before > now:
             # Its memory did not come in although there seemed to be room.
             gpus = [core.gpus[u] for u in group.shares]
@@ -77,7 +81,7 @@ class Explainer:
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:
                 found[wait] = min(ahead, key=lambda head: head[0])[1]
-            if wait.frozen or wait.limited_until > self._now:
+            if wait.passed_over or wait.limited_until > self._now or wait.barred is not None:
                 continue
             if wait.grow is None and wait.group.lease is not None:
                 continue
@@ -97,10 +101,23 @@ def filling(core: Core, group: Group) -> dict[str, Any] | None:
     if group.filling is None:
         return None
     share = max(group.shares.values(), key=lambda s: (s.missing, s.gpu.uuid))
-    victims = [s.group.name for s in share.gpu.shares.values() if s.evicting]
+    victims = {s.group.id: s.group.name for s in share.gpu.shares.values() if s.evicting}
     return _reason(
         "filling",
-        arrived=share.resident, footprint=share.goal, gpu=share.gpu.uuid, victims=victims,
+        arrived=share.resident, footprint=share.goal, gpu=share.gpu.uuid, **_victims(victims),
+    )  # fmt: skip
+
+
+def stuck(
+    holder: Group, now: float, gpu: Gpu | None = None, lack: int | None = None
+) -> dict[str, Any]:
+    """Return who does not answer, and since when; and of whom it keeps how much of which GPU."""
+    since = min((c.owes_since for c in holder.clients.values() if c.owes_since), default=now)
+    kernel, kernel_since = holder.stuck or (None, now)
+    return _reason(
+        "stuck", **_holder(holder), **{"for": max(0.0, now - since)},
+        kernel=kernel, kernel_for=None if kernel is None else max(0.0, now - kernel_since),
+        lack=lack, gpu=None if gpu is None else gpu.uuid,
     )  # fmt: skip
 
 
@@ -138,13 +155,30 @@ def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
         victims |= {g.id: g.name for g in plan.leaving}
         if holder is not None:
             victims[holder.id] = holder.name
-        return _reason("making_room", lack=lack, gpu=gpu.uuid, victims=list(victims.values()))
+        return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     # There is room: only a reading of the GPU is out.
-    return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), victims=[])
+    return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), **_victims({}))
+
+
+def _barred(bar: Bar, now: float) -> dict[str, Any]:
+    if bar.code == "gpu_draining":
+        return _reason(bar.code, gpu=bar.gpu)
+    said = _reason(bar.code, whose=bar.whose, gpus=bar.most, own=bar.own)
+    if bar.holder:
+        said["params"] |= {
+            "holder": bar.holder,
+            "holder_name": bar.holder_name,
+            "yields_in": None if bar.until is None else max(0.0, bar.until - now),
+        }
+    return said
 
 
 def _holder(group: Group) -> dict[str, str]:
     return {"holder": group.id, "holder_name": group.name}
+
+
+def _victims(names: Mapping[str, str]) -> dict[str, list[str]]:
+    return {"victims": list(names.values()), "victim_ids": list(names)}
 
 
 def _draining(holder: Group, now: float) -> dict[str, Any]:
@@ -155,10 +189,15 @@ def _draining(holder: Group, now: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _short(group: Group, gpu: Gpu, lack: int) -> dict[str, Any]:
+def _short(group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
     """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
     own = group.shares.get(gpu.uuid)
     fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
+    silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
+    kept = sum(s.unreachable for s in silent)
+    if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.foreign, fixed)):
+        worst = max(silent, key=lambda s: (s.unreachable, s.number))
+        return stuck(worst.group, now, gpu, lack)
     if gpu.ghosts >= lack or gpu.ghosts > max(gpu.foreign, fixed):
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
     if fixed > gpu.foreign:

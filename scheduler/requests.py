@@ -7,20 +7,27 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import __version__
 from . import events as ev
-from . import explain, protocol, snapshot
+from . import explain, permissions, protocol, snapshot
+from .administration import NotDone
+from .hub_login import LoginError
+from .identities import LONGEST_ID
+from .permissions import Denied
 from .recording import RecordedCore, RecordingError
-from .state import Wishes
+from .tickets import LONGEST
 from .writer import Writer
 
 if TYPE_CHECKING:
-    from .server import Connection, Server
+    from .connection import Connection
+    from .identities import Identities
+    from .principals import Principal
+    from .server import Server
 
 #: Longest parameters of a notice: the history keeps them.
 MAX_NOTICE = 4096
@@ -29,12 +36,24 @@ MOST_RECORDINGS = 16
 #: Seconds on CLOCK_MONOTONIC that no machine reaches.
 LATEST = 1e12
 
-_WISHES = tuple(wish.name for wish in fields(Wishes))
+#: What may be asked with `adjust`.
+_WISHES = tuple(f.name for f in fields(ev.Adjust) if f.name not in ("group", "later"))
 _SHARES = tuple(share.name for share in fields(ev.Entitlement))
+
+
+#: What an operation returns: at once, or later.
+Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 
 class RequestError(Exception):
     """A control request cannot be done; the message is the sentence for its sender."""
+
+    #: For programs, where they can do something about it.
+    code = ""
+
+
+#: What ends in an answer that says so.
+REFUSALS = (RequestError, NotDone, protocol.ProtocolError, Denied, LoginError)
 
 
 class Requests:
@@ -52,7 +71,12 @@ class Requests:
         self._entitlements: dict[str, ev.Entitle] = {}
         #: Recordings that were asked for.
         self._writers: list[Writer] = []
-        self._operations: dict[str, Callable[[Connection, dict[str, Any]], dict[str, Any]]] = {
+        self._operations: dict[str, Callable[[Connection, dict[str, Any]], Answer]] = {
+            "whoami": self._op_whoami,
+            "login": self._op_login,
+            "ticket": self._op_ticket,
+            "tickets": self._op_tickets,
+            "revoke": self._op_revoke,
             "status": self._op_status,
             "history": self._op_history,
             "subscribe": self._op_subscribe,
@@ -70,10 +94,12 @@ class Requests:
             "cell": self._op_cell,
             "name": self._op_name,
             "notice": self._op_notice,
+            **server.administration.operations,
         }
 
-    def answer(self, connection: Connection, body: bytes) -> bytes:
-        """Do what a request asks, and return the REPLY."""
+    def answer(self, connection: Connection, body: bytes) -> bytes | Coroutine[Any, Any, None]:
+        """Do what a request asks, and return the REPLY; or what does it in time, and sends the REPLY."""
+        request: dict[str, Any] = {}
         try:
             request = protocol.decode_json(body)
             version = request.get("protocol")
@@ -84,12 +110,106 @@ class Requests:
                 )
             name = request.get("op")
             operation = self._operations.get(name) if isinstance(name, str) else None
-            if operation is None:
+            if operation is None or not isinstance(name, str):
                 raise RequestError(f"there is no request {name!r}; see docs/control.md")
-            reply = {"ok": True, **operation(connection, request)}
-        except (RequestError, protocol.ProtocolError) as error:
-            reply = {"ok": False, "error": str(error)}
-        return protocol.encode_json(protocol.REPLY, reply)
+            permissions.check(connection.principal, name, connection.why)
+            answer = operation(connection, request)
+            if not isinstance(answer, dict):
+                return self._answer_later(connection, request, answer)
+            self._server.administration.note(connection, request, "ok")
+            return _reply({"ok": True, **answer})
+        except REFUSALS as error:
+            self._server.administration.note(connection, request, str(error))
+            return _refusal(error)
+
+    async def _answer_later(
+        self,
+        connection: Connection,
+        request: dict[str, Any],
+        work: Coroutine[Any, Any, dict[str, Any]],
+    ) -> None:
+        outcome = "ok"
+        try:
+            reply = _reply({"ok": True, **await work})
+        except REFUSALS as error:
+            outcome, reply = str(error), _refusal(error)
+        self._server.administration.note(connection, request, outcome)
+        connection.write(reply)
+
+    # --- Who is who ---------------------------------------------------------------------------
+
+    def _op_whoami(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        identity, who = self._server.options.identity, connection.principal
+        needs = "login" if identity.hub_api_url else "ticket"
+        return {
+            "user": None if who is None else who.user,
+            "admin": who is not None and who.admin,
+            "reader": who is not None and who.reader,
+            "kernel": None if who is None else who.kernel,
+            "needs": needs if who is None else "",
+            "node": identity.node,
+            # A uid that says whose a server is says whose its kernels are, too.
+            "tickets": connection.uid in identity.shared_uids,
+        }
+
+    async def _op_login(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        hub, token = self._server.hub, _string(request, "token")
+        if hub is None:
+            raise RequestError(
+                "this scheduler asks no Hub whose a token is; set hub_api_url in its configuration"
+            )
+        who = await hub.login(token, connection.uid)
+        connection.speaks_for(who)
+        return {"user": who.user, "teams": who.teams, "admin": who.admin, "reader": who.reader}
+
+    async def _op_ticket(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        who, identities = self._who(connection), self._identities()
+        group, server = _string(request, "group"), _server(request)
+        if len(group.encode("utf-8", "replace")) > LONGEST_ID:
+            raise RequestError(f"'group' may have {LONGEST_ID} bytes")
+        identities.claim(who, group)
+        if identities.owner(group) not in (None, who.user):
+            # Of an administrator, who may speak for everybody's.
+            raise Denied("not_yours", f"{group!r} is not yours: a ticket makes it so")
+        text = identities.issue(who, group, server)
+        await identities.tickets.save()
+        return {"ticket": text}
+
+    async def _op_tickets(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        who, identities = self._who(connection), self._identities()
+        server, groups = _server(request), request.get("groups")
+        if not (isinstance(groups, list) and all(isinstance(group, str) for group in groups)):
+            raise RequestError(f"'groups' must be the list of those that go on, not {groups!r}")
+        revoked = identities.tickets.keep(who.user, server, frozenset(groups))
+        self._server.close_ticket(who.user, revoked)
+        await identities.tickets.save()
+        # Those of an earlier scheduler that could not keep them.
+        missing = [group for group in groups if identities.tickets.owner(group) != who.user]
+        return {"revoked": revoked, "missing": missing}
+
+    async def _op_revoke(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        who, identities = self._who(connection), self._identities()
+        group = _string(request, "group")
+        identities.check(who, group)
+        user = identities.tickets.owner(group) or who.user
+        revoked = identities.tickets.revoke(user, group)
+        self._server.close_ticket(user, [group])
+        await identities.tickets.save()
+        return {"revoked": revoked}
+
+    def _identities(self) -> Identities:
+        identities = self._server.identities
+        if not identities.rules.node:
+            raise RequestError("this scheduler serves one user, whose programs need no ticket")
+        return identities
+
+    def _who(self, connection: Connection) -> Principal:
+        """Return who asks, for what only those may that have said so."""
+        who = connection.principal
+        assert who is not None, "permissions.check let it pass"
+        return who
+
+    # --- What there is ------------------------------------------------------------------------
 
     def _op_status(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         version = request.get("timeline")
@@ -101,9 +221,14 @@ class Requests:
         status = snapshot.status(core, now, self._server.ledger, estimates)
         for gpu in status["gpus"]:
             gpu["utilization"] = self._server.devices.utilization.get(gpu["uuid"])
-        status["host"]["pool"] = self._server.pool_status()
+        view, who = self._server.view_of(connection), self._who(connection)
+        status["host"]["pool"] = self._server.lending.status(None if view is None else who.user)
+        if view is not None:
+            status = view.status(status)
+        else:
+            status["processes"] = self._server.administration.processes()
         if version is not None:
-            status["timeline"] = self._server.timeline.since(version, now)
+            status["timeline"] = self._server.timeline.since(version, now, view)
         return {
             "status": {
                 "version": __version__,
@@ -114,6 +239,12 @@ class Requests:
                     "pid": os.getpid(),
                     "uptime": now - self._server.started,
                     "socket": str(self._server.options.path),
+                },
+                "viewer": {
+                    "user": who.user,
+                    "admin": who.admin,
+                    "reader": who.reader,
+                    "kernel": who.kernel,
                 },
                 "driver": {
                     "simulated": self._server.options.simulated,
@@ -129,6 +260,9 @@ class Requests:
             raise RequestError(f"'since' must be a sequence number, not {since!r}")
         self._server.publish()
         events = [event for event in self._server.history if event["sequence"] > since]
+        view = self._server.view_of(connection)
+        if view is not None:
+            events = [view.event(event) for event in events]
         return {"events": events, "sequence": self._server.sequence}
 
     def _op_subscribe(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -147,12 +281,12 @@ class Requests:
         return {"settings": snapshot.settings(self._server.core)}
 
     def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        group = self._find(request)
+        group = self._find(connection, request)
         self._server.handle(ev.Release(group))
         return {"group": group}
 
     def _op_offload(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        group = self._find(request)
+        group = self._find(connection, request)
         self._server.handle(ev.Release(group, offload=True))
         return {"group": group}
 
@@ -164,7 +298,7 @@ class Requests:
         if not isinstance(later, bool):
             raise RequestError(f"'later' must be true or false, not {later!r}")
         # An id that nobody has yet may well be the beginning of another's.
-        group = _string(request, "group") if later else self._find(request)
+        group = self._claim(connection, request) if later else self._find(connection, request)
         try:
             self._server.handle(ev.Adjust(group, **asked, later=later))
         except ValueError as error:
@@ -179,19 +313,29 @@ class Requests:
         members = request.get("members") or []
         if not (isinstance(members, list) and all(isinstance(m, str) and m for m in members)):
             raise RequestError(f"'members' must be a list of users, not {members!r}")
-        event = ev.Entitle(whose, ev.Entitlement(**given), tuple(members))
         try:
-            self._server.handle(event)
+            self.entitle(ev.Entitle(whose, ev.Entitlement(**given), tuple(members)))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        if event.entitlement == ev.Entitlement() and not event.members:
-            self._entitlements.pop(whose, None)
-        else:
-            self._entitlements[whose] = event
         return {"shares": self._shares()}
 
+    def entitle(self, event: ev.Entitle) -> None:
+        """Entitle somebody to something.
+
+        Raises
+        ------
+        ValueError
+            If that cannot be; the message is one sentence for who asked.
+        """
+        self._server.handle(event)
+        if event.entitlement == ev.Entitlement() and not event.members:
+            self._entitlements.pop(event.whose, None)
+        else:
+            self._entitlements[event.whose] = event
+
     def _op_shares(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        return {"shares": self._shares()}
+        view, shares = self._server.view_of(connection), self._shares()
+        return {"shares": shares if view is None else view.shares(shares)}
 
     def _shares(self) -> dict[str, Any]:
         core, now = self._server.core, time.monotonic()
@@ -208,12 +352,21 @@ class Requests:
         group = request.get("group", "")
         if not isinstance(group, str):
             raise RequestError(f"'group' must be the id in front, or empty, not {group!r}")
-        self._server.handle(ev.Focus(_string(request, "user"), group))
+        who, user = self._who(connection), request.get("user")
+        user = who.user if user is None else _string(request, "user")
+        if not who.admin and user != who.user:
+            raise Denied("not_yours", f"what is in front of {user!r} is not for you to say")
+        if group or who.kernel is not None:
+            self._server.identities.claim(who, group)
+        self._server.handle(ev.Focus(user, group))
         return {}
 
     def _op_explain(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        group = None if request.get("group") is None else self._find(request)
-        return {"explanation": explain.explain(self._server.core, time.monotonic(), group)}
+        view, group = self._server.view_of(connection), None
+        if request.get("group") is not None:
+            group = self._find(connection, request, hidden=True)
+        explanation = explain.explain(self._server.core, time.monotonic(), group)
+        return {"explanation": explanation if view is None else view.explanation(explanation)}
 
     def _op_record(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         core, path, seconds = self._server.core, Path(_string(request, "file")), None
@@ -249,7 +402,7 @@ class Requests:
         return {"recordings": [writer.status() for writer in writers]}
 
     def _op_cancel(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self._server.handle(ev.Cancel(_string(request, "group")))
+        self._server.handle(ev.Cancel(self._claim(connection, request)))
         return {}
 
     def _op_cell(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -261,12 +414,12 @@ class Requests:
         # No number compares with NaN, and infinity is no time.
         if not (number and 0 <= at <= LATEST):
             raise RequestError(f"'at' must be seconds on CLOCK_MONOTONIC, not {at!r}")
-        group, msg_id = _string(request, "group"), _string(request, "msg_id")
+        group, msg_id = self._claim(connection, request), _string(request, "msg_id")
         self._server.handle(ev.Cell(group, phase, msg_id, float(at), from_kernel=False))
         return {}
 
     def _op_name(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        self._server.handle(ev.Rename(_string(request, "group"), _string(request, "name")))
+        self._server.handle(ev.Rename(self._claim(connection, request), _string(request, "name")))
         return {}
 
     def _op_notice(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -279,15 +432,49 @@ class Requests:
             raise RequestError("'params' must be JSON, which has no NaN and no infinity") from None
         if length > MAX_NOTICE:
             raise RequestError(f"'params' may have {MAX_NOTICE} bytes as JSON")
-        self._server.handle(ev.Notice(_string(request, "group"), _string(request, "code"), params))
+        code, group = _string(request, "code"), self._claim(connection, request)
+        if not self._server.throttle.may_notify(connection):
+            raise RequestError("too many notices for one user; wait a minute")
+        self._server.handle(ev.Notice(group, code, params))
         return {}
 
-    def _find(self, request: dict[str, Any]) -> str:
-        """The group that a request means: by its id, a unique beginning of it, or its name."""
+    def _claim(self, connection: Connection, request: dict[str, Any]) -> str:
+        """The group with the id that a request names, which may be one that nobody has yet."""
+        group = _string(request, "group")
+        self._server.identities.claim(self._who(connection), group)
+        return group
+
+    def _find(
+        self, connection: Connection, request: dict[str, Any], *, hidden: bool = False
+    ) -> str:
+        """The group that a request means: by its id, a unique beginning of it, or its name.
+
+        With ``hidden``, it may be another user's, by the id that it is shown with.
+        """
+        core, identities, who = self._server.core, self._server.identities, self._who(connection)
+        text = _string(request, "group")
+        view = self._server.view_of(connection)
+        all_known = who.admin or (hidden and view is None)
+        known = None if all_known else functools.partial(identities.owns, who)
+        if hidden and view is not None and (found := view.find(text)) in core.groups:
+            return str(found)
         try:
-            return self._server.core.find_group(_string(request, "group"))
+            return core.find_group(text, among=known)
         except LookupError as error:
+            if text in core.groups:
+                identities.check(who, text)
             raise RequestError(str(error)) from None
+
+
+def _reply(value: dict[str, Any]) -> bytes:
+    return protocol.encode_json(protocol.REPLY, value)
+
+
+def _refusal(error: Exception) -> bytes:
+    reply: dict[str, Any] = {"ok": False, "error": str(error)}
+    if code := getattr(error, "code", ""):
+        reply["code"] = code
+    return _reply(reply)
 
 
 def recording_ended(server: Server, writer: Writer) -> None:
@@ -302,6 +489,14 @@ def _number(request: dict[str, Any], key: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= LATEST:
         raise RequestError(f"{key!r} must be a number of seconds from 0 on, not {value!r}")
     return float(value)
+
+
+def _server(request: dict[str, Any]) -> str:
+    """Return which of a user's servers asks; empty: it does not say."""
+    name = request.get("server", "")
+    if not isinstance(name, str) or len(name) > LONGEST:
+        raise RequestError(f"'server' must be a name of at most {LONGEST} characters")
+    return name
 
 
 def _string(request: dict[str, Any], key: str) -> str:

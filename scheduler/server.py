@@ -11,33 +11,38 @@ import asyncio
 import contextlib
 import errno
 import logging
-import os
 import socket
+import sys
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from . import events as ev
 from . import protocol
-from .accounts import ProtocolViolation
-from .address import AddressError
-from .control import named, peer_pid, peer_uid, user_name
+from .address import Access, bind
+from .administration import Administration
+from .connection import Connection
 from .core import Core
 from .devices import Devices
 from .estimates import Forecast
-from .memory import host_budget, machine_memory
-from .pool import Pool
+from .hub_login import Hub
+from .identities import Identities
+from .lending import Lending
+from .placement import Placement
+from .principals import Identity
 from .requests import Requests
+from .throttle import PERSONAL, Limits, Throttle
 from .timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
+from .visibility import Told, View
 
 log = logging.getLogger(__name__)
 
-#: A connection that leaves so many bytes unread is dropped.
-MAX_UNREAD = 4 << 20
 HISTORY = 10_000
+#: Connections that wait to be taken in, and so many are at a time: whoever comes in a crowd is heard before the next.
+BACKLOG, ACCEPTED = 512, 16
 #: While others wait, a burst is over after so many seconds without work.
 QUIET = 0.008
 #: Bytes that a client asks for beyond its need.
@@ -45,8 +50,6 @@ HEADROOM = 64 << 20
 #: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
 #: since waking it up again would take as long as all the rest of a hand-off.
 ALERT = 0.0005
-#: Seconds for which pages of the pool that nobody wants any more are kept: contention comes and goes.
-KEEP = 10.0
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
 POLL = 1.0
 
@@ -59,133 +62,20 @@ class Options:
     simulated: bool = False
     #: Bytes of host memory that swapped data may take; None: what the machine has.
     host_memory: int | None = None
+    identity: Identity = field(default_factory=Identity)
+    limits: Limits = PERSONAL
+    #: Swapped data goes only to pages that this process has made.
+    prepared_only: bool = False
+    #: Who may connect to the socket, of a node scheduler.
+    access: Access | None = None
+    #: The socket, where somebody else made it, whose it stays; None: it is made at `path`.
+    listener: socket.socket | None = None
 
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
 
 #: Reads one GPU.
 Reading = Callable[[str], ev.Device | None]
-
-
-class Connection(asyncio.Protocol):
-    """One peer: a client, a control program, or one that has not said yet."""
-
-    __slots__ = (
-        "_hung_up",
-        "_reader",
-        "_server",
-        "attached",
-        "group",
-        "number",
-        "pid",
-        "transport",
-    )
-
-    transport: asyncio.Transport
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._reader = protocol.FrameReader()
-        self._hung_up = False
-        self.number = 0
-        self.group = ""
-        self.pid = 0
-        self.attached = False
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Number the connection, or refuse another user's."""
-        self.transport = cast("asyncio.Transport", transport)
-        self.number = self._server.add(self)
-        uid = peer_uid(transport.get_extra_info("socket"))
-        if uid not in (0, os.getuid()):
-            self.refuse(
-                errno.EACCES,
-                f"this scheduler serves {named(os.getuid())}, not {named(uid)}; "
-                "set GPUSHARE_SOCKET to the path of your own",
-            )
-
-    def data_received(self, data: bytes) -> None:
-        """Handle the frames that have come in whole."""
-        if self._hung_up:
-            return
-        try:
-            for frame in self._reader.feed(data):
-                if self.attached:
-                    event = protocol.decode(self.number, self.group, frame)
-                    self._server.handle(event)
-                elif frame.type == protocol.CONTROL:
-                    self._server.answer(self, frame.body)
-                elif frame.type == protocol.HELLO:
-                    self._hello(frame.body)
-                else:
-                    raise protocol.ProtocolError(f"a frame of type {frame.type} before HELLO")
-                if self.transport.is_closing():
-                    return
-        except protocol.VersionMismatch as error:
-            self.refuse(
-                errno.EPROTO,
-                f"the interposer speaks version {error.version} of the protocol and the scheduler "
-                f"version {protocol.VERSION}: install one release of jupyter-gpushare for both, "
-                "then restart",
-            )
-        except (protocol.ProtocolError, ProtocolViolation) as error:
-            log.warning("%s: %s; connection closed", self, error)
-            self.hang_up()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """Tell the core that a client is gone."""
-        if self._reader.pending and not self._hung_up:
-            log.warning("%s: ended in the middle of a frame", self)
-        self._server.remove(self)
-
-    def write(self, data: bytes) -> None:
-        """Send, unless the connection is ending; drop a peer that does not read."""
-        if self._hung_up:
-            return
-        # Asked before, not after: one long reply is no fault of the peer's.
-        if self.transport.get_write_buffer_size() > MAX_UNREAD:
-            log.warning("%s: does not read; connection closed", self)
-            self.hang_up()
-            return
-        self.transport.write(data)
-
-    def write_with(self, data: bytes, descriptor: int) -> bool:
-        """Send a message that a descriptor goes along with; False if something else has to go before it.
-
-        asyncio's transports cannot do that. But they do send at once what a socket takes, so nothing is overtaken.
-        """
-        if self._hung_up or self.transport.get_write_buffer_size():
-            return False
-        with self.transport.get_extra_info("socket").dup() as copy:
-            try:
-                sent = socket.send_fds(copy, [data], [descriptor])
-            except OSError:
-                return False
-        self.transport.write(data[sent:])
-        return True
-
-    def refuse(self, code: int, text: str) -> None:
-        """Send REFUSED and end the connection."""
-        log.warning("%s: refused: %s", self, text)
-        self.transport.write(protocol.refused(code, text))
-        self._hung_up = True
-        self.transport.close()
-
-    def hang_up(self) -> None:
-        """End the connection without another word."""
-        self._hung_up = True
-        self.transport.abort()
-
-    def _hello(self, body: bytes) -> None:
-        attach = protocol.decode_hello(self.number, body)
-        self.group, self.pid = attach.group, attach.pid
-        user = user_name(peer_uid(self.transport.get_extra_info("socket")))
-        self._server.attach(self, replace(attach, user=user))
-
-    def __str__(self) -> str:
-        if self.group:
-            return f"client {self.number} (pid {self.pid}, {self.group})"
-        return f"connection {self.number}"
 
 
 class Server:
@@ -214,10 +104,20 @@ class Server:
         #: Connections that get every event.
         self.subscribers: set[Connection] = set()
         self._gpus: set[str] = set()
+        #: Of each group that is attached, the name and the user.
         self._names: dict[str, str] = {}
-        #: Host memory that swapped data takes, by client and GPU.
-        self._held: dict[tuple[int, str], int] = {}
-        self._budget = -1
+        self._users: dict[str, str] = {}
+        self.identities = Identities(options.identity, core.groups)
+        url = options.identity.hub_api_url
+        #: Says whose a token is; None: there is none to ask.
+        self.hub = Hub(url) if url else None
+        self.throttle = Throttle(options.limits)
+        self.lending = Lending(
+            options.host_memory,
+            apart=options.identity.node,
+            quota=self._host_quota,
+            prepared_only=options.prepared_only,
+        )
         self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
         self.sequence = 0
         self._fresh: list[tuple[float, ev.Log]] = []
@@ -230,12 +130,9 @@ class Server:
         self._poller: asyncio.TimerHandle | None = None
         self._alert_until = 0.0
         self._readings: set[asyncio.Task[None]] = set()
+        self.administration = Administration(self, options.identity.state_dir)
         self._requests = Requests(self)
-        #: Host memory for swapped data; None where the system gives none: clients have their own then.
-        self.pool: Pool | None = None
-        self._target = 0
-        #: Since when fewer pages are wanted than exist.
-        self._surplus_since: float | None = None
+        self.placement = Placement(core)
 
     # --- Life ---------------------------------------------------------------------------------
 
@@ -249,31 +146,23 @@ class Server:
         """
         for device in self.devices.start():
             self._learn(device)
-        try:
-            self.pool = Pool(machine_memory())
-        except OSError as error:
-            log.warning("no pool of host memory: %s; every client has its own", error.strerror)
+        self.lending.start()
+        self.administration.start()
         self._poll()
-        path = self.options.path
-        with contextlib.suppress(FileNotFoundError):
-            path.unlink()
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        before = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        except OSError as error:
-            listener.close()
-            raise AddressError(f"cannot make the socket {path}: {error.strerror}") from error
-        finally:
-            os.umask(before)
+        listener = self.options.listener or bind(self.options.path, self.options.access)
+        # Since Python 3.13, asyncio would remove a socket that stays another's.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
         self._listener = await self._loop.create_unix_server(
-            lambda: Connection(self), sock=listener, backlog=128
+            lambda: Connection(self), sock=listener, backlog=ACCEPTED, **keep
         )
+        # What asyncio takes for one number are two.
+        listener.listen(BACKLOG)
 
     async def stop(self) -> None:
         """Close every connection and remove the socket."""
         if self._listener is not None:
             self._listener.close()
+        if self._listener is not None and self.options.listener is None:
             with contextlib.suppress(FileNotFoundError):
                 self.options.path.unlink()
         for handle in (self._timer, self._poller):
@@ -285,12 +174,13 @@ class Server:
             connection.transport.close()
         # One round of the loop, in which the transports send what they have and close.
         await asyncio.sleep(0)
+        self.administration.close()
         self.devices.stop()
-        if self.pool is not None:
-            for process in self.pool.lent.values():
-                self._forget(process.fileno())
-            self.pool.close()
-            self.pool = None
+        self.lending.stop()
+        await self.identities.tickets.save()
+        self.identities.close()
+        if self.hub is not None:
+            self.hub.close()
 
     # --- Connections --------------------------------------------------------------------------
 
@@ -305,8 +195,10 @@ class Server:
         self._connections.pop(connection.number, None)
         self.subscribers.discard(connection)
         if self._clients.pop(connection.number, None) is not None:
-            for key in [key for key in self._held if key[0] == connection.number]:
-                del self._held[key]
+            self.lending.forget(connection.number)
+            group = self.core.clients[connection.number].group
+            if len(group.clients) == 1:
+                self.placement.leaves(group, time.monotonic())
             self.handle(ev.Detach(connection.number))
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
@@ -318,10 +210,13 @@ class Server:
         self._names[attach.group] = attach.name
         now = time.monotonic()
         decisions = self.core.handle(attach, now)
+        self._users[attach.group] = self.core.groups[attach.group].user
+        self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
+        self.lending.join(connection.number, attach.user)
         for usage in attach.usages:
-            self._held[connection.number, usage.gpu] = usage.host
+            self.lending.note(connection.number, usage)
         waiting = 0
         for decision in decisions:
             if isinstance(decision, ev.Contended) and decision.client == connection.number:
@@ -332,24 +227,68 @@ class Server:
             # One that comes back to its group's lease is no news otherwise.
             self._glimpses.append(glimpse(self.core, attach.group, now))
 
+    def _host_quota(self, user: str) -> int:
+        """Return how many bytes of host memory a user's data may take; 0: no bound."""
+        group = next((g for g in self.core.groups.values() if g.user == user), None)
+        claims = () if group is None else self.core.times.of(group)[:-1]
+        return min((c.entitlement.host for c in claims if c.entitlement.host), default=0)
+
+    def place(self, connection: Connection, place: protocol.Place) -> None:
+        """Say in which order a client should use the GPUs that it may use."""
+        # Slices may have been made since; one look tells of all.
+        all(self._knows(gpu) for gpu in place.gpus)
+        user = "" if connection.principal is None else connection.principal.user
+        order, known = self.placement.place(
+            place.group,
+            user,
+            place.gpus,
+            pid=connection.process,
+            now=time.monotonic(),
+            keep=place.keep,
+        )
+        connection.write(protocol.placed(order, known=known))
+
     def _welcome(self, connection: Connection, waiting: int, attach: ev.Attach) -> None:
-        pool = self.pool
-        slot = None
-        if pool is not None and attach.backend == "swap":
-            pid = peer_pid(connection.transport.get_extra_info("socket"))
-            slot = pool.lend(pid, again=attach.reattach) if pid else None
-        if pool is not None and slot is not None:
+        lent = None
+        if attach.backend == "swap":
+            lent = self.lending.lend(connection.number, connection.process, again=attach.reattach)
+        if lent is not None:
+            descriptor, slot = lent
             data = protocol.welcome(connection.number, waiting, QUIET, HEADROOM, slot)
-            if connection.write_with(data, pool.descriptor):
-                descriptor = pool.lent[slot].fileno()
-                if descriptor is not None:
-                    self._loop.add_reader(descriptor, self._reap)
+            if connection.write_with(data, descriptor):
+                self.lending.watch(connection.number, slot)
                 return
         connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
 
     def answer(self, connection: Connection, body: bytes) -> None:
         """Answer a control request."""
-        connection.write(self._requests.answer(connection, body))
+        reply = self._requests.answer(connection, body)
+        if isinstance(reply, bytes):
+            connection.write(reply)
+        else:
+            connection.do(reply)
+
+    def close_ticket(self, user: str, groups: Collection[str]) -> None:
+        """End what control programs do with tickets that were revoked.
+
+        A client that is attached stays, since it uses the GPU all the same.
+        """
+        for connection in list(self._connections.values()):
+            who = connection.principal
+            if who is None or who.user != user or who.kernel not in groups:
+                continue
+            if not connection.attached:
+                connection.hang_up()
+
+    def entitle(self, event: ev.Entitle) -> None:
+        """Entitle somebody to something, as the request ``entitle`` does.
+
+        Raises
+        ------
+        ValueError
+            If that cannot be.
+        """
+        self._requests.entitle(event)
 
     # --- Events and decisions -----------------------------------------------------------------
 
@@ -366,7 +305,7 @@ class Server:
                 self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
                 return
             case ev.UsageChanged() | ev.Evicted() | ev.Restored():
-                self._held[event.client, event.usage.gpu] = event.usage.host
+                self.lending.note(event.client, event.usage)
             case ev.Rename() if event.group in self._names:
                 self._names[event.group] = event.name
         now = time.monotonic()
@@ -385,8 +324,7 @@ class Server:
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
                 case ev.Stock():
-                    self._target = decision.bytes
-                    self._size_pool()
+                    self.lending.stock(decision.bytes)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
                 case ev.ReadDevice():
@@ -450,50 +388,6 @@ class Server:
         self._deadline = None
         self.handle(ev.Tick())
 
-    # --- The pool -----------------------------------------------------------------------------
-
-    def _forget(self, descriptor: int | None) -> None:
-        if descriptor is not None:
-            self._loop.remove_reader(descriptor)
-
-    def _reap(self) -> None:
-        """Clean up after processes that have ended."""
-        if self.pool is None:
-            return
-        for process in list(self.pool.lent.values()):
-            if process.has_ended():
-                self._forget(process.fileno())
-        self.pool.reap()
-        self._size_pool()
-
-    def _size_pool(self) -> None:
-        """Have as many pages ready as are wanted, and give back what has been too many for a while."""
-        pool = self.pool
-        if pool is None:
-            return
-        limit = max(0, self._budget - self._held_outside())
-        target = min(self._target, limit)
-        now = time.monotonic()
-        most = limit
-        if not self._clients:
-            target = most = 0
-        elif pool.allocated() <= target:
-            self._surplus_since = None
-        elif self._surplus_since is None:
-            self._surplus_since = now
-        elif now - self._surplus_since >= KEEP:
-            most = target
-        pool.order(limit=limit, target=target, most=most)
-
-    def pool_status(self) -> dict[str, int] | None:
-        """Return the pool as docs/control.md describes it."""
-        return None if self.pool is None else asdict(self.pool.figures())
-
-    def _held_outside(self) -> int:
-        """Bytes of swapped data that are not in the pool: of an earlier scheduler's, or of clients without a slot."""
-        held = sum(self._held.values())
-        return held if self.pool is None else max(0, held - self.pool.figures().in_use)
-
     # --- Devices and memory -------------------------------------------------------------------
 
     def _knows(self, gpu: str) -> bool:
@@ -501,6 +395,14 @@ class Server:
             for device in self.devices.discover():
                 self._learn(device)
         return gpu in self._gpus
+
+    def pids(self) -> dict[int, int]:
+        """Return the process of each client, as this system numbers it; 0 where it cannot be seen from here."""
+        return {number: connection.process for number, connection in self._clients.items()}
+
+    def connected(self) -> tuple[int, int]:
+        """Return how many clients there are, and how many connections in all."""
+        return len(self._clients), len(self._connections)
 
     def _unknown(self, gpu: str) -> str:
         if not self._gpus:
@@ -527,15 +429,14 @@ class Server:
             self._learn(device)
 
     def _poll(self) -> None:
-        taken = 0 if self.pool is None else self.pool.allocated()
-        budget = host_budget(self.options.host_memory, taken + self._held_outside())
-        if budget != self._budget:
-            self._budget = budget
-            self.handle(ev.HostMemory(budget))
-        self._reap()
+        if self.lending.measure():
+            self.handle(ev.HostMemory(self.lending.budget))
+        self.lending.reap()
+        self.throttle.sweep()
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
             self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
+        self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
 
     # --- History ------------------------------------------------------------------------------
@@ -550,26 +451,46 @@ class Server:
             self.forecast.see(honest)
         if self.forecast.due:
             self.forecast.estimates(self.core, time.monotonic())
-        frames = []
+        happened = []
         for at, entry in fresh:
             self.sequence += 1
+            self.administration.see(entry)
+            group = entry.group
+            user = self._users.get(group) or self.identities.owner(group) or ""
             event = {
                 "sequence": self.sequence,
                 "time": at,
                 "kind": entry.kind,
-                "group": entry.group,
-                "name": self._names.get(entry.group, entry.group),
+                "group": group,
+                "name": self._names.get(group, group),
+                "user": user,
                 **entry.fields,
             }
-            if entry.kind == "leave":
-                self._names.pop(entry.group, None)
+            if entry.kind == "leave" and group not in self.core.groups:
+                self._names.pop(group, None)
+                self._users.pop(group, None)
             elif kind := _MOVES.get(entry.kind):
-                self.timeline.move(at, entry.group, event["name"], kind, entry.fields)
+                self.timeline.move(at, group, event["name"], kind, entry.fields, user)
             self.history.append(event)
-            log.debug("%s %s %s", entry.kind, entry.group, entry.fields)
-            if self.subscribers:
-                frames.append(protocol.encode_json(protocol.EVENT, event))
-        if frames:
-            data = b"".join(frames)
-            for subscriber in list(self.subscribers):
-                subscriber.write(data)
+            happened.append(event)
+            log.debug("%s %s %s", entry.kind, group, entry.fields)
+        if happened and self.subscribers:
+            self._push(happened)
+
+    def view_of(self, connection: Connection) -> View | None:
+        """Return what who is at the other end sees of others; None: all."""
+        who = connection.principal
+        assert who is not None, "who has not said who it is asks for nothing"
+        return self.identities.view(who, self.core.times.teams_of(who.user))
+
+    def _push(self, events: list[dict[str, Any]]) -> None:
+        """Send events to the subscribers, each as it may see them."""
+        stranger = self.identities.stranger()
+        told = [Told(event, stranger, _as_event) for event in events]
+        for subscriber in list(self.subscribers):
+            view = self.view_of(subscriber)
+            subscriber.write(b"".join(each.to(view) for each in told))
+
+
+def _as_event(event: Mapping[str, Any]) -> bytes:
+    return protocol.encode_json(protocol.EVENT, event)

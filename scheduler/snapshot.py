@@ -53,6 +53,7 @@ def status(
             }
             for g in core.groups.values()
         ],
+        "maintenance": core.maintenance or None,
         "notices": [
             {"group": n.group, "code": n.code, "params": n.params, "time": at}
             for at, n in core.notices
@@ -88,6 +89,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
         "foreign": gpu.foreign,
         "ghosts": gpu.ghosts,
         "free": max(0, gpu.free),
+        "draining": gpu.drained,
         "utilization": None,
     }
 
@@ -110,7 +112,7 @@ def _group(
         "state": group.state,
         "since": group.since,
         "position": position,
-        "reason": reasons.filling(core, group) if wait is None else explainer.reason(wait),
+        "reason": _reason(core, group, wait, explainer, now),
         "wishes": asdict(group.wishes),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
@@ -118,6 +120,14 @@ def _group(
         "last_cell": ledger.last_cell(group.id),
         "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
     }
+
+
+def _reason(
+    core: Core, group: Group, wait: Wait | None, explainer: reasons.Explainer, now: float
+) -> dict[str, Any] | None:
+    if group.overdue:
+        return reasons.stuck(group, now)
+    return reasons.filling(core, group) if wait is None else explainer.reason(wait)
 
 
 def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) -> float | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .audience import Audience
 from .events import Backend, Class, Grow, Priority
@@ -52,6 +52,8 @@ class Gpu:
     victims: Victims = field(default_factory=Victims)
     #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
     shrunk: int = 0
+    #: Bytes by which readings have lowered what others use: perhaps of what was freed and had not been stated yet.
+    lowered: int = 0
     #: When a reading was asked for that has not come yet.
     asked_at: float | None = None
     #: When to read again by itself, and after which pause then.
@@ -67,6 +69,12 @@ class Gpu:
     #: The holders, as they are told of each other. None: to be found anew.
     audience: Audience | None = None
     paces: dict[str, Speed] = field(default_factory=dict)
+    #: How many holdings on it are lost.
+    lost: int = 0
+    #: Bytes of all promises that nothing was allocated from.
+    unused: int = 0
+    #: An administrator wants it empty.
+    drained: bool = False
     #: Who waits for it, in order; and how many groups do that could be served.
     queue: list[Wait] = field(default_factory=list)
     waiting: int = 0
@@ -102,6 +110,25 @@ class Gpu:
         return self.total - self.reserve - self.foreign - self.pinned - self.context
 
     @property
+    def coming(self) -> int:
+        """Bytes that are on their way out, of clients that answer."""
+        if not self.lost:
+            return self.leaving
+        return sum(share.leaving for share in self.shares.values())
+
+    @property
+    def excess(self) -> int:
+        """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
+        held = self.promised - self.unused + self.pinned + self.context + self.foreign + self.ghosts
+        return held - self.total
+
+    def kept_from(self, share: Share) -> int:
+        """Bytes that other groups keep from a share, since they do not answer."""
+        if not self.lost:
+            return 0
+        return sum(other.unreachable for other in self.shares.values() if other is not share)
+
+    @property
     def owed(self) -> int:
         """Bytes that a share that fills has yet to be allotted."""
         return 0 if self.filling is None else self.filling.missing
@@ -110,7 +137,7 @@ class Gpu:
     def calm(self) -> bool:
         """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
         return (
-            not (self.queue or self.parked or self.ghosts)
+            not (self.queue or self.parked or self.ghosts or self.drained)
             and self.asked_at is None
             and self.free >= 0
         )
@@ -181,6 +208,10 @@ class Holding:
     #: A move out failed: not to be tried again before, and the pause after the next failure.
     stuck_until: float = 0.0
     stuck_pause: float = 0.0
+    #: Since when nothing has left, however often it was told to.
+    refuses_since: float | None = None
+    #: Its memory is not to be had: its client does not answer, or refuses again and again.
+    lost: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -202,6 +233,34 @@ class Share:
     arriving: int = 0
     #: Under a lease of a group that oversubscribes: bytes that it brings in, where more is promised. None: all.
     ceiling: int | None = None
+    #: How many of its holdings are lost.
+    lost: int = 0
+
+    @property
+    def leaving(self) -> int:
+        """Bytes that are on their way out, of clients that answer."""
+        if not self.lost:
+            return self.evicting
+        return sum(h.evicting for h in self.holdings.values() if not h.lost)
+
+    @property
+    def movable(self) -> int:
+        """Bytes that could be told to leave."""
+        if not self.lost:
+            return self.resident - self.evicting
+        return sum(h.resident - h.evicting for h in self.holdings.values() if not h.lost)
+
+    @property
+    def unreachable(self) -> int:
+        """Bytes of the GPU that it keeps from others, since it does not answer."""
+        if self.group.overdue:
+            return self.resident + self.arriving
+        return sum(h.resident for h in self.holdings.values() if h.lost) if self.lost else 0
+
+    @property
+    def used(self) -> bool:
+        """Whether there is anything: a group may have asked for some, and got none."""
+        return self.promised + self.pinned + self.context > 0
 
     @property
     def oversubscribes(self) -> bool:
@@ -223,7 +282,8 @@ class Share:
             return min(self.ceiling, self.promised)
         if self.group.lease is not None or not self.oversubscribes:
             return self.promised
-        return min(self.promised, max(self.floor, self.gpu.capacity - self.gpu.ghosts))
+        room = self.gpu.capacity - self.gpu.ghosts - self.gpu.kept_from(self)
+        return min(self.promised, max(self.floor, room))
 
     @property
     def need(self) -> int:
@@ -271,6 +331,15 @@ class Client:
     beside: int = 0
     #: What it was last told about how fast it may submit.
     pace: Speed = FREE
+    #: Since when it owes an answer, of those that it gives in order; and whether it is too long ago.
+    owes_since: float | None = None
+    silent: bool = False
+    #: Name of the timer for that.
+    answers: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name what is asked for at each order."""
+        self.answers = f"client {self.number}"
 
 
 @dataclass(slots=True)
@@ -292,6 +361,8 @@ class Wishes:
     keep: bool = False
     #: It is granted nothing until it is unfrozen.
     frozen: bool = False
+    #: An administrator froze it.
+    held: bool = False
     #: Bytes of footprint on each GPU; 0: no cap.
     memory: int = 0
     #: Fractions of a GPU's time, and the weight for what is spare: ``events.Entitlement``.
@@ -301,6 +372,11 @@ class Wishes:
     #: The cell that is open keeps its lease to its end.
     exclusive: bool = False
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it is granted nothing, whoever wants it so."""
+        return self.frozen or self.held
+
 
 @dataclass(slots=True, eq=False)
 class Group:
@@ -309,8 +385,9 @@ class Group:
     id: str
     name: str
     number: int
-    #: Whose it is.
+    #: Whose it is, and which groups of users that one is in.
     user: str = ""
+    teams: tuple[str, ...] = ()
     clients: dict[int, Client] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
@@ -329,6 +406,8 @@ class Group:
     revoked_at: float = 0.0
     #: The kernel that its revocation waits for, and since when that runs.
     stuck: tuple[str, float] | None = None
+    #: How many of its clients do not answer.
+    silent: int = 0
     #: Not charged for what is not resident (``anti_thrash=off`` and managed memory).
     floating: bool = False
     #: A turn is one residency on the GPU: from the grant that brought the memory in, or from when it had come. A lease
@@ -396,6 +475,16 @@ class Group:
         return False
 
     @property
+    def overdue(self) -> bool:
+        """Whether it was revoked and does not answer: what it holds is not to be had."""
+        return self.silent > 0 and self.yielding and any(c.silent for c in self.granted.values())
+
+    @property
+    def mute(self) -> bool:
+        """Whether none of its clients that want a lease answers: they could not give it back."""
+        return self.silent > 0 and not any(c.wants and not c.silent for c in self.clients.values())
+
+    @property
     def exclusive(self) -> bool:
         """Whether it keeps its lease until the cell that is open ends."""
         return self.wishes.exclusive and bool(self.cells)
@@ -406,6 +495,21 @@ class Group:
         if self.lease is None:
             return False
         return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
+
+
+class Bar(NamedTuple):
+    """Why one that waits is passed over: a GPU that is drained, or somebody's quota of GPUs."""
+
+    code: Literal["gpu_draining", "quota_gpus"]
+    gpu: str = ""
+    #: Whose quota, how many GPUs it is, and how many this one needs by itself.
+    whose: str = ""
+    most: int = 0
+    own: int = 0
+    #: The group that has to make way first, and when.
+    holder: str = ""
+    holder_name: str = ""
+    until: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -423,6 +527,8 @@ class Wait:
     rank: Rank = ()
     #: Its group has had its share of the GPU until then, and is passed over.
     limited_until: float = 0.0
+    #: What an administrator said keeps it from being served, and it is passed over.
+    barred: Bar | None = None
     #: Leases up to this number were granted before it came to the head; it waits for no others.
     barrier: int | None = None
     not_before: float = 0.0
@@ -432,7 +538,12 @@ class Wait:
     @property
     def frozen(self) -> bool:
         """Whether it is for a lease, and its group gets none until people unfreeze it: it holds nobody up."""
-        return self.grow is None and self.group.wishes.frozen
+        return self.grow is None and self.group.wishes.stopped
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether it is for a lease, and its group is to get none for now."""
+        return self.grow is None and (self.group.wishes.stopped or self.group.mute)
 
 
 def place(wait: Wait) -> tuple[Rank, int]:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from .protocol import Encoded
+from .visibility import OTHER
 
 if TYPE_CHECKING:
     from .core import Core
+    from .visibility import View
 
 #: Seconds and spans that are kept.
 KEEP, MOST = 1800.0, 5000
@@ -43,6 +45,7 @@ class Glimpse:
     movable_at: float = 0.0
     #: It has no process any more.
     left: bool = False
+    user: str = ""
 
 
 def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
@@ -62,6 +65,7 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
         dict(group.cells),
         leased=group.lease is not None and not group.yielding,
         movable_at=core.movable_at(group),
+        user=group.user,
     )
 
 
@@ -105,6 +109,9 @@ class Timeline:
         self._moves: dict[tuple[str, str], Span] = {}
         #: What has ended is encoded once, and not whenever somebody asks for all of it.
         self._texts: dict[int, str] = {}
+        #: The same for others than the user whose it is; and whose each span is.
+        self._hidden: dict[int, str] = {}
+        self._users: dict[int, str] = {}
         self._samples: deque[tuple[int, float, str]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
@@ -113,8 +120,10 @@ class Timeline:
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
 
-    def move(self, time: float, group: str, name: str, kind: SpanKind, fields: Any) -> None:
-        """Take in that memory has moved: ``fields`` of the log's ``evict`` or ``restore``."""
+    def move(
+        self, time: float, group: str, name: str, kind: SpanKind, fields: Any, user: str = ""
+    ) -> None:
+        """Take in that memory of a user's group has moved: ``fields`` of the log's ``evict`` or ``restore``."""
         if not fields["bytes"]:
             return
         gpu, start = fields["gpu"], time - fields["duration"]
@@ -130,7 +139,7 @@ class Timeline:
             last["bytes"] += fields["bytes"]
             self._touch(last)
             return
-        self._add(group, name, kind, start, time, gpu, fields["bytes"])
+        self._add(group, name, kind, start, time, gpu, fields["bytes"], user)
 
     def utilization(self, time: float, gpu: str, percent: int | None) -> None:
         """Take in a reading of how busy a GPU is."""
@@ -143,14 +152,14 @@ class Timeline:
         self.version += 1
         self._samples.append((self.version, time, _encode((time, gpu, percent))))
 
-    def since(self, version: int, now: float) -> dict[str, Any]:
-        """Return what has changed since a version (0: all), as docs/lab.md describes it."""
+    def since(self, version: int, now: float, view: View | None = None) -> dict[str, Any]:
+        """Return what has changed since a version (0: all), as docs/lab.md describes it and somebody may see it."""
         self._forget(now)
         spans = []
         for number in reversed(self._changed):
             if self._changed[number] <= version:
                 break
-            spans.append(self._texts.get(number) or _encode(self._spans[number]))
+            spans.append(self._text(number, view))
         samples = []
         for changed, _, text in reversed(self._samples):
             if changed <= version:
@@ -163,6 +172,17 @@ class Timeline:
             "samples": Encoded(f"[{','.join(reversed(samples))}]"),
         }
 
+    def _text(self, number: int, view: View | None) -> str:
+        if view is None or self._users[number] == view.user:
+            return self._texts.get(number) or _encode(self._spans[number])
+        text = self._hidden.get(number)
+        if text is None:
+            span = self._spans[number]
+            text = _encode({**span, "group": view.hide(span["group"]), "name": OTHER})
+            if span["end"] is not None:
+                self._hidden[number] = text
+        return text
+
     def _update(self, seen: Glimpse, kind: SpanKind, since: float | None) -> None:
         key = (seen.group, kind)
         span = self._open.get(key)
@@ -173,7 +193,9 @@ class Timeline:
             self._touch(span)
             span = None
         if span is None and since is not None:
-            self._open[key] = self._add(seen.group, seen.name, kind, since, None, None, 0)
+            self._open[key] = self._add(
+                seen.group, seen.name, kind, since, None, None, 0, seen.user
+            )
 
     def _add(
         self,
@@ -184,6 +206,7 @@ class Timeline:
         end: float | None,
         gpu: str | None,
         size: int,
+        user: str,
     ) -> Span:
         self._last_id += 1
         span = Span(
@@ -197,6 +220,7 @@ class Timeline:
             bytes=size,
         )
         self._spans[span["id"]] = span
+        self._users[span["id"]] = user
         if gpu is not None:
             self._moves[group, gpu] = span
         if end is not None:
@@ -210,6 +234,7 @@ class Timeline:
         self.version += 1
         self._changed.pop(span["id"], None)
         self._changed[span["id"]] = self.version
+        self._hidden.pop(span["id"], None)
         if span["end"] is not None:
             self._texts[span["id"]] = _encode(span)
 
@@ -224,6 +249,8 @@ class Timeline:
                 break
             self._ended.popleft()
             del self._spans[number], self._changed[number], self._texts[number]
+            del self._users[number]
+            self._hidden.pop(number, None)
             if gpu is not None and self._moves.get((span["group"], gpu)) is span:
                 del self._moves[span["group"], gpu]
             self._start = max(self._start, end)

@@ -12,6 +12,8 @@ from .state import Wishes
 
 #: Groups whose wishes are remembered: those that were not heard of for the longest are forgotten first.
 MOST_REMEMBERED = 1000
+#: More GPUs than a machine has.
+MOST_GPUS = 1024
 #: The largest weight.
 HEAVIEST = 1000
 
@@ -33,7 +35,9 @@ class Memory:
         if lasting != Wishes():
             self._wishes[group] = lasting
         while len(self._wishes) > MOST_REMEMBERED:
-            self._wishes.popitem(last=False)
+            # What an administrator did is not to be undone by many wishes.
+            oldest = next((name for name, w in self._wishes.items() if not w.held), None)
+            self._wishes.pop(next(iter(self._wishes)) if oldest is None else oldest)
 
 
 def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
@@ -45,8 +49,14 @@ def adjusted(wishes: Wishes, event: Adjust) -> Wishes:
         Something that is asked for cannot be; the text is one sentence for the person who asked.
     """
     changes = {
-        f.name: value for f in fields(Wishes) if (value := getattr(event, f.name)) is not None
+        f.name: value
+        for f in fields(Wishes)
+        if f.name != "held" and (value := getattr(event, f.name)) is not None
     }
+    if wishes.held and changes.get("frozen") is False:
+        raise ValueError(
+            "an administrator took the GPU from it: only an administrator can let it go on"
+        )
     for name, value in changes.items():
         if name == "priority":
             if value not in ("auto", "interactive", "background"):
@@ -85,7 +95,15 @@ def check(event: Entitle) -> None:
         raise ValueError(f"shares are for user:NAME or team:NAME, not {event.whose!r}")
     if event.members and kind == "user":
         raise ValueError("only a team has members")
-    adjusted(Wishes(), Adjust("", **asdict(event.entitlement)))
+    stated = asdict(event.entitlement)
+    gpus, host = stated.pop("gpus"), stated.pop("host")
+    if not (isinstance(gpus, int) and not isinstance(gpus, bool) and 0 <= gpus <= MOST_GPUS):
+        raise ValueError(
+            f"gpus must be a whole number of GPUs, at most {MOST_GPUS}, 0 for all, not {gpus!r}"
+        )
+    if not _is_bytes(host):
+        raise ValueError(f"host must be a whole number of bytes, 0 for no cap, not {host!r}")
+    adjusted(Wishes(), Adjust("", **stated))
 
 
 def _is_number(value: object) -> bool:

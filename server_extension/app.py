@@ -14,10 +14,11 @@ from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
 
-from ..kernel_provisioner import GpuShareProvisioner
+from ..kernel_provisioner import GpuShareProvisioner, ticket
 from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable, user_name
 from ..scheduler.drivers import DriverError, find_driver, libraries
 from ..scheduler.host import SchedulerHost
+from ..scheduler.shares import Shares, entitlement, parsed
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State
@@ -26,7 +27,7 @@ from .focus import Focus
 from .handlers import handlers
 from .provisioning import PROVISIONER, choose_provisioner, default_provisioner
 from .sessions import FRESH, Documents
-from .shares import Shares, entitlement, parsed, stated, used
+from .shares import stated, used
 from .unshared import unshared
 from .wishes import Wishes
 
@@ -111,7 +112,7 @@ class GpuShareExtension(ExtensionApp):
             return
         self.host = SchedulerHost(
             options.path(),
-            start=options.may_host(),
+            start=options.may_host,
             arguments=options.scheduler_arguments(),
             on_connect=self._on_connect,
             on_disconnect=self._on_disconnect,
@@ -122,6 +123,10 @@ class GpuShareExtension(ExtensionApp):
         self._watcher.start()
         events.add_listener(schema_id=CONTENTS, listener=self._on_contents)
         events.add_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
+        if ticket.may_be_needed():
+            # A kernel that starts or ends need not say who it is of its own.
+            ticket.holder.is_server()
+            ticket.channels[self.host.path] = self.host.request
         await self.host.start()
 
     async def stop_extension(self) -> None:
@@ -134,6 +139,7 @@ class GpuShareExtension(ExtensionApp):
         self._events.remove_listener(schema_id=KERNEL_ACTIONS, listener=self._on_kernel)
         if self._watcher is not None:
             self._watcher.stop()
+        ticket.channels.pop(self.host.path, None)
         await self.host.stop()
         for task in self._tasks:
             task.cancel()
@@ -144,6 +150,24 @@ class GpuShareExtension(ExtensionApp):
         events = self.serverapp.event_logger
         assert events is not None, "the server makes it before it loads extensions"
         return events
+
+    @property
+    def user(self) -> str:
+        """Whose kernels this server starts, as the scheduler calls them."""
+        me = self.host.me if self.host is not None else {}
+        return str(me.get("user") or user_name(os.getuid()))
+
+    @property
+    def administers(self) -> bool:
+        """Whether this server may change what concerns everybody, so far as is known."""
+        me = self.host.me if self.host is not None else {}
+        return bool(me.get("admin", True))
+
+    @property
+    def on_node(self) -> bool:
+        """Whether the scheduler serves other users, too: what concerns everybody is not for servers to state."""
+        me = self.host.me if self.host is not None else {}
+        return bool(me.get("node", False))
 
     # --- What the API does ----------------------------------------------------------------------
 
@@ -265,6 +289,7 @@ class GpuShareExtension(ExtensionApp):
 
     def _on_connect(self, client: AsyncControlClient) -> None:
         self.feed.restart()
+        self.focus.user = self.user
         # In this order: the wishes that somebody changes meanwhile come as an event.
         self._spawn(self._follow(client))
         self._spawn(self._repeat(client))
@@ -293,7 +318,7 @@ class GpuShareExtension(ExtensionApp):
         elif kind == "entitle":
             self.shares.pop(event["whose"], None)
             self.shares |= stated({"shares": {event["whose"]: event}})
-        elif kind == "adjust":
+        elif kind == "adjust" and self._remembers(group):
             self._wishes.note(group, event["wishes"])
         elif kind == "leave" and group not in self.serverapp.kernel_manager:
             # Our kernels come back when they are restarted.
@@ -311,8 +336,9 @@ class GpuShareExtension(ExtensionApp):
             if pid != self._told:
                 await self._repeat_shares(client)
             self.shares = stated(await client.request("shares"))
+            await self._state_tickets(client)
             wishes = self._wishes.untold(status) if pid != self._told else {}
-            self._wishes.learn(status, but=wishes)
+            self._wishes.learn(self._remembered(status), but=wishes)
             self._told = pid
             for group in status["groups"]:
                 await self.documents.joined(group["id"])
@@ -323,7 +349,21 @@ class GpuShareExtension(ExtensionApp):
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
 
+    def _remembered(self, status: dict[str, Any]) -> list[dict[str, Any]]:
+        """The groups whose wishes this server remembers: all of its user's, or where others are about, its own."""
+        groups: list[dict[str, Any]] = status["groups"]
+        return [group for group in groups if self._remembers(group["id"])]
+
+    def _remembers(self, group: str) -> bool:
+        return not self.on_node or group in self.serverapp.kernel_manager
+
     async def _repeat_shares(self, client: AsyncControlClient) -> None:
+        if self.on_node:
+            if self.options is not None and self.options.shares:
+                self.log.info(
+                    "gpushare: c.GpuShare.shares does not hold: the administrator of the node's scheduler states shares"
+                )
+            return
         for whose, one in list(self.shares.items()):
             try:
                 await client.request("entitle", whose=whose, **entitlement(one))
@@ -332,12 +372,25 @@ class GpuShareExtension(ExtensionApp):
             except ControlError as error:
                 self.log.warning("gpushare: the shares of %s do not hold: %s", whose, error)
 
-    async def _state_shares(self, kernel_id: str) -> None:
-        """Let a kernel state what its kernelspec asks for, if there was no scheduler when it started."""
+    async def _state_tickets(self, client: AsyncControlClient) -> None:
+        """Say which kernels go on, so that nobody else's ticket holds; those whose ticket was lost get a new one."""
+        if not (ticket.may_be_needed() and self.host is not None and self.host.me["tickets"]):
+            return
+        groups = sorted(ticket.held.union(self.serverapp.kernel_manager.list_kernel_ids()))
+        reply = await client.request("tickets", server=ticket.holder.name, groups=groups)
+        for kernel_id in reply["missing"]:
+            if (provisioner := self._provisioner(kernel_id)) is not None:
+                self._spawn(provisioner.renew_ticket())
+
+    def _provisioner(self, kernel_id: str) -> GpuShareProvisioner | None:
         kernels = self.serverapp.kernel_manager
         kernel = kernels.get_kernel(kernel_id) if kernel_id in kernels else None
         provisioner = getattr(kernel, "provisioner", None)
-        if isinstance(provisioner, GpuShareProvisioner):
+        return provisioner if isinstance(provisioner, GpuShareProvisioner) else None
+
+    async def _state_shares(self, kernel_id: str) -> None:
+        """Let a kernel state what its kernelspec asks for, if there was no scheduler when it started."""
+        if (provisioner := self._provisioner(kernel_id)) is not None:
             await provisioner.state_shares()
 
     async def _on_contents(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:

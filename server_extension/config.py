@@ -13,10 +13,10 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.address import MAX_PATH, socket_path
+from ..scheduler.address import MAX_PATH, is_own_place, socket_path
 from ..scheduler.arguments import quantum, size
 from ..scheduler.policies import ENTRY_POINTS, OURS
-from .shares import parsed
+from ..scheduler.shares import parsed
 
 
 class GpuShare(LoggingConfigurable):
@@ -36,7 +36,7 @@ class GpuShare(LoggingConfigurable):
         ("auto", "always", "never"),
         "auto",
         help="Whether this server starts a scheduler where none runs: always, never, or auto: unless the socket lies "
-        "in another user's folder, as that of a node's scheduler does (default: auto).",
+        "in a folder that is not the user's own, as that of a node's scheduler does (default: auto).",
     ).tag(config=True)
 
     quantum = Union(
@@ -79,8 +79,9 @@ class GpuShare(LoggingConfigurable):
         help="What users, and teams of users, are entitled to, for instance {'user:ada': {'request': 0.5}, "
         "'team:course': {'members': ['ben', 'cy'], 'limit': 0.5, 'memory': '40GiB'}}. request (guaranteed) and limit "
         "(never more): fractions of one GPU's time over 10 s; weight: of what is spare, 1 for everybody else; memory: "
-        "bytes on each GPU in all (default: nothing, and no limits). What another server of the same scheduler states "
-        "later, replaces it.",
+        "bytes on each GPU in all; gpus: most GPUs on which their kernels may have the lease at once; host: bytes over "
+        "all GPUs. 'user:*' is each user of whom nothing else is stated (default: nothing, and no limits). What "
+        "another server of the same scheduler states later, replaces it.",
     ).tag(config=True)
 
     record = Unicode(
@@ -137,12 +138,7 @@ class GpuShare(LoggingConfigurable):
         """Whether this server starts a scheduler where none runs."""
         if self.host != "auto":
             return bool(self.host == "always")
-        try:
-            return self.path().parent.stat().st_uid == os.getuid()
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False
+        return is_own_place(self.path())
 
     def scheduler_arguments(self) -> tuple[str, ...]:
         """Return the arguments of a scheduler that this server starts."""

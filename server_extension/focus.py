@@ -21,7 +21,8 @@ class Focus:
     """
 
     def __init__(self, user: str, send: Send) -> None:
-        self._user = user
+        #: Whose kernels this server starts, as the scheduler calls them.
+        self.user = user
         self._send = send
         self._page = ""
         #: The group that the page named; None where nothing of ours is in front.
@@ -66,4 +67,4 @@ class Focus:
             self._end = None
 
     def _tell(self) -> None:
-        self._send("focus", {"user": self._user, "group": self.group or ""})
+        self._send("focus", {"user": self.user, "group": self.group or ""})

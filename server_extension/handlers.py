@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 AUTH_RESOURCE = "gpushare"
 SETTINGS_RESOURCE = "gpushare-settings"
 
+#: Why a scheduler refuses what is wrong for this user alone.
+DENIED = ("login_required", "not_allowed", "not_yours")
+
 PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
 NOT_A_PAGE = "a page is named by 1 to 64 letters, digits, '_' and '-'"
 
@@ -89,7 +92,7 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         except SchedulerUnreachable as error:
             self.refuse(503, str(error))
         except ControlError as error:
-            self.refuse(400, str(error))
+            self.refuse(403 if error.code in DENIED else 400, str(error))
         else:
             self.finish({name: value for name, value in found.items() if name != "ok"})
 
@@ -115,7 +118,7 @@ class StatusHandler(GpuShareHandler):
             self.extension.focus.seen(page)
         may = {
             "adjust": await self.may("write", AUTH_RESOURCE),
-            "settings": await self.may("write", SETTINGS_RESOURCE),
+            "settings": self.extension.administers and await self.may("write", SETTINGS_RESOURCE),
         }
         self.set_header("Cache-Control", "no-store")
         self.finish({**state, "may": may})

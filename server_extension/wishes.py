@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,8 +12,11 @@ from ..scheduler import state
 #: Most groups whose wishes are remembered; the oldest are forgotten.
 MAX_GROUPS = 1000
 
-#: What nobody wished. A whole cell's lease (``exclusive``) ends with the scheduler that gave it.
-NONE = {name: none for name, none in asdict(state.Wishes()).items() if name != "exclusive"}
+#: What nobody wished. A whole cell's lease (``exclusive``) ends with the scheduler that gave it, and what an
+#: administrator does (``held``) is not for us to say.
+NONE = {
+    name: none for name, none in asdict(state.Wishes()).items() if name not in ("exclusive", "held")
+}
 
 
 class Wishes:
@@ -40,9 +43,9 @@ class Wishes:
         told = {group["id"] for group in status["groups"] if _kept(group["wishes"]) != NONE}
         return {group: kept for group, kept in self._wishes.items() if group not in told}
 
-    def learn(self, status: dict[str, Any], but: Container[str]) -> None:
-        """Take the wishes of all groups that a scheduler has, but for some."""
-        for group in status["groups"]:
+    def learn(self, groups: Iterable[dict[str, Any]], but: Container[str]) -> None:
+        """Take the wishes of groups as a scheduler has them, but for some."""
+        for group in groups:
             if group["id"] not in but:
                 self.note(group["id"], group["wishes"])
 

@@ -7,6 +7,7 @@ The rules are those of docs/scheduling.md. Times are seconds.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import policies
@@ -26,10 +27,12 @@ class Burst(FirstComeFirstServed):
     #: How much later one in the background ranks than it came, how much later at most for what it is expected to cost
     #: the others, and how much earlier in focus.
     background_delay, longest_favour, focus_favour = 30.0, 10.0, 5.0
-    #: An interactive group is about for so long after its cell.
-    about = 5.0
+    #: An interactive group is about for so long after its cell; and within call, who reads and thinks, for so long.
+    about, within_call = 30.0, 600.0
     #: While one is about: work in flight of the others, and after how long one submission is let through.
-    bound, bound_stall = 0.0005, 0.010
+    bound, bound_stall = 0.001, 0.010
+    #: While one is within call: so much that the GPU never idles for want of work, and less than people notice.
+    loose_bound = 0.020
     #: Work of a cell that has just begun is expected for so long.
     lead = 0.010
     #: One that pauses for a burst may submit once in so long; one that pauses because of shares, in so long.
@@ -47,6 +50,9 @@ class Burst(FirstComeFirstServed):
         self._held = policies.Speed(0.0, self.share_stall, meter=True)
         self._bounded = [
             policies.Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)
+        ]
+        self._loosely = [
+            policies.Speed(self.loose_bound, self.bound_stall, meter=m) for m in (False, True)
         ]
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
@@ -92,7 +98,7 @@ class Burst(FirstComeFirstServed):
 
     def lasting_victim_rank(self, group: Group) -> tuple[Rank, float]:
         """Return the same, and when one that does not wait will have been away for twice as long."""
-        kept = group.wishes.keep and not group.wishes.frozen
+        kept = group.wishes.keep and not group.wishes.stopped
         interactive = self.view.class_of(group) == "interactive"
         resident = 0
         for share in group.shares.values():
@@ -182,6 +188,7 @@ class Burst(FirstComeFirstServed):
         # Among one user's own without shares, nothing depends on what they had to the microsecond: they are spared the
         # events.
         paused, bounded = self._paused[by_time], self._bounded[by_time]
+        loosely = self._loosely[by_time]
         speeds: dict[str, Speed] = dict.fromkeys(holders if by_time else (), self._metered)
         ends: list[float] = []
         held: set[str] = set()
@@ -194,7 +201,12 @@ class Burst(FirstComeFirstServed):
             interactive = [g for g in interactive if not self._is_held(g, gpu, held)]
             background = [g for g in background if g.id not in needy]
         if background:
-            due = {g.id: until for g in interactive if (until := self._due_until(g)) is not None}
+            # Of a crowd, hardly anybody has a cell open.
+            due = {
+                g.id: until
+                for g in interactive
+                if g.cells and (until := self._due_until(g)) is not None
+            }
             ends += due.values()
             # One that is held to a limit would keep the GPU idle while it waits for it: the others are only bounded.
             strained = [g for g in interactive if g.busy and times.limit(g) < 1]
@@ -202,17 +214,19 @@ class Burst(FirstComeFirstServed):
             if busy and not times.several_users:
                 speeds.update(dict.fromkeys((g.id for g in background), paused))
             else:
-                ends += [e for g in interactive if (e := self._about_until(g)) is not None]
-                about = [
-                    g for g in interactive if not g.busy and g.id not in due and self._is_about(g)
-                ] + strained
+                about, within_call, soonest = self._near(interactive, due)
+                about = strained + about
+                ends.append(soonest)
                 for group in background:
                     if any(self._may_favour(g, group) for g in busy):
                         speeds[group.id] = paused
                     elif any(self._may_favour(g, group) for g in about):
                         speeds[group.id] = bounded
+                    elif any(self._may_favour(g, group) for g in within_call):
+                        speeds[group.id] = loosely
         speeds.update(dict.fromkeys(held, self._held))
-        again = min((end for end in ends if end > self.view.now), default=None)
+        now = self.view.now
+        again = min((end for end in ends if now < end < math.inf), default=None)
         if again is not None:
             self._again[gpu.uuid] = again
         return {group_id: speed for group_id, speed in speeds.items() if speed != policies.FREE}
@@ -228,15 +242,30 @@ class Burst(FirstComeFirstServed):
             return None
         return since + self.lead
 
-    def _is_about(self, group: Group) -> bool:
-        until = self._about_until(group)
-        return bool(group.cells) or (until is not None and self.view.now < until)
-
-    def _about_until(self, group: Group) -> float | None:
-        """Until when an interactive holder without a cell and without work counts as about."""
-        if group.cells or group.busy:
-            return None
-        return (group.idle_since if group.ended_at is None else group.ended_at) + self.about
+    def _near(
+        self, interactive: list[Group], due: Iterable[str]
+    ) -> tuple[list[Group], list[Group], float]:
+        """Return who is about, of those without work, who is within call, and until when that holds."""
+        now, soonest = self.view.now, math.inf
+        about: list[Group] = []
+        within_call: list[Group] = []
+        for group in interactive:
+            if group.busy or group.id in due:
+                continue
+            if group.cells:
+                about.append(group)
+                continue
+            since = group.idle_since if group.ended_at is None else group.ended_at
+            end = since + self.about
+            if now < end:
+                about.append(group)
+            else:
+                end = since + self.within_call
+                if now >= end:
+                    continue
+                within_call.append(group)
+            soonest = min(soonest, end)
+        return about, within_call, soonest
 
     def _is_held(self, group: Group, gpu: Gpu, held: set[str]) -> bool:
         """Whether shares keep a group from submitting."""

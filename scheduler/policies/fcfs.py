@@ -40,7 +40,7 @@ class FirstComeFirstServed:
 
     def victim_rank(self, group: Group) -> Rank:
         """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""
-        kept = group.wishes.keep and not group.wishes.frozen
+        kept = group.wishes.keep and not group.wishes.stopped
         interactive = self.view.class_of(group) == "interactive"
         wait = group.wait
         if wait is not None and not wait.frozen:

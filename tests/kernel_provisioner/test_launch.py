@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.kernel_provisioner import launch
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
+from jupyter_gpushare.scheduler.shares import parse_size
 
 SHIMS = Libraries(
     Path("/s/libgpushare.so"), Path("/s/libgpushare-alias.so"), Path("/s/libgpushare-nvml.so")
@@ -119,7 +120,7 @@ def test_names_fit_the_protocol(name: str) -> None:
     ],
 )
 def test_sizes(text: str, size: int) -> None:
-    assert launch.parse_size(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,7 @@ def test_sizes(text: str, size: int) -> None:
 )
 def test_no_sizes(text: str) -> None:
     with pytest.raises(ValueError, match="write for instance 20GiB") as caught:
-        launch.parse_size(text)
+        parse_size(text)
     assert "\n" not in str(caught.value)
 
 

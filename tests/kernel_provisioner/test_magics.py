@@ -18,8 +18,8 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_gpushare.kernel_provisioner import in_kernel
-from jupyter_gpushare.kernel_provisioner.launch import parse_size
 from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.shares import parse_size
 from jupyter_gpushare.scheduler.state import Wishes
 
 from .conftest import Kernel, Result, eventually, started
@@ -216,6 +216,16 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
         "b.ipynb is first; about 4 s (2-9 s)",
     )
     assert all(text in status._repr_html_() for text in (*first[7:], *second[7:]))
+
+
+def test_the_status_says_what_administrators_tell_and_do() -> None:
+    gpu = {"index": 0, "name": "Simulated GPU", "used": 0, "total": 8 << 30, "foreign": 0}
+    told = {"maintenance": "stops at <18:00>", "gpus": [{**gpu, "draining": True}, gpu]}
+    status = in_kernel.Status({**told, "groups": []}, "g")
+    first, drained, other, _ = repr(status).splitlines()
+    assert first == "Maintenance: stops at <18:00>"
+    assert drained == other + ", being emptied by an administrator"
+    assert "&lt;18:00&gt;" in status._repr_html_()
 
 
 @pytest.mark.parametrize("name", ["<script>.ipynb", "a & b", '"><b>'])

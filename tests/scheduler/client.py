@@ -46,6 +46,8 @@ class FakeClient:
         name: str = "",
         backend: ev.Backend = "swap",
         cap: int = 0,
+        ticket: str = "",
+        connection: socket.socket | None = None,
     ) -> None:
         self.group = group
         self.name = name or group
@@ -62,9 +64,12 @@ class FakeClient:
         self.slot: int | None = None
         #: When the last bytes came in, on CLOCK_MONOTONIC.
         self.received_at = 0.0
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket = connection or socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.socket.settimeout(PATIENCE)
-        self.socket.connect(str(path))
+        if connection is None:
+            self.socket.connect(str(path))
+        if ticket:
+            self.send_raw(protocol.ticket(ticket))
 
     def __enter__(self) -> FakeClient:
         return self
@@ -105,6 +110,15 @@ class FakeClient:
         )
         self.send(attach)
         return self.expect_welcome()
+
+    def place(self, *gpus: str) -> tuple[str, ...]:
+        """Ask for the order in which to use these GPUs."""
+        self.send_raw(protocol.place(self.group, gpus))
+        frame = self._next(PATIENCE)
+        if frame.type == protocol.REFUSED:
+            raise Refused(*protocol.decode_refused(frame.body))
+        assert frame.type == protocol.PLACED, frame
+        return protocol.decode_placed(frame.body)
 
     def grow(self, promised: int, *, context: int = 0, pinned: int = 0) -> ev.Grown:
         """Ask for as much as then is promised in all, and take it if it is given."""

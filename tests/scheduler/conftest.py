@@ -74,13 +74,20 @@ class Scheduler:
 @pytest.fixture
 def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     """The environment of a scheduler with a simulated GPU of 8 GiB, and a socket, of its own."""
+    with simulated(tmp_path) as environ:
+        yield environ
+
+
+@contextlib.contextmanager
+def simulated(folder: Path) -> Iterator[dict[str, str]]:
+    """The same, in a folder."""
     name = f"scheduler-test-{uuid.uuid4().hex[:12]}"
     yield {
         **{name: value for name, value in os.environ.items() if not name.startswith("GPUSHARE_")},
         "GPUSHARE_SIM": "1",
         "GPUSHARE_SIM_NAME": name,
         "GPUSHARE_SIM_MEMORY": "8GiB",
-        "GPUSHARE_SOCKET": str(tmp_path / "gpushare" / "s.sock"),
+        "GPUSHARE_SOCKET": str(folder / "gpushare" / "s.sock"),
     }
     Path(f"/dev/shm/gpushare-sim-{name}").unlink(missing_ok=True)
 
@@ -91,16 +98,25 @@ Start = Callable[..., Scheduler]
 @pytest.fixture
 def start(environ: dict[str, str], tmp_path: Path) -> Iterator[Start]:
     """Start schedulers that end with the test."""
+    with starting(environ, tmp_path) as begin:
+        yield begin
+
+
+@contextlib.contextmanager
+def starting(environ: dict[str, str], folder: Path) -> Iterator[Start]:
+    """The same, until the end of the context."""
     started = []
 
     def begin(*arguments: str, **changes: str) -> Scheduler:
-        scheduler = Scheduler({**environ, **changes}, tmp_path / "log", *arguments)
+        scheduler = Scheduler({**environ, **changes}, folder / "log", *arguments)
         started.append(scheduler)
         return scheduler
 
-    yield begin
-    for scheduler in started:
-        scheduler.close()
+    try:
+        yield begin
+    finally:
+        for scheduler in started:
+            scheduler.close()
 
 
 @pytest.fixture

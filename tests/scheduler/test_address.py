@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.address import MAX_PATH, AddressError, prepare, socket_path
+from jupyter_gpushare.scheduler.address import (
+    MAX_PATH,
+    Access,
+    AddressError,
+    bind,
+    is_own_place,
+    prepare,
+    socket_path,
+)
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
@@ -91,3 +99,97 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="GPUSHARE_SOCKET"):
         prepare(long)
     assert not long.exists()
+
+
+# --- A node's ---------------------------------------------------------------------------------------
+
+EVERYBODY = Access(0o666)
+GROUP = Access(0o660, os.getgid())
+
+
+@pytest.mark.parametrize("access", [EVERYBODY, GROUP])
+def test_the_folder_of_a_node_is_one_that_others_may_pass(tmp_path: Path, access: Access) -> None:
+    path = tmp_path / "run" / "gpushare" / "scheduler.sock"
+    before = os.umask(0o077)
+    try:
+        prepare(path, access)
+    finally:
+        os.umask(before)
+    assert mode(path.parent) == 0o755
+    with bind(path, access):
+        assert mode(path) == access.mode
+        assert path.stat().st_gid == os.getgid()
+
+
+def test_a_folder_of_ours_that_was_private_is_opened(tmp_path: Path) -> None:
+    folder = tmp_path / "gpushare"
+    folder.mkdir(mode=0o700)
+    prepare(folder / "scheduler.sock", EVERYBODY)
+    assert mode(folder) == 0o755
+
+
+@pytest.mark.parametrize("bits", [0o777, 0o1777, 0o775])
+def test_a_folder_in_which_others_could_make_a_nodes_socket_is_refused(
+    tmp_path: Path, bits: int
+) -> None:
+    folder = tmp_path / "open"
+    folder.mkdir()
+    folder.chmod(bits)
+    with pytest.raises(AddressError, match="chmod go-w"):
+        prepare(folder / "scheduler.sock", EVERYBODY)
+
+
+@pytest.mark.parametrize(
+    ("bits", "access", "passes"),
+    [
+        (0o700, EVERYBODY, False),
+        (0o750, EVERYBODY, False),
+        (0o751, EVERYBODY, True),
+        (0o710, GROUP, True),
+        (0o710, Access(0o660, os.getgid() + 1), False),
+        (0o711, Access(0o660, os.getgid() + 1), True),
+    ],
+)
+def test_who_is_served_must_reach_the_socket(
+    tmp_path: Path, bits: int, access: Access, passes: bool
+) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    os.chown(folder, -1, os.getgid())
+    folder.chmod(bits)
+    if passes:
+        prepare(folder / "scheduler.sock", access)
+    else:
+        with pytest.raises(AddressError, match="chmod a"):
+            prepare(folder / "scheduler.sock", access)
+    assert mode(folder) == bits
+
+
+def test_a_nodes_place_is_nobodys_own(tmp_path: Path) -> None:
+    path = tmp_path / "gpushare" / "scheduler.sock"
+    assert is_own_place(path), "it can be made"
+    prepare(path, EVERYBODY)
+    assert is_own_place(path)
+    bind(path, EVERYBODY).close()
+    assert not is_own_place(path)
+    with pytest.raises(AddressError, match="its service starts"):
+        prepare(path)
+    assert mode(path.parent) == 0o755
+    # One's own may be left over, too.
+    path.unlink()
+    bind(path).close()
+    assert mode(path) == 0o600
+    assert is_own_place(path)
+
+
+def test_what_cannot_be_made_is_not_ones_own(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        assert not is_own_place(Path("/usr/gpushare/scheduler.sock"))
+    file = tmp_path / "file"
+    file.touch()
+    assert not is_own_place(file / "gpushare" / "scheduler.sock")
+
+
+def test_a_socket_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(AddressError, match="cannot make the socket"):
+        bind(tmp_path / "missing" / "scheduler.sock")

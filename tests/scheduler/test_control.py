@@ -9,6 +9,7 @@ import json
 import math
 import struct
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from jupyter_gpushare.scheduler.control import (
     ControlError,
     SchedulerUnreachable,
 )
+from jupyter_gpushare.scheduler.state import Wishes
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.test_server import state, until
@@ -93,7 +95,7 @@ def test_settings_are_set(scheduler: Scheduler) -> None:
 
 
 def test_users_and_teams_are_entitled(scheduler: Scheduler) -> None:
-    nothing = {"request": 0.0, "limit": 0.0, "weight": 1.0, "memory": 0, "members": []}
+    nothing = {**asdict(ev.Entitlement()), "members": []}
     with scheduler.control() as control:
         assert control.request("shares")["shares"] == {}
         shares = control.request("entitle", whose="user:ada", request=0.5, memory=GIB)["shares"]
@@ -168,7 +170,7 @@ def test_wishes_are_taken_by_id_beginning_or_name(scheduler: Scheduler) -> None:
         asked = {"priority": "background", "memory": 3 * GIB, "request": 0.25, "limit": 0.5}
         answer = control.request("adjust", group="b.ipynb", weight=2, **asked)
         assert answer["group"] == "kernel-2"
-        wishes = {"keep": False, "frozen": False, "exclusive": False, "weight": 2, **asked}
+        wishes = {**asdict(Wishes()), "weight": 2, **asked}
         assert answer["wishes"] == state(scheduler, "kernel-2")["wishes"] == wishes
         assert control.request("adjust", group="kernel-2", memory=0)["wishes"]["memory"] == 0
         assert state(scheduler, "kernel-1")["wishes"]["priority"] == "auto"
@@ -401,7 +403,7 @@ def test_a_long_history_arrives_whole(scheduler: Scheduler) -> None:
         ({"op": "entitle", "whose": "user:ada", "members": ["b"]}, "members"),
         ({"op": "entitle", "whose": "team:t", "members": "b"}, "members"),
         ({"op": "entitle", "whose": "team:t", "members": [1]}, "members"),
-        ({"op": "focus", "group": "x"}, "user"),
+        ({"op": "focus", "user": "", "group": "x"}, "user"),
         ({"op": "focus", "user": "ada", "group": 3}, "group"),
         ({"op": "explain", "group": "x"}, "no group"),
         ({"op": "record"}, "file"),

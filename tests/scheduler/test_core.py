@@ -249,7 +249,13 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     assert b.state == "moving"
     assert b.reason == {
         "code": "filling",
-        "params": {"arrived": 0, "footprint": 60 * GIB, "gpu": GPU, "victims": ["a.ipynb"]},
+        "params": {
+            "arrived": 0,
+            "footprint": 60 * GIB,
+            "gpu": GPU,
+            "victims": ["a.ipynb"],
+            "victim_ids": ["a"],
+        },
     }
     assert b.room == 25 * GIB
     assert of(ev.Room, a.moves(order, 10)) == [ev.Room(b.number, b.lease, GPU, 35 * GIB)]
@@ -676,6 +682,37 @@ def test_what_was_freed_before_it_was_stated_hides_no_foreign_use() -> None:
     assert m.gpu["foreign"] == 20 * GIB
 
 
+def test_what_a_victim_frees_while_another_fills_hides_no_foreign_use() -> None:
+    m = Machine(foreign=20 * GIB)
+    a, b = m.runs("a", 60), m.process("b", 50)
+    b.request()
+    a.end()
+    a.release()
+    m.sleep(0.02)
+    assert (b.state, b.room) == ("moving", 20 * GIB)
+    a.promised = a.resident = 20 * GIB  # which it has not stated yet
+    m.do(m.reading())
+    assert m.gpu["foreign"] == 10 * GIB
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    m.do(m.reading())
+    assert m.gpu["foreign"] == 20 * GIB
+    assert b.room == 50 * GIB
+    assert m.gpu["free"] == 10 * GIB
+
+
+def test_what_is_freed_while_another_fills_is_not_foreign() -> None:
+    m = Machine(foreign=20 * GIB)
+    a, b = m.runs("a", 60), m.process("b", 50)
+    b.request()
+    a.end()
+    a.release()
+    m.sleep(0.02)
+    a.promised = a.resident = 20 * GIB
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    assert m.gpu["foreign"] == 20 * GIB
+    assert b.room == 50 * GIB
+
+
 def test_what_others_hold_that_cannot_move_is_named() -> None:
     m = Machine()
     a, b = m.process("a", 80), m.process("b")
@@ -1079,6 +1116,26 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
     assert m.core.groups["c"].wait is not None or c.lease > 5
 
 
+@pytest.mark.parametrize(("swapped", "state"), [(0, "running"), (GIB, "moving")])
+def test_after_a_take_over_only_what_lies_in_host_memory_arrives(swapped: int, state: str) -> None:
+    m = Machine()
+    m.foreign = 0
+    a = Process(m, 1, "a")
+    usage = ev.Usage(GPU, promised=60 * GIB, resident=59 * GIB, host=swapped)
+    m.processes[1] = a
+    m.do(
+        ev.Attach(
+            *(1, 1001, "a", "a.ipynb", "swap"),
+            usages=(usage,),
+            reattach=True,
+            leased=True,
+            busy=True,
+            lease=4,
+        )
+    )
+    assert a.state == state
+
+
 def test_a_lease_that_a_client_took_by_itself_can_be_taken_back() -> None:
     m = Machine()
     a = Process(m, 1, "a")
@@ -1087,6 +1144,104 @@ def test_a_lease_that_a_client_took_by_itself_can_be_taken_back() -> None:
     m.process("b", 60).request()
     assert of(ev.Revoke, m.sleep(31)) == [ev.Revoke(a.number, 0)]
     a.release()
+    assert a.state == "idle"
+
+
+def comes_back(process: Process, lease: int) -> list[ev.Decision]:
+    """Attach once more, as one that has a lease; return what it is told of it."""
+    m, more = process.machine, {"reattach": True, "leased": True, "busy": True, "lease": lease}
+    usages = (process.usage(),)
+    number, group = process.number, process.group
+    m.processes = {n: p for n, p in m.processes.items() if p is not process} | {number: process}
+    decisions = m.do(
+        ev.Attach(number, 1000 + number, group, group, "swap", usages=usages, **more)  # type: ignore[arg-type]
+    )
+    return [d for d in decisions if isinstance(d, ev.Grant | ev.Revoke) and d.client == number]
+
+
+def test_a_lease_that_was_never_granted_is_not_taken_over_later() -> None:
+    m = Machine()
+    a, b = m.runs("a", 60), m.process("b", 60)
+    m.sleep(60)
+    a.end("quiet")
+    b.request()
+    for number, lease in ((7, 0), (8, a.lease), (9, a.lease + 1), (10, 1 << 60)):
+        liar = Process(m, number, f"liar {number}")
+        assert comes_back(liar, lease) == [ev.Revoke(number, lease)]
+        assert liar.state == "idle"
+        # As one that obeys it goes on: what it gives back is not known, and it waits its turn.
+        liar.promised = 80 * GIB
+        m.do(ev.Released(number, lease, "revoke"))
+        m.do(ev.UsageChanged(number, liar.usage()))
+        assert of(ev.Grant, liar.request()) == []
+    assert b.reason["code"] in ("needs_memory", "draining")
+
+
+def test_whose_connection_breaks_goes_on_in_its_turn() -> None:
+    m = Machine(quantum=20.0)
+    a, b = m.runs("a", 60), m.process("b", 60)
+    m.sleep(60)
+    lease = a.lease
+    m.do(ev.Detach(a.number))
+    m.sleep(1)
+    a.number = 3
+    assert comes_back(a, lease) == []
+    assert a.state == "running"
+    assert m.gpu["ghosts"] == 0
+    # Its quantum is long over: a broken connection begins none.
+    assert of(ev.Revoke, b.request()) == [ev.Revoke(3, lease)]
+    m.do(ev.Detach(3))
+    a.number = 4
+    assert comes_back(a, lease) == [ev.Revoke(4, lease)]
+
+
+def test_whose_connection_breaks_is_not_charged_twice() -> None:
+    m = Machine(foreign=5 * GIB)
+    a, b = m.runs("a", 60), m.runs("b", 30)
+    m.sleep(100)
+    m.do(ev.Detach(a.number))
+    assert m.gpu["ghosts"] == 60 * GIB
+    # Before the next reading.
+    a.number = 3
+    assert comes_back(a, a.lease) == []
+    assert (a.state, b.state) == ("running", "running")
+    assert (m.gpu["ghosts"], m.gpu["foreign"], m.gpu["free"]) == (0, 5 * GIB, 5 * GIB)
+
+
+def test_whose_old_connection_is_still_there_goes_on() -> None:
+    m = Machine()
+    a = m.runs("a", 30)
+    m.sleep(100)
+    again = Process(m, 2, "a")
+    again.promised = again.resident = 30 * GIB
+    assert comes_back(again, a.lease) == []
+    a.resident = 0
+    m.do(ev.Detach(a.number))
+    assert again.state == "running"
+
+
+def test_a_lease_that_its_connection_ended_long_ago_is_not_taken_over() -> None:
+    m = Machine()
+    a = m.runs("a", 60)
+    m.sleep(60)
+    m.do(ev.Detach(a.number))
+    m.sleep(60)
+    a.number = 2
+    assert comes_back(a, a.lease) == [ev.Revoke(2, a.lease)]
+
+
+@pytest.mark.parametrize("lease", [(1 << 48) + 1, (1 << 64) - 1])
+def test_leases_are_not_counted_on_from_absurd_numbers(lease: int) -> None:
+    m = Machine()
+    a = Process(m, 1, "a")
+    a.promised = a.resident = 60 * GIB
+    assert comes_back(a, lease) == []
+    assert a.state == "running"
+    b = m.runs("b", 10)
+    assert b.lease == 2
+    # The client knows it by its own number all the same.
+    assert of(ev.Revoke, m.do(ev.Release("a"))) == [ev.Revoke(1, lease)]
+    m.do(ev.Released(1, lease, "release"))
     assert a.state == "idle"
 
 

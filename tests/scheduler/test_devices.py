@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from jupyter_gpushare.scheduler import protocol
 from jupyter_gpushare.scheduler.drivers import find_driver
 
 GIB = 1 << 30
@@ -66,6 +67,37 @@ def test_the_gpus_are_found_with_their_memory(environ: dict[str, str]) -> None:
     assert seen["new"] == 0
     assert str(seen["driver"]).count(".") == 1
     assert seen["unknown"] is True
+
+
+def test_slices_are_gpus_of_their_own(environ: dict[str, str]) -> None:
+    driver = find_driver(environ)
+    assert driver is not None
+    kinds = {
+        "GPUSHARE_SIM_NAME": environ["GPUSHARE_SIM_NAME"] + "-mig",
+        "GPUSHARE_SIM_DEVICES": "3",
+        "GPUSHARE_SIM_MEMORY": "8GiB,4GiB",
+        "GPUSHARE_SIM_MIG": "0,2,0",
+        "GPUSHARE_SIM_MODEL": "Large,Small",
+    }
+    try:
+        seen = readings({**environ, **kinds}, str(driver.nvml))
+    finally:
+        Path("/dev/shm", f"gpushare-sim-{kinds['GPUSHARE_SIM_NAME']}").unlink(missing_ok=True)
+    found = seen["found"]
+    assert isinstance(found, list)
+    assert [(g["gpu"][:4], g["name"], g["total"] // GIB, g["index"]) for g in found] == [
+        ("GPU-", "Large", 8, 0),
+        ("MIG-", "Small MIG 1:0", 2, 1),
+        ("MIG-", "Small MIG 1:1", 2, 1),
+        ("GPU-", "Small", 4, 2),
+    ]
+    assert seen["again"] == found
+    assert seen["new"] == 0
+    for gpu in found:
+        raw = protocol.gpu_bytes(gpu["gpu"])
+        if gpu["gpu"].startswith("MIG-"):
+            protocol.learn_slice(gpu["gpu"])
+        assert protocol.gpu_name(raw) == gpu["gpu"]
 
 
 def test_without_nvml_no_gpu_is_known(environ: dict[str, str], tmp_path: Path) -> None:

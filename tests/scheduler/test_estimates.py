@@ -169,7 +169,7 @@ def test_nine_of_ten_waits_are_within(mix: str) -> None:
     assert len(found) > 30
     assert sum(one.inside for one in found) >= 0.8 * len(found)
     # And not because the interval says nothing.
-    assert all(one.shown.high < 600 for one in found)
+    assert sum(one.shown.high < 600 for one in found) >= 0.98 * len(found)
 
 
 class World(test_properties.World):

@@ -181,7 +181,7 @@ def test_who_was_revoked_for_another_does_not_pass_it() -> None:
     m = Machine()
     a, other = m.runs("a", 40), m.runs("c", 40)
     m.process("b", 90).request()
-    m.sleep(60)
+    m.sleep(35)
     a.release()
     a.request()
     assert other.state == "yielding"
@@ -201,14 +201,15 @@ def test_who_is_held_back_is_told_for_whom() -> None:
     b.restore()
     (found,) = explained(m)
     assert (found["group"], found["class"], found["before"]) == ("train", "background", [])
-    assert found["pace"] == {"code": "paused", "params": {"names": ["plot.ipynb"]}}
+    whom = {"names": ["plot.ipynb"], "groups": ["plot"]}
+    assert found["pace"] == {"code": "paused", "params": whom}
     assert lines(m)[0] == "train.ipynb running: paused while plot.ipynb runs"
     m.sleep(0.02)
     b.end()
     (found,) = explained(m)
     assert found["pace"]["code"] == "bounded"
     assert lines(m)[0] == (
-        "train.ipynb running: bounded to 0.5 ms of work at a time while plot.ipynb is about"
+        "train.ipynb running: bounded to 1 ms of work at a time while plot.ipynb is about"
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,9 @@ import pytest
 from jupyter_gpushare.scheduler.control import ControlError, SchedulerUnreachable
 from jupyter_gpushare.scheduler.host import SchedulerHost
 from tests.scheduler.client import PATIENCE
-from tests.scheduler.conftest import GIB, Scheduler
+from tests.scheduler.conftest import GIB, Scheduler, Start
+from tests.scheduler.shared import FakeHub, start_node
+from tests.scheduler.shared import hub as hub_running
 
 Host = Callable[..., Awaitable[SchedulerHost]]
 
@@ -149,5 +151,74 @@ async def test_one_that_is_being_started_is_no_trouble(environ: dict[str, str]) 
         while one.client is None:
             assert one.trouble == ""
             await asyncio.sleep(0.01)
+    finally:
+        await one.stop()
+
+
+# --- Where a node's scheduler serves others, too --------------------------------------------------
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with hub_running() as running:
+        yield running
+
+
+async def test_a_host_logs_in_and_knows_who_it_is(
+    start: Start, tmp_path: Path, hub: FakeHub, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
+    node = start_node(start, tmp_path, hub)
+    one = await host(start=False)
+    assert (one.state, one.me["user"], one.me["admin"]) == ("attached", "ada", False)
+    # To the next one, too.
+    node.kill()
+    await until(lambda: one.state == "connecting")
+    assert "no scheduler answers" in one.trouble or not one.trouble
+    start_node(start, tmp_path, hub)
+    await one.connected(PATIENCE)
+    assert one.me["user"] == "ada"
+    assert len(hub.asked) == 2
+
+
+async def test_a_host_that_is_not_known_waits_and_says_why(
+    start: Start,
+    tmp_path: Path,
+    hub: FakeHub,
+    environ: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_node(start, tmp_path, hub)
+    one = SchedulerHost(environ=environ)
+    await one.start()
+    try:
+        await until(lambda: "several people have uid" in one.trouble)
+        assert one.state == "connecting"
+        # A Hub that does not answer is another matter than nobody's token.
+        hub.broken = True
+        monkeypatch.setenv("JUPYTERHUB_API_TOKEN", "ada-token")
+        await until(lambda: "Hub" in one.trouble and "uid" not in one.trouble)
+        hub.broken = False
+        await one.connected(PATIENCE)
+        assert one.me["user"] == "ada"
+    finally:
+        await one.stop()
+
+
+async def test_a_host_that_may_not_start_one_waits_for_it_quietly(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    own = []
+    one = SchedulerHost(environ=environ, start=lambda: bool(own))
+    await one.start()
+    try:
+        await until(lambda: "no scheduler answers" in one.trouble)
+        await asyncio.sleep(0.1)
+        assert not one.path.exists()
+        assert not caplog.records
+        # What it may do may change while it waits.
+        own.append(True)
+        await one.connected(PATIENCE)
+        assert one.state == "hosting"
     finally:
         await one.stop()

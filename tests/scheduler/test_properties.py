@@ -10,16 +10,19 @@ copy has ended, and under a grant that fills nothing arrives beyond the room tha
 memory waits for some, and in the end answers that only a part has left. Some processes may hold more than a GPU has:
 of theirs, what has no room is used from where it is.
 
+Some processes are stopped for a while, or for ever: they hear nothing, say nothing and hold what they have.
+
 People change their wishes at any time, also for groups that are not there; shares, the focus and the policy change too.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -42,12 +45,21 @@ RESERVE = 20 * MIB
 GPUS = ("GPU-0", "GPU-1")
 GROUPS = ("a", "b", "c", "d")
 USERS = {"a": "ada", "b": "ada", "c": "ben", "d": "cy"}
+#: As the system knows them.
+TEAMS = {"a": (), "b": (), "c": ("lab",), "d": ("lab", "all")}
 SPEED = 1e9
 PIECE = 64 * MIB
 #: Seconds: shorter than people would have them, so that they matter as often as all else does.
-PATIENCE = {"keep_patience": 50.0, "exclusive_limit": 80.0}
+PATIENCE = {"keep_patience": 50.0, "exclusive_limit": 80.0, "revoke_deadline": 20.0}
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
+
+
+class Slow(Core):
+    """Lets submissions through more rarely than people would like: else they are all that happens."""
+
+    shortest_step = room_step = own_step = 0.2
+    longest_step = 1.6
 
 
 @dataclass
@@ -113,6 +125,8 @@ class Process:
     #: It may hold more than a GPU has; and what it may have on each, as last told for good.
     over: bool = False
     limits: dict[str, int] = field(default_factory=dict)
+    #: It hears, says and does nothing.
+    stopped: bool = False
 
     def limit(self, gpu: str) -> int:
         return self.limits.get(gpu, ev.ALL)
@@ -199,7 +213,7 @@ class World(RuleBasedStateMachine):
 
     def boot(self) -> None:
         self.settings_at_boot = dict(self.settings)
-        self.core = Core(bandwidth=SPEED, **PATIENCE, **self.settings)
+        self.core = Slow(bandwidth=SPEED, **PATIENCE, **self.settings)
         self.tape = []
         for gpu in GPUS:
             self.feed(self.reading(gpu))
@@ -249,10 +263,16 @@ class World(RuleBasedStateMachine):
         group = self.core.groups[process.group]
         lease, needs, promised, exclusive = before.get(group.id, (None, {}, {}, False))
         if isinstance(decision, ev.Grant):
-            assert not group.wishes.frozen, "granted although frozen"
+            assert not group.wishes.stopped, "granted although frozen"
+            assert not self.core.clients[process.number].silent, "granted although it says nothing"
             self.served[process.number] += 1
             if lease is not None:
                 return  # joins a lease that was granted before
+            drained = [s.gpu.uuid for s in group.shares.values() if s.gpu.drained]
+            assert not drained, "granted on a GPU that is drained"
+            for whose, entitlement in self.quotas_of(group):
+                on = {u for g in self.held_by(whose) for u, s in g.shares.items() if s.used}
+                assert len(on) <= entitlement.gpus, "granted beyond the quota"
             self.offloaded.discard(group.id)
             self.broken.discard(group.id)
             self.leaving.discard(group.id)
@@ -267,6 +287,8 @@ class World(RuleBasedStateMachine):
                     )
             if self.core.one_at_a_time:
                 for other in self.core.groups.values():
+                    if other.overdue:
+                        continue
                     shared = other.shares.keys() & group.shares.keys()
                     assert other is group or other.lease is None or not shared, "two at a time"
             if self.steady:
@@ -274,11 +296,14 @@ class World(RuleBasedStateMachine):
                     most = TOTAL - RESERVE + self.surplus(gpu)
                     assert need <= 0 or self.charged(gpu) <= most, "granted without room"
         elif isinstance(decision, ev.Evict):
-            assert process.lease is None
+            # One whose connection broke may hear with it that its lease is none.
+            assert (
+                process.lease is None or ev.Revoke(process.number, process.lease) in process.inbox
+            )
             assert not any(isinstance(d, ev.Grant) for d in process.inbox)
             if group.id in self.offloaded or group.id in self.broken:
                 return
-            if group.wishes.frozen:
+            if group.wishes.stopped or self.core.gpus[decision.gpu].drained:
                 return  # it cannot go on with it
             self.broken.add(group.id)
             if group.wait is not None:
@@ -293,12 +318,18 @@ class World(RuleBasedStateMachine):
             else:
                 assert group.id in self.leaving or self.may_leave(group), "within residency"
         elif isinstance(decision, ev.Revoke):
-            assert decision.lease == self.core.clients[process.number].lease
+            known = self.core.clients[process.number].lease
+            if known is None:
+                assert isinstance(event, ev.Attach)
+                assert decision.lease == process.lease
+                return
+            assert decision.lease == known
             if self.may_leave(group):
                 self.leaving.add(group.id)
             over = group.turn_at + self.core.exclusive_limit
             calm = isinstance(event, ev.Tick | ev.Request | ev.Burst)
-            if exclusive and calm and self.now < over - 1e-9:
+            bounded = self.core.times.counted or any(s.gpu.drained for s in group.shares.values())
+            if exclusive and calm and self.now < over - 1e-9 and not bounded:
                 grows = any(p.growing for p in self.processes.values() if p.group == group.id)
                 too_much = any(gpu.free < 0 for gpu in self.core.gpus.values())
                 assert grows or too_much or group.filling, "interrupted within a whole cell"
@@ -306,6 +337,27 @@ class World(RuleBasedStateMachine):
             for gpu, share in group.shares.items():
                 most = max(group.wishes.memory, promised.get(gpu, 0))
                 assert share.promised <= most, "grown beyond the limit"
+        if isinstance(decision, ev.Grown) and decision.status in ("resident", "swapped"):
+            for claim in self.core.times.of(group)[:-1]:
+                groups = [
+                    g for g in self.core.groups.values() if self.core.times.applies(claim.whose, g)
+                ]
+                total = sum(s.promised for g in groups for s in g.shares.values())
+                was = sum(sum(before[g.id][2].values()) for g in groups if g.id in before)
+                host = claim.entitlement.host
+                assert not host or total <= max(host, was), "grown beyond the bound for all GPUs"
+
+    def quotas_of(self, group: Group) -> list[tuple[str, ev.Entitlement]]:
+        """Who of its user and team may have leases on so many GPUs, and no more."""
+        return [
+            (claim.whose, claim.entitlement)
+            for claim in self.core.times.of(group)[:-1]
+            if claim.entitlement.gpus
+        ]
+
+    def held_by(self, whose: str) -> list[Group]:
+        """Groups of somebody that hold leases."""
+        return [g for g in self.core.leased.values() if self.core.times.applies(whose, g)]
 
     def may_leave(self, group: Group) -> bool:
         """Whether its residency is over, or it has had no work for a while."""
@@ -406,6 +458,17 @@ class World(RuleBasedStateMachine):
             holdings = [h for s in gpu.shares.values() for h in s.holdings.values()]
             assert gpu.leaving == sum(h.evicting for h in holdings)
             assert gpu.unsettled == sum(h.unsettled for h in holdings)
+            assert gpu.unused == sum(h.spare for h in holdings)
+            assert gpu.lost == sum(h.lost for h in holdings)
+            assert gpu.lost == sum(s.lost for s in gpu.shares.values())
+            assert gpu.coming == sum(h.evicting for h in holdings if not h.lost)
+        for group in core.groups.values():
+            assert group.silent == sum(c.silent for c in group.clients.values())
+        for client in core.clients.values():
+            asked = any(h.client is client for h, _ in core._evictions.values())
+            asked = asked or (client.lease is not None and client.group.yielding)
+            assert (client.owes_since is not None) is asked
+            assert asked or not client.silent
 
     @invariant()
     def victims_are_ranked_as_they_would_be_anew(self) -> None:
@@ -442,7 +505,18 @@ class World(RuleBasedStateMachine):
     def nobody_runs_who_is_frozen(self) -> None:
         if hasattr(self, "core"):
             for group in self.core.groups.values():
-                assert not group.wishes.frozen or group.lease is None or group.yielding
+                assert not group.wishes.stopped or group.lease is None or group.yielding
+
+    @invariant()
+    def nobody_exceeds_a_quota_for_long(self) -> None:
+        """Leases beyond it are being taken back: where it was lowered, or the scheduler was replaced."""
+        if not hasattr(self, "core"):
+            return
+        for group in self.core.leased.values():
+            for whose, entitlement in self.quotas_of(group):
+                holders = [g for g in self.held_by(whose) if not g.yielding]
+                on = {u for g in holders for u, s in g.shares.items() if s.used}
+                assert len(on) <= entitlement.gpus, "more GPUs than the quota"
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
@@ -450,6 +524,10 @@ class World(RuleBasedStateMachine):
             if not process.waiting or any(isinstance(e, ev.Request) for e in process.outbox):
                 continue
             client = self.core.clients[process.number]
+            if client.silent:
+                # Its place is found again once it speaks.
+                assert client.wants or client.lease is not None or process.inbox
+                continue
             on_its_way = any(
                 isinstance(d, ev.Grant | ev.CancelWaits) for d in process.inbox
             ) or any(isinstance(e, ev.Restored) for e in process.outbox)
@@ -477,7 +555,7 @@ class World(RuleBasedStateMachine):
     def oversubscribe(self, data: Any) -> None:
         """It says so with its next growth."""
         process = self.pick(data, list(self.processes.values()))
-        if process.growing is None:
+        if process.growing is None and not process.stopped:
             process.over = True
 
     def join(self, group: str, gpus: tuple[str, ...], over: bool = False) -> Process:
@@ -497,6 +575,7 @@ class World(RuleBasedStateMachine):
                 usages=usages,
                 oversubscribe=over,
                 user=USERS[group],
+                teams=TEAMS[group],
             )
         )
         return process
@@ -561,7 +640,7 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data(), part=st.floats(0, 1))
     def free(self, data: Any, part: float) -> None:
         process = self.pick(data, list(self.processes.values()))
-        if process.growing is None:
+        if process.growing is None and not process.stopped:
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
             memory = process.on(gpu)
             memory.promised = int(memory.promised * part)
@@ -576,7 +655,7 @@ class World(RuleBasedStateMachine):
         self.submit_as(self.pick(data, list(self.processes.values())))
 
     def submit_as(self, process: Process) -> None:
-        if process.waiting or process.busy:
+        if process.waiting or process.busy or process.stopped:
             return
         if process.lease is not None:
             process.busy = True
@@ -589,7 +668,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), cause=st.sampled_from(["cell", "quiet", "idle"]))
     def finish(self, data: Any, cause: Any) -> None:
-        busy = [p for p in self.processes.values() if p.busy]
+        busy = [p for p in self.processes.values() if p.busy and not p.stopped]
         if busy:
             process = self.pick(data, busy)
             process.busy = False
@@ -601,12 +680,12 @@ class World(RuleBasedStateMachine):
     def hand_over(self, well: bool) -> None:
         """Those that run come to an end and others get their turn; all is said, and nothing has moved yet."""
         for process in self.processes.values():
-            if process.busy and process.arriving is None:
+            if process.busy and process.arriving is None and not process.stopped:
                 process.busy = False
                 process.outbox.append(ev.Burst(process.number, "end", "cell", self.now))
         for _ in range(2):
             for process in list(self.processes.values()) * 2:
-                while process.outbox:
+                while self.may_say(process):
                     self.say_as(process)
                 while process.inbox and self.may_hear(process):
                     self.obey_as(process, well)
@@ -629,7 +708,7 @@ class World(RuleBasedStateMachine):
             able = [
                 p
                 for p in self.processes.values()
-                if (p.inbox and self.may_hear(p) if hears else p.outbox)
+                if (p.inbox and self.may_hear(p) if hears else self.may_say(p))
             ]
             if able and hears:
                 self.obey_as(able[which % len(able)], well)
@@ -705,6 +784,9 @@ class World(RuleBasedStateMachine):
                     out.append(ev.Released(number, decision.lease, cause))
                     if arriving is not None and arriving.wanted:
                         self.submit_as(process)
+            case ev.Step():
+                if process.lease is None and decision.again:
+                    self.step_as(process, decision.lease)
             case ev.Evict():
                 assert process.lease is None, "evicted under a lease"
                 whole = min(decision.bytes, process.on(decision.gpu).mapped)
@@ -724,11 +806,31 @@ class World(RuleBasedStateMachine):
             case ev.Pace():
                 process.pace = decision
 
+    def step_as(self, process: Process, lease: int) -> None:
+        """Submit once under a lease that the group gives back, and wait at the gate again."""
+        for gpu, memory in process.memory.items():
+            more = memory.promised - memory.mapped
+            if more and process.waiting and not process.over:
+                if self.steady and not self.floated:
+                    assert more <= self.room(gpu), "no room for what was let through"
+                memory.mapped += min(more, max(0, self.room(gpu)))
+                memory.host = min(memory.host, memory.promised - memory.mapped)
+                process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
+        process.outbox.append(ev.Released(process.number, lease, "revoke"))
+        if process.waiting:
+            self.serial += 1
+            process.outbox.append(ev.Request(process.number, self.serial))
+
+    def may_say(self, process: Process) -> bool:
+        return bool(process.outbox) and not process.stopped
+
     def may_hear(self, process: Process) -> bool:
         """Orders are carried out one after the other; what changes the memory waits for a move to end."""
+        if process.stopped:
+            return False
         first = process.inbox[0]
         if process.leaving:
-            return not isinstance(first, ev.Grant)
+            return not isinstance(first, (ev.Grant, ev.Step))
         if process.arriving is None:
             return True
         # A restore without a limit is ended first.
@@ -737,6 +839,8 @@ class World(RuleBasedStateMachine):
 
     def move_as(self, process: Process, patient: bool = True) -> bool:
         """Move one piece; False if it has to wait for that."""
+        if process.stopped:
+            return False
         if process.leaving:
             return self.move_out(process, patient)
         if process.arriving is not None:
@@ -879,6 +983,16 @@ class World(RuleBasedStateMachine):
             self.in_since.pop(process.group, None)
             self.over_since.pop(process.group, None)
 
+    @precondition(lambda self: self.processes)
+    @rule(data=st.data())
+    def stop(self, data: Any) -> None:
+        self.pick(data, list(self.processes.values())).stopped = True
+
+    @precondition(lambda self: any(p.stopped for p in self.processes.values()))
+    @rule(data=st.data())
+    def go_on(self, data: Any) -> None:
+        self.pick(data, [p for p in self.processes.values() if p.stopped]).stopped = False
+
     @precondition(lambda self: self.dead)
     @rule()
     def memory_of_the_dead_is_freed(self) -> None:
@@ -924,6 +1038,10 @@ class World(RuleBasedStateMachine):
         self.adjust_as(group, wish)
 
     def adjust_as(self, group: str, wish: dict[str, Any]) -> None:
+        if wish.get("frozen") is False and self.core.wishes_of(group).held:
+            with pytest.raises(ValueError, match="only an administrator"):
+                self.core.handle(ev.Adjust(group, **wish, later=True), self.now)
+            return
         self.wishes.setdefault(group, {}).update(wish)
         self.feed(ev.Adjust(group, **wish, later=True))
 
@@ -957,12 +1075,33 @@ class World(RuleBasedStateMachine):
         assert self.core.policy.name == policy
 
     @rule(
-        whose=st.sampled_from(["user:ada", "user:ben", "team:all"]),
-        share=st.sampled_from([{}, {"request": 0.5}, {"limit": 0.3}, {"weight": 3.0}]),
+        whose=st.sampled_from(["user:ada", "user:ben", "user:*", "team:all", "team:lab"]),
+        share=st.sampled_from(
+            [
+                {},
+                {"request": 0.5},
+                {"limit": 0.3},
+                {"weight": 3.0},
+                {"gpus": 1},
+                {"gpus": 1},
+                {"gpus": 2},
+                {"host": 600 * MIB},
+            ]
+        ),
     )
-    def entitle(self, whose: str, share: dict[str, float]) -> None:
-        members = tuple(USERS.values()) if whose.startswith("team") and share else ()
+    def entitle(self, whose: str, share: dict[str, Any]) -> None:
+        members = tuple(USERS.values()) if whose == "team:all" and share else ()
         self.feed(ev.Entitle(whose, ev.Entitlement(**share), members))
+
+    @rule(gpu=st.sampled_from(GPUS), on=st.booleans())
+    def drain(self, gpu: str, on: bool) -> None:
+        self.feed(ev.Drain(gpu, on))
+        assert self.core.gpus[gpu].drained == on
+
+    @rule(group=st.sampled_from(GROUPS), on=st.booleans())
+    def hold(self, group: str, on: bool) -> None:
+        self.feed(ev.Hold(group, on))
+        assert self.core.wishes_of(group).held == on
 
     @rule(user=st.sampled_from(["ada", "ben"]), group=st.sampled_from(["", *GROUPS]))
     def focus(self, user: str, group: str) -> None:
@@ -973,7 +1112,8 @@ class World(RuleBasedStateMachine):
     def meter(self, seconds: float) -> None:
         """All that run say how much of the GPU they had."""
         for process in list(self.processes.values()):
-            if process.busy and process.pace is not None and process.pace.meter:
+            metered = process.pace is not None and process.pace.meter
+            if process.busy and metered and not process.stopped:
                 for gpu in process.memory:
                     process.had[gpu] += seconds
                     had = process.had[gpu]
@@ -983,7 +1123,7 @@ class World(RuleBasedStateMachine):
         """Those that run and are metered have had as much of the GPU as their pace leaves them."""
         for process in self.processes.values():
             pace = process.pace
-            if process.busy and pace is not None and pace.meter:
+            if process.busy and not process.stopped and pace is not None and pace.meter:
                 for gpu in process.memory:
                     process.had[gpu] += seconds * (0.01 if pace.inflight == 0.0 else pace.share)
                     had = process.had[gpu]
@@ -994,6 +1134,8 @@ class World(RuleBasedStateMachine):
     def is_stuck(self, data: Any) -> None:
         process = self.pick(data, [p for p in self.processes.values() if p.lease is not None])
         assert process.lease is not None
+        if process.stopped:
+            return
         self.feed(ev.Stuck(process.number, process.lease, "gemm", self.now - 1.0))
 
     @rule()
@@ -1005,31 +1147,63 @@ class World(RuleBasedStateMachine):
         for group, wish in self.wishes.items():
             self.feed(ev.Adjust(group, **{**wish, "exclusive": None}, later=True))
         for process in self.processes.values():
-            process.inbox.clear()
-            process.outbox.clear()
-            process.contended = 0
-            process.pace = None
-            process.had.clear()
-            process.leaving.clear()
-            if process.arriving is not None:
-                # Not all is in, and whoever would have said how much may come is gone.
-                process.waiting = process.arriving.wanted
-                process.lease, process.busy, process.arriving = None, False, None
+            process.stopped = False
+            self.cut_off(process)
         for process in self.processes.values():
-            self.feed(
-                ev.Attach(
-                    process.number, 100 + process.number, process.group, process.group, "swap",
-                    usages=tuple(m.usage(g) for g, m in process.memory.items()),
-                    reattach=True, leased=process.lease is not None, busy=process.busy,
-                    lease=process.lease or 0, oversubscribe=process.over,
-                    user=USERS[process.group],
-                )
-            )  # fmt: skip
+            self.feed(self.hello_again(process))
         for process in self.processes.values():
-            if process.waiting:
-                process.outbox.append(ev.Request(process.number, 0))
-            if process.growing is not None:
-                process.outbox.append(process.growing)
+            self.ask_again(process)
+
+    @precondition(lambda self: any(not p.stopped for p in self.processes.values()))
+    @rule(data=st.data())
+    def a_connection_breaks(self, data: Any) -> None:
+        """A process comes back at once, with what it has; its lease too, as far as it says."""
+        process = self.pick(data, [p for p in self.processes.values() if not p.stopped])
+        self.in_since.pop(process.group, None)
+        if self.core.clients[process.number].lease is not None:
+            self.over_since[process.group] = self.now - 1
+        del self.processes[process.number]
+        held = [(gpu, memory.physical) for gpu, memory in process.memory.items()]
+        self.dead += held
+        self.feed(ev.Detach(process.number))
+        for item in held:
+            self.dead.remove(item)
+        self.last += 1
+        process.number = self.last
+        self.processes[process.number] = process
+        self.cut_off(process)
+        if process.growing is not None:
+            process.growing = replace(process.growing, client=process.number)
+        self.feed(self.hello_again(process))
+        self.ask_again(process)
+
+    def cut_off(self, process: Process) -> None:
+        """What was said to it and by it is lost."""
+        process.inbox.clear()
+        process.outbox.clear()
+        process.contended = 0
+        process.pace = None
+        process.had.clear()
+        process.leaving.clear()
+        if process.arriving is not None:
+            # Not all is in, and whoever would have said how much may come is gone.
+            process.waiting = process.arriving.wanted
+            process.lease, process.busy, process.arriving = None, False, None
+
+    def hello_again(self, process: Process) -> ev.Attach:
+        return ev.Attach(
+            process.number, 100 + process.number, process.group, process.group, "swap",
+            usages=tuple(m.usage(g) for g, m in process.memory.items()),
+            reattach=True, leased=process.lease is not None, busy=process.busy,
+            lease=process.lease or 0, oversubscribe=process.over,
+            user=USERS[process.group], teams=TEAMS[process.group],
+        )  # fmt: skip
+
+    def ask_again(self, process: Process) -> None:
+        if process.waiting:
+            process.outbox.append(ev.Request(process.number, 0))
+        if process.growing is not None:
+            process.outbox.append(process.growing)
 
     # --- Everybody is served ----------------------------------------------------------------------
 
@@ -1047,11 +1221,30 @@ class World(RuleBasedStateMachine):
             assert not self.steady, "the host's memory was promised twice"
             return False
         mine = [p for p in self.processes.values() if p.group == process.group]
+        stopped = {p.group for p in self.processes.values() if p.stopped}
+        group = self.core.groups[process.group]
+        used = {uuid for uuid, share in group.shares.items() if share.used}
+        if process.group in stopped or any(s.gpu.drained for s in group.shares.values()):
+            return False
+        for whose, entitlement in self.quotas_of(group):
+            lost = {
+                uuid
+                for g in self.held_by(whose)
+                if g.id in stopped
+                for uuid, share in g.shares.items()
+                if share.used
+            }
+            if len(used | lost) > entitlement.gpus:
+                return False
         for gpu in GPUS:
             fixed = sum(
                 p.memory[gpu].pinned + p.memory[gpu].context
                 for p in self.processes.values()
-                if gpu in p.memory
+                if gpu in p.memory and p.group not in stopped
+            )
+            # Whose group cannot give its lease back keeps what it has, and what was promised to it.
+            fixed += sum(
+                self.most_of(p, gpu) for p in self.processes.values() if p.group in stopped
             )
             growth = max(
                 (p.growing.least.pinned + p.growing.least.context for p in self.processes.values()
@@ -1066,6 +1259,21 @@ class World(RuleBasedStateMachine):
                 return False
         return True
 
+    def most_of(self, process: Process, gpu: str) -> int:
+        memory = process.memory.get(gpu, Memory())
+        holding = self.core.clients[process.number].holdings.get(gpu)
+        grow = process.growing
+        said = [memory.usage(gpu)]
+        if holding is not None:
+            said.append(ev.Usage(gpu, holding.promised, 0, holding.pinned, holding.context))
+        if grow is not None and grow.least.gpu == gpu:
+            said.append(replace(grow.least, promised=grow.most))
+        return (
+            max(u.promised for u in said)
+            + max(u.pinned for u in said)
+            + max(u.context for u in said)
+        )
+
     def settle(self) -> None:
         """Let everybody hear and say everything."""
         for _ in range(5000):
@@ -1075,12 +1283,12 @@ class World(RuleBasedStateMachine):
                     self.obey_as(process)
                     busy = True
                 busy = self.move_as(process) or busy
-                while process.outbox:
+                while self.may_say(process):
                     self.say_as(process)
                     busy = True
             if not busy:
                 # Nobody gives host memory back: those that wait for some have waited for long enough.
-                short = [p for p in self.processes.values() if p.leaving]
+                short = [p for p in self.processes.values() if p.leaving and not p.stopped]
                 if not short:
                     return
                 self.move_as(short[0], patient=False)
@@ -1089,13 +1297,16 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule()
     def everybody_is_served(self) -> None:
-        """Holders that never stop, but yield, and come back at once: all that wait and are not frozen are served."""
+        """Holders that never stop, but yield, and come back at once: all that wait and are not frozen are served.
+
+        So they are beside some that never yield, if they could be served without what those hold.
+        """
         self.dead.clear()
         self.settle()
         waiting = {
             p.number
             for p in self.processes.values()
-            if p.waiting and not self.core.groups[p.group].wishes.frozen
+            if p.waiting and not self.core.groups[p.group].wishes.stopped
         }
         growing = {p.number for p in self.processes.values() if p.growing}
         arriving = {p.number: p.lease for p in self.processes.values() if p.arriving}
@@ -1104,6 +1315,8 @@ class World(RuleBasedStateMachine):
         # One in the background comes later, what is kept is waited for once, and so is each whole cell; and people are
         # entitled to more than there is, until the longest patience ends (``test_shares.py`` derives that bound).
         limit = self.now + rounds * 62.0 + 200.0 + 150.0 * len(GROUPS) + 700.0
+        # Each that never answers may be granted once, and is then waited for; or it is told to let memory go.
+        limit += 150.0 * sum(p.stopped for p in self.processes.values())
         while self.now < limit:
             for process in self.processes.values():
                 self.submit_as(process)
@@ -1123,10 +1336,20 @@ class World(RuleBasedStateMachine):
             self.work(self.now - before)
         raise AssertionError(f"{late} are not served: {self.core.status(self.now)}")
 
+    @precondition(lambda self: len(self.processes) > 1)
+    @rule(data=st.data(), for_ever=st.booleans())
+    def everybody_else_is_served(self, data: Any, for_ever: bool) -> None:
+        """One is stopped, mostly one that has the GPU, whatever it was told or is doing."""
+        having = [p for p in self.processes.values() if p.lease is not None]
+        process = self.pick(data, having or list(self.processes.values()))
+        process.stopped = True
+        self.everybody_is_served()
+        process.stopped = for_ever
+
     # --- Determinism ------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        core = Core(bandwidth=SPEED, **PATIENCE, **self.settings_at_boot)
+        core = Slow(bandwidth=SPEED, **PATIENCE, **self.settings_at_boot)
         for event, now, decisions in self.tape:
             assert core.handle(event, now) == decisions
 

@@ -95,6 +95,40 @@ def test_what_a_client_sends_arrives(event: ev.Event) -> None:
     assert protocol.decode(1, "g", frame) == event
 
 
+@given(
+    st.text(letters, min_size=1, max_size=15), st.lists(gpus, min_size=1, max_size=16, unique=True)
+)
+def test_place_and_its_answer_arrive(group: str, order: list[str]) -> None:
+    (asked,) = frames(protocol.place(group, order))
+    assert protocol.decode_place(asked.body) == (group, tuple(order), "none")
+    (kept,) = frames(protocol.place(group, order, keep="it"))
+    assert protocol.decode_place(kept.body) == (group, tuple(order), "it")
+    (answer,) = frames(protocol.placed(order[::-1]), from_scheduler=True)
+    assert protocol.decode_placed(answer.body) == tuple(order[::-1])
+
+
+@pytest.mark.parametrize(
+    ("group", "order"), [("", [GPU]), ("g", []), ("g", [GPU, GPU])], ids=["group", "none", "twice"]
+)
+def test_a_place_that_cannot_be_is_refused(group: str, order: list[str]) -> None:
+    (asked,) = frames(protocol.place(group, order))
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode_place(asked.body)
+
+
+def test_a_place_says_its_version() -> None:
+    (asked,) = frames(protocol.place("g", [GPU], version=protocol.VERSION + 1))
+    with pytest.raises(protocol.VersionMismatch):
+        protocol.decode_place(asked.body)
+
+
+def test_a_ticket_arrives() -> None:
+    (frame,) = frames(protocol.ticket("é" * 30))
+    assert protocol.decode_ticket(frame.body) == "é" * 30
+    with pytest.raises(protocol.ProtocolError):
+        protocol.decode_ticket(bytes(128))
+
+
 @given(attaches)
 def test_hello_arrives(attach: ev.Attach) -> None:
     (frame,) = frames(protocol.encode_event(attach))

@@ -272,7 +272,9 @@ def test_growth_on_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> No
         assert caught.value.code == errno.ENODEV
 
 
-def test_a_peer_that_does_not_read_is_dropped(scheduler: Scheduler) -> None:
+def test_a_peer_that_does_not_read_its_answers_is_not_heard_until_it_does(
+    scheduler: Scheduler,
+) -> None:
     with scheduler.client("good") as good, FakeClient(scheduler.path, "slow") as slow:
         good.grow(GIB)
         with scheduler.control() as control:
@@ -281,11 +283,45 @@ def test_a_peer_that_does_not_read_is_dropped(scheduler: Scheduler) -> None:
         question = protocol.encode_json(
             protocol.CONTROL, {"op": "status", "protocol": protocol.VERSION}
         )
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            for _ in range(1000):
-                slow.send_raw(question)
-        slow.expect_closed()
+        # Its answers would be more than 500 MiB.
+        data = memoryview(question * 3000)
+        slow.socket.setblocking(False)
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while sent < len(data):
+                sent += slow.socket.send(data[sent:])
         good.run()
+        good.end_burst()
+        slow.socket.settimeout(PATIENCE)
+        answers = 0
+        reader = protocol.FrameReader(from_scheduler=True)
+        while answers < sent // len(question):
+            answers += sum(
+                frame.type == protocol.REPLY for frame in reader.feed(slow.socket.recv(1 << 18))
+            )
+    assert resident(scheduler.process.pid) < 300 << 20
+
+
+def resident(pid: int) -> int:
+    """The most bytes of memory that a process has had."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
+    return 1024 * next(int(line.split()[1]) for line in status.splitlines() if "VmHWM" in line)
+
+
+def test_a_subscriber_that_does_not_read_is_dropped(scheduler: Scheduler) -> None:
+    with FakeClient(scheduler.path, "slow") as slow, scheduler.control() as control:
+        slow.send_raw(
+            protocol.encode_json(
+                protocol.CONTROL, {"op": "subscribe", "protocol": protocol.VERSION, "since": None}
+            )
+        )
+        until(
+            lambda: (
+                control.request("notice", group="x", code="y", params={"text": "z" * 4000}) is None
+                or "does not read" in scheduler.log
+            )
+        )
+        slow.expect_closed()
     assert "does not read" in scheduler.log
 
 

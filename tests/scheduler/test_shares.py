@@ -469,12 +469,12 @@ def divisions(
 @settings(max_examples=6, **SETTINGS)
 @given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
 def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list[float]]) -> None:
-    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 3 %."""
+    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 4 %."""
     mix, asked = division
     lab = mix.run("burst", 70.0)
     for holder, request in zip(lab.holders, asked, strict=True):
         for begin in range(20, 41):
-            assert holder.had(begin, begin + 30) / 30 >= request - 0.03, (holder.id, begin)
+            assert holder.had(begin, begin + 30) / 30 >= request - 0.04, (holder.id, begin)
 
 
 def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:

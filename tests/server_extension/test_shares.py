@@ -11,8 +11,9 @@ import pytest
 from traitlets.config import Config
 
 from jupyter_gpushare.scheduler.control import AsyncControlClient, ControlClient
+from jupyter_gpushare.scheduler.shares import NONE, entitlement, parsed
 from jupyter_gpushare.server_extension.app import GpuShareExtension
-from jupyter_gpushare.server_extension.shares import entitlement, merged, parsed
+from jupyter_gpushare.server_extension.shares import merged
 
 Fetch = Callable[..., Awaitable[Any]]
 Sent = list[tuple[str, dict[str, Any]]]
@@ -59,9 +60,9 @@ class TestConfigured:
         eventually: Any,
     ) -> None:
         expected = {
-            "user:ada": {"request": 0.5, "limit": 0.0, "weight": 1.0, "memory": 0, "members": []},
+            "user:ada": {**NONE, "request": 0.5},
             "team:course": {
-                **{"request": 0.0, "limit": 0.5, "weight": 1.0, "memory": 40 << 30},
+                **{**NONE, "limit": 0.5, "memory": 40 << 30},
                 "members": ["ben", "cy"],
             },
         }
@@ -142,8 +143,13 @@ async def test_they_are_changed_while_running(
         ({"user:ada": {"request": "half"}}, "request"),
         ({"user:ada": {"weight": 0}}, "weight"),
         ({"user:ada": {"memory": "much"}}, "20GiB"),
-        ({"user:ada": {"priority": "background"}}, "there are request, limit, weight, memory"),
+        (
+            {"user:ada": {"priority": "background"}},
+            "there are request, limit, weight, memory, gpus, host",
+        ),
         ({"user:ada": {"members": ["ben"]}}, "members"),
+        ({"user:ada": {"host": "much"}}, "20GiB"),
+        ({"user:ada": {"gpus": 0.5}}, "gpus must be a whole number"),
         ({"team:course": {"limit": 0.5}}, "who is in it"),
         ({"team:course": {"members": "ben"}}, "names of users"),
         ({"team:course": {"members": [""]}}, "names of users"),
@@ -159,6 +165,14 @@ async def test_what_cannot_be_is_refused_in_words(
         assert "\n" not in answer["message"]
     assert await ask(jp_fetch, "GET") == (200, {"shares": {}, "used": {}})
     assert entitled(sent) == {}
+
+
+def test_quotas_are_read_as_people_state_them() -> None:
+    stated = {"user:*": {"gpus": 1, "host": "64GiB"}, "team:lab": {"gpus": 4}}
+    assert parsed(stated, members_needed=False) == {
+        "user:*": {"gpus": 1, "host": 64 << 30},
+        "team:lab": {"gpus": 4},
+    }
 
 
 def test_a_change_that_is_none_leaves_them() -> None:

@@ -160,14 +160,14 @@ async def test_wishes_are_taken(holder: FakeClient, jp_fetch: Fetch, get_status:
     }
     code, answer = await post(jp_fetch, "adjust", json.dumps({"group": "first", **wishes}))
     assert code == 200
-    assert answer == {"group": "first", "wishes": {**wishes, "exclusive": False}}
+    assert answer == {"group": "first", "wishes": {**wishes, "held": False, "exclusive": False}}
     (group,) = (await get_status())["groups"]
     assert group["wishes"] == answer["wishes"]
     assert group["class"] == "background"
     assert group["user"] == pwd.getpwuid(os.getuid()).pw_name
     # What is left out stays.
     code, answer = await post(jp_fetch, "adjust", '{"group": "train.ipynb", "keep": false}')
-    assert answer["wishes"] == {**wishes, "keep": False, "exclusive": False}
+    assert answer["wishes"] == {**wishes, "keep": False, "held": False, "exclusive": False}
 
 
 async def test_settings_are_taken(

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tickets: how a node's scheduler knows whose a process is, where several people have one uid (docs/node.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jupyter_core.paths import jupyter_runtime_dir
+
+#: By which a JupyterHub knows whose a server is. Without one, nobody has tickets to give away.
+HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
+
+#: Sends a control request (docs/control.md) and returns the answer.
+Ask = Callable[..., Awaitable[dict[str, Any]]]
+
+#: The connections of this process that said who it is, by the scheduler's socket.
+channels: dict[Path, Ask] = {}
+
+#: The groups that this process has tickets for.
+held: set[str] = set()
+
+
+class Holder:
+    """Whose tickets those of this process are: a Jupyter server's, which comes back under its name, or its own."""
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    @property
+    def name(self) -> str:
+        """What the scheduler knows the holder by."""
+        return self._name or f"{_place()}{socket.gethostname()}:{os.getpid()}"
+
+    def is_server(self) -> None:
+        """Note that this process is the Jupyter server of its place: those before it have ended."""
+        self._name = _place()
+
+
+def _place() -> str:
+    return os.environ.get("JUPYTERHUB_SERVICE_PREFIX", "/")
+
+
+holder = Holder()
+
+
+def may_be_needed(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a scheduler may ask for tickets here."""
+    return bool((os.environ if environ is None else environ).get(HUB_TOKEN))
+
+
+def ticket_path(group: str) -> Path:
+    """Return where a group's ticket lies."""
+    return Path(jupyter_runtime_dir()) / f"gpushare-{group}.ticket"
+
+
+async def obtain(ask: Ask, group: str, path: Path) -> bool:
+    """Get a group's ticket and put it where its processes find it; return whether one is needed.
+
+    Parameters
+    ----------
+    ask
+        Asks the scheduler, which knows who asks.
+    group
+        Lease group.
+    path
+        Where to put it.
+
+    Raises
+    ------
+    ControlError
+        If the scheduler gives none.
+    OSError
+        If it cannot be put there.
+    """
+    if not (await ask("whoami"))["tickets"]:
+        remove(group, path)
+        return False
+    held.add(group)
+    reply = await ask("ticket", group=group, server=holder.name)
+    write(path, reply["ticket"])
+    return True
+
+
+def write(path: Path, ticket: str) -> None:
+    """Write a ticket to a file that nobody else can read, all at once.
+
+    Raises
+    ------
+    OSError
+        If that cannot be.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        with open(os.open(draft, flags, 0o600), "w") as file:
+            file.write(ticket + "\n")
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def remove(group: str, path: Path) -> bool:
+    """Forget a group's ticket; return whether it had one."""
+    held.discard(group)
+    try:
+        path.unlink()
+    except OSError:
+        return False
+    return True
+
+
+# --- Of programs that no server starts --------------------------------------------------------------
+
+
+def of_kernel(environ: Mapping[str, str]) -> tuple[str, Path] | None:
+    """Return group and ticket of the kernel that this runs in, if it has one: no other group would be let in."""
+    group, path = environ.get("GPUSHARE_GROUP"), environ.get("GPUSHARE_TICKET_FILE")
+    return (group, Path(path)) if group and path and Path(path).is_file() else None
+
+
+def obtain_here(scheduler: Path, group: str) -> Path | None:
+    """Get a group's ticket, and return where it lies; None if none is needed.
+
+    Raises
+    ------
+    ControlError
+        If the scheduler gives none, or there is no scheduler.
+    OSError
+        If it cannot be written.
+    """
+    from ..scheduler.control import ControlClient
+
+    path = ticket_path(group)
+    with ControlClient(scheduler) as client:
+        if not client.request("whoami")["tickets"]:
+            return None
+        reply = client.request("ticket", group=group, server=holder.name)
+    write(path, reply["ticket"])
+    return path
+
+
+def give_back_here(scheduler: Path, group: str, path: Path) -> None:
+    """Give a ticket back that was got by `obtain_here`."""
+    from ..scheduler.control import ControlClient, ControlError
+
+    remove(group, path)
+    with contextlib.suppress(ControlError), ControlClient(scheduler) as client:
+        client.request("revoke", group=group)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who holds more of a GPU than its client says, and who uses one without us, as NVML has it. Sans-IO.
+
+It is found, not prevented: what the driver says of a process is compared with what its client stated, and whoever holds
+noticeably more for several readings is named. Nobody else is worse off by it meanwhile: what is used and not stated
+counts as foreign use, of which nothing is promised to anybody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .core import Core
+
+#: A process may hold so many bytes more than its client states, and such a part of what it states: contexts grow a
+#: little, and the driver rounds.
+TOLERANCE, PART = 256 << 20, 0.05
+#: It is named once it held more in so many readings, one after the other.
+READINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a client may hold on a GPU at most, by what it states and was allowed, bytes."""
+
+    client: int
+    group: str
+    user: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A process that holds what nobody stated."""
+
+    gpu: str
+    pid: int
+    bytes: int
+    #: What its client states; 0 for one that is none.
+    claimed: int
+    #: Empty for a process that is no client.
+    user: str = ""
+    group: str = ""
+    client: int = 0
+
+    @property
+    def excess(self) -> int:
+        """Bytes that it holds beyond what is stated."""
+        return max(0, self.bytes - self.claimed)
+
+
+def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Claim]]]:
+    """Return what may be held, by GPU and process.
+
+    Parameters
+    ----------
+    core
+        Knows what clients state.
+    pids
+        The process of each client, as the scheduler's system numbers it.
+    """
+    found: dict[str, dict[int, list[Claim]]] = {}
+    for number, client in core.clients.items():
+        pid = pids.get(number, 0)
+        for uuid, holding in client.holdings.items() if pid else ():
+            # What it was allowed may be on its way in.
+            most = holding.resident
+            if client.group.lease is not None:
+                most = max(most, holding.promised)
+            most += holding.pinned + holding.context
+            claim = Claim(number, client.group.id, client.group.user, most)
+            found.setdefault(uuid, {}).setdefault(pid, []).append(claim)
+    return found
+
+
+class Suspicion:
+    """Remembers who held more than stated in the last readings.
+
+    Parameters
+    ----------
+    tolerance, part, readings
+        What counts as noticeably more, and how often it has to be found.
+    """
+
+    def __init__(
+        self, tolerance: int = TOLERANCE, part: float = PART, readings: int = READINGS
+    ) -> None:
+        self._tolerance, self._part, self._readings = tolerance, part, readings
+        self._times: dict[tuple[str, int], int] = {}
+        self._found: dict[str, list[Finding]] = {}
+
+    def see(
+        self, gpu: str, held: Mapping[int, int], stated: Mapping[int, list[Claim]]
+    ) -> list[Finding]:
+        """Take in a reading; return those who are to be named, each once for as long as it lasts.
+
+        Parameters
+        ----------
+        gpu
+            Of which GPU it is.
+        held
+            Bytes that each process holds there.
+        stated
+            What the clients among them may hold.
+        """
+        named, listed = [], []
+        for pid, size in sorted(held.items()):
+            mine = stated.get(pid)
+            if mine is None:
+                listed.append(Finding(gpu, pid, size, 0))
+                continue
+            claimed = sum(claim.bytes for claim in mine)
+            key = (gpu, pid)
+            if size - claimed <= self._tolerance + self._part * claimed:
+                self._times.pop(key, None)
+                continue
+            times = self._times[key] = self._times.get(key, 0) + 1
+            if times >= self._readings:
+                one = max(mine, key=lambda claim: claim.bytes)
+                found = Finding(gpu, pid, size, claimed, one.user, one.group, one.client)
+                listed.append(found)
+                if times == self._readings:
+                    named.append(found)
+        for key in [k for k in self._times if k[0] == gpu and k[1] not in held]:
+            del self._times[key]
+        self._found[gpu] = listed
+        return named
+
+    @property
+    def unsure(self) -> bool:
+        """Whether somebody held more in the last reading, and not yet often enough."""
+        return any(times < self._readings for times in self._times.values())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Return what the last readings found."""
+        return [found for listed in self._found.values() for found in listed]
+
+    def status(self, users: Mapping[int, tuple[int | None, str]]) -> list[dict[str, Any]]:
+        """Return the same as docs/control.md describes it; ``users``: uid and name of the processes' users."""
+        listed = []
+        for found in self.findings:
+            uid, name = users.get(found.pid, (None, ""))
+            listed.append(
+                {
+                    "gpu": found.gpu,
+                    "pid": found.pid,
+                    "code": "underreported" if found.client else "outside",
+                    "user": found.user or name,
+                    "uid": uid,
+                    "group": found.group or None,
+                    "bytes": found.bytes,
+                    "claimed": found.claimed,
+                }
+            )
+        return listed

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What systemd and one of its services say to each other: sockets that were made before, and how the service fares."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+from pathlib import Path
+
+#: The first descriptor that is passed.
+_FIRST = 3
+
+
+class ActivationError(Exception):
+    """What was passed is no socket to serve; the message says what to do."""
+
+
+class Passed(socket.socket):
+    """A socket that somebody else made, and listens on.
+
+    Who connects is shown the user of the process that listened last: root, not the service's user, whom nobody trusts.
+    """
+
+    def listen(self, backlog: int = 0, /) -> None:
+        """Leave it as it is."""
+
+
+def activated(environ: MutableMapping[str, str] | None = None) -> socket.socket | None:
+    """Take over the socket that this process was started with, or return None if it was started without.
+
+    Raises
+    ------
+    ActivationError
+        If it was passed something else than one listening Unix socket with a path.
+    """
+    environ = os.environ if environ is None else environ
+    pid, count = environ.pop("LISTEN_PID", ""), environ.pop("LISTEN_FDS", "")
+    environ.pop("LISTEN_FDNAMES", None)
+    # Of another process, whose environment was inherited.
+    if pid != str(os.getpid()) or not count.isdecimal() or int(count) == 0:
+        return None
+    if int(count) != 1:
+        raise ActivationError(
+            f"{count} sockets were passed to the scheduler, which serves one: "
+            "its socket unit may have one ListenStream="
+        )
+    os.set_inheritable(_FIRST, False)
+    try:
+        found = Passed(fileno=_FIRST)
+    except OSError as error:
+        raise ActivationError(
+            f"what was passed to the scheduler is no socket ({error.strerror}): "
+            "its socket unit has to have a ListenStream="
+        ) from None
+    listens = found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    is_stream = found.family == socket.AF_UNIX and found.type == socket.SOCK_STREAM
+    if not (is_stream and listens and str(found.getsockname()).startswith("/")):
+        found.close()
+        raise ActivationError(
+            "the scheduler serves a Unix socket with a path: its socket unit has to have a ListenStream=/run/…, and "
+            "Accept=no"
+        )
+    return found
+
+
+def path_of(listener: socket.socket) -> Path:
+    """Where a socket that was passed lies."""
+    return Path(str(listener.getsockname()))
+
+
+def notify(*states: str) -> None:
+    """Tell systemd how the service fares, if it asks: for instance ``READY=1``. Nothing depends on it."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return
+    # "@": a name in the abstract name space.
+    name = "\0" + address[1:] if address.startswith("@") else address
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+        out.sendto("\n".join(states).encode(), name)
+
+
+def notify_reloading() -> None:
+    """Tell systemd that the configuration is being read anew; ``READY=1`` says that it was."""
+    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+
+def watchdog_period() -> float | None:
+    """Seconds between two ``WATCHDOG=1`` that systemd is content with; None: it does not ask for them."""
+    text = os.environ.get("WATCHDOG_USEC", "")
+    owner = os.environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not text.isdecimal() or int(text) == 0 or owner != str(os.getpid()):
+        return None
+    return int(text) / 1e6 / 3

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Tickets: what a process shows where its uid does not say whose it is. The scheduler knows their digests alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import secrets
+import stat
+from collections.abc import Collection, Container, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+#: So many tickets of one user hold at once; those of groups without a process are forgotten first.
+MOST = 1024
+#: Longest user, server or name of a team that is kept.
+LONGEST = 255
+FILE_NAME = "tickets.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """Whom a ticket speaks for."""
+
+    user: str
+    teams: tuple[str, ...]
+    #: The only lease group that it is good for.
+    kernel: str
+    #: Of who asked for it.
+    uid: int
+    #: Which of the user's servers that was; empty: it did not say.
+    server: str
+    #: Seconds since the epoch.
+    issued_at: float
+
+
+class Tickets:
+    """All tickets that hold.
+
+    Parameters
+    ----------
+    folder
+        Keeps them over the scheduler's end, in a file for its user alone; None: nothing does.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._path = None if folder is None else folder / FILE_NAME
+        #: By digest, oldest first; and the digest of each group's.
+        self._tickets: dict[str, Ticket] = {}
+        self._digests: dict[str, str] = {}
+        #: Counts the changes, and up to which they were written.
+        self._version = self._written = 0
+        self._writing: asyncio.Task[None] | None = None
+        if self._path is not None:
+            self._load(self._path)
+
+    def issue(self, ticket: Ticket, living: Container[str] = ()) -> str:
+        """Make a ticket, in the place of an earlier one for the same group, and return its text.
+
+        Parameters
+        ----------
+        ticket
+            Whom it speaks for.
+        living
+            Groups that have a process: where a user has too many tickets, theirs go last.
+        """
+        self._drop(ticket.kernel)
+        own = [kernel for kernel, held in self._of(ticket.user)]
+        if len(own) >= MOST:
+            self._drop(next((kernel for kernel in own if kernel not in living), own[0]))
+        text = secrets.token_hex(32)
+        self._add(_digest(text), ticket)
+        return text
+
+    def find(self, text: str) -> Ticket | None:
+        """Return whom a ticket speaks for, or None for one that does not hold."""
+        return self._tickets.get(_digest(text))
+
+    def owner(self, group: str) -> str | None:
+        """Return whose ticket there is for a group."""
+        digest = self._digests.get(group)
+        return None if digest is None else self._tickets[digest].user
+
+    def revoke(self, user: str, group: str) -> bool:
+        """Forget a user's ticket for a group; return whether there was one."""
+        return self.owner(group) == user and self._drop(group)
+
+    def keep(self, user: str, server: str, groups: Collection[str]) -> list[str]:
+        """Forget a server's tickets but those for these groups; return the groups of those that were forgotten."""
+        gone = [k for k, held in self._of(user) if held.server == server and k not in groups]
+        for kernel in gone:
+            self._drop(kernel)
+        return gone
+
+    async def save(self) -> None:
+        """Return when all changes so far are on disk, or could not be written, which is logged."""
+        wanted = self._version
+        while self._path is not None and self._written < wanted:
+            if self._writing is None:
+                self._writing = asyncio.create_task(self._write(self._path))
+            # Who waits may go away; what is written in a thread has to come to its end before the next.
+            await asyncio.shield(self._writing)
+
+    def _of(self, user: str) -> Iterator[tuple[str, Ticket]]:
+        return ((t.kernel, t) for t in list(self._tickets.values()) if t.user == user)
+
+    def _add(self, digest: str, ticket: Ticket) -> None:
+        self._tickets[digest] = ticket
+        self._digests[ticket.kernel] = digest
+        self._version += 1
+
+    def _drop(self, group: str) -> bool:
+        digest = self._digests.pop(group, None)
+        if digest is None:
+            return False
+        del self._tickets[digest]
+        self._version += 1
+        return True
+
+    # --- The file -----------------------------------------------------------------------------
+
+    async def _write(self, path: Path) -> None:
+        version = self._version
+        try:
+            await asyncio.to_thread(_replace, path, list(self._tickets.items()))
+        except OSError as error:
+            log.error(
+                "the tickets cannot be kept in %s (%s): after the scheduler's next start, kernels that run now have "
+                "to be restarted; make room there, or set state_dir to a folder of the scheduler's user",
+                path,
+                error.strerror,
+            )
+        finally:
+            # Tried again with the next change.
+            self._written, self._writing = version, None
+
+    def _load(self, path: Path) -> None:
+        try:
+            for digest, ticket in _read(path):
+                self._add(digest, ticket)
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self._tickets, self._digests = {}, {}
+            aside = path.with_name(path.name + ".bad")
+            log.error(
+                "the tickets in %s cannot be used (%s): kernels that run now have to be restarted; "
+                "the file is kept as %s",
+                path,
+                error,
+                aside,
+            )
+            with contextlib.suppress(OSError):
+                path.replace(aside)
+        self._written = self._version
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+
+
+def _replace(path: Path, tickets: list[tuple[str, Ticket]]) -> None:
+    """Write them to a file for its owner alone, whole or not at all."""
+    entries = [{"sha256": digest, **asdict(ticket)} for digest, ticket in tickets]
+    new = path.with_name(f".{path.name}.new")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        json.dump({"version": _VERSION, "tickets": entries}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _read(path: Path) -> Iterator[tuple[str, Ticket]]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with open(descriptor, encoding="utf-8") as file:
+        about = os.fstat(descriptor)
+        if about.st_uid not in (0, os.getuid()) or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            raise ValueError("others than the scheduler's user may write to it")
+        found = json.load(file)
+    if not isinstance(found, dict) or found.get("version") != _VERSION:
+        raise ValueError("it is of another release of jupyter-gpushare")
+    for entry in found["tickets"]:
+        if not isinstance(entry, dict):
+            raise ValueError("a ticket that is none")
+        digest, teams = entry.pop("sha256"), entry.pop("teams")
+        ticket = Ticket(**entry, teams=tuple(teams))
+        texts = (digest, ticket.user, ticket.kernel, ticket.server, *ticket.teams)
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError("a ticket without a user or a kernel")
+        yield digest, ticket

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""One user has the GPU and does not give it up: stopped, deaf, or lying about what it holds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from tests.adversary.conftest import GIB, TOTAL, Begin, Node, until, works
+from tests.scheduler.client import Closed, FakeClient
+from tests.scheduler.test_pool import Table
+
+#: Takes the GPU, says so, and then does what it is told: if it runs.
+HOLDER = """
+import sys
+from pathlib import Path
+from jupyter_gpushare.scheduler import events as ev
+from tests.scheduler.client import FakeClient
+path, group, gpu, ticket, size = sys.argv[1:]
+client = FakeClient(Path(path), group, gpu, ticket=ticket)
+client.attach()
+client.grow(int(size))
+client.run()
+print("runs", flush=True)
+client.expect(ev.Revoke)
+client.release()
+print("gave", flush=True)
+client.evict()
+print("moved", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def shared_node(begin: Begin) -> Node:
+    return begin(revoke_deadline=1.0, quantum=1.0)
+
+
+@pytest.fixture
+def small(node: Node) -> Iterator[FakeClient]:
+    with node.client("ben") as client:
+        client.grow(GIB)
+        yield client
+
+
+def reason(node: Node, client: FakeClient) -> str:
+    return str((node.group("ben", client.group)["reason"] or {}).get("code"))
+
+
+def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
+    with (
+        node.client("ben") as idle,
+        node.client("ben") as big,
+        node.client("ben") as middle,
+        node.process("ada", HOLDER, str(4 * GIB)) as holder,
+    ):
+        idle.grow(3 * GIB)
+        works(idle, 1)
+        holder.signal(signal.SIGSTOP)
+        big.grow(5 * GIB)
+        big.request()
+        # It needs what `idle` has, and is not first.
+        middle.grow(3 * GIB)
+        middle.request()
+        idle.evict()
+        until(lambda: reason(node, big) == "stuck")
+        middle.take()
+        middle.end_burst()
+        works_beside = node.client("ben")
+        with works_beside:
+            works_beside.grow(GIB // 4)
+            works(works_beside)
+        middle.release("release")
+        with node.user("ben") as seen:
+            text = str(seen.ok("status")["status"])
+        # It is named to those who may know it.
+        assert "another user" in text
+        assert holder.process.pid not in [int(w) for w in text.split() if w.isdecimal()]
+        holder.signal(signal.SIGCONT)
+        assert holder.said() == "gave"
+        assert holder.said() == "moved"
+        if big.has(ev.Grant):
+            big.take()
+        else:
+            middle.evict()
+            big.take()
+        big.end_burst()
+        big.release("release")
+
+
+def test_who_does_not_hear_is_waited_for_by_nobody_else(node: Node, small: FakeClient) -> None:
+    with node.client("ada") as deaf, node.client("ben") as big:
+        deaf.grow(6 * GIB)
+        works(deaf, 1)
+        big.grow(4 * GIB)
+        big.request()
+        deaf.expect(ev.Evict)
+        # It may have been granted the GPU while the memory was thought to be on its way.
+        if not big.has(ev.Grant):
+            until(lambda: big.has(ev.Grant) or reason(node, big) == "stuck")
+        if big.has(ev.Grant):
+            big.lease = big.expect(ev.Grant).lease
+            big.expect(ev.Revoke)
+            big.release("failed")
+            big.request()
+        until(lambda: reason(node, big) == "stuck")
+        works(small)
+        # What it asks for itself, it is not granted: it could not give it back.
+        deaf.request()
+        works(small)
+        assert not deaf.has(ev.Grant)
+        deaf.close()
+        big.take()
+
+
+def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient) -> None:
+    with node.client("ada") as liar, node.client("ben") as big:
+        liar.grow(6 * GIB)
+        liar.run()
+        big.grow(4 * GIB)
+        big.request()
+        liar.expect(ev.Revoke)
+        # It says all kinds of things, but not that it gave anything back.
+        for _ in range(3):
+            assert liar.usage is not None
+            liar.change(liar.usage)
+            liar.send(ev.Burst(liar.number, "end", "cell", time.monotonic()))
+            liar.send(ev.Stuck(liar.number, liar.lease, "kernel", time.monotonic()))
+            liar.send(ev.Released(liar.number, liar.lease + 1, "revoke"))
+            liar.request()
+        until(lambda: reason(node, big) == "stuck")
+        works(small)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        {"resident": 1 << 45, "promised": 1 << 45},
+        {"pinned": 1 << 62},
+        {"context": 3 * TOTAL},
+        {"resident": 2 * GIB, "promised": GIB},
+    ],
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_figures_that_cannot_be_end_the_connection(
+    node: Node, small: FakeClient, usage: dict[str, int], again: bool
+) -> None:
+    absurd = replace(ev.Usage(node.gpu), **usage)
+    if again:
+        liar = FakeClient(node.path, "absurd", node.gpu, ticket=node.ticket("ada", "absurd"))
+        liar.usage = absurd
+        with liar, pytest.raises(Closed):
+            liar.attach(reattach=True, leased=True, busy=True)
+    else:
+        with node.client("ada") as liar:
+            liar.change(absurd)
+            liar.expect_closed()
+    works(small)
+
+
+def test_figures_about_oneself_harm_oneself(node: Node, small: FakeClient) -> None:
+    with node.client("ada") as liar:
+        liar.grow(GIB)
+        liar.run()
+        for busy in (1e8, 0.0, 9e8):
+            liar.send(ev.Meter(liar.number, node.gpu, busy, 1 << 60, time.monotonic()))
+        for at in (0.0, 1e9, time.monotonic() + 1e6):
+            liar.send(ev.Burst(liar.number, "begin", "none", at))
+            liar.send(ev.Burst(liar.number, "end", "cell", at))
+        works(small)
+
+
+def test_nobody_takes_anothers_place_by_being_polite(node: Node) -> None:
+    """Orders of a serial that was not given, answers to another's: the connection ends, the order stands."""
+    with node.client("ben") as ben, node.client("ada") as ada, node.client("ben") as waits:
+        ben.grow(6 * GIB)
+        works(ben, 1)
+        waits.grow(4 * GIB)
+        waits.request()
+        order = ben.expect(ev.Evict)
+        assert ada.usage is not None
+        ada.send(ev.Evicted(ada.number, order.serial, ada.usage, GIB, GIB, 0.1, "done"))
+        ada.expect_closed()
+        assert ben.usage is not None
+        size = min(order.bytes, ben.usage.resident)
+        ben.usage = replace(ben.usage, resident=ben.usage.resident - size, host=size)
+        ben.send(ev.Evicted(ben.number, order.serial, ben.usage, size, size, 0.001, "done"))
+        waits.take()
+
+
+# --- Host memory ------------------------------------------------------------------------------------
+
+
+def test_host_memory_of_one_user_is_never_anothers(node: Node) -> None:
+    with node.client("ada") as ada, node.client("ada") as second, node.client("ben") as ben:
+        inodes = []
+        for client in (ada, second, ben):
+            assert client.pool is not None
+            inodes.append(os.fstat(client.pool).st_ino)
+        assert inodes[0] == inodes[1] != inodes[2]
+
+
+def test_what_one_states_of_host_memory_takes_none_from_the_other(node: Node) -> None:
+    with node.client("ben") as ben, node.client("ada") as liar:
+        assert ben.pool is not None
+        table = Table(ben.pool)
+        try:
+            before = int(table.pool.limit)
+            assert liar.usage is not None
+            liar.change(replace(liar.usage, host=1 << 49))
+            # The sizes are looked at every second.
+            deadline = time.monotonic() + 2.5
+            while time.monotonic() < deadline:
+                assert table.pool.limit > before / 2
+                time.sleep(0.05)
+        finally:
+            table.close()
+
+
+def test_a_wrecked_pool_is_ones_own(node: Node, small: FakeClient) -> None:
+    """Whoever has a pool can write what they like into its table."""
+    with node.client("ada") as ada:
+        ada.grow(GIB)
+        assert ada.pool is not None
+        table = Table(ada.pool)
+        try:
+            table.pool.magic = table.pool.version = table.pool.limit = 0xFFFFFFFF
+            table.pool.data_offset = 1 << 63
+            for index in range(64):
+                chunk = table.chunk(index)
+                chunk.owner, chunk.prepared, chunk.pinned_by = 0xFFFFFFFF, 7, (1 << 64) - 1
+            table.pool.chunk_count = 0xFFFFFFFF
+            time.sleep(1.2)
+            works(small)
+        finally:
+            table.close()

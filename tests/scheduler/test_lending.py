@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Each user's pool of host memory: whose it is, how much of all it may be, and what a liar can do with it."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import subprocess
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare._protocol import ffi, lib
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.lending import Lending
+from jupyter_gpushare.scheduler.pool import CHUNK
+from tests.scheduler.client import PATIENCE
+
+GIB = 1 << 30
+BUDGET = GIB
+
+
+class Lab:
+    """What two users have: ada's processes, and ben's; this test's process counts for whoever says so first."""
+
+    def __init__(self, **options: Any) -> None:
+        self.quotas: dict[str, int] = {}
+        self.lending = Lending(
+            BUDGET, apart=True, quota=lambda user: self.quotas.get(user, 0), **options
+        )
+        self.lending.start()
+        self.lending.measure()
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.maps: list[Any] = []
+
+    def process(self) -> int:
+        self.processes.append(subprocess.Popen(["cat"], stdin=subprocess.PIPE))
+        return self.processes[-1].pid
+
+    def client(self, number: int, user: str) -> tuple[int, int, int]:
+        """Return its process, the descriptor of its pool and its slot."""
+        self.lending.join(number, user)
+        pid = self.process()
+        lent = self.lending.lend(number, pid, again=False)
+        assert lent is not None
+        self.lending.watch(number, lent[1])
+        return (pid, *lent)
+
+    def table(self, descriptor: int) -> Any:
+        """The pool as a client maps it."""
+        mapped = mmap.mmap(descriptor, 1 << 21)
+        buffer = ffi.from_buffer(mapped)
+        self.maps.append((mapped, buffer))
+        return ffi.cast("struct gpushare_pool *", buffer)
+
+    def close(self) -> None:
+        self.lending.stop()
+        for mapped, buffer in self.maps:
+            ffi.release(buffer)
+            mapped.close()
+        for process in self.processes:
+            process.kill()
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
+
+
+def lab(test: Callable[[Lab], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        made = Lab(**options)
+        try:
+            await test(made)
+        finally:
+            made.close()
+
+    asyncio.run(run())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(int(PATIENCE / 0.01)):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("it does not come")
+
+
+def size(lent: int) -> int:
+    return os.fstat(lent).st_blocks * 512
+
+
+def test_a_pool_is_one_users_and_ends_with_their_last_process() -> None:
+    async def test(lab: Lab) -> None:
+        pid, ada, _ = lab.client(1, "ada")
+        _, again, slot = lab.client(2, "ada")
+        _, ben, _ = lab.client(3, "ben")
+        assert ada == again != ben
+        assert os.fstat(ada).st_ino != os.fstat(ben).st_ino
+        table = lab.table(ada)
+        assert lib.gpushare_pool_claim(table.chunks, slot + 1)
+        inode = os.fstat(ada).st_ino
+        lab.lending.forget(1)
+        lab.lending.forget(2)
+        lab.lending.reap()
+        # Connections end and come back: what counts is that a process lives.
+        lab.lending.join(4, "ada")
+        found = lab.lending.lend(4, pid, again=True)
+        assert found is not None
+        assert os.fstat(found[0]).st_ino == inode
+        lab.lending.forget(4)
+        for process in lab.processes[:2]:
+            process.kill()
+        await until(lambda: lab.lending.status("ada") is None)
+        assert lab.lending.status("ben") is not None
+        _, new, _ = lab.client(5, "ada")
+        assert os.fstat(new).st_ino != inode
+        assert lab.table(new).chunks.owner == 0
+
+    lab(test)
+
+
+def test_all_have_the_budget_together_and_nobody_more_than_allowed() -> None:
+    async def test(lab: Lab) -> None:
+        lab.quotas["ada"] = 256 << 20
+        _, ada, slot = lab.client(1, "ada")
+        _, ben, _ = lab.client(2, "ben")
+        adas, bens = lab.table(ada), lab.table(ben)
+        assert adas.limit == (256 << 20) // CHUNK
+        assert bens.limit == BUDGET // CHUNK
+        for index in range(4):
+            assert lib.gpushare_pool_claim(adas.chunks + index, slot + 1)
+        lab.lending.measure()
+        lab.lending.stock(0)
+        assert bens.limit == BUDGET // CHUNK - 4
+        lab.quotas.clear()
+        lab.lending.measure()
+        lab.lending.stock(0)
+        assert adas.limit == BUDGET // CHUNK
+
+    lab(test)
+
+
+def test_pages_are_ready_for_those_who_have_something_to_move() -> None:
+    async def test(lab: Lab) -> None:
+        _, ada, _ = lab.client(1, "ada")
+        _, ben, _ = lab.client(2, "ben")
+        lab.lending.note(1, ev.Usage("GPU-0", promised=3 * GIB, resident=3 * GIB))
+        lab.lending.note(2, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+        lab.lending.stock(128 << 20)
+        await until(lambda: size(ada) >= 96 << 20 and size(ben) >= 32 << 20)
+        assert size(ada) < 128 << 20
+        assert size(ben) < 64 << 20
+
+    lab(test)
+
+
+def test_what_a_liar_states_takes_no_host_memory_from_the_others() -> None:
+    async def test(lab: Lab) -> None:
+        lab.client(1, "ada")
+        _, ben, _ = lab.client(2, "ben")
+        lab.lending.note(1, ev.Usage("GPU-0", promised=0, host=1 << 49))
+        lab.lending.measure()
+        lab.lending.stock(0)
+        # What it was promised, and what whole chunks round it up by.
+        assert lab.table(ben).limit >= (BUDGET - 8 * CHUNK) // CHUNK
+
+    lab(test)
+
+
+def test_pages_that_nobody_owns_up_to_are_given_back(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(lab: Lab) -> None:
+        _, ada, _ = lab.client(1, "ada")
+        table = lab.table(ada)
+        lying = mmap.mmap(ada, table.data_offset + 8 * CHUNK)
+        for chunk in range(8):
+            start = table.data_offset + chunk * CHUNK
+            lying[start : start + CHUNK] = bytes(CHUNK)
+        assert size(ada) >= 8 * CHUNK
+        # An honest one is at this chunk.
+        table.chunks[2].owner = 1
+        lab.lending.measure()
+        assert size(ada) < 2 * CHUNK
+        assert "that nobody has" in caplog.text
+        lying.close()
+
+    lab(test)
+
+
+def test_who_uses_more_than_the_limit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(lab: Lab) -> None:
+        lab.quotas["ada"] = 2 * CHUNK
+        _, ada, slot = lab.client(1, "ada")
+        table = lab.table(ada)
+        for index in range(4):
+            table.chunks[index].owner = slot + 1
+        for _ in range(3):
+            lab.lending.measure()
+            lab.lending.stock(0)
+        assert caplog.text.count("ada uses") == 1
+
+    lab(test)
+
+
+def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
+    async def test(lab: Lab) -> None:
+        _, ada, slot = lab.client(1, "ada")
+        table = lab.table(ada)
+        assert table.prepared_only == 1
+        lab.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
+        await until(lambda: size(ada) >= 4 * CHUNK)
+        ready = [i for i in range(64) if lib.gpushare_pool_is_prepared(table.chunks + i)]
+        assert len(ready) == 4
+        for index in ready[:2]:
+            assert lib.gpushare_pool_claim(table.chunks + index, slot + 1)
+        lab.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=2 * CHUNK, host=2 * CHUNK))
+        await until(lambda: lab.lending.status("ada")["prepared"] == 6 * CHUNK)  # type: ignore[index]
+
+    lab(test, prepared_only=True)

@@ -1,0 +1,458 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Quotas of GPUs and of memory, drained GPUs, and what administrators keep from running (``scheduler/quotas.py``)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.explain import explain
+
+GIB = 1 << 30
+TOTAL = 100 * GIB
+SPEED = 10 * GIB
+#: Seconds that 10 GiB may stay, and a little.
+QUANTUM = 10.1
+
+
+class Node:
+    """GPUs of 100 GiB with obedient processes: each hears and does at once what it is told."""
+
+    def __init__(self, gpus: int = 3) -> None:
+        self.core = Core(reserve=0, bandwidth=SPEED, margin=0, interactive_burst=1e9)
+        self.now = 100.0
+        self.kernels: dict[int, Kernel] = {}
+        self.history: list[ev.Log] = []
+        for index in range(gpus):
+            self.do(self.reading(f"GPU-{index}"))
+        self.do(ev.HostMemory(1000 * GIB))
+
+    def reading(self, gpu: str) -> ev.Device:
+        held = sum(u.resident + u.context for k in self.kernels.values() for u in k.on(gpu))
+        return ev.Device(gpu, TOTAL, held, gpu, int(gpu[-1]))
+
+    def do(self, event: ev.Event) -> list[ev.Decision]:
+        """Give an event to the core, and have everybody do what it decides."""
+        decisions = self.core.handle(event, self.now)
+        for decision in decisions:
+            if isinstance(decision, ev.Log):
+                self.history.append(decision)
+            elif isinstance(decision, ev.ReadDevice):
+                self.do(self.reading(decision.gpu))
+            elif not isinstance(decision, ev.Stock | ev.Prepare):
+                self.kernels[decision.client].obey(decision)
+        return decisions
+
+    def sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        while (deadline := self.core.deadline()) is not None and deadline <= until:
+            self.now = max(self.now, deadline)
+            self.do(ev.Tick())
+        self.now = until
+
+    def kernel(self, group: str, user: str, gpu: str, gib: int = 10, **more: Any) -> Kernel:
+        """Return a kernel that has a context and memory on a GPU, and does nothing."""
+        kernel = Kernel(self, len(self.kernels) + 1, group)
+        self.kernels[kernel.number] = kernel
+        self.do(ev.Attach(kernel.number, 7, group, f"{group}.ipynb", "swap", user=user, **more))
+        kernel.grow(gpu, gib)
+        return kernel
+
+    def status(self) -> dict[str, Any]:
+        return self.core.status(self.now)
+
+
+class Kernel:
+    """One process, on any GPUs."""
+
+    def __init__(self, node: Node, number: int, group: str) -> None:
+        self.node, self.number, self.group = node, number, group
+        self.usages: dict[str, ev.Usage] = {}
+        self.lease = 0
+        self.answer: ev.Grown | None = None
+
+    def on(self, gpu: str) -> list[ev.Usage]:
+        return [u for u in self.usages.values() if u.gpu == gpu]
+
+    def grow(self, gpu: str, gib: int, context: int = 0) -> ev.Grown:
+        """Allocate more, and return what came of it."""
+        self.answer = None
+        now = self.usages.get(gpu, ev.Usage(gpu))
+        promised = now.promised + gib * GIB
+        least = ev.Usage(gpu, promised, now.resident, 0, now.context + context * GIB, now.host)
+        self.node.do(ev.Grow(self.number, 1, least, promised))
+        assert self.answer is not None
+        answer = self.answer
+        if answer.status in ("resident", "swapped"):
+            resident = promised if answer.status == "resident" and self.lease else now.resident
+            self.usages[gpu] = ev.Usage(gpu, promised, resident, 0, least.context, now.host)
+            self.node.do(ev.UsageChanged(self.number, self.usages[gpu]))
+        return answer
+
+    def run(self) -> None:
+        """Submit work that does not end."""
+        if self.lease:
+            self.node.do(ev.Burst(self.number, "begin", "none", self.node.now))
+        else:
+            self.node.do(ev.Request(self.number, 1))
+
+    def end(self) -> None:
+        """Its cell is over; the lease stays."""
+        self.node.do(ev.Burst(self.number, "end", "cell", self.node.now))
+
+    def obey(self, decision: ev.Decision) -> None:
+        do, number = self.node.do, self.number
+        match decision:
+            case ev.Grant():
+                self.lease = decision.lease
+                for gpu, usage in self.usages.items():
+                    size = usage.promised - usage.resident
+                    self.usages[gpu] = ev.Usage(
+                        gpu, usage.promised, usage.promised, 0, usage.context
+                    )
+                    do(
+                        ev.Restored(
+                            number, self.lease, self.usages[gpu], size, size, size / SPEED, "done"
+                        )
+                    )
+            case ev.Revoke():
+                lease, self.lease = self.lease, 0
+                do(ev.Released(number, lease, "revoke"))
+            case ev.Evict():
+                usage, size = self.usages[decision.gpu], decision.bytes
+                left = usage.resident - size
+                self.usages[decision.gpu] = ev.Usage(
+                    decision.gpu, usage.promised, left, 0, usage.context, usage.promised - left
+                )
+                do(
+                    ev.Evicted(
+                        number, decision.serial, self.usages[decision.gpu], size, size,
+                        size / SPEED, "done",
+                    )
+                )  # fmt: skip
+            case ev.Grown():
+                self.answer = decision
+
+    @property
+    def said(self) -> Any:
+        return next(g for g in self.node.status()["groups"] if g["id"] == self.group)
+
+    @property
+    def reason(self) -> Any:
+        return self.said["reason"]
+
+
+def quota(node: Node, whose: str, members: tuple[str, ...] = (), **entitlement: Any) -> None:
+    node.do(ev.Entitle(whose, ev.Entitlement(**entitlement), members))
+
+
+# --- GPUs at once ---------------------------------------------------------------------------------
+
+
+def test_who_would_exceed_a_quota_of_gpus_waits_and_holds_nobody_else_up() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
+    other = node.kernel("b", "ben", "GPU-1", 95)
+    first.run()
+    second.run()
+    assert first.lease
+    assert not second.lease
+    assert second.reason["code"] == "quota_gpus"
+    params = second.reason["params"]
+    assert {name: params[name] for name in ("whose", "gpus", "own", "holder_name")} == {
+        "whose": "user:ada", "gpus": 1, "own": 1, "holder_name": "a1.ipynb",
+    }  # fmt: skip
+    assert 0 < params["yields_in"] <= 30
+    # There is no room for it and ben: who is passed over has no place before him.
+    other.run()
+    assert other.lease
+    (told,) = explain(node.core, node.now, "a2")["groups"]
+    assert told["next"] == {"code": "quota", "params": {"whose": "user:ada", "gpus": 1}}
+
+
+def test_its_own_make_way_at_once_if_idle_and_else_after_their_quantum() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
+    first.run()
+    first.end()
+    second.run()
+    # The first did nothing: nobody had to wait.
+    assert (first.lease, bool(second.lease)) == (0, True)
+    first.run()
+    assert first.reason["params"]["holder"] == "a2"
+    node.sleep(first.reason["params"]["yields_in"] + 0.1)
+    assert first.lease
+    assert not second.lease
+    # And back, for as long as both want it: their turns are equally long.
+    second.run()
+    node.sleep(QUANTUM)
+    assert second.lease
+
+
+def test_its_own_make_way_no_sooner_than_others_do_where_it_wants_to_run() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    first, second = node.kernel("a1", "ada", "GPU-0", 5), node.kernel("a2", "ada", "GPU-1", 60)
+    other = node.kernel("b", "ben", "GPU-1", 90)
+    other.run()
+    first.run()
+    first.end()
+    second.run()
+    # It does nothing, but neither could the second before ben's turn is over.
+    assert first.lease
+    first.run()
+    node.sleep(29)
+    assert first.lease
+    node.sleep(3)
+    assert not first.lease
+    assert second.lease
+    assert not other.lease
+
+
+def test_those_on_gpus_that_are_used_already_run_beside_each_other() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-0")
+    first.run()
+    second.run()
+    assert first.lease
+    assert second.lease
+
+
+def test_who_comes_later_on_a_gpu_in_use_does_not_prolong_anothers_wait() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    first, second = node.kernel("a1", "ada", "GPU-0"), node.kernel("a2", "ada", "GPU-1")
+    third = node.kernel("a3", "ada", "GPU-0")
+    first.run()
+    second.run()
+    third.run()
+    # It would fit beside the first, and keep its GPU in use.
+    assert not third.lease
+    assert third.reason["code"] == "quota_gpus"
+    node.sleep(QUANTUM)
+    assert second.lease
+    node.sleep(QUANTUM)
+    assert third.lease
+
+
+def test_a_quota_of_a_team_is_for_all_its_users_together_by_name_or_member() -> None:
+    node = Node()
+    quota(node, "team:lab", ("cy",), gpus=1)
+    first = node.kernel("a", "ada", "GPU-0", teams=("staff", "lab"))
+    second = node.kernel("b", "cy", "GPU-1")
+    stranger = node.kernel("c", "ben", "GPU-2", teams=("staff",))
+    for kernel in (first, second, stranger):
+        kernel.run()
+    assert [bool(k.lease) for k in (first, second, stranger)] == [True, False, True]
+    assert second.reason["params"]["whose"] == "team:lab"
+
+
+def test_the_default_is_for_each_user_alone_who_has_no_entry() -> None:
+    node = Node()
+    quota(node, "user:*", gpus=1)
+    quota(node, "user:ben", gpus=2)
+    kernels = [
+        node.kernel(f"{user}{gpu}", user, f"GPU-{gpu}") for user in ("ada", "ben") for gpu in (0, 1)
+    ]
+    for kernel in kernels:
+        kernel.run()
+    assert [bool(k.lease) for k in kernels] == [True, False, True, True]
+    assert kernels[1].reason["params"]["whose"] == "user:ada"
+    quota(node, "user:*")
+    node.sleep(0.1)
+    assert kernels[1].lease
+
+
+def test_one_kernel_cannot_begin_to_use_more_gpus_than_the_quota() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=1)
+    kernel = node.kernel("a", "ada", "GPU-0")
+    kernel.run()
+    answer = kernel.grow("GPU-1", 1, context=1)
+    assert answer.status == "cap"
+    assert answer.text == (
+        "the user ada may use 1 GPU at once, and this kernel uses as many already: "
+        "choose one of those (CUDA_VISIBLE_DEVICES)"
+    )
+    # What it was refused does not count as used.
+    kernel.end()
+    node.do(ev.Release("a"))
+    kernel.run()
+    assert kernel.lease
+
+
+def test_a_kernel_on_more_gpus_than_a_lowered_quota_stops_and_is_told_why() -> None:
+    node = Node()
+    kernel = node.kernel("a", "ada", "GPU-0")
+    kernel.grow("GPU-1", 5)
+    other = node.kernel("b", "ada", "GPU-2")
+    kernel.run()
+    quota(node, "user:ada", gpus=1)
+    assert not kernel.lease
+    kernel.run()
+    other.run()
+    assert other.lease
+    assert kernel.reason["code"] == "quota_gpus"
+    assert kernel.reason["params"] == {"whose": "user:ada", "gpus": 1, "own": 2}
+    (told,) = explain(node.core, node.now, "a")["groups"]
+    assert told["next"]["code"] == "administrator"
+
+
+def test_a_holder_that_begins_to_use_another_gpu_keeps_within_the_quota() -> None:
+    node = Node()
+    quota(node, "user:ada", gpus=2)
+    first, second = node.kernel("a", "ada", "GPU-0"), node.kernel("b", "ada", "GPU-1")
+    first.run()
+    second.run()
+    assert first.lease
+    assert second.lease
+    first.grow("GPU-2", 5)
+    # The oldest stays, and the other one waits for its turn.
+    assert first.lease
+    assert not second.lease
+    second.run()
+    assert second.reason["code"] == "quota_gpus"
+    node.sleep(1.5 * QUANTUM)
+    assert second.lease
+
+
+# --- Memory over all GPUs -------------------------------------------------------------------------
+
+
+def test_growth_beyond_the_bound_for_all_gpus_is_refused_with_the_figures() -> None:
+    node = Node()
+    quota(node, "user:ada", host=30 * GIB)
+    node.kernel("a", "ada", "GPU-0", 20)
+    kernel = node.kernel("b", "ada", "GPU-1", 5)
+    answer = kernel.grow("GPU-1", 8)
+    assert answer.status == "host"
+    assert answer.text == (
+        "8.0 GiB more are 3.0 GiB more than the user ada may have over all GPUs, since all of it may have to lie "
+        "in the host's memory"
+    )
+    assert kernel.grow("GPU-1", 5).status == "swapped"
+    assert node.kernel("c", "ben", "GPU-1", 60).usages
+
+
+@pytest.mark.parametrize(
+    ("entitlement", "sentence"),
+    [
+        ({"gpus": -1}, "gpus must be a whole number of GPUs, at most 1024, 0 for all, not -1"),
+        ({"gpus": 1.5}, "gpus must be"),
+        ({"gpus": True}, "gpus must be"),
+        ({"gpus": 4096}, "gpus must be"),
+        ({"host": -1}, "host must be a whole number of bytes, 0 for no cap, not -1"),
+        ({"host": "1GiB"}, "host must be"),
+    ],
+)
+def test_quotas_that_cannot_be_are_refused(entitlement: Any, sentence: str) -> None:
+    node = Node()
+    with pytest.raises(ValueError, match=sentence):
+        quota(node, "user:ada", **entitlement)
+    assert not node.core.times.counted
+
+
+# --- Drained GPUs ---------------------------------------------------------------------------------
+
+
+def test_a_drained_gpu_becomes_empty_and_grants_nothing_until_it_is_so_no_longer() -> None:
+    node = Node(2)
+    runs, idle = node.kernel("a", "ada", "GPU-0", 20), node.kernel("b", "ben", "GPU-0", 20)
+    idle.run()
+    idle.end()
+    runs.run()
+    elsewhere = node.kernel("c", "cy", "GPU-1")
+    node.do(ev.Drain("GPU-0", True))
+    # Who does nothing goes at once; who runs has its quantum.
+    assert (idle.lease, idle.usages["GPU-0"].resident) == (0, 0)
+    assert runs.lease
+    elsewhere.run()
+    assert elsewhere.lease
+    node.sleep(31)
+    assert (runs.lease, runs.usages["GPU-0"].resident) == (0, 0)
+    runs.run()
+    assert not runs.lease
+    assert runs.reason == {"code": "gpu_draining", "params": {"gpu": "GPU-0"}}
+    assert runs.said["estimate"] is None
+    assert [gpu["draining"] for gpu in node.status()["gpus"]] == [True, False]
+    node.do(ev.Drain("GPU-0", False))
+    assert runs.lease
+    drains = [entry.fields for entry in node.history if entry.kind == "drain"]
+    assert drains == [{"gpu": "GPU-0", "on": True}, {"gpu": "GPU-0", "on": False}]
+
+
+def test_a_whole_cell_does_not_keep_a_gpu_from_being_drained() -> None:
+    node = Node(1)
+    kernel = node.kernel("a", "ada", "GPU-0", 20)
+    node.do(ev.Cell("a", "begin", "1", node.now, from_kernel=True))
+    kernel.run()
+    node.do(ev.Adjust("a", exclusive=True))
+    node.do(ev.Drain("GPU-0", True))
+    node.sleep(31)
+    assert not kernel.lease
+
+
+def test_no_context_begins_on_a_drained_gpu_until_it_is_so_no_longer() -> None:
+    node = Node(1)
+    node.do(ev.Drain("GPU-0", True))
+    kernel = Kernel(node, 1, "a")
+    node.kernels[1] = kernel
+    node.do(ev.Attach(1, 7, "a", "a.ipynb", "swap", user="ada"))
+    node.do(ev.Grow(1, 1, ev.Usage("GPU-0", context=GIB), 0))
+    assert kernel.answer is None
+    assert kernel.reason["code"] == "gpu_draining"
+    node.do(ev.Drain("GPU-0", False))
+    assert kernel.answer is not None
+    assert kernel.answer.status == "resident"
+
+
+def test_an_unknown_gpu_cannot_be_drained() -> None:
+    node = Node(1)
+    with pytest.raises(ValueError, match=r"knows no GPU 'GPU-9'; it knows GPU-0"):
+        node.do(ev.Drain("GPU-9", True))
+
+
+# --- Held, and told -------------------------------------------------------------------------------
+
+
+def test_who_is_held_waits_until_an_administrator_lets_it_go_on() -> None:
+    node = Node(1)
+    kernel = node.kernel("a", "ada", "GPU-0")
+    kernel.run()
+    node.do(ev.Hold("a", True))
+    assert not kernel.lease
+    kernel.run()
+    assert kernel.reason == {"code": "on_hold", "params": {}}
+    with pytest.raises(ValueError, match="only an administrator can let it go on"):
+        node.do(ev.Adjust("a", frozen=False))
+    # What it may wish besides, it may.
+    node.do(ev.Adjust("a", priority="background"))
+    assert kernel.said["wishes"]["held"] is True
+    # Also as a new process of the same kernel.
+    node.do(ev.Detach(kernel.number))
+    again = node.kernel("a", "ada", "GPU-0")
+    again.run()
+    assert not again.lease
+    node.do(ev.Hold("a", False))
+    assert again.lease
+
+
+def test_maintenance_is_told_once_and_forgotten_when_it_is_over() -> None:
+    node = Node(1)
+    assert node.status()["maintenance"] is None
+    for text in ("stops at 18:00", "stops at 18:00", "stops at 19:00"):
+        node.do(ev.Maintain(text))
+    assert node.status()["maintenance"] == "stops at 19:00"
+    told = [(e.kind, e.fields["params"]["text"]) for e in node.history if e.kind == "notice"]
+    assert told == [("notice", "stops at 18:00"), ("notice", "stops at 19:00")]
+    assert [n["params"]["text"] for n in node.status()["notices"]] == ["stops at 19:00"]
+    node.do(ev.Maintain(""))
+    assert node.status()["maintenance"] is None
+    assert node.status()["notices"] == []
+    assert node.history[-1] == ev.Log("maintenance", "", {"text": ""})

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups whose processes wait for each other on the GPU give their lease back, and soon."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.stepping import Stepper
+from tests.scheduler.test_core import GIB, GPU, Machine, Process
+
+#: Seconds between two looks at the model.
+LOOK = 0.001
+
+
+@dataclass
+class Rank:
+    """One of several processes that meet in collective operations, with work of its own in between."""
+
+    process: Process
+    #: Of each collective operation, how much work of its own comes before it, in submissions.
+    between: list[int]
+    #: When each of its submissions was made, and of which operation it is the part (None: its own).
+    made: list[float] = field(default_factory=list)
+    parts: list[int | None] = field(default_factory=list)
+
+    def submit(self, now: float) -> None:
+        meets = sum(part is not None for part in self.parts)
+        own = 0
+        for part in reversed(self.parts):
+            if part is not None:
+                break
+            own += 1
+        due = own >= self.between[meets % len(self.between)]
+        self.made.append(now)
+        self.parts.append(meets if due else None)
+
+    def submit_until(self, meets: int, now: float) -> None:
+        while sum(part is not None for part in self.parts) < meets:
+            self.submit(now)
+
+
+class World:
+    """Some ranks of one group, and one that waits for their memory."""
+
+    def __init__(self, between: list[list[int]], ahead: list[int], length: float) -> None:
+        self.machine = Machine(quantum=0.5)
+        self.length = length
+        self.ranks = []
+        for own in between:
+            self.ranks.append(Rank(self.machine.runs("ranks", 8), own))
+        self.machine.sleep(1)
+        for rank, meets in zip(self.ranks, ahead, strict=True):
+            rank.submit_until(meets, self.machine.now)
+        self.steps = 0
+
+    def done_at(self) -> list[float]:
+        """When each rank's work is over, as far as it is submitted; infinity: not before others submit more."""
+        ends: list[list[float]] = [[] for _ in self.ranks]
+        while True:
+            before = [len(done) for done in ends]
+            for number, rank in enumerate(self.ranks):
+                done = ends[number]
+                while len(done) < len(rank.parts):
+                    start = max(rank.made[len(done)], done[-1] if done else 0.0)
+                    part = rank.parts[len(done)]
+                    for other, reached in zip(self.ranks, ends, strict=True):
+                        if part is None or other is rank:
+                            continue
+                        if part not in other.parts or len(reached) < other.parts.index(part):
+                            start = math.inf
+                            break
+                        place = other.parts.index(part)
+                        start = max(start, other.made[place], reached[place - 1] if place else 0.0)
+                    if start == math.inf:
+                        break
+                    done.append(start + (0.0001 if part is None else self.length))
+            if [len(done) for done in ends] == before:
+                break
+        return [
+            math.inf if len(done) < len(rank.parts) else (done[-1] if done else 0.0)
+            for rank, done in zip(self.ranks, ends, strict=True)
+        ]
+
+    def drain(self, patience: float) -> float:
+        """Have them revoked; return how long it took until another had their room."""
+        other = self.machine.process("other", 90)
+        decisions = other.request()
+        decisions += self.machine.sleep(1)
+        began = self.machine.now
+        said: set[int] = set()
+        while other.lease == 0:
+            assert self.machine.now - began < patience, (self.steps, self.done_at())
+            for decision in decisions:
+                if isinstance(decision, ev.Step):
+                    self.steps += 1
+                    rank = next(r for r in self.ranks if r.process.number == decision.client)
+                    assert decision.again
+                    rank.process.lease = decision.lease
+                    rank.submit(self.machine.now)
+                if isinstance(decision, ev.Evict):
+                    self.machine.processes[decision.client].evict(decision)
+            decisions = []
+            for rank, done in zip(self.ranks, self.done_at(), strict=True):
+                process = rank.process
+                if process.lease and done <= self.machine.now:
+                    decisions += process.release()
+                    decisions += process.request()
+                elif process.lease and self.machine.now - began > 0.2 and not said:
+                    said.add(process.number)
+                    stuck = ev.Stuck(process.number, process.lease, "nccl", began)
+                    decisions += self.machine.do(stuck)
+            decisions += self.machine.sleep(LOOK)
+        return self.machine.now - began
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=2, max_size=5),
+    st.data(),
+    st.sampled_from([0.0001, 0.003, 0.02]),
+)
+def test_ranks_that_wait_for_each_other_drain(
+    between: list[list[int]], data: st.DataObject, length: float
+) -> None:
+    ahead = data.draw(st.lists(st.integers(0, 4), min_size=len(between), max_size=len(between)))
+    world = World(between, ahead, length)
+    taken = world.drain(patience=20)
+    # Each of the operations that are under way costs those who lag their submissions; a few are one too many.
+    behind = sum(max(ahead) - meets for meets in ahead)
+    lag = sum((max(ahead) - m) * (max(own) + 1) for m, own in zip(ahead, between, strict=True))
+    assert taken < 0.5 + (lag + 8) * (0.010 + 4 * length)
+    assert (world.steps > 0) >= (behind > 0)
+
+
+def test_who_has_drained_and_wants_nothing_is_not_asked() -> None:
+    machine = Machine(quantum=0.5)
+    one, two = machine.runs("ranks", 30), machine.runs("ranks", 30)
+    other = machine.process("other", 60)
+    other.request()
+    decisions = machine.sleep(1)
+    assert {d.client for d in decisions if isinstance(d, ev.Revoke)} == {one.number, two.number}
+    two.release()
+    machine.do(ev.Stuck(one.number, one.lease, "nccl", machine.now))
+    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+    two.request()
+    (step,) = (d for d in machine.sleep(1) if isinstance(d, ev.Step))
+    assert step.client == two.number
+    # Until it comes to its gate again, once is enough.
+    machine.do(ev.Released(two.number, step.lease, "revoke"))
+    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+    one.release()
+    two.end()
+    assert machine.group("ranks")["state"] == "waiting"
+
+
+def test_a_process_on_one_gpu_is_not_let_on_and_one_on_two_for_a_bounded_time() -> None:
+    machine = Machine(quantum=0.5)
+    single = machine.runs("single", 60)
+    other = machine.process("other", 60)
+    other.request()
+    machine.sleep(1)
+    machine.do(ev.Stuck(single.number, single.lease, "long", machine.now))
+    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+    machine = Machine(quantum=0.5)
+    second = "GPU-22222222-2222-2222-2222-222222222222"
+    machine.do(ev.Device(second, 100 * GIB, 0, "Second", 1))
+    double = machine.runs("double", 60)
+    for gpu in (GPU, second):
+        held = double.promised if gpu == GPU else 0
+        machine.do(ev.UsageChanged(double.number, ev.Usage(gpu, held, held, 0, GIB)))
+    double.context = GIB
+    other = machine.process("other", 60)
+    other.request()
+    machine.sleep(1)
+    machine.do(ev.Stuck(double.number, double.lease, "nccl", machine.now))
+    steps = [d for d in machine.sleep(20) if isinstance(d, ev.Step)]
+    assert len(steps) == Stepper.most_own_steps

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who holds more than stated is named, who is no client is listed, and nobody else for that."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+import jupyter_gpushare
+from jupyter_gpushare.scheduler.suspicion import PART, READINGS, TOLERANCE, Claim, Suspicion
+from tests.scheduler.client import PATIENCE
+from tests.scheduler.conftest import GIB, Scheduler
+from tests.scheduler.test_server import state, until
+
+MIB = 1 << 20
+SIMULATED = str(Path(jupyter_gpushare.__file__).parent / "lib" / "sim")
+#: Allocates without the interposer, and waits to be ended.
+OUTSIDE = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+context, pointer = ctypes.c_void_p(), ctypes.c_void_p()
+assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+assert cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(int(sys.argv[1]))) == 0
+print("there", flush=True)
+sys.stdin.read()
+"""
+
+
+def claim(size: int, client: int = 1) -> Claim:
+    return Claim(client, f"g{client}", "ada", size)
+
+
+def test_who_holds_more_in_several_readings_is_named_once() -> None:
+    suspicion = Suspicion()
+    stated, held = {7: [claim(GIB)]}, {7: 2 * GIB}
+    for _ in range(READINGS - 1):
+        assert suspicion.see("G", held, stated) == []
+        assert suspicion.findings == []
+    (named,) = suspicion.see("G", held, stated)
+    assert (named.user, named.group, named.pid, named.excess) == ("ada", "g1", 7, GIB)
+    assert suspicion.see("G", held, stated) == []
+    (shown,) = suspicion.status({7: (1000, "ada")})
+    assert (shown["code"], shown["bytes"], shown["claimed"]) == ("underreported", 2 * GIB, GIB)
+    # Once it holds what it says, it begins anew.
+    suspicion.see("G", {7: GIB}, stated)
+    assert suspicion.findings == []
+    assert suspicion.see("G", held, stated) == []
+
+
+def test_a_reading_in_between_is_no_suspicion() -> None:
+    suspicion = Suspicion()
+    for size in (2 * GIB, GIB) * 3 * READINGS:
+        assert suspicion.see("G", {7: size}, {7: [claim(GIB)]}) == []
+
+
+def test_several_clients_of_one_process_count_together_and_processes_of_nobody_are_listed() -> None:
+    suspicion = Suspicion()
+    stated = {7: [claim(GIB, 1), claim(GIB, 2)]}
+    for _ in range(2 * READINGS):
+        assert suspicion.see("G", {7: 2 * GIB, 9: MIB}, stated) == []
+    (outside,) = suspicion.status({9: (33, "www-data")})
+    assert outside == {
+        "gpu": "G", "pid": 9, "code": "outside", "user": "www-data", "uid": 33, "group": None,
+        "bytes": MIB, "claimed": 0,
+    }  # fmt: skip
+    suspicion.see("G", {}, {})
+    assert suspicion.findings == []
+
+
+@given(st.integers(0, 1 << 40), st.integers(0, 1 << 40))
+def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
+    suspicion = Suspicion()
+    named = [suspicion.see("G", {7: size}, {7: [claim(stated)]}) for _ in range(READINGS)]
+    assert any(named) == (size - stated > TOLERANCE + PART * stated)
+
+
+def test_a_program_outside_is_listed_with_its_user_and_charged_as_foreign_use(
+    scheduler: Scheduler, environ: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", OUTSIDE, str(GIB)]
+    with subprocess.Popen(
+        command,
+        env={**environ, "LD_LIBRARY_PATH": SIMULATED},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"there\n"
+
+        def listed() -> bool:
+            with scheduler.control() as control:
+                status = control.request("status")["status"]
+            (gpu,) = status["gpus"]
+            found = [one for one in status["processes"] if one["pid"] == program.pid]
+            return bool(found) and found[0]["bytes"] >= GIB and gpu["foreign"] >= GIB
+
+        until(listed)
+        with scheduler.control() as control:
+            (one,) = control.request("status")["status"]["processes"]
+        assert (one["code"], one["uid"]) == ("outside", os.getuid())
+        program.communicate(timeout=PATIENCE)
+
+
+def test_a_client_that_states_less_than_it_holds_is_named(
+    scheduler: Scheduler, environ: dict[str, str]
+) -> None:
+    """It says that it has nothing, from a process that has a GiB."""
+    liar = OUTSIDE.replace(
+        'print("there", flush=True)',
+        "from pathlib import Path\n"
+        "from tests.scheduler.client import FakeClient\n"
+        "client = FakeClient(Path(sys.argv[2]), 'liar', sys.argv[3], name='liar.ipynb')\n"
+        "client.attach()\n"
+        'print("there", flush=True)',
+    )
+    command = [sys.executable, "-c", liar, str(GIB), str(scheduler.path), scheduler.gpu]
+    with subprocess.Popen(
+        command,
+        env={**environ, "LD_LIBRARY_PATH": SIMULATED},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"there\n"
+
+        def notices() -> list[dict[str, object]]:
+            with scheduler.control() as control:
+                found = control.request("status")["status"]["notices"]
+            return [one["params"] for one in found if one["code"] == "underreported"]
+
+        until(lambda: bool(notices()))
+        (params,) = notices()
+        assert params["pid"] == program.pid
+        assert params["user"] == state(scheduler, "liar")["user"]
+        with scheduler.control() as control:
+            (gpu,) = control.request("status")["status"]["gpus"]
+        # Whatever it says, nobody is promised what it holds.
+        assert gpu["foreign"] >= GIB
+        program.communicate(timeout=PATIENCE)

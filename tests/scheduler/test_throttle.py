@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How the scheduler is divided among users: turns, shares, connections, and what is left unread."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from jupyter_gpushare.scheduler.throttle import LINES, PERSONAL, Lane, Limits, Throttle
+
+LIMITS = Limits(turn=0.004, stretch=0.002, share=0.5, window=0.2)
+#: What handling one frame takes.
+COST = 0.001
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Peer:
+    """A connection with frames that cost time."""
+
+    lane: Lane
+
+    def __init__(self, throttle: Throttle, clock: Clock, log: list[str], name: str) -> None:
+        self.throttle, self.clock, self.log, self.name = throttle, clock, log, name
+        self.frames = 0
+        self.unread = 0
+
+    def send(self, frames: int) -> bool:
+        self.frames += frames
+        return self.throttle.serve(self)
+
+    def proceed(self, until: float) -> bool:
+        while self.frames:
+            self.frames -= 1
+            self.clock.now += COST
+            self.log.append(self.name)
+            if self.clock.now >= until - 1e-9 and self.frames:
+                return True
+        return False
+
+
+class Lab:
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.clock = Clock()
+        self.throttle = Throttle(limits, self.clock)
+        self.log: list[str] = []
+
+    def peer(self, user: str, free: bool = False) -> Peer:
+        peer = Peer(self.throttle, self.clock, self.log, user)
+        self.throttle.admit(peer, user, free)
+        return peer
+
+
+async def rounds(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_one_frame_waits_for_a_turn_of_each_and_no_more() -> None:
+    lab = Lab()
+    crowd = [lab.peer("ada") for _ in range(20)]
+    for peer in crowd:
+        peer.send(100)
+    ben = lab.peer("ben")
+    before = len(lab.log)
+    assert before <= 4
+    assert not ben.send(1)
+    assert lab.log[before:] == ["ben"]
+    await rounds(3)
+    assert lab.log.count("ada") <= 4 * 5
+    # Each of the crowd's connections has had a stretch before any has had many.
+    await rounds(30)
+    left = [peer.frames for peer in crowd]
+    assert max(left) - min(left) <= 4
+
+
+async def test_who_has_had_its_share_rests_and_loses_nothing() -> None:
+    lab = Lab()
+    ada = lab.peer("ada")
+    ada.send(300)
+    await rounds(200)
+    # What it may take at once, what came to that meanwhile, and the last stretch.
+    used = 300 - ada.frames
+    assert 200 <= used <= 203
+    for _ in range(400):
+        lab.clock.now += 0.01
+        await asyncio.sleep(0.001)
+        if not ada.frames:
+            break
+    assert ada.frames == 0
+    assert len(lab.log) == 300
+
+
+async def test_who_takes_little_never_waits() -> None:
+    lab = Lab()
+    ben = lab.peer("ben")
+    for _ in range(1000):
+        assert not ben.send(1)
+        lab.clock.now += 0.002
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("limits", [PERSONAL, LIMITS])
+async def test_an_administrator_and_a_scheduler_of_ones_own_have_no_share(limits: Limits) -> None:
+    lab = Lab(limits)
+    peers = [lab.peer("ada", free=limits is LIMITS) for _ in range(300)]
+    peers[0].send(1000)
+    assert not peers[1].send(1)
+    await rounds(1000)
+    assert peers[0].frames == 0
+    peers[0].unread = 1 << 30
+    assert not lab.throttle.overflows(peers[0])
+
+
+async def test_so_many_connections_and_no_more() -> None:
+    lab = Lab(Limits(connections=2))
+    first, second = lab.peer("ada"), lab.peer("ada")
+    third = Peer(lab.throttle, lab.clock, lab.log, "ada")
+    assert not lab.throttle.admit(third, "ada")
+    lab.throttle.leave(third)
+    assert lab.throttle.admit(third, "ben")
+    lab.throttle.leave(first)
+    assert lab.throttle.admit(third, "ada")
+    assert second.lane is third.lane
+
+
+async def test_whoever_crowds_loses_the_oldest() -> None:
+    lab = Lab(Limits(unidentified=4))
+    peers = [lab.peer(f"uid {n}") for n in range(7)]
+    honest, *crowd = peers
+    assert lab.throttle.expect(honest, 1000, 1) is None
+    for peer in crowd[:3]:
+        assert lab.throttle.expect(peer, 1000, 2) is None
+    assert lab.throttle.expect(crowd[3], 1000, 2) is crowd[0]
+    assert lab.throttle.expect(crowd[4], 1000, 2) is crowd[1]
+    lab.throttle.admit(honest, "ben")
+    assert lab.throttle.expect(crowd[5], 1000, 2) is None
+    assert lab.throttle.unidentified == 4
+
+
+async def test_what_is_unread_counts_together() -> None:
+    lab = Lab(Limits(unread=100))
+    one, other, ben = lab.peer("ada"), lab.peer("ada"), lab.peer("ben")
+    one.unread = other.unread = 60
+    ben.unread = 90
+    assert not lab.throttle.overflows(one)
+    assert not lab.throttle.overflows(ben)
+    assert lab.throttle.overflows(other)
+    one.unread = 0
+    assert not lab.throttle.overflows(one)
+    assert not lab.throttle.overflows(other)
+
+
+async def test_the_log_has_so_many_lines_and_says_what_it_left_out() -> None:
+    lab = Lab()
+    ada, ben = lab.peer("ada"), lab.peer("ben")
+    said = [lab.throttle.may_say(ada) for _ in range(LINES + 30)]
+    assert said == [0] * LINES + [None] * 30
+    assert lab.throttle.may_say(ben) == 0
+    lab.clock.now += 100
+    assert lab.throttle.may_say(ada) == 30
+
+
+async def test_who_comes_back_at_once_has_no_credit_anew() -> None:
+    lab = Lab()
+    ada = lab.peer("ada")
+    ada.send(300)
+    await rounds(200)
+    lab.throttle.leave(ada)
+    lab.throttle.sweep()
+    again = lab.peer("ada")
+    assert again.send(1)
+    lab.throttle.leave(again)
+    lab.clock.now += 1
+    lab.throttle.sweep()
+    assert lab.throttle.of("ada") is None

@@ -1,0 +1,351 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What users see of each other, in any state that the core gets into.
+
+The world of ``test_properties.py`` drives a second core, that of a server, with the same events, in which all that
+belongs to somebody has a mark of theirs: names, ids of groups, cells, functions on the GPU, teams, notices. Whatever a
+server answers to one user, or pushes, has no mark of another's in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from dataclasses import asdict, fields, is_dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import invariant, precondition, rule
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol, requests, server
+from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.devices import Devices
+from jupyter_gpushare.scheduler.principals import Identity, Principal
+from jupyter_gpushare.scheduler.server import Options, Server
+from jupyter_gpushare.scheduler.visibility import HIDDEN, OTHER, Disguise, View
+from tests.scheduler.test_properties import GPUS, GROUPS, PATIENCE, SPEED, USERS, World
+
+MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}
+#: What becomes of a word of the world's; in the same order, since ids break ties.
+WORDS = {
+    **{user: f"{user}-{mark}" for user, mark in MARKS.items()},
+    **{group: f"{group}-{MARKS[user]}" for group, user in USERS.items()},
+    **{gpu: f"GPU-{UUID(int=number + 1)}" for number, gpu in enumerate(GPUS)},
+    **{f"user:{user}": f"user:{user}-{mark}" for user, mark in MARKS.items()},
+}
+
+
+def marked(value: Any) -> Any:
+    """An event of the world's, with marks."""
+    if isinstance(value, ev.Cell):
+        value = replace(value, msg_id=f"{MARKS[USERS[value.group]]}-{value.msg_id}")
+    elif isinstance(value, ev.Attach):
+        value = replace(value, name=f"{MARKS[value.user]}.ipynb", pid=700_000_000 + value.client)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: marked(getattr(value, f.name)) for f in fields(value)})
+    if isinstance(value, tuple):
+        return tuple(marked(item) for item in value)
+    return WORDS.get(value, value) if isinstance(value, str) else value
+
+
+class Peer:
+    """Stands for a connection."""
+
+    def __init__(self, principal: Principal, number: int = 0, end: socket.socket | None = None):
+        self.principal = principal
+        self.number = number
+        self.uid = principal.uid
+        self.why = ""
+        self.attached = False
+        self.written = b""
+        self.transport = SimpleNamespace(get_extra_info=lambda name: end, close=lambda: None)
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def write_with(self, data: bytes, descriptor: int) -> bool:
+        return False
+
+
+ADMIN: Any = Peer(Principal("root", 0, admin=True))
+
+
+class Watched(World):
+    """The world, and who looks at it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ends = socket.socketpair()
+        self.patches = contextlib.ExitStack()
+        clock = SimpleNamespace(monotonic=lambda: self.now)
+        for module in (server, requests):
+            self.patches.enter_context(mock.patch.object(module, "time", clock))
+        self.loop = asyncio.new_event_loop()
+        self.patches.callback(self.loop.close)
+        self.steps = 0
+        #: The world's core that is followed.
+        self.mirrored: Core | None = None
+
+    def teardown(self) -> None:
+        if hasattr(self, "server"):
+            self.look()
+            self.check_that_it_could_fail()
+        self.patches.close()
+        for end in self.ends:
+            end.close()
+
+    def begin(self) -> None:
+        """Begin with a core like the world's."""
+        core = type(self.core)(bandwidth=SPEED, **PATIENCE, **self.settings)
+        self.server = self.loop.run_until_complete(self.make(core))
+        self.clients: dict[int, Peer] = {}
+        self.pids: dict[str, set[int]] = {user: set() for user in MARKS}
+        self.viewers = {user: Peer(Principal(WORDS[user], 1)) for user in MARKS}
+        self.server.subscribers.update(self.viewers.values())  # type: ignore[arg-type]
+
+    async def make(self, core: Core) -> Server:
+        return Server(core, Devices(None), Options(Path("/s"), identity=Identity(node=True)))
+
+    def feed(self, event: ev.Event) -> None:
+        if self.mirrored is not self.core:
+            self.mirrored = self.core
+            self.begin()
+        self.mirror(marked(event))
+        super().feed(event)
+
+    def mirror(self, event: ev.Event) -> None:
+        match event:
+            case ev.Attach():
+                peer = Peer(Principal(event.user, 1), event.client, self.ends[0])
+                self.clients[event.client] = peer
+                user = next(user for user in MARKS if WORDS[user] == event.user)
+                self.pids[user].add(event.pid)
+                self.server.identities.claim(peer.principal, event.group)
+                self.server.attach(peer, event)  # type: ignore[arg-type]
+            case ev.Detach():
+                self.server.remove(self.clients.pop(event.client))  # type: ignore[arg-type]
+            case ev.Device():
+                self.server._learn(event)
+            case ev.Entitle():
+                stated = {"members": list(event.members), **asdict(event.entitlement)}
+                self.answer(ADMIN, "entitle", whose=event.whose, **stated)
+            case _:
+                self.server.handle(event)
+
+    # --- What only this world has -----------------------------------------------------------------
+
+    @precondition(lambda self: any(g.yielding for g in self.core.groups.values()))
+    @rule(data=st.data())
+    def run_a_kernel_that_does_not_end(self, data: Any) -> None:
+        owing = [p for p in self.processes.values() if self.core.groups[p.group].yielding]
+        process = self.pick(data, owing)
+        lease = self.core.clients[process.number].lease
+        if lease is not None:
+            kernel = MARKS[USERS[process.group]] + "_kernel"
+            self.feed(ev.Stuck(process.number, lease, kernel, self.now - 1.0))
+
+    @rule(group=st.sampled_from(GROUPS), code=st.sampled_from(["stuck", "mark"]))
+    def notice(self, group: str, code: str) -> None:
+        mark = MARKS[USERS[group]]
+        params = {"file": f"/home/{mark}/a.py", "list": [mark, {"code": "x", "pid": 7}]}
+        self.feed(ev.Notice(group, mark if code == "mark" else code, params))
+
+    @rule(user=st.sampled_from(sorted(MARKS)))
+    def a_team_of_ones_own(self, user: str) -> None:
+        team = f"team:{MARKS[user]}"
+        self.feed(ev.Entitle(team, ev.Entitlement(limit=0.5, memory=900 << 20), (WORDS[user],)))
+
+    @rule(user=st.sampled_from(sorted(MARKS)), gpus=st.sampled_from([0, 1]))
+    def a_quota(self, user: str, gpus: int) -> None:
+        self.feed(ev.Entitle(f"user:{user}", ev.Entitlement(gpus=gpus)))
+
+    # --- Who looks --------------------------------------------------------------------------------
+
+    @invariant()
+    def nobody_sees_who_others_are(self) -> None:
+        if hasattr(self, "server"):
+            self.steps += 1
+            # Each answer comes out of the whole history: every few steps is often enough.
+            if self.steps % 4 == 0:
+                self.look()
+
+    def look(self) -> None:
+        for user, viewer in self.viewers.items():
+            status = self.answer(viewer, "status", timeline=0)["status"]
+            history = self.answer(viewer, "history", since=0)
+            answers = [status, history, self.answer(viewer, "shares")]
+            answers.append(self.answer(viewer, "explain"))
+            for group in status["groups"]:
+                answers.append(self.answer(viewer, "explain", group=group["id"]))
+            reader = protocol.FrameReader(from_scheduler=True)
+            pushed = [protocol.decode_json(frame.body) for frame in reader.feed(viewer.written)]
+            viewer.written = b""
+            # What is encoded once for many is the same.
+            assert pushed == history["events"][len(history["events"]) - len(pushed) :]
+            answers += pushed
+            text = json.dumps(answers)
+            for other in MARKS.keys() - {user}:
+                assert MARKS[other] not in text, (
+                    f"{user} sees {other}: {around(text, MARKS[other])}"
+                )
+                assert not self.pids[other].intersection(numbers(answers)), "a process of another's"
+            self.check_own(user, status)
+
+    def check_own(self, user: str, status: dict[str, Any]) -> None:
+        """What is one's own is all there, and what is said of others can be found."""
+        whole = self.answer(ADMIN, "status")["status"]
+        assert len(status["groups"]) == len(whole["groups"])
+        ids = {group["id"] for group in status["groups"]}
+        for shown, full in zip(status["groups"], whole["groups"], strict=True):
+            assert shown.keys() == full.keys()
+            reasons = shown.pop("reason"), full.pop("reason")
+            if full["user"] == WORDS[user]:
+                assert shown == full
+            else:
+                assert shown["id"].startswith(HIDDEN)
+                assert (shown["name"], shown["user"]) == (OTHER, OTHER)
+                assert shown["gpus"] == full["gpus"]
+                assert shown["wishes"] == full["wishes"]
+            assert (reasons[0] is None) == (reasons[1] is None)
+            if reasons[0] is not None:
+                assert reasons[0]["code"] == reasons[1]["code"]
+                assert reasons[0]["params"].keys() == reasons[1]["params"].keys()
+                named = {reasons[0]["params"].get(key, "") for key in ("holder", "ahead")}
+                assert named - {""} <= ids
+
+    def check_that_it_could_fail(self) -> None:
+        """Who may see everything does see the marks."""
+        reader = Peer(Principal("hub", 1, reader=True))
+        text = json.dumps([self.answer(reader, op) for op in ("status", "history", "explain")])
+        for group in self.server.core.groups.values():
+            assert group.id in text
+            assert group.name in text
+
+    def answer(self, peer: Peer, op: str, **params: Any) -> dict[str, Any]:
+        body = json.dumps({"op": op, "protocol": protocol.VERSION, **params}).encode()
+        reply = self.server._requests.answer(peer, body)  # type: ignore[arg-type]
+        assert isinstance(reply, bytes)
+        (frame,) = protocol.FrameReader(from_scheduler=True).feed(reply)
+        answer = protocol.decode_json(frame.body)
+        assert answer["ok"], answer
+        return answer
+
+
+def numbers(value: Any) -> set[int]:
+    """All whole numbers in an answer."""
+    if isinstance(value, dict):
+        return numbers(list(value.values()))
+    if isinstance(value, list):
+        return set().union(*(numbers(item) for item in value))
+    return {value} if isinstance(value, int) else set()
+
+
+def around(text: str, mark: str) -> str:
+    at = text.index(mark)
+    return text[max(0, at - 300) : at + 100]
+
+
+TestWatched = Watched.TestCase
+TestWatched.settings = settings(
+    max_examples=25,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+# --- Single rules ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def view() -> View:
+    owners = {"mine": "ada", "theirs": "ben"}
+    return View("ada", frozenset({"team:course"}), owners.get, Disguise())
+
+
+def test_an_id_says_nothing_and_stays_the_same(view: View) -> None:
+    shown = view.group("theirs")
+    assert shown.startswith(HIDDEN)
+    assert view.group("theirs") == shown != view.group("another")
+    assert view.find(shown) == "theirs"
+    assert view.group("mine") == "mine"
+    assert view.find("mine") is None
+    assert view.find(f"{HIDDEN}٣") is None
+
+
+def test_what_nobody_listed_is_not_shown(view: View) -> None:
+    event = {
+        "sequence": 1, "time": 2.0, "kind": "of_a_later_release", "group": "theirs",
+        "name": "secret.ipynb", "user": "ben", "bytes": 5, "path": "secret", "pid": 77,
+        "more": [{"title": "secret"}], "gpu": "GPU-1", "flag": True,
+    }  # fmt: skip
+    shown = view.event(event)
+    assert "secret" not in json.dumps(shown)
+    assert (shown["bytes"], shown["gpu"], shown["flag"], shown["pid"]) == (5, "GPU-1", True, 0)
+    assert view.event({**event, "user": "ada", "group": "mine"}) == {
+        **event,
+        "user": "ada",
+        "group": "mine",
+    }
+
+
+def test_of_shares_ones_own_have_a_name(view: View) -> None:
+    shares = {
+        "user:ada": {"request": 0.5, "members": []},
+        "user:ben": {"request": 0.25, "members": []},
+        "user:*": {"limit": 0.5, "members": []},
+        "team:course": {"weight": 2.0, "members": ["ada", "ben"]},
+        "team:staff": {"weight": 4.0, "members": ["ben"]},
+    }
+    shown = view.shares(shares)
+    hidden = {key: share for key, share in shown.items() if HIDDEN in key}
+    assert "ben" not in json.dumps(shown)
+    assert "staff" not in json.dumps(shown)
+    assert shown["team:course"]["members"] == ["ada", OTHER]
+    assert shown["user:*"] == shares["user:*"]
+    assert sorted(key.partition(":")[0] for key in hidden) == ["team", "user"]
+    assert [share["members"] for share in hidden.values()] == [[], []]
+
+
+def test_whose_limit_it_is_is_told_of_ones_own(view: View) -> None:
+    def limited(whose: str) -> Any:
+        reason = {"code": "limited", "params": {"whose": whose, "until_in": 1.0}}
+        entry = {"id": "mine", "user": "ada", "reason": reason}
+        status = {"gpus": [], "notices": [], "groups": [entry]}
+        return view.status(status)["groups"][0]["reason"]["params"]["whose"]
+
+    assert limited("user:ada") == "user:ada"
+    assert limited("team:course") == "team:course"
+    assert limited("team:staff") == f"team:{OTHER}"
+    assert limited("user:ben") == f"user:{OTHER}"
+    assert limited("group:theirs").startswith(f"group:{HIDDEN}")
+
+
+def test_the_scheduler_speaks_to_everybody(view: View) -> None:
+    def shown(group: str, code: str, params: dict[str, Any]) -> dict[str, Any]:
+        notice = {"group": group, "code": code, "params": params, "time": 1.0}
+        found: dict[str, Any] = view.status({"gpus": [], "groups": [], "notices": [notice]})
+        (cut,) = found["notices"]
+        return dict(cut["params"])
+
+    assert shown("", "maintenance", {"text": "at noon"}) == {"text": "at noon"}
+    ended = {
+        "sequence": 1, "time": 2.0, "kind": "maintenance", "group": "", "name": "", "user": "",
+        "text": "at noon",
+    }  # fmt: skip
+    assert view.event(ended) == ended
+    assert shown("theirs", "maintenance", {"text": "secret"}) == {"text": ""}
+    failure = {"policy": "mine", "instead": "burst", "error": "KeyError: 'secret'"}
+    assert shown("", "policy_failed", failure) == {**failure, "error": ""}
+    assert (
+        shown("", "recording_ended", {"file": "/var/log/gpushare.rec", "error": None})["file"] == ""
+    )
+    assert shown("mine", "stuck", {"kernel": "matmul", "pid": 7}) == {"kernel": "matmul", "pid": 7}
