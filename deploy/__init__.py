@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What installs gpushare for many users: on Kubernetes so far."""
+"""What installs gpushare for many users: in containers, and on Kubernetes."""

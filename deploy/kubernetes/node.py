@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the device plugin has to do with its node: which GPUs can be used, and the libraries that containers get."""
+"""Which of a node's GPUs can be used."""
 
 from __future__ import annotations
 
-import filecmp
 import logging
-import os
-import shutil
 from pathlib import Path
 
 from ...scheduler.control import ControlClient, ControlError
 from ...scheduler.devices import Devices
-from ...scheduler.drivers import libraries
 
 log = logging.getLogger(__name__)
 
@@ -65,37 +61,10 @@ class Health:
         fault = None
         try:
             with ControlClient(self._socket, PATIENCE) as client:
-                client.request("recordings")
+                client.request("whoami")
         except ControlError as error:
             fault = str(error)
         if fault != self._fault:
             log.info("%s", fault or f"the scheduler answers at {self._socket}")
         self._fault = fault
         return fault is None
-
-
-def install_libraries(folder: Path) -> None:
-    """Copy the interposer into a folder of the node, from where containers get it.
-
-    A file is replaced as a whole: processes that have the one before loaded keep it.
-
-    Raises
-    ------
-    NodeError
-        If the folder cannot be written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for library in libraries().preload():
-            target = folder / library.name
-            if target.is_file() and filecmp.cmp(library, target, shallow=False):
-                continue
-            new = folder / f".{library.name}.new"
-            shutil.copyfile(library, new)
-            new.chmod(0o755)
-            os.replace(new, target)
-    except OSError as error:
-        raise NodeError(
-            f"cannot put the libraries into {folder}: {error.strerror}; "
-            "choose another folder with --library-dir"
-        ) from None

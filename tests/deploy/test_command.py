@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.cli.main import main
-from jupyter_gpushare.deploy.kubernetes.node import NodeError, install_libraries
+from jupyter_gpushare.deploy.libraries import LibrariesError, install_libraries
 from jupyter_gpushare.scheduler.drivers import DriverError, libraries
 
 
@@ -94,8 +94,19 @@ def test_libraries_are_replaced_whole_and_only_if_they_differ(tmp_path: Path) ->
         assert loaded.read(3) == b"old"
     assert library.read_bytes() == libraries().cuda.read_bytes()
     assert len([*library.parent.iterdir()]) == 3
-    with pytest.raises(NodeError, match="choose another folder with --library-dir"):
+    with pytest.raises(LibrariesError, match="choose another folder"):
         install_libraries(library)
+
+
+def test_a_machine_without_kubernetes_gets_them_by_a_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["libraries", str(tmp_path / "lib")]) == 0
+    assert {path.name for path in (tmp_path / "lib").iterdir()} == {
+        path.name for path in libraries().preload()
+    }
+    assert main(["libraries", str(tmp_path / "lib" / "libgpushare.so")]) == 2
+    assert "choose another folder" in capsys.readouterr().err
 
 
 def test_kernels_take_the_libraries_that_fit_the_scheduler(

@@ -18,6 +18,8 @@ import jupyter_gpushare
 from jupyter_gpushare.cli.device_plugin import KUBELET, RESOURCE
 from jupyter_gpushare.cli.main import build_parser
 from jupyter_gpushare.deploy.kubernetes.plugin import SOCKETS
+from jupyter_gpushare.scheduler.hub_login import ADMIN, READ
+from jupyter_gpushare.scheduler.node import NodeScheduler, load
 from jupyter_gpushare.scheduler.policies import available
 
 FOLDER = Path(jupyter_gpushare.__file__).parent / "deploy" / "kubernetes"
@@ -25,6 +27,8 @@ FOLDER = Path(jupyter_gpushare.__file__).parent / "deploy" / "kubernetes"
 VERSIONS = ("1.32", kubernetes_validate.latest_version())
 #: What Zero to JupyterHub's configuration reference has. Below those that end in a star, anything goes.
 Z2JH = (
+    "hub.config.*",
+    "hub.networkPolicy.interNamespaceAccessLabels",
     "singleuser.extraEnv.*",
     "singleuser.extraPodConfig.*",
     "singleuser.extraResource.guarantees.*",
@@ -42,8 +46,21 @@ def read(name: str) -> Any:
 
 
 def settings() -> dict[str, str]:
-    (config,) = read("kustomization.yaml")["configMapGenerator"]
+    config, _ = read("kustomization.yaml")["configMapGenerator"]
     return dict(literal.split("=", 1) for literal in config["literals"])
+
+
+def configured() -> NodeScheduler:
+    """What the scheduler reads: the file of the ConfigMap, where it is mounted."""
+    options = build_parser("scheduler").parse_args(arguments("scheduler.yaml"))
+    _, config = read("kustomization.yaml")["configMapGenerator"]
+    (file,) = config["files"]
+    (volume,) = (v for v in pod("scheduler.yaml")["volumes"] if "configMap" in v)
+    assert volume["configMap"]["name"] == config["name"]
+    (container,) = pod("scheduler.yaml")["containers"]
+    mounts = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert options.config == mounts[volume["name"]] / file
+    return load(FOLDER / file)
 
 
 def pod(name: str) -> Any:
@@ -75,23 +92,27 @@ def test_kustomize_makes_of_them_what_the_api_takes() -> None:
     )
     made = [*yaml.safe_load_all(done.stdout)]
     assert sorted(each["kind"] for each in made) == [
-        *("ConfigMap", "DaemonSet", "DaemonSet", "Namespace")
+        *("ConfigMap", "ConfigMap", "DaemonSet", "DaemonSet", "Namespace")
     ]
     for each in made:
         kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
-    (config,) = (each for each in made if each["kind"] == "ConfigMap")
+    configs = {each["metadata"]["name"] for each in made if each["kind"] == "ConfigMap"}
     for each in made:
         if each["kind"] == "DaemonSet":
-            (container,) = each["spec"]["template"]["spec"]["containers"]
-            assert container["envFrom"] == [{"configMapRef": {"name": config["metadata"]["name"]}}]
+            spec = each["spec"]["template"]["spec"]
+            (container,) = spec["containers"]
+            sources = [source["configMapRef"] for source in container.get("envFrom", ())]
+            sources += [v["configMap"] for v in spec["volumes"] if "configMap" in v]
+            (used,) = (source["name"] for source in sources)
+            assert used in configs
             assert container["image"].endswith(f"/jupyter-gpushare:{jupyter_gpushare.__version__}")
 
 
 def test_our_commands_take_the_arguments() -> None:
     plugin = build_parser("device-plugin").parse_args(arguments("device-plugin.yaml"))
-    scheduler = build_parser("scheduler").parse_args(arguments("scheduler.yaml"))
-    assert scheduler.policy in available()
-    assert plugin.socket == scheduler.socket
+    config = configured()
+    assert config.policy in available()
+    assert plugin.socket == Path(config.socket)
     # Containers find the socket where the node has it, so that one setting tells everybody.
     assert plugin.socket.parent == SOCKETS
     assert plugin.kubelet_dir == KUBELET
@@ -106,15 +127,20 @@ def test_each_folder_lies_where_the_node_has_it_and_no_more_may_be_written_than_
 ) -> None:
     spec = pod(name)
     (container,) = spec["containers"]
-    on_node = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
+    on_node = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
-    assert {volume: mount["mountPath"] for volume, mount in mounts.items()} == on_node
-    options = build_parser(arguments(name)[0]).parse_args(arguments(name))
-    needed = {options.socket.parent: name == "scheduler.yaml"}
-    if name == "device-plugin.yaml":
+    assert {name: mounts[name]["mountPath"] for name in on_node} == on_node
+    # A ConfigMap cannot be written to.
+    assert {name for name in mounts if not mounts[name].get("readOnly")} <= {*on_node}
+    if name == "scheduler.yaml":
+        config = configured()
+        needed = {Path(config.socket).parent: True, Path(config.state_dir): True}
+    else:
+        options = build_parser(arguments(name)[0]).parse_args(arguments(name))
+        needed = {options.socket.parent: False}
         needed |= {options.kubelet_dir: True, options.library_dir: True}
     writable = {
-        Path(mount["mountPath"]): not mount.get("readOnly", False) for mount in mounts.values()
+        Path(mounts[name]["mountPath"]): not mounts[name].get("readOnly", False) for name in on_node
     }
     assert writable == needed
 
@@ -141,6 +167,21 @@ def paths(values: Any, before: str = "") -> Iterator[str]:
             yield from paths(value, f"{before}.{name}" if before else name)
     else:
         yield before
+
+
+def test_users_of_zero_to_jupyterhub_are_told_apart_by_their_hub() -> None:
+    """All its pods run as 1000, and its Hub answers at port 8081 of its service."""
+    config = configured()
+    assert config.shared_uids == [1000]
+    assert re.fullmatch(r"http://hub\.[a-z]+\.svc:8081/hub/api", config.hub_api_url)
+    # In pods, the scheduler's socket is another user's.
+    assert config.socket_mode == "0666"
+    template = read("scheduler.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert template["hub.jupyter.org/network-access-hub"] == "true"
+    hub = read("values-z2jh.yaml")["hub"]["config"]
+    stated = {scope for scope in hub["KubeSpawner"]["server_token_scopes"] if "custom:" in scope}
+    # A scope that the Hub does not know keeps every server from starting.
+    assert stated == {*hub["JupyterHub"]["custom_scopes"]} == {ADMIN, READ}
 
 
 def test_zero_to_jupyterhub_has_the_values() -> None:

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What a JupyterHub with containers on one machine needs (docs/jupyterhub.md)."""

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What can be set for the Hub service (``gpushare hub``)."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from traitlets import Bool, Dict, Float, Int, List, TraitError, Unicode, default, validate
+from traitlets.config import LoggingConfigurable
+from traitlets.config.loader import (
+    Config,
+    ConfigFileNotFound,
+    JSONFileConfigLoader,
+    PyFileConfigLoader,
+)
+
+from ..scheduler.address import MAX_PATH, socket_path
+
+#: Where the service listens if nobody says otherwise.
+PORT = 8990
+#: What a node may be called: it is part of addresses.
+NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}", re.ASCII)
+
+
+class ConfigurationError(Exception):
+    """The service cannot start as it was told; the message says what to do."""
+
+
+class GpuShareHub(LoggingConfigurable):
+    """The Hub service, for instance ``c.GpuShareHub.nodes = {"gpu2": "http://gpu2:8990/"}``."""
+
+    service_name = Unicode(
+        help="What JupyterHub calls this service (default: $JUPYTERHUB_SERVICE_NAME, else gpushare).",
+    ).tag(config=True)
+
+    url = Unicode(
+        help="Address to listen at; its path is where the page lies behind the Hub's proxy. Another machine reaches "
+        "it only if this is not 127.0.0.1 (default: $JUPYTERHUB_SERVICE_URL and $JUPYTERHUB_SERVICE_PREFIX, else "
+        f"http://127.0.0.1:{PORT}/services/NAME/).",
+    ).tag(config=True)
+
+    certfile = Unicode(help="File with the certificate to serve https with (default: none).").tag(
+        config=True
+    )
+
+    keyfile = Unicode(help="File with the certificate's key (default: none).").tag(config=True)
+
+    local = Bool(
+        True,
+        help="Whether a node scheduler of this machine is part of it (default: yes). No: only other nodes are shown.",
+    ).tag(config=True)
+
+    socket = Unicode(
+        help="Path of the node scheduler's socket (default: $GPUSHARE_SOCKET, else gpushare/scheduler.sock in the "
+        "runtime folder of the user that this runs as).",
+    ).tag(config=True)
+
+    node_name = Unicode(
+        help="What this node is called on the page and in addresses (default: $GPUSHARE_NODE_NAME, else the "
+        "host's name).",
+    ).tag(config=True)
+
+    nodes = Dict(
+        help="Other nodes, by name: the addresses of their services, such as {'gpu2': 'http://gpu2:8990/'}; without a "
+        "path, this service's own (default: none).",
+    ).tag(config=True)
+
+    discover = List(
+        Unicode(),
+        help="HOST:PORT of which every address is a node's service, such as a headless Kubernetes Service; asked "
+        "again every 30 s. Whoever answers there is trusted with the token (default: none).",
+    ).tag(config=True)
+
+    token_file = Unicode(
+        help="File with the token that other nodes are asked with; it needs the scope custom:gpushare:read, and "
+        "custom:gpushare:admin to act there (default: none, and this service's own token, $JUPYTERHUB_API_TOKEN).",
+    ).tag(config=True)
+
+    interval = Float(
+        2.0,
+        help="Seconds between two looks at the nodes while somebody looks at the page (default: 2).",
+    ).tag(config=True)
+
+    history = Int(
+        100,
+        help="So many of the last events of each node are shown (default: 100).",
+    ).tag(config=True)
+
+    open_metrics = Bool(
+        False,
+        help="Whether /metrics is open to whoever reaches it, with the names of users in it (default: no; it takes a "
+        "token with the scope read:metrics or custom:gpushare:read).",
+    ).tag(config=True)
+
+    @default("service_name")
+    def _default_service_name(self) -> str:
+        return os.environ.get("JUPYTERHUB_SERVICE_NAME") or "gpushare"
+
+    @default("url")
+    def _default_url(self) -> str:
+        base = os.environ.get("JUPYTERHUB_SERVICE_URL") or f"http://127.0.0.1:{PORT}"
+        prefix = os.environ.get("JUPYTERHUB_SERVICE_PREFIX") or f"/services/{self.service_name}/"
+        return base if urlsplit(base).path not in ("", "/") else base.rstrip("/") + prefix
+
+    @default("node_name")
+    def _default_node_name(self) -> str:
+        return os.environ.get("GPUSHARE_NODE_NAME") or socket.gethostname()
+
+    @validate("url")
+    def _valid_url(self, proposal: dict[str, Any]) -> str:
+        return _valid_url("url", proposal["value"])
+
+    @validate("node_name")
+    def _valid_node_name(self, proposal: dict[str, Any]) -> Any:
+        return _valid_node("node_name", proposal["value"])
+
+    @validate("nodes")
+    def _valid_nodes(self, proposal: dict[str, Any]) -> dict[str, str]:
+        return {
+            _valid_node("nodes", name): _valid_url(f"nodes[{name!r}]", url)
+            for name, url in proposal["value"].items()
+        }
+
+    @validate("discover")
+    def _valid_discover(self, proposal: dict[str, Any]) -> list[str]:
+        for address in proposal["value"]:
+            host_and_port(address)
+        return list(proposal["value"])
+
+    @validate("socket")
+    def _valid_socket(self, proposal: dict[str, Any]) -> Any:
+        if len(os.fsencode(proposal["value"])) > MAX_PATH:
+            raise TraitError(f"GpuShareHub.socket may have {MAX_PATH} bytes: {proposal['value']}")
+        return proposal["value"]
+
+    @validate("interval")
+    def _valid_interval(self, proposal: dict[str, Any]) -> float:
+        if not 0.1 <= proposal["value"] <= 60:
+            raise TraitError(
+                f"GpuShareHub.interval must be 0.1 to 60 seconds, not {proposal['value']:g}"
+            )
+        return float(proposal["value"])
+
+    @validate("history")
+    def _valid_history(self, proposal: dict[str, Any]) -> int:
+        if not 0 <= proposal["value"] <= 1000:
+            raise TraitError(f"GpuShareHub.history must be 0 to 1000, not {proposal['value']}")
+        return int(proposal["value"])
+
+    @property
+    def prefix(self) -> str:
+        """The path of all addresses, with a slash at both ends."""
+        return urlsplit(self.url).path
+
+    def path(self) -> Path:
+        """Return the path of the node scheduler's socket."""
+        return Path(self.socket).expanduser().absolute() if self.socket else socket_path()
+
+    def token(self) -> str:
+        """Return the token for other nodes.
+
+        Raises
+        ------
+        ConfigurationError
+            If it cannot be read.
+        """
+        if not self.token_file:
+            return os.environ.get("JUPYTERHUB_API_TOKEN", "")
+        try:
+            token = Path(self.token_file).expanduser().read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(
+                f"the token in {self.token_file} cannot be read: {error}"
+            ) from None
+        if not token:
+            raise ConfigurationError(
+                f"there is no token in {self.token_file}; write one of the Hub's into it"
+            )
+        return token
+
+
+def load(file: str | None, given: Mapping[str, Any]) -> Config:
+    """Return what a file says, and over it what the command line does.
+
+    Parameters
+    ----------
+    file
+        A traitlets configuration, ``.py`` or ``.json``; None: none.
+    given
+        Settings of `GpuShareHub`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the file cannot be read.
+    """
+    config = Config()
+    if file is not None:
+        path = Path(file).expanduser().absolute()
+        loader = JSONFileConfigLoader if path.suffix == ".json" else PyFileConfigLoader
+        try:
+            config = loader(path.name, path=str(path.parent)).load_config()
+        except ConfigFileNotFound:
+            raise ConfigurationError(
+                f"there is no configuration file {path}; name one that is there with --config"
+            ) from None
+        except Exception as error:
+            raise ConfigurationError(
+                f"the configuration {path} cannot be read: {type(error).__name__}: {error}"
+            ) from None
+    for name, value in given.items():
+        config.GpuShareHub[name] = value
+    return config
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Take ``HOST:PORT`` apart.
+
+    Raises
+    ------
+    TraitError
+        If it is none.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise TraitError(
+            f"{address!r} is no HOST:PORT; write for instance gpushare-hub.jhub.svc:{PORT}"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _valid_node(what: str, name: Any) -> str:
+    if not (isinstance(name, str) and NODE.fullmatch(name)):
+        raise TraitError(
+            f"GpuShareHub.{what}: a node is named by letters, digits, '.', '_' and '-', at most 63, not {name!r}"
+        )
+    return name
+
+
+def _valid_url(what: str, url: Any) -> str:
+    parts = urlsplit(url if isinstance(url, str) else "")
+    try:
+        good = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or parts.query or parts.fragment:
+        raise TraitError(
+            f"GpuShareHub.{what} must be an address such as http://gpu2:{PORT}/services/gpushare/, not {url!r}"
+        )
+    return str(url).rstrip("/") + "/"

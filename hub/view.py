@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What one viewer is shown of a node: what may be seen, in words and as few numbers as the page needs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from .. import __version__
+from ..scheduler.visibility import Disguise, View
+from . import words
+from .nodes import Node, Report
+from .viewer import Viewer
+
+log = logging.getLogger(__name__)
+
+#: Kinds of memory, as the page stacks them.
+KINDS = ("resident", "pinned", "contexts", "foreign", "ghosts", "reserve", "free")
+#: Others' notebooks keep their ids that say nothing, on all pages of this process.
+_DISGUISE = Disguise()
+#: The order of notebooks: who has the GPU, who waits, who does neither.
+_ORDER = {"running": 0, "yielding": 1, "moving": 2, "waiting": 3, "held": 4, "idle": 5}
+
+
+def node(name: str, found: Node, viewer: Viewer) -> dict[str, Any]:
+    """Return a node as a viewer may see it.
+
+    Parameters
+    ----------
+    name
+        What the page calls it.
+    found
+        As it was seen last.
+    viewer
+        Who looks.
+    """
+    head = {
+        "name": name,
+        "away": bool(found.error),
+        "since": found.since,
+        "now": time.time(),
+        # An address, or a path, is nobody's business but an administrator's.
+        "error": found.error if viewer.sees_all else "",
+    }
+    if found.report is None:
+        return {**head, "known": False}
+    try:
+        return {**head, "known": True, **shown(found.report, viewer)}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        log.warning("gpushare: what node %s says is not understood: %r", name, error)
+        other = (found.report.get("status") or {}).get("version")
+        return {
+            **head,
+            "known": False,
+            "away": True,
+            "error": f"its gpushare ({other}) says what this one ({__version__}) does not understand; "
+            "install one release on all nodes",
+        }
+
+
+def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
+    """Return what a node said, as a viewer may see it."""
+    report = cut(report, viewer)
+    status = report["status"]
+    # The page knows no clock of other machines but this.
+    offset = report["wall"] - status["time"]
+    indices = {gpu["uuid"]: gpu["index"] for gpu in status["gpus"]}
+    driver = status.get("driver") or {}
+    return {
+        "version": status.get("version"),
+        "uptime": (status.get("scheduler") or {}).get("uptime"),
+        "simulated": bool(driver.get("simulated")),
+        "driver": driver.get("version"),
+        "maintenance": status.get("maintenance") or "",
+        "settings": status["settings"],
+        "host": status["host"],
+        "gpus": [_gpu(gpu) for gpu in status["gpus"]],
+        "processes": _processes(status, indices),
+        "notebooks": [
+            _notebook(group, indices, status["time"], offset, viewer)
+            for group in sorted(
+                status["groups"],
+                key=lambda g: (_ORDER.get(g["state"], 9), g["position"] or 0, g["name"]),
+            )
+        ],
+        "users": _users(report, viewer),
+        "events": [
+            {
+                "time": event["time"] + offset,
+                "name": event.get("name") or "",
+                "kind": event["kind"],
+                "text": words.event(event),
+            }
+            for event in report["events"]
+        ],
+        "actions": _actions(report),
+    }
+
+
+def cut(report: Report, viewer: Viewer) -> Report:
+    """Return what a viewer may see of what a node said."""
+    if viewer.sees_all:
+        return report
+    owners = {group["id"]: group["user"] for group in report["status"]["groups"]}
+    sight = View(viewer.name, frozenset(), owners.get, _DISGUISE)
+    own, usual = f"user:{viewer.name}", "user:*"
+    return {
+        **report,
+        "status": {**sight.status(report["status"]), "processes": None},
+        "shares": {
+            whose: share
+            for whose, share in sight.shares(report["shares"]).items()
+            if whose in (own, usual)
+        },
+        # What others do tells a user nothing: it is said where it concerns them.
+        "events": [
+            sight.event(event)
+            for event in report["events"]
+            if event.get("user", "") == viewer.user or ("user" in event and not event["group"])
+        ],
+        "audit": None,
+        "users": None,
+    }
+
+
+def _gpu(gpu: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "uuid": gpu["uuid"],
+        "index": gpu["index"],
+        "name": gpu["name"],
+        "total": gpu["total"],
+        "utilization": gpu["utilization"],
+        "draining": bool(gpu.get("draining")),
+        "memory": {kind: gpu[kind] for kind in KINDS},
+    }
+
+
+def _notebook(
+    group: dict[str, Any],
+    indices: dict[str, int],
+    now: float,
+    offset: float,
+    viewer: Viewer,
+) -> dict[str, Any]:
+    wishes, totals = group.get("wishes") or {}, group["totals"]
+    return {
+        "id": group["id"],
+        "name": group["name"],
+        "user": group["user"],
+        "mine": viewer.user is not None and group["user"] == viewer.user,
+        "kind": group["kind"],
+        "class": group.get("class"),
+        "state": group["state"],
+        "since": None if group["since"] is None else group["since"] + offset,
+        "position": group["position"],
+        "why": words.remark(group),
+        # An administrator's is said apart.
+        "wishes": words.wishes({**wishes, "held": False}),
+        "held": bool(wishes.get("held")),
+        "gpus": [indices.get(share["uuid"]) for share in group["gpus"]],
+        "memory": _sum(group["gpus"], ("resident", "swapped", "pinned")),
+        "waits": totals["waits"],
+        "waited": totals["waited"],
+        "ran": totals["ran"],
+    }
+
+
+def _sum(shares: Iterable[dict[str, Any]], kinds: Iterable[str]) -> dict[str, int]:
+    shares = list(shares)
+    return {kind: sum(share[kind] for share in shares) for kind in kinds}
+
+
+def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
+    """Return each user's figures, of those that have notebooks or are entitled to something."""
+    shares = report["shares"]
+    usual = shares.get("user:*") or {}
+    told = {user["name"]: user for user in report.get("users") or ()}
+    groups: dict[str, list[dict[str, Any]]] = {
+        whose.partition(":")[2]: []
+        for whose in shares
+        if whose.startswith("user:") and whose != "user:*"
+    }
+    for group in report["status"]["groups"]:
+        groups.setdefault(group["user"], []).append(group)
+    users = []
+    for name, own in groups.items():
+        share = shares.get(f"user:{name}") or {}
+        used = (told.get(name) or share).get("used") or {}
+        totals = [group["totals"] for group in own]
+        shown = viewer.sees_all or name == viewer.user
+        users.append(
+            {
+                "name": name,
+                "mine": name == viewer.user,
+                "notebooks": len(own),
+                "waiting": sum(group["state"] == "waiting" for group in own),
+                "memory": _sum(
+                    (one for group in own for one in group["gpus"]),
+                    ("resident", "swapped", "pinned"),
+                ),
+                "waits": sum(total["waits"] for total in totals),
+                "waited": sum(total["waited"] for total in totals),
+                "ran": sum(total["ran"] for total in totals),
+                # Of the GPU of which it has most.
+                "share": max(used.values(), default=None),
+                "limit": (share or usual).get("limit") or None,
+                "quota": words.quota(share or usual) if shown else "",
+            }
+        )
+    return sorted(users, key=lambda user: (not user["mine"], user["name"]))
+
+
+def _actions(report: Report) -> list[dict[str, Any]]:
+    """Word the audit log: less what servers do by themselves."""
+    names = {group["id"]: group["name"] for group in report["status"]["groups"]}
+    names |= {gpu["uuid"]: f"GPU {gpu['index']}" for gpu in report["status"]["gpus"]}
+    return [
+        {
+            "time": entry["time"],
+            "who": entry.get("on_behalf") or entry.get("user") or f"uid {entry.get('uid')}",
+            "text": words.action(entry, names.get(entry["target"], entry["target"])),
+        }
+        for entry in report.get("audit") or ()
+        if entry["op"] not in words.BY_THEMSELVES
+    ]
+
+
+def _processes(status: dict[str, Any], indices: dict[str, int]) -> list[str]:
+    """Word who holds what nobody states: what a node tells administrators alone."""
+    return [words.process(one, indices.get(one["gpu"])) for one in status.get("processes") or ()]

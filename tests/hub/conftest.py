@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Hub service over a real node scheduler, and who looks at it; one of each for a file of tests."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub.hub_api import ACCESS, ADMIN, READ, HubApi
+from tests.hub.node import Node
+from tests.hub.service import HubService, machine
+
+
+@pytest.fixture(autouse=True)
+def jp_asyncio_loop() -> None:
+    """Make no loop: there is no server in this process."""
+
+
+@pytest.fixture(autouse=True)
+def jp_server_cleanup() -> None:
+    """Clean nothing up."""
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="gs-hub-"))
+    yield folder
+    shutil.rmtree(folder)
+    for left in Path("/dev/shm").glob(f"gpushare-sim-{folder.name}*"):
+        left.unlink()
+
+
+@pytest.fixture(scope="module")
+def hub_api() -> Iterator[HubApi]:
+    """Return what stands for the Hub."""
+    with HubApi() as hub:
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def node(folder: Path, hub_api: HubApi) -> Iterator[Node]:
+    with machine(folder, "gpu1", hub_api) as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def token(hub_api: HubApi) -> str:
+    """The token of the service itself, whose role lets it act on other nodes."""
+    return hub_api.token("gpushare", ADMIN, READ, kind="service")
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path, hub_api: HubApi, node: Node, token: str) -> Iterator[HubService]:
+    arguments = ("--socket", str(node.socket), "--name", "gpu1")
+    with HubService(hub_api.environ(token), folder / "hub.log", *arguments) as service:
+        hub_api.service = service.url
+        yield service
+
+
+@pytest.fixture(scope="module")
+def admin(hub_api: HubApi) -> str:
+    return hub_api.token("hedy", ADMIN, READ, ACCESS)
+
+
+@pytest.fixture(scope="module")
+def reader(hub_api: HubApi) -> str:
+    return hub_api.token("mary", READ, ACCESS)
+
+
+@pytest.fixture(scope="module")
+def ada(hub_api: HubApi) -> str:
+    return hub_api.token("ada", ACCESS)
+
+
+@pytest.fixture(scope="module")
+def ben(hub_api: HubApi) -> str:
+    return hub_api.token("ben", ACCESS)

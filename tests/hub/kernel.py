@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A kernel of a user's server, spoken to as a notebook does: over the server's websocket, through the proxy."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from types import TracebackType
+
+import websocket
+
+from tests.hub.hub import Seat
+from tests.server_extension.lab import PATIENCE
+
+
+class Kernel:
+    """A notebook's kernel; it ends with the ``with`` block.
+
+    Parameters
+    ----------
+    seat
+        The user's server.
+    name
+        The notebook's.
+    """
+
+    def __init__(self, seat: Seat, name: str) -> None:
+        self._seat = seat
+        session = seat.post(
+            "api/sessions",
+            {"path": name, "name": name, "type": "notebook", "kernel": {"name": "python3"}},
+        )
+        self.id: str = session["kernel"]["id"]
+        self._session: str = session["id"]
+        self._socket = websocket.create_connection(
+            f"{seat.url}api/kernels/{self.id}/channels".replace("http", "ws", 1),
+            header=[f"Authorization: token {seat.hub.token}"],
+            timeout=PATIENCE,
+        )
+
+    def __enter__(self) -> Kernel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._socket.close()
+        self._seat.delete(f"api/sessions/{self._session}")
+
+    def begin(self, code: str) -> str:
+        """Begin to run code, and return its message's id."""
+        message = uuid.uuid4().hex
+        header = {"msg_id": message, "msg_type": "execute_request", "username": "", "session": ""}
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        self._socket.send(
+            json.dumps(
+                {
+                    "header": {**header, "version": "5.3", "date": ""},
+                    "parent_header": {},
+                    "metadata": {},
+                    "content": content,
+                    "channel": "shell",
+                }
+            )
+        )
+        return message
+
+    def end(self, message: str) -> str:
+        """Wait until what was begun has ended, and return what it printed."""
+        printed, deadline = [], time.monotonic() + PATIENCE
+        while True:
+            assert time.monotonic() < deadline, f"{''.join(printed)}\n{self._seat.log}"
+            # What keeps the connection alive comes, too, where nothing else does.
+            kind, frame = self._socket.recv_data_frame(control_frame=True)
+            if kind != websocket.ABNF.OPCODE_TEXT:
+                continue
+            got = json.loads(frame.data)
+            if got["parent_header"].get("msg_id") != message:
+                continue
+            content = got["content"]
+            match got["msg_type"]:
+                case "stream":
+                    printed.append(content["text"])
+                case "error":
+                    raise AssertionError("\n".join(content["traceback"]))
+                case "status" if content["execution_state"] == "idle":
+                    return "".join(printed)
+
+    def run(self, code: str) -> str:
+        """Run code, and return what it printed."""
+        return self.end(self.begin(code))

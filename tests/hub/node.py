@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A real node scheduler over the simulated GPUs of this machine."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from tests.hub.hub import until
+from tests.server_extension.lab import PATIENCE
+
+
+class Node:
+    """A node scheduler in a process of its own, which can be killed and started again; it ends with the ``with`` block.
+
+    Parameters
+    ----------
+    folder
+        A private folder whose path is short enough for a socket.
+    environ
+        Its environment, beside this process's own: the simulated machine.
+    token
+        A token of the Hub's by which to ask it, where the uid of who runs the tests says nothing.
+    settings
+        What is in its configuration.
+    """
+
+    def __init__(
+        self, folder: Path, environ: Mapping[str, str], *, token: str = "", **settings: Any
+    ) -> None:
+        self.folder = folder
+        self.socket = folder / "run" / "scheduler.sock"
+        self._environ = environ
+        self._token = token
+        settings = {
+            "socket": str(self.socket),
+            "state_dir": str(folder / "state"),
+            **settings,
+        }
+        self._config = folder / "gpushare.py"
+        self._config.write_text(
+            "".join(f"c.NodeScheduler.{name} = {value!r}\n" for name, value in settings.items())
+        )
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until it answers."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+        with (self.folder / "scheduler.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "jupyter_gpushare.cli.main", "scheduler"),
+                    *("--config", str(self._config), "--log-level", "info"),
+                ],
+                env={**kept, **self._environ},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        until(self._answers, lambda: self.log)
+
+    def _answers(self) -> bool:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log
+        try:
+            with ControlClient(self.socket):
+                return True
+        except ControlError:
+            return False
+
+    def kill(self) -> None:
+        """End it as the kernel's OOM killer does."""
+        assert self.process is not None
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait(PATIENCE)
+
+    def status(self) -> dict[str, Any]:
+        """Return all that it knows, as an administrator sees it."""
+        with ControlClient(self.socket) as control:
+            if self._token:
+                control.request("login", token=self._token)
+            return control.request("status")["status"]  # type: ignore[no-any-return]
+
+    def command(self, *arguments: str) -> str:
+        """Run `gpushare` on the scheduler's machine, and return what it prints."""
+        return subprocess.run(
+            [sys.executable, "-m", "jupyter_gpushare.cli.main", *arguments],
+            env={**os.environ, **self._environ, "GPUSHARE_SOCKET": str(self.socket)},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+    @property
+    def log(self) -> str:
+        """What it has written so far, and those before it."""
+        return (self.folder / "scheduler.log").read_text(errors="replace")
+
+    def __enter__(self) -> Node:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(PATIENCE)

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Hub service as a process: ``gpushare hub``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.control import ControlClient
+from tests.hub.hub_api import HubApi
+from tests.hub.node import Node
+from tests.labextension.lab_page import SCREENSHOTS
+from tests.scheduler.client import PATIENCE, FakeClient
+
+PREFIX = "/services/gpushare/"
+
+
+class Answer:
+    """What the service answered.
+
+    Parameters
+    ----------
+    status
+        The HTTP status.
+    headers
+        Its headers.
+    body
+        What came.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.text = body.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+class HubService:
+    """A service's process; it ends with the ``with`` block.
+
+    Parameters
+    ----------
+    environ
+        Its environment, beside this process's own.
+    log
+        File for what it logs.
+    port
+        Where it listens; 0: anywhere.
+    arguments
+        Of ``gpushare hub``.
+    """
+
+    def __init__(
+        self, environ: Mapping[str, str], log: Path, *arguments: str, port: int = 0
+    ) -> None:
+        self._log = log
+        self._command = [
+            *(sys.executable, "-m", "jupyter_gpushare.cli.main", "hub"),
+            *("--url", f"http://127.0.0.1:{port}{PREFIX}", *arguments),
+        ]
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSHARE_", "JUPYTER"))}
+        self._environ = {**kept, **environ}
+        self.process: subprocess.Popen[bytes] | None = None
+        self.url = ""
+
+    def __enter__(self) -> HubService:
+        with self._log.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                self._command,
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        if not said:
+            self.__exit__(None, None, None)
+            pytest.fail(f"the service did not start: {self.log}")
+        self.url = json.loads(said)["url"]
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self.process is not None
+        assert self.process.stdout is not None
+        if self.process.poll() is None:
+            self.process.terminate()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+
+    @property
+    def log(self) -> str:
+        """What it has logged."""
+        return self._log.read_text()
+
+    def ask(self, path: str, token: str = "", body: Any = None, **headers: str) -> Answer:
+        """Ask it something, and return its answer, also where it refuses."""
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, data, headers)
+        if token:
+            request.add_header("Authorization", f"token {token}")
+        opener = urllib.request.build_opener(_NoRedirect)
+        try:
+            with opener.open(request, timeout=PATIENCE) as response:
+                return Answer(response.status, response.headers, response.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.headers, error.read())
+
+
+def simulated(folder: Path, name: str) -> dict[str, str]:
+    """Return the environment of a machine of this name."""
+    return {
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_NAME": f"{folder.name}-{name}",
+        "GPUSHARE_SIM_DEVICES": "2",
+        "GPUSHARE_SIM_MEMORY": "8GiB",
+    }
+
+
+@contextlib.contextmanager
+def machine(folder: Path, name: str, hub: HubApi) -> Iterator[Node]:
+    """A node scheduler with simulated GPUs of 8 GiB, which asks the Hub who somebody is."""
+    (folder / name).mkdir()
+    settings = {
+        "hub_api_url": f"{hub.host}/hub/api",
+        "host_memory": "16GiB",
+        # Nobody is to lose the GPU while a test looks; on pictures, waits are as long as people know them.
+        "quantum": 3600 if SCREENSHOTS is None else 120,
+    }
+    with Node(folder / name, simulated(folder, name), **settings) as node:
+        yield node
+
+
+@contextlib.contextmanager
+def notebook(node: Node, token: str, group: str, name: str, size: int) -> Iterator[FakeClient]:
+    """A kernel of the user's whose token it is, with memory on the node's first GPU."""
+    with ControlClient(node.socket, timeout=PATIENCE) as control:
+        gpu = control.request("status")["status"]["gpus"][0]["uuid"]
+        control.request("login", token=token)
+        ticket = control.request("ticket", group=group)["ticket"]
+    with FakeClient(node.socket, group, gpu, name=name) as client:
+        client.send_raw(protocol.ticket(ticket))
+        client.attach()
+        client.grow(size, context=150 << 20)
+        yield client
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Follow none."""

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two users and an administrator of a real JupyterHub, each with a browser, share one GPU of one node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect, sync_playwright
+
+from tests.hub.hub import ADMIN, ROLES, USERS, Hub, until
+from tests.hub.node import Node
+from tests.hub.page import SeatPage, sign_in
+from tests.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
+from tests.labextension.lab_page import launch, notebook
+
+pytestmark = pytest.mark.browser
+
+#: What each calls a notebook, and what nobody else is to hear of.
+NOTEBOOKS = {"ada": "analytical-engine.ipynb", "grace": "compiler.ipynb"}
+
+STATUS = "%gpushare"
+HISTORY = "%gpushare history --json"
+
+
+def stem(user: str) -> str:
+    """What is in every form of the name of a user's notebook."""
+    return NOTEBOOKS[user].removesuffix(".ipynb")
+
+
+@pytest.fixture(autouse=True)
+def jp_asyncio_loop() -> None:
+    """Make no loop: there is no server in this process."""
+
+
+@pytest.fixture(autouse=True)
+def jp_server_cleanup() -> None:
+    """Clean nothing up."""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
+    yield folder
+    shutil.rmtree(folder)
+    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def machine(runtime: Path) -> dict[str, str]:
+    """Return the environment in which there is one simulated GPU, whose memory a test may fill."""
+    return {
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_CONTEXT": "2MiB",
+        "GPUSHARE_SIM_MEMORY": "128MiB",
+        "GPUSHARE_SIM_NAME": runtime.name,
+    }
+
+
+@pytest.fixture(scope="module")
+def hub(
+    runtime: Path, machine: dict[str, str], root: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Hub:
+    """Return the Hub, which does not run yet."""
+    environ = {**machine, "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock")}
+    return Hub(tmp_path_factory.mktemp("hub"), root, environ, roles=ROLES, page=["--name", "gpu1"])
+
+
+@pytest.fixture(scope="module")
+def node(runtime: Path, machine: dict[str, str], hub: Hub) -> Iterator[Node]:
+    """Return the scheduler of the machine, and let the Hub run."""
+    with (
+        # Everybody's processes have the uid of who runs the tests: only the Hub knows who they are. Nobody is to lose
+        # the GPU while a test looks.
+        Node(
+            runtime,
+            machine,
+            token=hub.token,
+            shared_uids=[os.getuid()],
+            hub_api_url=hub.api,
+            quantum=3600,
+        ) as node,
+        hub,
+    ):
+        yield node
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """Return the browser, which talks to nobody else."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright, chromium)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def pages(node: Node, hub: Hub, browser: Browser) -> Iterator[dict[str, SeatPage]]:
+    """Return JupyterLab of each user, with a notebook in front whose first cell has run, and the panel open."""
+    work = {"ada": TRAIN, "grace": PLOT}
+    with ExitStack() as stack:
+        pages = {}
+        for user in USERS:
+            seat = hub.seat(user)
+            cells = (ALLOCATE, work[user], CHECK, STATUS, HISTORY)
+            (seat.notebooks / NOTEBOOKS[user]).write_text(json.dumps(notebook(*cells)))
+            pages[user] = page = SeatPage(browser, seat)
+            stack.callback(page.close)
+            page.sign_in()
+        for user, page in pages.items():
+            page.open(f"lab/tree/{NOTEBOOKS[user]}")
+            page.seat.shared_status()
+            page.show_panel()
+        yield pages
+        for user in USERS:
+            (hub.home(user) / "stop").touch()
+
+
+@pytest.fixture(scope="module")
+def contention(pages: dict[str, SeatPage]) -> dict[str, SeatPage]:
+    """Ada runs, and grace waits for the GPU."""
+    ada, grace = pages["ada"], pages["grace"]
+    ada.run(2)
+    expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
+    # Else it would be in the background, and give way to the other, after some seconds.
+    group = ada.kernel_of(NOTEBOOKS["ada"])
+    ada.seat.post("gpushare/api/adjust", {"group": group, "priority": "interactive"})
+    grace.run(1)
+    expect(grace.row("Waiting", NOTEBOOKS["grace"])).to_be_visible()
+    return pages
+
+
+def test_each_sees_whom_they_wait_for_and_no_name_of_others(
+    contention: dict[str, SeatPage],
+) -> None:
+    ada, grace = contention["ada"], contention["grace"]
+    expect(grace.row("Waiting", NOTEBOOKS["grace"])).to_contain_text("another user")
+    expect(grace.section("Running")).to_contain_text("another user")
+    expect(ada.section("Waiting")).to_contain_text("another user")
+    for page, other in ((ada, "grace"), (grace, "ada")):
+        told = page.told()
+        assert NOTEBOOKS[page.seat.user] in told
+        assert stem(other) not in told
+        assert contention[other].kernel_of(NOTEBOOKS[other]) not in told
+
+
+def test_nobody_steers_what_is_another_users(contention: dict[str, SeatPage], node: Node) -> None:
+    ada, grace = contention["ada"], contention["grace"]
+    group = ada.kernel_of(NOTEBOOKS["ada"])
+    (hidden,) = (each["id"] for each in grace.seat.status()["groups"] if each["state"] == "running")
+    for name in (group, hidden, NOTEBOOKS["ada"]):
+        for path, more in (("release", {}), ("offload", {}), ("adjust", {"frozen": True})):
+            status, text = grace.post(f"gpushare/api/{path}", {"group": name, **more})
+            assert 400 <= status < 500, (path, name, text)
+    status, text = grace.post("gpushare/api/settings", {"quantum": 1})
+    assert 400 <= status < 500, text
+    (running,) = (each for each in node.status()["groups"] if each["state"] == "running")
+    assert running["id"] == group
+    assert not running["wishes"]["frozen"]
+    assert node.status()["settings"]["quantum"] == 3600
+    expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
+
+
+def test_all_goes_on_when_the_scheduler_is_killed(
+    contention: dict[str, SeatPage], node: Node
+) -> None:
+    ada, grace = contention["ada"], contention["grace"]
+    assert node.process is not None
+    old = node.process.pid
+    node.kill()
+    node.start()
+    for page in (ada, grace):
+        until(lambda page=page: page.seat.status().get("scheduler", {}).get("pid", old) != old)
+    expect(ada.row("Running", NOTEBOOKS["ada"])).to_be_visible()
+    expect(grace.row("Waiting", NOTEBOOKS["grace"])).to_be_visible()
+    expect(grace.section("Running")).to_contain_text("another user")
+
+
+def test_the_administrator_sees_both_and_moves_one_out(
+    contention: dict[str, SeatPage], hub: Hub, browser: Browser
+) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    sign_in(page, hub, ADMIN, "/services/gpushare/")
+    node = page.get_by_role("region", name="gpu1")
+    row = node.get_by_role("row", name=f"{NOTEBOOKS['ada']} ada")
+    expect(row).to_contain_text("running")
+    expect(node.get_by_role("row", name=f"{NOTEBOOKS['grace']} grace")).to_contain_text("waiting")
+    page.get_by_role("button", name=f"Act on {NOTEBOOKS['ada']}").click()
+    page.get_by_role("dialog").get_by_role("button", name="Move it out").click()
+    # Whose turn it was goes on, later.
+    contention["grace"].expect_ended(0)
+    expect(row).to_contain_text("running")
+    context.close()
+
+
+def test_users_see_the_same_page_without_names(
+    contention: dict[str, SeatPage], hub: Hub, browser: Browser
+) -> None:
+    page = contention["grace"].context.new_page()
+    page.goto(f"{hub.url}/services/gpushare/")
+    node = page.get_by_role("region", name="gpu1")
+    expect(node.get_by_role("row", name=f"{NOTEBOOKS['grace']} grace (you)")).to_be_visible()
+    expect(node.get_by_role("row").filter(has_text="running")).to_contain_text("another user")
+    assert stem("ada") not in page.content()
+    page.close()
+
+
+def test_the_results_are_as_if_alone(contention: dict[str, SeatPage], hub: Hub) -> None:
+    ada, grace = contention["ada"], contention["grace"]
+    (hub.home("ada") / "stop").touch()
+    grace.run(4)
+    ada.run(3)
+    for page in (grace, ada):
+        expect(page.output(2)).to_contain_text("as if alone")
+        page.expect_ended(4)
+        for cell in (3, 4):
+            expect(page.output(cell)).to_contain_text(stem(page.seat.user))
+            for other in {*USERS} - {page.seat.user}:
+                expect(page.output(cell)).not_to_contain_text(stem(other))

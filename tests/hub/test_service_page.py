@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The Hub service's page, in a real browser."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from jupyter_gpushare.scheduler import events as ev
+from tests.hub.hub_api import HubApi
+from tests.hub.node import Node
+from tests.hub.service import HubService, machine, notebook
+from tests.labextension.lab_page import AXE, REACTION, SCREENSHOTS, launch
+from tests.scheduler.client import FakeClient
+
+pytestmark = pytest.mark.browser
+
+GIB = 1 << 30
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+VIEWS = ("GPUs", "Users", "History")
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser(chromium: str) -> Iterator[Browser]:
+    """Return the browser, which talks to nobody else."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright, chromium)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def far(folder: Path, hub_api: HubApi, token: str) -> Iterator[tuple[Node, HubService]]:
+    """Another machine with its service."""
+    with machine(folder, "gpu2", hub_api) as node:
+        arguments = ("--socket", str(node.socket), "--name", "gpu2")
+        with HubService(hub_api.environ(token), folder / "far.log", *arguments) as service:
+            yield node, service
+
+
+@pytest.fixture(scope="module")
+def service(
+    folder: Path, hub_api: HubApi, node: Node, token: str, far: tuple[Node, HubService]
+) -> Iterator[HubService]:
+    """Return the service of both machines, and of one that does not answer."""
+    others = ("--node", f"gpu2={far[1].url}", "--node", "gpu3=http://127.0.0.1:9/")
+    arguments = ("--socket", str(node.socket), "--name", "gpu1", *others)
+    with HubService(hub_api.environ(token), folder / "near.log", *arguments) as service:
+        hub_api.service = service.url
+        yield service
+
+
+@pytest.fixture(scope="module")
+def kernels(
+    node: Node, far: tuple[Node, HubService], ada: str, ben: str
+) -> Iterator[dict[str, FakeClient]]:
+    """Ada has two GPUs' memory, and keeps Ben waiting."""
+    with contextlib.ExitStack() as stack:
+        kernels = {}
+        for machine_, token, group, name, size in (
+            (node, ada, "ada-1", "deep/train.ipynb", 6 * GIB),
+            (node, ben, "ben-1", "plots.ipynb", 3 * GIB),
+            (node, ben, "ben-2", "notes/sweep.ipynb", 4 * GIB),
+            (far[0], ada, "run-5", "python eval.py", 2 * GIB),
+        ):
+            client = stack.enter_context(notebook(machine_, token, group, name, size))
+            kernels[group] = client
+            if group in ("ada-1", "run-5"):
+                client.run()
+            else:
+                client.request()
+        yield kernels
+
+
+@contextlib.contextmanager
+def opened(
+    browser: Browser, hub_api: HubApi, service: HubService, token: str, scheme: str = "light"
+) -> Iterator[Page]:
+    """The page, of the one whose token it is, logged in by way of the Hub."""
+    hub_api.browser, hub_api.service = token, service.url
+    context = browser.new_context(
+        viewport={"width": 1280, "height": 800},
+        color_scheme=scheme,  # type: ignore[arg-type]
+    )
+    page = context.new_page()
+    page.set_default_timeout(REACTION)
+    wrong: list[str] = []
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.goto(service.url)
+    expect(page.get_by_text("live", exact=True)).to_be_visible()
+    yield page
+    context.close()
+    assert not wrong
+
+
+def test_a_user_sees_whom_to_wait_for_by_no_name(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    kernels: dict[str, FakeClient],
+    ben: str,
+) -> None:
+    with opened(browser, hub_api, service, ben) as page:
+        node = page.get_by_role("region", name="gpu1")
+        own = node.get_by_role("row", name="plots.ipynb ben (you)")
+        expect(own).to_contain_text("waiting, 1st")
+        expect(own).to_contain_text("another user yields")
+        other = node.get_by_role("row").filter(has_text="running")
+        expect(other).to_contain_text("another user")
+        expect(node.get_by_role("row").filter(has_text="waiting, 2nd")).to_contain_text("sweep")
+        expect(page.get_by_role("button")).to_have_count(0)
+        for view in VIEWS:
+            page.get_by_role("link", name=view, exact=True).click()
+            expect(page.locator("main")).not_to_contain_text("train.ipynb")
+            expect(page.locator("main")).not_to_contain_text("ada")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_anybody_can_read_it(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    kernels: dict[str, FakeClient],
+    admin: str,
+    scheme: str,
+) -> None:
+    with opened(browser, hub_api, service, admin, scheme) as page:
+        expect(page.get_by_role("row").filter(has_text="python eval.py")).to_be_visible()
+        if SCREENSHOTS is not None:
+            # What is drawn over time has some of it.
+            page.wait_for_timeout(20_000)
+            page.screenshot(path=Path(SCREENSHOTS, f"hub-{scheme}.png"))
+        page.evaluate(AXE.read_text())
+        for view in VIEWS:
+            page.get_by_role("link", name=view, exact=True).click()
+            assert _violations(page) == []
+        page.get_by_role("link", name="GPUs", exact=True).click()
+        page.get_by_role("button", name="Act on train.ipynb").click()
+        assert _violations(page) == []
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("button", name="Act on train.ipynb")).to_be_focused()
+        if scheme == "dark":
+            return
+        page.set_viewport_size(PHONE)  # type: ignore[arg-type]
+        for view in VIEWS:
+            page.get_by_role("link", name=view, exact=True).click()
+            assert page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+            assert _violations(page) == []
+
+
+def _violations(page: Page) -> list[str]:
+    found = page.evaluate("rules => axe.run({ runOnly: rules })", RULES)
+    return [
+        f"{one['id']}: {one['help']}: {[node['target'] for node in one['nodes']]}"
+        for one in found["violations"]
+    ]
+
+
+def test_a_filter_leaves_what_matches(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    kernels: dict[str, FakeClient],
+    admin: str,
+) -> None:
+    with opened(browser, hub_api, service, admin) as page:
+        expect(page.locator("main")).to_contain_text("3 nodes (1 away) · 4 GPUs · 4 notebooks")
+        page.get_by_role("searchbox").fill("PYTHON")
+        expect(page.get_by_role("region", name="gpu2")).to_be_visible()
+        expect(page.get_by_role("region", name="gpu1")).to_have_count(0)
+        page.get_by_role("searchbox").fill("ben")
+        expect(page.get_by_role("region", name="gpu1").locator("tbody tr")).to_have_count(2)
+
+
+def test_an_administrator_acts_here_and_there(
+    browser: Browser,
+    hub_api: HubApi,
+    service: HubService,
+    kernels: dict[str, FakeClient],
+    admin: str,
+) -> None:
+    with opened(browser, hub_api, service, admin) as page:
+        expect(page.get_by_role("region", name="gpu3")).to_contain_text("Has not answered so far")
+        for name, group in (("train.ipynb", "ada-1"), ("python eval.py", "run-5")):
+            page.get_by_role("button", name=f"Act on {name}").click()
+            dialog = page.get_by_role("dialog", name=name)
+            expect(dialog).to_contain_text("Its user cannot undo it")
+            dialog.get_by_role("button", name="End its turn").click()
+            kernels[group].expect(ev.Revoke)
+            kernels[group].release()
+            expect(page.get_by_role("status")).to_have_text(f"The turn of {name} ends.")
+        row = page.get_by_role("row").filter(has_text="python eval.py")
+        expect(row).to_contain_text("idle")
+
+
+def test_who_may_not_act_any_more_is_told(
+    browser: Browser, hub_api: HubApi, service: HubService, kernels: dict[str, FakeClient]
+) -> None:
+    former = hub_api.token("former", "custom:gpushare:admin")
+    with opened(browser, hub_api, service, former) as page:
+        page.get_by_role("button", name="Act on sweep.ipynb").click()
+        hub_api.models[former]["scopes"] = ["custom:gpushare:read"]
+        page.get_by_role("dialog").get_by_role("button", name="Move it out").click()
+        expect(page.get_by_role("alert")).to_contain_text(
+            "Not done: this takes the scope custom:gpushare:admin"
+        )
+
+
+def test_a_page_whose_service_is_gone_says_so_and_comes_back(
+    browser: Browser, folder: Path, hub_api: HubApi, node: Node, token: str, ada: str
+) -> None:
+    environ, log = hub_api.environ(token), folder / "gone.log"
+    arguments = ("--socket", str(node.socket), "--name", "gpu1")
+    with contextlib.ExitStack() as stack:
+        service = stack.enter_context(HubService(environ, log, *arguments))
+        port = int(service.url.split(":")[2].split("/")[0])
+        page = stack.enter_context(opened(browser, hub_api, service, ada))
+        service.__exit__(None, None, None)
+        expect(page.get_by_role("alert")).to_contain_text("connection lost")
+        expect(page.locator("#link")).to_contain_text("what you see may be old")
+        # Nobody has to log in again.
+        stack.enter_context(HubService(environ, log, *arguments, port=port))
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+
+
+def test_a_history_that_is_full_goes_on(
+    browser: Browser, folder: Path, hub_api: HubApi, token: str, admin: str
+) -> None:
+    config = folder / "short.py"
+    config.write_text("c.GpuShareHub.history = 1\n")
+    with machine(folder, "gpu5", hub_api) as node:
+        arguments = ("--socket", str(node.socket), "--name", "gpu5", "--config", str(config))
+        with (
+            HubService(hub_api.environ(token), folder / "short.log", *arguments) as service,
+            opened(browser, hub_api, service, admin) as page,
+        ):
+            page.get_by_role("link", name="History", exact=True).click()
+            events = page.get_by_role("list", name="What happened")
+            for on, text in ((True, "drains"), (False, "is in use again")):
+                answer = service.ask("api/nodes/gpu5/drain", admin, {"gpu": "1", "on": on})
+                assert answer.status == 200, answer.text
+                expect(events.get_by_role("listitem")).to_contain_text([text])
