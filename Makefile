@@ -46,6 +46,11 @@ $(STAMPS)/node: labextension/package.json labextension/yarn.lock $(STAMPS)/venv
 	cd labextension && jlpm install --immutable
 	@touch $@
 
+# JupyterHub's proxy, for its tests.
+$(STAMPS)/proxy: tests/hub/package.json tests/hub/yarn.lock $(STAMPS)/venv
+	cd tests/hub && jlpm install --immutable
+	@touch $@
+
 $(LABEXTENSION): $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	cd labextension && jlpm build:prod
 	@touch $@
@@ -70,31 +75,31 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-# Two halves of about the same time, which run side by side: the driver's programs, and all others. Both wait for much;
-# what else there is to check runs meanwhile.
-DRIVER_TESTS := tests/fuzz tests/interposer tests/sim
+# Two halves of about the same time, which run side by side: programs of the driver and users of a node, and all others.
+# Both wait for much; what else there is to check runs meanwhile.
+FIRST_HALF := tests/adversary tests/fuzz tests/hub tests/interposer tests/sim
 # make's own jobs are none of the business of what the tests start.
 PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
 
-.PHONY: test test-labextension test-python test-driver test-others screenshots lint format
-test: packages-test setup ## every check and every test
-	@$(MAKE) --jobs=3 --output-sync=target test-driver test-others lint test-labextension
+.PHONY: test test-labextension test-python test-first test-second screenshots lint format
+test: packages-test setup $(STAMPS)/proxy ## every check and every test
+	@$(MAKE) --jobs=3 --output-sync=target test-first test-second lint test-labextension
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
 
 test-python: setup ## pytest
-	@$(MAKE) --jobs=2 --output-sync=target test-driver test-others
+	@$(MAKE) --jobs=2 --output-sync=target test-first test-second
 
-test-driver: setup
-	$(PYTEST) $(DRIVER_TESTS)
+test-first: setup $(STAMPS)/proxy
+	$(PYTEST) $(FIRST_HALF)
 
-test-others: setup
-	$(PYTEST) $(DRIVER_TESTS:%=--ignore=%)
+test-second: setup
+	$(PYTEST) $(FIRST_HALF:%=--ignore=%)
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images
-	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension
+	GPUSHARE_SCREENSHOTS=$(CURDIR)/docs/images python -m pytest -q tests/labextension tests/hub/test_service_page.py
 
 lint: setup ## style and types
 	ruff check .
@@ -137,5 +142,6 @@ lock: $(STAMPS)/venv ## renew the pins in requirements/test.txt
 clean: ## remove what was built, and .venv
 	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so
 	rm -rf labextension/lib labextension/node_modules labextension/.yarn labextension/*.tsbuildinfo
+	rm -rf tests/hub/node_modules tests/hub/.yarn
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	if [ -f csrc/Makefile ]; then $(MAKE) -C csrc clean; fi

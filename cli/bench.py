@@ -36,10 +36,23 @@ BENCHES = {
     "makespan": ("makespan", "run"),
     "shares": ("shares", "run"),
     "scheduler": ("scheduler_events", "run"),
+    "class": ("class_load", "run"),
+    "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
 }
 #: Run where they are named: they take long, or are for the simulated driver.
-NAMED_ONLY = frozenset({"interference", "lab", "makespan", "oversubscribe", "shares", "simulation"})
+NAMED_ONLY = frozenset(
+    {
+        "class",
+        "interference",
+        "lab",
+        "makespan",
+        "oversubscribe",
+        "shares",
+        "simulation",
+        "two-gpus",
+    }
+)
 #: What can be said of those that compare policies; by the names of their functions' parameters.
 SETTINGS = ("policy", "part", "pairs", "seconds", "gib")
 
@@ -76,10 +89,13 @@ def add_parser(subparsers: Any) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help="makespan: half a turn of a job; shares: each condition, seconds",
+        help="makespan: half a turn of a job; shares: each condition; two-gpus: what is computed, seconds",
     )
     parser.add_argument(
-        "--gib", type=float, metavar="G", help="makespan: what each of two jobs holds, GiB"
+        "--gib",
+        type=float,
+        metavar="G",
+        help="makespan, two-gpus: what each job or notebook holds, GiB",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from ..kernel_provisioner.launch import Backend, parse_backend, parse_size
+from ..kernel_provisioner.launch import Backend, parse_backend
 from ..scheduler.drivers import Driver, find_driver
 from ..scheduler.memory import host_budget
+from ..scheduler.shares import parse_size
 from .main import complain
 from .wording import size
 

@@ -103,8 +103,9 @@ def run(args: argparse.Namespace) -> int:
             f"device-plugin needs grpcio and protobuf ({error}); "
             "run: pip install 'jupyter-gpushare[kubernetes]'"
         )
-    from ..deploy.kubernetes.node import Health, NodeError, install_libraries
+    from ..deploy.kubernetes.node import Health, NodeError
     from ..deploy.kubernetes.shares import Shares
+    from ..deploy.libraries import LibrariesError, install_libraries
     from ..scheduler.devices import Devices
     from ..scheduler.drivers import find_driver
 
@@ -147,7 +148,7 @@ def run(args: argparse.Namespace) -> int:
             install_libraries(args.library_dir)
         shares = Shares(args.shares_per_gpu, args.several)
         asyncio.run(Plugin(options, shares, Health(Devices(driver.nvml), socket)).run())
-    except NodeError as error:
+    except (LibrariesError, NodeError) as error:
         return complain(str(error))
     return 0
 

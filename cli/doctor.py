@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .. import __version__
+from ..kernel_provisioner import ticket
 from ..kernel_provisioner.launch import (
     LaunchError,
     client_environment,
     new_group,
     plain_environment,
 )
-from ..scheduler.address import AddressError, prepare, socket_path
+from ..scheduler.address import AddressError, is_own_place, prepare, socket_path
 from ..scheduler.drivers import Driver, DriverError, Libraries, find_driver, libraries
 from .main import complain
 from .wording import size
@@ -230,7 +231,8 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
     from ..scheduler.memory import host_budget
 
     try:
-        prepare(socket)
+        if is_own_place(socket):
+            prepare(socket)
         with ControlClient(socket) as client:
             status = client.request("status")["status"]
     except AddressError as error:
@@ -261,19 +263,26 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
 def _preload(
     driver: Driver, shims: Libraries, socket: Path, environ: Mapping[str, str]
 ) -> Iterator[Finding]:
+    group, shown = ticket.of_kernel(environ) or (new_group(), None)
+    given = shown is None and not is_own_place(socket)
     try:
+        if given:
+            shown = _ticket(socket, group)
         environment = client_environment(
             environ,
-            group=new_group(),
+            group=group,
             name="gpushare doctor",
             driver=driver,
             socket=socket,
             shims=shims,
+            ticket=shown,
         )
     except LaunchError as error:
         yield Finding("LD_PRELOAD", "fail", str(error))
         return
     found = _probe(environment, "preload")
+    if given and shown is not None:
+        ticket.give_back_here(socket, group, shown)
     if "error" in found:
         yield Finding(
             "LD_PRELOAD",
@@ -297,6 +306,16 @@ def _preload(
         yield Finding(
             "LD_PRELOAD", "warn", f"works, but the program did not become a client: {why}"
         )
+
+
+def _ticket(socket: Path, group: str) -> Path | None:
+    from ..scheduler.control import ControlError
+
+    try:
+        return ticket.obtain_here(socket, group)
+    except (ControlError, OSError):
+        # What is wrong with the scheduler was said, and what this process is told will be.
+        return None
 
 
 def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:

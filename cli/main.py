@@ -42,6 +42,15 @@ COMMANDS = {
     "bench": "bench",
     "simulate": "simulate",
     "device-plugin": "device_plugin",
+    "libraries": "libraries",
+    "hub": "hub",
+    "drain": "administer",
+    "hold": "administer",
+    "evict": "administer",
+    "maintenance": "administer",
+    "report": "report",
+    "audit": "report",
+    "metrics": "report",
 }
 
 

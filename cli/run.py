@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from ..kernel_provisioner import ticket
 from ..kernel_provisioner.launch import (
     BACKENDS,
     LaunchError,
@@ -20,12 +21,12 @@ from ..kernel_provisioner.launch import (
     is_ipykernel,
     new_group,
     parse_backend,
-    parse_size,
     plain_environment,
     with_in_kernel_part,
 )
-from ..scheduler.address import AddressError, prepare, socket_path
+from ..scheduler.address import AddressError, is_own_place, prepare, socket_path
 from ..scheduler.drivers import DriverError, find_driver
+from ..scheduler.shares import parse_size
 
 DESCRIPTION = """\
 Run any program so that it shares the GPU with your notebooks. All that the program starts belongs to it: they are one
@@ -110,24 +111,45 @@ def _shared(
     driver = find_driver(environ)
     if driver is None:
         raise DriverError("no CUDA driver was found")
-    socket = socket_path(environ)
+    socket, group = socket_path(environ), new_group()
+    # Here and not above: it needs the protocol's compiled part.
+    from . import standby
+
+    ours, kernel = is_own_place(socket), ticket.of_kernel(os.environ)
+    shown: Path | None = None
+    if kernel is not None:
+        group, shown = kernel
+    elif not ours:
+        shown = _ticket(socket, group)
     environment = client_environment(
         environ,
-        group=new_group(),
+        group=group,
         name=arguments.name or program_name(command, environ),
         driver=driver,
         socket=socket,
         settings=Settings(arguments.backend, arguments.memory, arguments.oversubscribe),
+        ticket=shown,
     )
-    prepare(socket)
-    # Here and not above: it needs the protocol's compiled part.
-    from .standby import attend
-
-    if not attend(socket, driver):
-        _say(
-            f"no scheduler answers at {socket} and none could be started; `gpushare doctor` says why"
-        )
+    if ours:
+        prepare(socket)
+        if not standby.attend(socket, driver):
+            _say(
+                f"no scheduler answers at {socket} and none could be started; `gpushare doctor` says why"
+            )
+    elif shown is not None and kernel is None:
+        standby.start(socket, driver, group, shown)
     return environment
+
+
+def _ticket(socket: Path, group: str) -> Path | None:
+    """Get the program's ticket from a node's scheduler, and return where it lies, if it needs one."""
+    from ..scheduler.control import ControlError
+
+    try:
+        return ticket.obtain_here(socket, group)
+    except (ControlError, OSError) as error:
+        _say(str(error))
+        return None
 
 
 def program_name(command: Sequence[str], environ: Mapping[str, str]) -> str:

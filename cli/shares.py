@@ -23,7 +23,12 @@ def add_parser(subparsers: Any) -> None:
         description="Show or set what users, and teams of users, are entitled to. Time is a part "
         "of one GPU's, over 10 s. What is left out stays as it is.",
     )
-    parser.add_argument("whose", metavar="user:NAME|team:NAME", nargs="?")
+    parser.add_argument(
+        "whose",
+        metavar="user:NAME|team:NAME",
+        nargs="?",
+        help="user:*: each user of whom nothing else is stated",
+    )
     for name, metavar, parse, text in (
         ("request", "N%|off", parse_part, "guaranteed time"),
         ("limit", "N%|off", parse_part, "most time"),
@@ -33,6 +38,13 @@ def add_parser(subparsers: Any) -> None:
             "SIZE|off",
             lambda text: parse_memory(text)["memory"],
             "most memory on each GPU, in all",
+        ),
+        ("gpus", "N|off", _count, "most GPUs on which their notebooks may have the lease at once"),
+        (
+            "host",
+            "SIZE|off",
+            lambda text: parse_memory(text)["memory"],
+            "most memory over all GPUs, which may all have to lie in host memory",
         ),
     ):
         parser.add_argument(
@@ -49,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     """Set what is given, and print all shares."""
     given = {
         name: value
-        for name in ("request", "limit", "weight", "memory")
+        for name in ("request", "limit", "weight", "memory", "gpus", "host")
         if (value := getattr(args, name)) is not None
     }
     if args.member is not None:
@@ -77,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _table(shares: dict[str, Any]) -> str:
-    head = ("WHOSE", "REQUEST", "LIMIT", "WEIGHT", "MEMORY", "USED", "MEMBERS")
+    head = ("WHOSE", "REQUEST", "LIMIT", "WEIGHT", "MEMORY", "GPUS", "HOST", "USED", "MEMBERS")
     rows = [
         (
             whose,
@@ -85,9 +97,19 @@ def _table(shares: dict[str, Any]) -> str:
             wording.percent(found["limit"]) if found["limit"] else "",
             f"{found['weight']:g}",
             wording.size(found["memory"]) if found["memory"] else "",
+            str(found["gpus"] or ""),
+            wording.size(found["host"]) if found["host"] else "",
             ", ".join(wording.percent(used) for used in found["used"].values()),
             ", ".join(found["members"]),
         )
         for whose, found in sorted(shares.items())
     ]
-    return table(head, rows, {1, 2, 3, 4, 5})
+    return table(head, rows, {1, 2, 3, 4, 5, 6, 7})
+
+
+def _count(text: str) -> int:
+    if text == "off":
+        return 0
+    if not text.isdecimal() or int(text) == 0:
+        raise ValueError(f"{text!r} is no number of GPUs; write for instance 2, or off")
+    return int(text)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Keeps a scheduler there for as long as a program lives that has no Jupyter server: ``gpushare run``'s.
+"""Does for as long as a program lives what a Jupyter server does for its kernels: ``gpushare run``'s.
 
-It ends when its standard input does, whose other end is the program's.
+It keeps a scheduler there; of a node's, it gives the program's ticket back. It ends when its standard input does, whose
+other end is the program's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+from ..scheduler.address import socket_path
 from ..scheduler.control import ControlClient, ControlError
 from ..scheduler.drivers import Driver
 
@@ -32,13 +34,19 @@ def is_there(socket: Path) -> bool:
     return True
 
 
-def attend(socket: Path, driver: Driver) -> bool:
-    """Let a standby keep a scheduler there until this process, whatever it executes, and its children have ended.
+def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = None) -> None:
+    """Start a standby that lives until this process, whatever it executes, and its children have ended.
 
-    Returns
-    -------
-    bool
-        Whether a scheduler answers now.
+    Parameters
+    ----------
+    socket
+        The scheduler's.
+    driver
+        What a scheduler that it starts looks at.
+    group
+        The program's lease group.
+    ticket
+        Where the group's ticket lies, to be given back in the end; None: keep a scheduler there.
     """
     reader, writer = os.pipe()
     environment = {
@@ -58,6 +66,7 @@ def attend(socket: Path, driver: Driver) -> bool:
             sys.executable,
             "-m",
             "jupyter_gpushare.cli.standby",
+            *([group, str(ticket)] if ticket is not None else []),
         ],
         stdin=reader,
         env=environment,
@@ -68,6 +77,17 @@ def attend(socket: Path, driver: Driver) -> bool:
     )
     os.close(reader)
     os.set_inheritable(writer, True)
+
+
+def attend(socket: Path, driver: Driver) -> bool:
+    """Let a standby keep a scheduler there until this process, whatever it executes, and its children have ended.
+
+    Returns
+    -------
+    bool
+        Whether a scheduler answers now.
+    """
+    start(socket, driver)
     deadline = time.monotonic() + PATIENCE
     while not is_there(socket):
         if time.monotonic() > deadline:
@@ -76,8 +96,16 @@ def attend(socket: Path, driver: Driver) -> bool:
     return True
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Run until standard input ends."""
+    if arguments:
+        # Here and not above: a scheduler that somebody waits for should not have to wait for it.
+        from ..kernel_provisioner.ticket import give_back_here
+
+        _await_end()
+        group, ticket = arguments
+        give_back_here(socket_path(), group, Path(ticket))
+        return
     threading.Thread(target=_end_with_program, daemon=True).start()
     while True:
         try:
@@ -92,11 +120,15 @@ def main() -> None:
         time.sleep(PAUSE)
 
 
-def _end_with_program() -> None:
+def _await_end() -> None:
     while os.read(0, 4096):
         pass
+
+
+def _end_with_program() -> None:
+    _await_end()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -59,7 +59,14 @@ def _print(status: dict[str, Any], as_json: bool) -> None:
 
 def render(status: dict[str, Any]) -> str:
     """Word a status as text."""
-    parts = [_gpus(status), _groups(status), _notices(status), _footer(status)]
+    parts = [
+        f"maintenance: {status['maintenance']}" if status.get("maintenance") else "",
+        _gpus(status),
+        _groups(status),
+        _processes(status),
+        _notices(status),
+        _footer(status),
+    ]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -91,7 +98,12 @@ def _gpus(status: dict[str, Any]) -> str:
         )
         for gpu in status["gpus"]
     ]
-    return table(head, rows, set(range(2, len(head))))
+    drained = [
+        f"GPU {gpu['index']} is being emptied: it grants nothing"
+        for gpu in status["gpus"]
+        if gpu.get("draining")
+    ]
+    return "\n".join([table(head, rows, set(range(2, len(head)))), *drained])
 
 
 def _groups(status: dict[str, Any]) -> str:
@@ -123,11 +135,33 @@ def _groups(status: dict[str, Any]) -> str:
     return table(head, rows, {4, 5, 6, 7})
 
 
+def _processes(status: dict[str, Any]) -> str:
+    """Word who holds what nobody states; only administrators are told."""
+    found = status.get("processes")
+    if not found:
+        return ""
+    indices = {gpu["uuid"]: str(gpu["index"]) for gpu in status["gpus"]}
+    head = ("NOT STATED", "GPU", "PID", "USER", "HOLDS", "STATES")
+    rows = [
+        (
+            "outside gpushare" if one["code"] == "outside" else "more than stated",
+            indices.get(one["gpu"], one["gpu"]),
+            str(one["pid"]),
+            one["user"] or "?",
+            wording.size(one["bytes"]),
+            wording.size(one["claimed"]),
+        )
+        for one in found
+    ]
+    return table(head, rows, {1, 2, 4, 5})
+
+
 def _notices(status: dict[str, Any]) -> str:
     names = {group["id"]: group["name"] for group in status["groups"]}
     return "\n".join(
         f"note: {wording.notice(notice, names.get(notice['group'], notice['group']))}"
         for notice in status["notices"]
+        if notice["code"] != "maintenance"
     )
 
 

@@ -41,10 +41,24 @@ def notice(found: dict[str, Any], name: str) -> str:
         status = found.get("params", {}).get("status")
         ended = "" if status is None else f" (status {status})"
         return f"{name} runs without gpushare: its first start under it failed{ended}"
+    if found.get("code") == "stuck":
+        return (
+            f"{name} was told to give the GPU up and does not answer: others are served around it"
+        )
     if found.get("code") == "recording_ended":
         params = found.get("params", {})
         why = recording_end(params.get("why"), str(params.get("error", "")))
         return f"the recording to {params.get('file')} ended: {why}"
+    if found.get("code") == "maintenance":
+        return f"maintenance: {found.get('params', {}).get('text')}"
+    if found.get("code") == "underreported":
+        params = found.get("params", {})
+        held = f"{size(params.get('bytes') or 0)} of GPU memory that it does not state"
+        # Others are not told whose it is.
+        whose = (
+            f"{params['user']} (pid {params.get('pid')})" if params.get("user") else "another user"
+        )
+        return f"a process of {whose} holds {held}"
     return f"{name}: {str(found.get('code')).replace('_', ' ')}"
 
 

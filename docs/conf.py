@@ -20,8 +20,10 @@ sys.path.insert(0, str(HERE.parent))
 
 from jupyter_gpushare import __version__  # noqa: E402
 from jupyter_gpushare.cli.main import build_parser  # noqa: E402
+from jupyter_gpushare.hub.config import GpuShareHub  # noqa: E402
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner  # noqa: E402
 from jupyter_gpushare.kernel_provisioner.in_kernel import VERBS, usage  # noqa: E402
+from jupyter_gpushare.scheduler.node import NodeScheduler  # noqa: E402
 from jupyter_gpushare.server_extension.config import GpuShare  # noqa: E402
 
 project = "jupyter-gpushare"
@@ -82,6 +84,8 @@ TABLES: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
         "`c.GpuShareProvisioner` | meaning",
         partial(settings, GpuShareProvisioner),
     ),
+    "NodeScheduler": ("`c.NodeScheduler` | meaning", partial(settings, NodeScheduler)),
+    "GpuShareHub": ("`c.GpuShareHub` | meaning", partial(settings, GpuShareHub)),
     "magics": ("command | what it does", magics),
     "commands": ("command | what it does", commands),
 }

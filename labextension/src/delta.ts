@@ -60,7 +60,8 @@ const isGpu = shape({
   name: isText,
   ...numbers('index', 'total', 'reserve', 'used', 'resident', 'pinned'),
   ...numbers('contexts', 'foreign', 'ghosts', 'free'),
-  utilization: nullable(isNumber)
+  utilization: nullable(isNumber),
+  draining: isFlag
 });
 
 const isGroup = shape({
@@ -77,6 +78,7 @@ const isGroup = shape({
     priority: oneOf('auto', 'interactive', 'background'),
     keep: isFlag,
     frozen: isFlag,
+    held: isFlag,
     exclusive: isFlag,
     ...numbers('memory', 'request', 'limit', 'weight')
   }),

@@ -65,6 +65,8 @@ export interface IGpu {
   free: number;
   /** Percent of the time in which some kernel ran, or null if NVML does not say. */
   utilization: number | null;
+  /** An administrator wants it empty: nobody gets it. */
+  draining: boolean;
 }
 
 export type State =
@@ -113,6 +115,8 @@ export interface IWishes {
   priority: Priority;
   keep: boolean;
   frozen: boolean;
+  /** An administrator froze it. */
+  held: boolean;
   /** Bytes that it may have on each GPU; 0: no cap. */
   memory: number;
   /** Fractions of one GPU's time: what is guaranteed, and what is never exceeded; 0: none. */

@@ -177,6 +177,20 @@ export function reasonText(
         groupName(params, 'holder', wording),
         formatDuration(number(params, 'for') + elapsed)
       );
+    case 'stuck':
+      if (typeof params['kernel'] === 'string') {
+        return trans.__(
+          '%1 does not give the GPU up: its kernel `%2` has been running for %3; interrupt or restart it',
+          groupName(params, 'holder', wording),
+          shorten(params['kernel'], LONGEST_NAME),
+          formatDuration(number(params, 'kernel_for') + elapsed)
+        );
+      }
+      return trans.__(
+        '%1 has not answered for %2: it was stopped, or its GPU work does not end; interrupt or restart it',
+        groupName(params, 'holder', wording),
+        formatDuration(number(params, 'for') + elapsed)
+      );
     case 'behind':
       return trans.__('after %1', groupName(params, 'ahead', wording));
     case 'residency':
@@ -203,6 +217,16 @@ export function reasonText(
       );
     case 'frozen':
       return trans.__('frozen until somebody unfreezes it');
+    case 'on_hold':
+      return trans.__(
+        'an administrator took the GPU from it, and has to let it go on'
+      );
+    case 'quota_gpus':
+      return quotaText(params, wording, elapsed);
+    case 'gpu_draining':
+      return trans.__(
+        'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
+      );
     case 'kept':
       return trans.__(
         'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
@@ -230,6 +254,28 @@ export function reasonText(
     default:
       return trans.__('waiting for the GPU');
   }
+}
+
+/** How many GPUs its user or team may use, and what has to happen. */
+function quotaText(params: Params, wording: IWording, elapsed: number): string {
+  const { trans } = wording;
+  const most = number(params, 'gpus');
+  const quota = trans._n(
+    '%2 may use %1 GPU at once',
+    '%2 may use %1 GPUs at once',
+    most,
+    ownerName(params['whose'], trans)
+  );
+  if (number(params, 'own') > most) {
+    return trans.__(
+      '%1, and it uses %2 by itself: restart it on fewer',
+      quota,
+      number(params, 'own')
+    );
+  }
+  return typeof params['holder_name'] === 'string'
+    ? trans.__('%1: %2', quota, yields(params, 'yields_in', wording, elapsed))
+    : trans.__('%1: others of the same come first', quota);
 }
 
 /** Whose share it is: `user:ada`, `team:course`, or the notebook's own. */
@@ -392,6 +438,9 @@ export function wishesText(
   const texts: string[] = [];
   if (wishes.frozen) {
     texts.push(trans.__('frozen'));
+  }
+  if (wishes.held) {
+    texts.push(trans.__('held by an administrator'));
   }
   if (wishes.exclusive) {
     texts.push(trans.__('exclusive for this cell'));

@@ -245,10 +245,13 @@ def test_shares_are_set_and_listed(scheduler: Scheduler, gpushare: Command) -> N
     # What is left out stays.
     gpushare("shares", "user:ada", "--weight", "2", "--request", "25%")
     gpushare("shares", "team:course", "--limit", "40%", "--member", "ben", "--member", "cy")
-    head, team, ada = gpushare("shares").stdout.splitlines()
-    assert head.split() == ["WHOSE", "REQUEST", "LIMIT", "WEIGHT", "MEMORY", "USED", "MEMBERS"]
+    gpushare("shares", "user:*", "--gpus", "1", "--host", "64GiB")
+    head, team, others, ada = gpushare("shares").stdout.splitlines()
+    assert head.split()[4:] == ["MEMORY", "GPUS", "HOST", "USED", "MEMBERS"]
     assert team.split() == ["team:course", "40", "%", "1", "0", "%", "ben,", "cy"]
+    assert others.split()[:5] == ["user:*", "1", "1", "64.0", "GiB"]
     assert ada.split() == ["user:ada", "25", "%", "2", "20.0", "GiB", "0", "%"]
+    gpushare("shares", "user:*", "--gpus", "off", "--host", "off")
     gpushare("shares", "user:ada", "--off")
     found = json.loads(gpushare("shares", "--json").stdout)
     assert found.keys() == {"team:course"}
@@ -403,6 +406,10 @@ def test_without_a_scheduler_there_is_one_line_with_what_to_do(
         (["shares", "ada", "--limit", "50%"], "user:NAME or team:NAME"),
         (["shares", "--limit", "50%"], "say whose"),
         (["shares", "user:ada", "--memory", "much"], "20GiB"),
+        (
+            ["shares", "user:ada", "--gpus", "0.5"],
+            "no number of GPUs; write for instance 2, or off",
+        ),
         (["shares", "user:ada", "--member", "ben"], "members"),
         (["explain", "nobody"], "'nobody'"),
         (["record"], "gpushare record FILE"),

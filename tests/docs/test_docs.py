@@ -12,9 +12,11 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from jupyter_gpushare.hub.config import GpuShareHub
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
 from jupyter_gpushare.kernel_provisioner.in_kernel import REASONS
 from jupyter_gpushare.kernel_provisioner.launch import SHARES
+from jupyter_gpushare.scheduler.node import NodeScheduler
 from jupyter_gpushare.server_extension.config import GpuShare
 
 #: Where programs say what troubleshooting quotes.
@@ -99,9 +101,14 @@ def test_links_into_the_documentation_lead_somewhere(root: Path, name: str) -> N
 
 def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) -> None:
     text = {path.stem: path.read_text() for path in pages}
-    for configurable in (GpuShare, GpuShareProvisioner):
+    for configurable, page in (
+        (GpuShare, "install"),
+        (GpuShareProvisioner, "install"),
+        (NodeScheduler, "node"),
+        (GpuShareHub, "hub"),
+    ):
         for name in configurable.class_own_traits(config=True):
-            assert f">{name}<" in text["install"]
+            assert f">{name}<" in text[page]
     assert "who uses the GPU, who waits, and why" in text["commands"]
     assert "say what was found, what is active, and why not" in text["commands"]
 

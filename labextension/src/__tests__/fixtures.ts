@@ -40,6 +40,7 @@ export function makeWishes(changes: Partial<IWishes> = {}): IWishes {
     priority: 'auto',
     keep: false,
     frozen: false,
+    held: false,
     memory: 0,
     request: 0,
     limit: 0,
@@ -153,7 +154,8 @@ export function makeStatus(...groups: IGroup[]): IStatus {
         foreign: 2 * GiB,
         ghosts: 0,
         free: 5 * GiB,
-        utilization: 40
+        utilization: 40,
+        draining: false
       }
     ],
     host: { budget: 64 * GiB, swapped: 2 * GiB, promised: 6 * GiB },

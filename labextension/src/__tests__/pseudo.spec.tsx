@@ -104,7 +104,8 @@ const REASONS: (ICode | null)[] = [
   ...[
     ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
     ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
-    ...['kept', 'exclusive', 'limited', 'thrashing', 'of_a_newer_scheduler']
+    ...['kept', 'exclusive', 'limited', 'thrashing', 'stuck'],
+    ...['on_hold', 'quota_gpus', 'gpu_draining', 'of_a_newer_scheduler']
   ].flatMap(code => [
     { code, params },
     { code, params: { ...sizes, yields_in: null } },
@@ -146,6 +147,7 @@ const GROUPS: IGroup[] = [
       priority: 'background',
       keep: true,
       frozen: true,
+      held: true,
       memory: GiB,
       request: 0.25,
       limit: 0.5,
@@ -374,7 +376,7 @@ describe('in a language of brackets', () => {
     for (const { title, text } of [nobodyText(pseudo), noGpuText(pseudo)]) {
       check(title, text);
     }
-    for (const code of ['policy_failed', 'recording_ended', 'other']) {
+    for (const code of ['policy_failed', 'recording_ended', 'stuck', 'other']) {
       check(noticeText(name, { code, params: {} }, pseudo));
     }
     check(

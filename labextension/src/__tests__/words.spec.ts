@@ -63,6 +63,16 @@ describe('reasonText', () => {
       'the kernel `matmul` of train has been running for 12 s'
     ],
     [
+      'stuck',
+      { ...holder, for: 40, lack: GiB },
+      'train has not answered for 42 s: it was stopped, or its GPU work does not end; interrupt or restart it'
+    ],
+    [
+      'stuck',
+      { ...holder, for: 40, kernel: 'matmul', kernel_for: 50 },
+      'train does not give the GPU up: its kernel `matmul` has been running for 52 s; interrupt or restart it'
+    ],
+    [
       'limited',
       { until_in: 5, whose: '' },
       'it had its share of the GPU; more in 3 s'
@@ -104,6 +114,31 @@ describe('reasonText', () => {
       'lacks 1 GiB: memory of a process that ended is being freed'
     ],
     ['frozen', {}, 'frozen until somebody unfreezes it'],
+    [
+      'on_hold',
+      {},
+      'an administrator took the GPU from it, and has to let it go on'
+    ],
+    [
+      'quota_gpus',
+      { ...holder, whose: 'user:ada', gpus: 1, own: 1, yields_in: 5 },
+      'the user ada may use 1 GPU at once: train yields in 3 s'
+    ],
+    [
+      'quota_gpus',
+      { whose: 'team:lab', gpus: 2, own: 1, holder_name: null },
+      'the team lab may use 2 GPUs at once: others of the same come first'
+    ],
+    [
+      'quota_gpus',
+      { whose: 'user:ada', gpus: 1, own: 2, holder_name: null },
+      'the user ada may use 1 GPU at once, and it uses 2 by itself: restart it on fewer'
+    ],
+    [
+      'gpu_draining',
+      { gpu: 'GPU-0' },
+      'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
+    ],
     [
       'kept',
       { ...holder, lack: GiB, until_in: 240 },
@@ -194,6 +229,12 @@ describe('noticeText', () => {
         trans
       )
     ).toContain('Restart the kernel');
+  });
+
+  it('says who does not answer', () => {
+    expect(
+      noticeText('a.ipynb', { code: 'stuck', params: {} }, trans)
+    ).toContain('a.ipynb was told to give the GPU up and does not answer');
   });
 
   it('says that a policy failed, which is of no notebook', () => {

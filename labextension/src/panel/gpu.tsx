@@ -45,6 +45,16 @@ function GpuBlock(props: IGpuProps): JSX.Element {
       <div className="jp-GpuShare-gpuHead">
         <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
         {several && <small>{trans.__('GPU %1', gpu.index)}</small>}
+        {gpu.draining && (
+          <small
+            className="jp-GpuShare-draining"
+            title={trans.__(
+              'An administrator wants it empty: no notebook gets it until that is over.'
+            )}
+          >
+            {trans.__('being emptied')}
+          </small>
+        )}
         {props.children}
       </div>
       <Bar

@@ -145,6 +145,20 @@ export function noticeText(
         text(params, 'instead'),
         text(params, 'error')
       );
+    case 'stuck':
+      return trans.__(
+        '%1 was told to give the GPU up and does not answer. Others are served around it; interrupt or restart it.',
+        name
+      );
+    case 'maintenance':
+      return trans.__('Maintenance: %1', text(params, 'text'));
+    case 'underreported':
+      return trans.__(
+        'A process of %1 holds %2 of GPU memory that it does not state',
+        // Others are not told whose it is.
+        text(params, 'user') || trans.__('another user'),
+        formatBytes(Number(params['bytes']) || 0, 'binary')
+      );
     case 'recording_ended':
       return trans.__('The recording to %1 ended.', text(params, 'file'));
     default:

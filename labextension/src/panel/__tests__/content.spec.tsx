@@ -226,6 +226,41 @@ describe('PanelContent', () => {
     ).toEqual(['Mind the gap.']);
   });
 
+  it('says what administrators do with a GPU, and tell everybody', () => {
+    const status = makeStatus();
+    const [gpu] = status.gpus;
+    const drained = { ...gpu!, uuid: 'GPU-1', index: 1, draining: true };
+    const { container } = setUp({
+      ...status,
+      gpus: [gpu!, drained],
+      notices: [
+        {
+          group: '',
+          code: 'maintenance',
+          params: { text: 'stops at 18:00' },
+          time: 1
+        },
+        {
+          group: 'k',
+          code: 'underreported',
+          params: { user: 'ada', pid: 7, bytes: 2 * GiB },
+          time: 1
+        }
+      ]
+    });
+    const heads = [...container.querySelectorAll('.jp-GpuShare-gpuHead')];
+    expect(heads.map(head => textOf(head).includes('being emptied'))).toEqual([
+      false,
+      true
+    ]);
+    expect(
+      [...container.querySelectorAll('.jp-GpuShare-notice')].map(textOf)
+    ).toEqual([
+      'Maintenance: stops at 18:00',
+      'A process of ada holds 2 GiB of GPU memory that it does not state'
+    ]);
+  });
+
   it('tells those who do not share apart by their folders', () => {
     const kernel = (id: string, ...paths: string[]): IUnshared => ({
       kernel_id: id,

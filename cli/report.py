@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare report``, ``audit`` and ``metrics``: what administrators read."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import time
+from datetime import datetime
+from typing import Any
+
+from ..scheduler.control import ControlClient, ControlError
+from . import wording
+from .main import complain
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the subcommands."""
+    report = subparsers.add_parser(
+        "report",
+        help="say what the GPUs did in a week",
+        description="One line: hours used and shared, waits, out-of-memory errors avoided. What each "
+        "word means is in docs/administration.md. For administrators.",
+    )
+    report.add_argument("--week", action="store_true", help="the last seven days (the default)")
+    report.add_argument(
+        "--since", type=moment, metavar="WHEN", help="from then on: 2h, 3d, or a date"
+    )
+    report.add_argument("--until", type=moment, metavar="WHEN", help="up to then (default: now)")
+    audit = subparsers.add_parser(
+        "audit",
+        help="show who steered what",
+        description="Who changed what, and with which outcome, the last at the end. For administrators.",
+    )
+    audit.add_argument(
+        "--since", type=moment, metavar="WHEN", help="from then on: 2h, 3d, or a date"
+    )
+    for parser in (report, audit):
+        parser.add_argument("--json", action="store_true", help="print JSON, as in docs/control.md")
+    subparsers.add_parser(
+        "metrics",
+        help="print figures for Prometheus",
+        description="Print the scheduler's figures in Prometheus' text format (docs/metrics.md), for instance for "
+        "node_exporter's textfile collector. For administrators.",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask for it, and print it."""
+    try:
+        with ControlClient() as client:
+            if args.command == "metrics":
+                from ..scheduler.metrics import text
+
+                print(text(client.request("metrics")["metrics"]), end="")
+                return 0
+            when = {
+                name: value
+                for name in ("since", "until")
+                if (value := getattr(args, name, None)) is not None
+            }
+            if args.command == "report" and args.week and when:
+                return complain("--week is the last seven days: leave --since and --until out")
+            found = client.request(args.command, **when)[args.command]
+    except ControlError as error:
+        return complain(str(error))
+    if args.json:
+        print(json.dumps(found))
+    elif args.command == "report":
+        print(line(found))
+    else:
+        for entry in found:
+            print(entry_text(entry))
+    return 0
+
+
+def moment(text: str) -> float:
+    """Read a time: so long ago (``90m``, ``2h``, ``3d``), or a date; seconds since 1970."""
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text, re.ASCII):
+        return time.time() - float(match[1]) * _UNITS[match[2]]
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no time; write for instance 2h, 3d, 2026-03-01 or 2026-03-01T12:00"
+        ) from None
+
+
+def line(found: dict[str, Any]) -> str:
+    """Word a report in one line."""
+    if not found["hours"]:
+        return "nothing is known of that time: the scheduler did not run, or has no folder to keep it in"
+    first, last = (
+        time.strftime("%d %b %Y", time.localtime(at)) for at in (found["since"], found["until"] - 1)
+    )
+    used, shared = found["used"] / 3600, found["shared"] / 3600
+    present = found["present"] / 3600
+    part = 100 * used / present if present else 0.0
+    sharing = 100 * shared / used if used else 0.0
+    waits = f"{found['leases']} turns"
+    if found["waits"]:
+        waits += (
+            f", {found['waits']} waited for, {wording.duration(found['waited'] / found['waits'])} on average and "
+            f"{wording.duration(found['longest'])} at most"
+        )
+    else:
+        waits += ", none waited for"
+    return (
+        f"{first if first == last else f'{first} to {last}'}: {_count(found['gpus'], 'GPU')}, "
+        f"{_count(len(found['users']), 'user')}, {used:.1f} of {present:.1f} GPU hours used ({part:.0f} %), "
+        f"{shared:.1f} of these shared by several users ({sharing:.0f} %); {waits}; "
+        f"{_count(found['avoided'], 'out-of-memory error')} avoided, {found['given']} given"
+    )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def entry_text(entry: dict[str, Any]) -> str:
+    """Word a line of the audit log."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.get("time", 0)))
+    who = entry.get("user") or f"uid {entry.get('uid')}"
+    if entry.get("on_behalf"):
+        who = f"{entry['on_behalf']} (by {who})"
+    given = " ".join(
+        f"{key}={value}"
+        for key, value in (entry.get("given") or {}).items()
+        if value != entry.get("target")
+    )
+    words = [at, who, str(entry.get("op")), str(entry.get("target") or ""), given]
+    outcome = entry.get("outcome")
+    return " ".join(word for word in words if word) + ("" if outcome == "ok" else f": {outcome}")

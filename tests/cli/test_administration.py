@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What administrators do and read: ``gpushare drain``, ``hold``, ``evict``, ``maintenance``, ``audit``, ``report``."""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.cli.report import entry_text, moment
+from jupyter_gpushare.scheduler import events as ev
+from tests.cli.conftest import Command
+from tests.scheduler.conftest import GIB, Scheduler, Start
+from tests.scheduler.test_server import state, until
+
+Node = Callable[[], Scheduler]
+
+
+@pytest.fixture
+def node(start: Start, environ: dict[str, str], tmp_path: Path) -> Node:
+    """Start a node's scheduler, with a folder for what outlives it."""
+    (tmp_path / "gpushare").mkdir()
+    config = tmp_path / "config.json"
+    folder = str(tmp_path / "state")
+    config.write_text(
+        json.dumps({"NodeScheduler": {"socket": environ["GPUSHARE_SOCKET"], "state_dir": folder}})
+    )
+    return lambda: start("--config", str(config))
+
+
+def status(scheduler: Scheduler) -> dict[str, Any]:
+    with scheduler.control() as control:
+        found: dict[str, Any] = control.request("status")["status"]
+    return found
+
+
+def test_what_administrators_steer_holds_and_outlives_the_scheduler(
+    node: Node, gpushare: Command
+) -> None:
+    scheduler = node()
+    with scheduler.client("aaaa", name="train.ipynb") as a:
+        a.grow(2 * GIB)
+        a.run()
+        done = gpushare("hold", "train.ipynb")
+        assert (done.returncode, done.stdout) == (
+            0, "train.ipynb gets no GPU until --off; its user cannot end that\n",
+        )  # fmt: skip
+        a.expect(ev.Revoke)
+        a.release()
+        a.request()
+        until(lambda: state(scheduler, "aaaa")["state"] == "waiting")
+        refused = gpushare("unfreeze", "train.ipynb")
+        assert refused.returncode == 2
+        assert "only an administrator can let it go on" in refused.stderr
+        assert "an administrator took the GPU from it" in gpushare("status").stdout
+        assert gpushare("drain", "0").stdout.startswith("0 is being emptied")
+        assert a.evict().bytes == 2 * GIB
+        assert gpushare("maintenance", "stops  at 18:00").returncode == 0
+    scheduler.close()
+
+    scheduler = node()
+    found = status(scheduler)
+    assert found["maintenance"] == "stops at 18:00"
+    assert [gpu["draining"] for gpu in found["gpus"]] == [True]
+    shown = gpushare("status").stdout
+    assert shown.startswith("maintenance: stops at 18:00\n")
+    assert "GPU 0 is being emptied: it grants nothing" in shown
+    assert "note:" not in shown
+    with scheduler.client("aaaa", name="train.ipynb") as a:
+        # What grows has room, and no lease.
+        a.grow(GIB)
+        a.request()
+        until(lambda: state(scheduler, "aaaa").get("state") == "waiting")
+        gpushare("drain", "0", "--off")
+        assert state(scheduler, "aaaa")["reason"]["code"] == "on_hold"
+        gpushare("hold", "aaaa", "--off")
+        a.take()
+        assert gpushare("evict", "aaaa").returncode == 0
+        a.expect(ev.Revoke)
+        a.release()
+        assert a.evict().bytes == GIB
+    assert gpushare("maintenance", "--off").returncode == 0
+    assert status(scheduler)["maintenance"] is None
+
+
+def test_who_steered_what_is_in_the_audit_log(
+    node: Node, gpushare: Command, tmp_path: Path
+) -> None:
+    scheduler = node()
+    with scheduler.client("aaaa", name="train.ipynb"):
+        gpushare("hold", "train.ipynb")
+        gpushare("unfreeze", "train.ipynb")
+        gpushare("status")
+    gpushare("shares", "user:*", "--gpus", "1")
+    with scheduler.control() as control:
+        control.request("drain", gpu="0", on_behalf="ada@hub")
+    scheduler.close()
+    scheduler = node()
+    found = json.loads(gpushare("audit", "--json").stdout)
+    assert [(one["op"], one["target"]) for one in found] == [
+        ("hold", "train.ipynb"),
+        ("adjust", "train.ipynb"),
+        ("entitle", "user:*"),
+        ("drain", "0"),
+    ]
+    assert found[0]["outcome"] == found[2]["outcome"] == "ok"
+    assert "only an administrator" in found[1]["outcome"]
+    assert found[3]["on_behalf"] == "ada@hub"
+    assert json.loads(gpushare("audit", "--since", "1h", "--json").stdout) == found
+    *_, last = gpushare("audit").stdout.splitlines()
+    assert "ada@hub (by " in last
+    assert last.endswith("drain 0")
+    path = tmp_path / "state" / "audit.jsonl"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_report_has_what_happened_before_the_scheduler_was_started_anew(
+    node: Node, gpushare: Command
+) -> None:
+    scheduler = node()
+    with scheduler.client("a") as a, scheduler.client("b") as b:
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        with scheduler.control() as control:
+
+            def used() -> float:
+                return float(control.request("report")["report"]["used"])
+
+            until(lambda: used() > 0)
+    scheduler.close()
+    node()
+    found = json.loads(gpushare("report", "--week", "--json").stdout)
+    assert (found["gpus"], found["avoided"], found["leases"]) == (1, 1, 1)
+    assert 0 < found["used"] <= found["present"]
+    assert sum(found["users"].values()) == pytest.approx(found["used"], abs=0.2)
+    done = gpushare("report")
+    assert "1 GPU, 1 user, " in done.stdout
+    assert done.stdout.endswith("1 out-of-memory error avoided, 0 given\n")
+    assert done.stdout.count("\n") == 1
+
+
+def test_metrics_are_printed(scheduler: Scheduler, gpushare: Command) -> None:
+    done = gpushare("metrics")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gpushare_up 1.0\n" in done.stdout
+    assert f'gpushare_gpu_memory_bytes{{gpu="{scheduler.gpu}",kind="total"}}' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["drain", "7"], "'7' is none of the GPUs here: 0 (GPU-"),
+        (["hold", "nobody"], "no group on the GPU has the id or name 'nobody'"),
+        (["evict", "nobody"], "no group on the GPU"),
+        (["maintenance"], "gpushare maintenance TEXT, or gpushare maintenance --off"),
+        (["maintenance", "x", "--off"], "gpushare maintenance TEXT"),
+        (["maintenance", "x" * 501], "500 characters"),
+        (["audit", "--since", "soon"], "write for instance 2h, 3d, 2026-03-01"),
+        (["report", "--week", "--since", "2h"], "--week is the last seven days"),
+        (["report", "--since", "1h", "--until", "2h"], "'since' must be before 'until'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_line(
+    scheduler: Scheduler, gpushare: Command, arguments: list[str], words: str
+) -> None:
+    done = gpushare(*arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"op": "drain", "gpu": 0},
+        {"op": "drain", "gpu": "0", "on": "yes"},
+        {"op": "hold", "group": ["a"]},
+        {"op": "hold", "group": "a", "on": 1},
+        {"op": "evict"},
+        {"op": "maintenance", "text": 7},
+        {"op": "audit", "since": "yesterday"},
+        {"op": "audit", "since": float("1e300")},
+        {"op": "report", "until": True},
+        {"op": "report", "since": -1},
+    ],
+)
+def test_what_is_no_request_is_refused_and_changes_nothing(
+    scheduler: Scheduler, request_: dict[str, Any]
+) -> None:
+    from jupyter_gpushare.scheduler.control import ControlError
+
+    before = status(scheduler)
+    with scheduler.control() as control, pytest.raises(ControlError, match=r"must|may|'group'"):
+        control.request(**request_)
+    after = status(scheduler)
+    assert (after["gpus"][0]["draining"], after["maintenance"]) == (False, None)
+    assert after["scheduler"]["pid"] == before["scheduler"]["pid"]
+
+
+def test_times_are_read_as_people_write_them() -> None:
+    now = time.time()
+    assert moment("2h") == pytest.approx(now - 7200, abs=5)
+    assert moment("2026-03-01T12:00+00:00") == 1772366400
+    with pytest.raises(ArgumentTypeError):
+        moment("2 fortnights")
+
+
+def test_a_line_of_a_newer_scheduler_is_worded() -> None:
+    assert entry_text({"op": "new", "user": None, "uid": 7, "time": 0}).endswith("uid 7 new: None")
