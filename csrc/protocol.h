@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* Raised when an old peer could misread a new one; the sides compare it in HELLO, PLACE and CONTROL. */
-#define GPUSHARE_PROTOCOL_VERSION 4
+#define GPUSHARE_PROTOCOL_VERSION 5
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
@@ -42,22 +42,27 @@ enum gpushare_type {
     GPUSHARE_STUCK = 12,   /* struct gpushare_stuck: a REVOKE cannot be answered yet, and why */
     GPUSHARE_TICKET = 13,  /* struct gpushare_ticket: who this is; once, before all else; only REFUSED answers */
     GPUSHARE_PLACE = 14,   /* struct gpushare_place + gpu_count UUIDs; before HELLO; one PLACED answers */
+    GPUSHARE_PARKED = 15,  /* struct gpushare_parked: answer to PARK */
+    GPUSHARE_WAKE = 16,    /* struct gpushare_wake: a parked client is needed; one AWAKE answers, in time */
 
     /* scheduler to client */
-    GPUSHARE_WELCOME = 32,   /* struct gpushare_welcome */
-    GPUSHARE_REFUSED = 33,   /* struct gpushare_refused; the connection is closed after it */
-    GPUSHARE_GRANT = 34,     /* struct gpushare_lease */
-    GPUSHARE_REVOKE = 35,    /* struct gpushare_lease; ignored if that lease is not held any more */
-    GPUSHARE_EVICT = 36,     /* struct gpushare_evict; only sent to a client without a lease */
-    GPUSHARE_GROWN = 37,     /* struct gpushare_grown */
-    GPUSHARE_CANCEL = 38,    /* no body: every wait that is under way ends with an error */
-    GPUSHARE_CONTENDED = 39, /* struct gpushare_contended */
-    GPUSHARE_END_BURST = 40, /* struct gpushare_burst: end the burst unless submissions go on */
-    GPUSHARE_ROOM = 41,      /* struct gpushare_room: more of the room that a filling grant waits for is there */
-    GPUSHARE_PREPARE = 42,   /* struct gpushare_prepare: contention is in sight (or over) */
-    GPUSHARE_PACE = 43,      /* struct gpushare_pace: how fast a client with a lease may submit */
-    GPUSHARE_PLACED = 44,    /* struct gpushare_placed + gpu_count UUIDs: answer to PLACE */
-    GPUSHARE_STEP = 45,      /* struct gpushare_lease: under a lease that its group gives back, submit once more */
+    GPUSHARE_WELCOME = 32,    /* struct gpushare_welcome */
+    GPUSHARE_REFUSED = 33,    /* struct gpushare_refused; the connection is closed after it */
+    GPUSHARE_GRANT = 34,      /* struct gpushare_lease */
+    GPUSHARE_REVOKE = 35,     /* struct gpushare_lease; ignored if that lease is not held any more */
+    GPUSHARE_EVICT = 36,      /* struct gpushare_evict; only sent to a client without a lease */
+    GPUSHARE_GROWN = 37,      /* struct gpushare_grown */
+    GPUSHARE_CANCEL = 38,     /* no body: every wait that is under way ends with an error */
+    GPUSHARE_CONTENDED = 39,  /* struct gpushare_contended */
+    GPUSHARE_END_BURST = 40,  /* struct gpushare_burst: end the burst unless submissions go on */
+    GPUSHARE_ROOM = 41,       /* struct gpushare_room: more of the room that a filling grant waits for is there */
+    GPUSHARE_PREPARE = 42,    /* struct gpushare_prepare: contention is in sight (or over) */
+    GPUSHARE_PACE = 43,       /* struct gpushare_pace: how fast a client with a lease may submit */
+    GPUSHARE_PLACED = 44,     /* struct gpushare_placed + gpu_count UUIDs: answer to PLACE */
+    GPUSHARE_STEP = 45,       /* struct gpushare_lease: under a lease that its group gives back, submit once more */
+    GPUSHARE_PARK = 46,       /* struct gpushare_park: stay out of the driver; only sent to one without a lease */
+    GPUSHARE_HIBERNATED = 47, /* struct gpushare_hibernated: what came of it, after PARKED */
+    GPUSHARE_AWAKE = 48,      /* struct gpushare_awake: the driver may be called again (or still not) */
 
     /* control programs: JSON text as the body, described in docs/control.md */
     GPUSHARE_CONTROL = 64, /* request */
@@ -71,7 +76,9 @@ enum gpushare_hello_flag {
     GPUSHARE_HELLO_LEASED = 2,   /* had a lease then and goes on under it */
     GPUSHARE_HELLO_BUSY = 4,     /* and is in a burst */
     /* Its memory may be more than a GPU has: what has no room there is used where it is. Once so, always so. */
-    GPUSHARE_HELLO_OVERSUBSCRIBE = 8
+    GPUSHARE_HELLO_OVERSUBSCRIBE = 8,
+    /* It is parked, so it may be checkpointed: pinned and context of the usages are what it needs to be awake. */
+    GPUSHARE_HELLO_HIBERNATED = 16
 };
 
 enum gpushare_backend { GPUSHARE_BACKEND_PLAIN = 0, GPUSHARE_BACKEND_SWAP = 1, GPUSHARE_BACKEND_MANAGED = 2 };
@@ -104,6 +111,25 @@ enum gpushare_move_status {
     GPUSHARE_MOVE_DONE = 0,
     GPUSHARE_MOVE_PARTIAL = 1, /* fewer bytes than asked for; `usage` says what is resident */
     GPUSHARE_MOVE_FAILED = 2   /* nothing could be moved; nothing was lost */
+};
+
+/* Whether a client may be checkpointed now. */
+enum gpushare_parking {
+    GPUSHARE_PARKING_DONE = 0,    /* no thread is in the driver, and none enters it before AWAKE */
+    GPUSHARE_PARKING_BUSY = 1,    /* a thread is in the driver, or work is in flight */
+    GPUSHARE_PARKING_CAPTURE = 2, /* a stream capture is open */
+    GPUSHARE_PARKING_GPUS = 3,    /* it uses several GPUs */
+    GPUSHARE_PARKING_NCCL = 4,    /* it may have NCCL communicators */
+    GPUSHARE_PARKING_IPC = 5,     /* it shares memory or events with other processes */
+    GPUSHARE_PARKING_MANAGED = 6, /* it has managed memory */
+    GPUSHARE_PARKING_PINNED = 7,  /* it holds more memory that cannot be evicted than is worth it */
+    GPUSHARE_PARKING_PLAIN = 8    /* its memory is not managed by us */
+};
+
+/* Why a parked client is to be awake. */
+enum gpushare_wake_cause {
+    GPUSHARE_WAKE_CALL = 1, /* a thread waits to enter the driver */
+    GPUSHARE_WAKE_EXIT = 2  /* the process ends */
 };
 
 struct gpushare_header {
@@ -294,6 +320,41 @@ struct gpushare_pace {
     uint64_t stall_ns;    /* who could not submit for so long submits one all the same, if the share allows it */
     uint32_t share_ppm;   /* of the wall time, for which own work may be on the GPU; 1000000: all */
     uint32_t meter;       /* 1: measure to the submission, and say METER */
+};
+
+struct gpushare_park {
+    uint64_t serial;
+};
+
+struct gpushare_parked {
+    uint64_t serial;
+    uint32_t status; /* enum gpushare_parking */
+    uint32_t pad;
+    struct gpushare_usage needs; /* pinned and context: what it needs on its GPU to be awake */
+};
+
+/* After it, a parked client counts as hibernated; or it goes on as if there had been no PARK. */
+struct gpushare_hibernated {
+    uint64_t serial; /* of the PARK */
+    uint32_t done;   /* 1: its contexts are off the GPU; 0: it was not to be, and the driver may be called */
+    uint32_t pad;
+};
+
+struct gpushare_wake {
+    uint64_t serial; /* the client's own */
+    uint64_t at_ns;
+    uint32_t cause; /* enum gpushare_wake_cause */
+    uint32_t pad;
+    struct gpushare_usage needs; /* as in PARKED */
+};
+
+struct gpushare_awake {
+    uint64_t serial; /* of the WAKE; 0: nobody of the client's has asked */
+    uint32_t status; /* 0: the driver may be called; else a CUresult: it cannot be woken now, nothing is lost */
+    uint32_t moved;  /* 1: what was on GPU `from` is on GPU `to` now */
+    uint8_t from[16];
+    uint8_t to[16];
+    char text[200]; /* if it failed: the sentence for the user */
 };
 
 #endif
