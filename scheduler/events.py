@@ -18,6 +18,9 @@ Phase = Literal["begin", "end"]
 Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", "failed", "exit"]
 Growth = Literal["resident", "swapped", "device", "cap", "host"]
 MoveStatus = Literal["done", "partial", "failed"]
+#: What a client answers to ``Park``: ``done``, or why it is not to be checkpointed.
+Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
+WakeCause = Literal["call", "exit"]
 AntiThrash = Literal["auto", "on", "off"]
 #: What people ask for; with ``auto``, the group's class follows from what it does (``classes.py``).
 Priority = Literal["auto", "interactive", "background"]
@@ -65,6 +68,8 @@ class Attach:
     user: str = ""
     #: Groups of users that it is in, as the system or JupyterHub knows them.
     teams: tuple[str, ...] = ()
+    #: It is parked, so it may be checkpointed: ``pinned`` and ``context`` are what it needs to be awake.
+    hibernated: bool = False
 
 
 @dataclass(slots=True)
@@ -177,6 +182,26 @@ class Restored:
 
 
 @dataclass(slots=True)
+class Parked:
+    """Answers ``Park``. ``needs``: what it needs on its GPU to be awake, ``pinned`` and ``context``."""
+
+    client: int
+    serial: int
+    status: Parking
+    needs: Usage
+
+
+@dataclass(slots=True)
+class Wake:
+    """A parked client is needed: a thread of it waits to enter the driver, or the process ends."""
+
+    client: int
+    serial: int
+    cause: WakeCause
+    needs: Usage
+
+
+@dataclass(slots=True)
 class Cell:
     """A cell began or ended, as the kernel's hook (``client``) or the server (by ``group``) saw it."""
 
@@ -201,6 +226,20 @@ class Release:
 
     group: str
     offload: bool = False
+
+
+@dataclass(slots=True)
+class HibernateNow:
+    """People want a group to hibernate as soon as it is idle."""
+
+    group: str
+
+
+@dataclass(slots=True)
+class WakeNow:
+    """People want a hibernated group to be awake before its next cell."""
+
+    group: str
 
 
 @dataclass(slots=True)
@@ -273,6 +312,8 @@ class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
+    #: Seconds of idleness after which a group hibernates; 0: none does by itself.
+    hibernate_after: float | None = None
 
 
 @dataclass(slots=True)
@@ -317,6 +358,41 @@ class HostMemory:
 
 
 @dataclass(slots=True)
+class Hibernatable:
+    """Whether processes can be checkpointed here at all; if not, ``code`` and ``text`` say why.
+
+    ``moves``: they can be restored on another GPU of the same kind.
+    """
+
+    able: bool
+    moves: bool = False
+    code: str = ""
+    text: str = ""
+
+
+@dataclass(slots=True)
+class Checkpointed:
+    """What came of ``Hibernate``; or, with ``ok`` false, of ``Park``: the process is one that must not be parked."""
+
+    client: int
+    ok: bool
+    code: str = ""
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Woken:
+    """What came of ``Wakeup``."""
+
+    client: int
+    ok: bool
+    code: str = ""
+    text: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
 class Notice:
     group: str
     code: str
@@ -330,8 +406,8 @@ class Tick:
 
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
-    | Cell | Cancel | Release | Rename | Adjust | Entitle | Hold | Drain | Maintain | Focus | Configure | Device
-    | HostMemory | Notice | Tick
+    | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
+    | Maintain | Focus | Configure | Device | HostMemory | Hibernatable | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip
 
 
@@ -462,6 +538,55 @@ class Stock:
 
 
 @dataclass(slots=True)
+class Park:
+    """Stay out of the driver, so that the process can be checkpointed; ``Parked`` answers."""
+
+    client: int
+    serial: int
+
+
+@dataclass(slots=True)
+class Hibernate:
+    """Have the client's process checkpointed; ``Checkpointed`` answers."""
+
+    client: int
+
+
+@dataclass(slots=True)
+class Wakeup:
+    """Have the client's process restored; ``Woken`` answers. Empty GPUs: where it was, else one in the other's place."""
+
+    client: int
+    gpu_from: str = ""
+    gpu_to: str = ""
+
+
+@dataclass(slots=True)
+class Hibernated:
+    """Tell a parked client what came of it; not ``done``: it may call the driver."""
+
+    client: int
+    serial: int
+    done: bool
+
+
+@dataclass(slots=True)
+class Awake:
+    """Tell a parked client that it may call the driver; or (``status``, a CUresult) that it cannot be woken now.
+
+    ``serial``: of the ``Wake``; 0: nobody of the client's has asked. What was on ``gpu_from`` is on ``gpu_to`` now,
+    unless they are empty.
+    """
+
+    client: int
+    serial: int
+    status: int = 0
+    gpu_from: str = ""
+    gpu_to: str = ""
+    text: str = ""
+
+
+@dataclass(slots=True)
 class ReadDevice:
     """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
 
@@ -480,5 +605,5 @@ class Log:
 
 Decision = (
     Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
-    | ReadDevice | Log
+    | Park | Hibernate | Wakeup | Hibernated | Awake | ReadDevice | Log
 )  # fmt: skip

@@ -36,6 +36,8 @@ METER: int = lib.GPUSHARE_METER
 STUCK: int = lib.GPUSHARE_STUCK
 TICKET: int = lib.GPUSHARE_TICKET
 PLACE: int = lib.GPUSHARE_PLACE
+PARKED: int = lib.GPUSHARE_PARKED
+WAKE: int = lib.GPUSHARE_WAKE
 WELCOME: int = lib.GPUSHARE_WELCOME
 REFUSED: int = lib.GPUSHARE_REFUSED
 GRANT: int = lib.GPUSHARE_GRANT
@@ -51,6 +53,9 @@ ROOM: int = lib.GPUSHARE_ROOM
 PREPARE: int = lib.GPUSHARE_PREPARE
 PACE: int = lib.GPUSHARE_PACE
 PLACED: int = lib.GPUSHARE_PLACED
+PARK: int = lib.GPUSHARE_PARK
+HIBERNATED: int = lib.GPUSHARE_HIBERNATED
+AWAKE: int = lib.GPUSHARE_AWAKE
 CONTROL: int = lib.GPUSHARE_CONTROL
 REPLY: int = lib.GPUSHARE_REPLY
 EVENT: int = lib.GPUSHARE_EVENT
@@ -106,6 +111,11 @@ _PACE_P = _pointer("pace")
 _TICKET_P = _pointer("ticket")
 _PLACE_P = _pointer("place")
 _PLACED_P = _pointer("placed")
+_PARK_P = _pointer("park")
+_PARKED_P = _pointer("parked")
+_HIBERNATED_P = _pointer("hibernated")
+_WAKE_P = _pointer("wake")
+_AWAKE_P = _pointer("awake")
 
 HEADER_SIZE: int = ffi.sizeof("struct gpushare_header")
 _USAGE_SIZE: int = ffi.sizeof("struct gpushare_usage")
@@ -138,6 +148,8 @@ _FROM_CLIENT = {
     STUCK: _exactly(_STUCK_P),
     TICKET: _exactly(_TICKET_P),
     PLACE: (_HELLO_LEAST, _PLACE_SIZE + MAX_GPUS * _UUID_SIZE),
+    PARKED: _exactly(_PARKED_P),
+    WAKE: _exactly(_WAKE_P),
     CONTROL: (2, MAX_REQUEST - HEADER_SIZE),
 }
 _FROM_SCHEDULER = {
@@ -155,6 +167,9 @@ _FROM_SCHEDULER = {
     PREPARE: _exactly(_PREPARE_P),
     PACE: _exactly(_PACE_P),
     PLACED: (_PLACED_SIZE + _UUID_SIZE, _PLACED_SIZE + MAX_GPUS * _UUID_SIZE),
+    PARK: _exactly(_PARK_P),
+    HIBERNATED: _exactly(_HIBERNATED_P),
+    AWAKE: _exactly(_AWAKE_P),
     REPLY: (2, MAX_REPLY - HEADER_SIZE),
     EVENT: (2, MAX_REPLY - HEADER_SIZE),
 }
@@ -166,6 +181,8 @@ def _names(enum: str) -> tuple[dict[int, Any], dict[str, int]]:
     elements = ffi.typeof(f"enum gpushare_{enum}").elements
     if enum == "move_status":
         prefix = "GPUSHARE_MOVE_"
+    elif enum == "wake_cause":
+        prefix = "GPUSHARE_WAKE_"
     words = {number: name.removeprefix(prefix).lower() for number, name in elements.items()}
     return words, {word: number for number, word in words.items()}
 
@@ -175,6 +192,8 @@ _CAUSES, _CAUSE_CODES = _names("cause")
 _PHASES, _PHASE_CODES = _names("phase")
 _GROWTHS, _GROWTH_CODES = _names("growth")
 _MOVES, _MOVE_CODES = _names("move_status")
+_PARKINGS, _PARKING_CODES = _names("parking")
+_WAKES, _WAKE_CODES = _names("wake_cause")
 
 
 class FrameReader:
@@ -305,6 +324,7 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
         leased=bool(hello.flags & lib.GPUSHARE_HELLO_LEASED),
         busy=bool(hello.flags & lib.GPUSHARE_HELLO_BUSY),
         oversubscribe=bool(hello.flags & lib.GPUSHARE_HELLO_OVERSUBSCRIBE),
+        hibernated=bool(hello.flags & lib.GPUSHARE_HELLO_HIBERNATED),
         lease=hello.lease,
     )
 
@@ -443,6 +463,18 @@ def _decode_stuck(client: int, group: str, body: bytes) -> ev.Event:
     return ev.Stuck(client, stuck.lease, _text(stuck.kernel), stuck.since_ns / NANO)
 
 
+def _decode_parked(client: int, group: str, body: bytes) -> ev.Event:
+    parked = ffi.from_buffer(_PARKED_P, body)
+    status = _word(_PARKINGS, parked.status, "status")
+    return ev.Parked(client, parked.serial, status, _usage(parked.needs))
+
+
+def _decode_wake(client: int, group: str, body: bytes) -> ev.Event:
+    wake = ffi.from_buffer(_WAKE_P, body)
+    cause = _word(_WAKES, wake.cause, "cause")
+    return ev.Wake(client, wake.serial, cause, _usage(wake.needs))
+
+
 _DECODERS = {
     REQUEST: _decode_request,
     BURST: _decode_burst,
@@ -455,6 +487,8 @@ _DECODERS = {
     MOVING: _decode_moving,
     METER: _decode_meter,
     STUCK: _decode_stuck,
+    PARKED: _decode_parked,
+    WAKE: _decode_wake,
 }
 
 
@@ -503,6 +537,8 @@ _REFUSED_TEXT_SIZE = _field_size(_REFUSED_P, "text")
 _GROWN_TEXT_SIZE = _field_size(_GROWN_P, "text")
 _MSG_ID_SIZE = _field_size(_CELL_P, "msg_id")
 _KERNEL_SIZE = _field_size(_STUCK_P, "kernel")
+_AWAKE_TEXT_SIZE = _field_size(_AWAKE_P, "text")
+_NO_GPU = bytes(_UUID_SIZE)
 
 
 def _nanoseconds(seconds: float) -> int:
@@ -594,6 +630,30 @@ def pace(decision: ev.Pace) -> bytes:
     return _frame(PACE, ffi.new(_PACE_P, body))
 
 
+def park(serial: int) -> bytes:
+    """PARK."""
+    return _frame(PARK, ffi.new(_PARK_P, (serial,)))
+
+
+def hibernated(serial: int, *, done: bool) -> bytes:
+    """HIBERNATED."""
+    return _frame(HIBERNATED, ffi.new(_HIBERNATED_P, (serial, done, 0)))
+
+
+def awake(decision: ev.Awake) -> bytes:
+    """AWAKE."""
+    moved = bool(decision.gpu_to)
+    body = (
+        decision.serial,
+        decision.status,
+        moved,
+        gpu_bytes(decision.gpu_from) if moved else _NO_GPU,
+        gpu_bytes(decision.gpu_to) if moved else _NO_GPU,
+        _cut(decision.text, _AWAKE_TEXT_SIZE),
+    )
+    return _frame(AWAKE, ffi.new(_AWAKE_P, body))
+
+
 def encode(decision: ev.Decision, now: float) -> bytes | None:
     """The frame that carries a decision to its client, or None for one that goes to no client."""
     match decision:
@@ -619,6 +679,12 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
             return prepare(decision.bytes)
         case ev.Pace():
             return pace(decision)
+        case ev.Park():
+            return park(decision.serial)
+        case ev.Hibernated():
+            return hibernated(decision.serial, done=decision.done)
+        case ev.Awake():
+            return awake(decision)
         case _:
             return None
 
@@ -701,6 +767,7 @@ def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
         | lib.GPUSHARE_HELLO_LEASED * attach.leased
         | lib.GPUSHARE_HELLO_BUSY * attach.busy
         | lib.GPUSHARE_HELLO_OVERSUBSCRIBE * attach.oversubscribe
+        | lib.GPUSHARE_HELLO_HIBERNATED * attach.hibernated
     )
     head = ffi.new(
         _HELLO_P,
@@ -801,6 +868,12 @@ def encode_event(event: ev.Event) -> bytes:
         case ev.Stuck():
             kernel, since = _cut(event.kernel, _KERNEL_SIZE), _nanoseconds(event.since)
             return _frame(STUCK, ffi.new(_STUCK_P, (event.lease, since, kernel)))
+        case ev.Parked():
+            status, needs = _PARKING_CODES[event.status], _usage_values(event.needs)
+            return _frame(PARKED, ffi.new(_PARKED_P, (event.serial, status, 0, needs)))
+        case ev.Wake():
+            cause, needs = _WAKE_CODES[event.cause], _usage_values(event.needs)
+            return _frame(WAKE, ffi.new(_WAKE_P, (event.serial, 0, cause, 0, needs)))
         case _:
             raise TypeError(f"no client sends {type(event).__name__}")
 
@@ -848,6 +921,18 @@ def decode_decision(client: int, frame: Frame) -> ev.Decision:
             inflight = None if told.inflight_ns == UNBOUNDED else told.inflight_ns / NANO
             share = told.share_ppm / MILLION
             return ev.Pace(client, inflight, told.stall_ns / NANO, share, bool(told.meter))
+        case lib.GPUSHARE_PARK:
+            return ev.Park(client, ffi.from_buffer(_PARK_P, body).serial)
+        case lib.GPUSHARE_HIBERNATED:
+            came = ffi.from_buffer(_HIBERNATED_P, body)
+            return ev.Hibernated(client, came.serial, bool(came.done))
+        case lib.GPUSHARE_AWAKE:
+            woken = ffi.from_buffer(_AWAKE_P, body)
+            pair = ("", "")
+            if woken.moved:
+                ends = getattr(woken, "from"), woken.to
+                pair = gpu_name(ffi.buffer(ends[0])[:]), gpu_name(ffi.buffer(ends[1])[:])
+            return ev.Awake(client, woken.serial, woken.status, *pair, _text(woken.text))
         case _:
             raise ProtocolError(f"a frame of type {frame.type} out of turn")
 

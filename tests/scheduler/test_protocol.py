@@ -41,6 +41,8 @@ client_events = st.one_of(
     st.builds(ev.Stuck, st.just(1), u64, st.text(letters, max_size=27), seconds),
     st.builds(ev.Evicted, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
     st.builds(ev.Restored, st.just(1), u64, usages, u64, u64, seconds, words(ev.MoveStatus)),
+    st.builds(ev.Parked, st.just(1), u64, words(ev.Parking), usages),
+    st.builds(ev.Wake, st.just(1), u64, st.sampled_from(get_args(ev.WakeCause)), usages),
     st.builds(
         ev.Cell,
         st.just("g"),
@@ -63,6 +65,7 @@ attaches = st.builds(
     leased=st.booleans(),
     busy=st.booleans(),
     lease=u64,
+    hibernated=st.booleans(),
 )
 decisions = st.one_of(
     st.builds(ev.Grant, st.just(1), u64, st.booleans()),
@@ -82,6 +85,10 @@ decisions = st.one_of(
         st.booleans(),
     ),
     st.builds(ev.EndBurst, st.just(1), seconds),
+    st.builds(ev.Park, st.just(1), u64),
+    st.builds(ev.Hibernated, st.just(1), u64, st.booleans()),
+    st.builds(ev.Awake, st.just(1), u64, u32, text=st.text(letters, max_size=40)),
+    st.builds(ev.Awake, st.just(1), u64, st.just(0), gpus, gpus),
 )
 
 
@@ -183,7 +190,7 @@ def test_arbitrary_bytes_raise_nothing_but_protocol_errors(
                 _decode_any(frame, from_scheduler)
 
 
-@given(st.sampled_from([*range(1, 13), *range(32, 44), 64, 65, 66]), st.data())
+@given(st.sampled_from([*range(1, 17), *range(32, 49), 64, 65, 66]), st.data())
 def test_arbitrary_bodies_raise_nothing_but_protocol_errors(kind: int, data: Any) -> None:
     body = data.draw(st.binary(max_size=400))
     frame = HEADER.pack(HEADER.size + len(body), kind, 0) + body
