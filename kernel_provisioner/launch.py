@@ -16,8 +16,8 @@ from ..scheduler.drivers import Driver, Libraries, libraries
 Backend = Literal["auto", "swap", "managed", "plain"]
 BACKENDS: tuple[str, ...] = get_args(Backend)
 
-#: What a kernelspec may say of the GPU's time and memory.
-SHARES = ("request", "limit", "memory", "weight", "priority")
+#: What a kernelspec may say of the GPU's time and memory, which people may change.
+SHARES = ("request", "limit", "memory", "weight", "priority", "keep")
 
 #: The one file that is run inside of IPython kernels, in whatever environment they live.
 IN_KERNEL = Path(__file__).with_name("in_kernel.py").resolve()

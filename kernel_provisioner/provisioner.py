@@ -44,9 +44,9 @@ class GpuShareProvisioner(LocalProvisioner):
     """Starts a kernel as the local provisioner does, and as a client of the GPU's scheduler.
 
     A kernelspec has the last word on its kernels, in ``metadata.gpushare``: ``enabled`` (true or false), ``backend``,
-    ``oversubscribe`` (true or false), and its shares: ``request``, ``limit``, ``memory``, ``weight`` and ``priority``,
-    which people may change while it runs. Whatever goes wrong on our side, the kernel starts all the same, without
-    sharing.
+    ``oversubscribe`` (true or false), and its shares: ``request``, ``limit``, ``memory``, ``weight``, ``priority``
+    and ``keep``, which people may change while it runs. Whatever goes wrong on our side, the kernel starts all the
+    same, without sharing.
     """
 
     enabled = Bool(

@@ -230,6 +230,7 @@ class GpuShareExtension(ExtensionApp):
         status: State = {
             "time": time.monotonic(),
             "settings": None,
+            "hibernation": None,
             "gpus": [],
             "host": None,
             "groups": [],
@@ -242,7 +243,7 @@ class GpuShareExtension(ExtensionApp):
             code, why = self._unreachable(f"the scheduler at {client.path} does not answer")
         elif client is not None and code in ("ok", "provisioner_not_default"):
             try:
-                status = (await client.request("status", **params))["status"]
+                status |= (await client.request("status", **params))["status"]
             except ControlError as error:
                 code, why = self._unreachable(str(error))
         documents = await self.documents.by_kernel() if self.host else {}

@@ -4,13 +4,20 @@
 The kernel's own ``execution_state`` lies when it has subshells: it says idle as soon as any of them is. So each
 kernel's iopub channel is read here, and requests are counted by the message that they answer. This works for every
 language, and for cells that no browser asked for. It only reads: the activity that servers are culled by is not ours.
+
+Callbacks of widgets, and what a completion evaluates, are people's code too. They count as cells if they last: then the
+kernel works, and is not hibernated. Most last for a moment and use no GPU: a page that is loaded again asks every
+kernel for the state of its widgets, and that is no reason to wake those that are hibernated. One that calls CUDA is
+woken by the call itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from logging import Logger
 from typing import Any, Literal
@@ -26,13 +33,31 @@ KERNEL_ACTIONS = "https://events.jupyter.org/jupyter_server/kernel_actions/v1"
 #: Rounds of 20 ms in which a kernel that was started must appear in the kernel manager.
 APPEARANCE = 100
 
+#: Requests that run people's code beside those for cells.
+CALLBACKS = frozenset(
+    {"comm_open", "comm_msg", "comm_close", "complete_request", "inspect_request"}
+)
+#: One of those requests' types, or a cell's, in a header as it is sent.
+WORK = re.compile(b'"(?:execute_request|' + "|".join(sorted(CALLBACKS)).encode() + b')"')
+#: Seconds for which such a request must last to count as a cell.
+LASTING = 0.5
+
 Phase = Literal["begin", "end"]
 #: Tells the scheduler: operation and parameters.
 Send = Callable[[str, dict[str, Any]], None]
 
 
+@dataclass
+class Work:
+    """What a shell works on: the request's message id, since when, and whether it counts as a cell."""
+
+    message: str
+    at: float
+    counts: bool
+
+
 class Cells:
-    """The execute requests that one kernel is working on.
+    """The requests with people's code that one kernel is working on.
 
     Parameters
     ----------
@@ -42,36 +67,54 @@ class Cells:
 
     def __init__(self, tell: Callable[[Phase, str, float], None]) -> None:
         self._tell = tell
-        #: Message id and beginning, by subshell: each shell works on one request at a time.
-        self._open: dict[str, tuple[str, float]] = {}
+        #: By subshell, and whether it is a cell: each shell works on one at a time, and on a callback in the midst of it.
+        self._open: dict[tuple[str, bool], Work] = {}
 
     def status(self, state: str, parent: dict[str, Any], at: float) -> None:
         """Take in a status message of the kernel."""
-        if parent.get("msg_type") != "execute_request":
+        kind = parent.get("msg_type")
+        cell = kind == "execute_request"
+        if not cell and kind not in CALLBACKS:
             return
         message, shell = str(parent.get("msg_id")), str(parent.get("subshell_id") or "")
         if state == "busy":
             # The channel drops messages when it is flooded: the end of the request before may be lost.
-            self._end(shell, at)
-            self._open[shell] = message, at
-            self._tell("begin", message, at)
-        elif state == "idle" and self._open.get(shell, ("",))[0] == message:
-            self._end(shell, at)
+            self._end(shell, False, at)
+            if cell:
+                self._end(shell, True, at)
+            work = self._open[shell, cell] = Work(message, at, counts=False)
+            if cell:
+                self._count(work)
+        elif state == "idle":
+            begun = self._open.get((shell, cell))
+            if begun is not None and begun.message == message:
+                self._end(shell, cell, at)
+
+    def lasting(self, message: str) -> None:
+        """Count a request as a cell if it has not ended yet."""
+        for work in self._open.values():
+            if work.message == message and not work.counts:
+                self._count(work)
 
     def announce(self) -> None:
         """Tell about the open requests again."""
-        for message, at in self._open.values():
-            self._tell("begin", message, at)
+        for work in self._open.values():
+            if work.counts:
+                self._count(work)
 
     def reset(self, at: float) -> None:
         """Note that the kernel works on nothing any more."""
-        for shell in list(self._open):
-            self._end(shell, at)
+        for shell, cell in list(self._open):
+            self._end(shell, cell, at)
 
-    def _end(self, shell: str, at: float) -> None:
-        if shell in self._open:
-            message, _ = self._open.pop(shell)
-            self._tell("end", message, at)
+    def _count(self, work: Work) -> None:
+        work.counts = True
+        self._tell("begin", work.message, work.at)
+
+    def _end(self, shell: str, cell: bool, at: float) -> None:
+        work = self._open.pop((shell, cell), None)
+        if work is not None and work.counts:
+            self._tell("end", work.message, at)
 
 
 class KernelTap:
@@ -118,15 +161,15 @@ class KernelTap:
             _, frames = self._session.feed_identities(parts)
             header, parent = (f if isinstance(f, bytes) else f.bytes for f in frames[1:3])
             # Frames: signature, header, parent's header, metadata, content. Output passes unread.
-            if b'"status"' not in header or b'"execute_request"' not in parent:
+            if b'"status"' not in header or not WORK.search(parent):
                 return
             message = self._session.deserialize(frames)
             if message["msg_type"] == "status":
-                self.cells.status(
-                    message["content"]["execution_state"],
-                    message["parent_header"],
-                    _monotonic(message["header"].get("date")),
-                )
+                state, request = message["content"]["execution_state"], message["parent_header"]
+                self.cells.status(state, request, _monotonic(message["header"].get("date")))
+                if state == "busy" and request["msg_type"] in CALLBACKS:
+                    loop = asyncio.get_running_loop()
+                    loop.call_later(LASTING, self.cells.lasting, str(request["msg_id"]))
         except (ValueError, KeyError, IndexError, TypeError) as error:
             self._log.debug("gpushare: a message that is no Jupyter message: %s", error)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -84,6 +85,13 @@ class GpuShare(LoggingConfigurable):
         "another server of the same scheduler states later, replaces it.",
     ).tag(config=True)
 
+    hibernate_after = Float(
+        600.0,
+        allow_none=True,
+        help="Seconds for which a notebook must have been idle before it is hibernated: then nothing of it is on the "
+        "GPU, and its next cell wakes it. 0 or None: never (default: 600). For a scheduler that this server starts.",
+    ).tag(config=True)
+
     record = Unicode(
         help="File to which the scheduler writes all that it takes in, for `gpushare replay` (default: none). For a "
         "scheduler that this server starts.",
@@ -113,6 +121,15 @@ class GpuShare(LoggingConfigurable):
         if not path.parent.is_dir():
             raise TraitError(f"GpuShare.record: there is no folder {path.parent}")
         return str(path)
+
+    @validate("hibernate_after")
+    def _valid_hibernate_after(self, proposal: dict[str, Any]) -> Any:
+        value = proposal["value"]
+        if value is not None and not 0 <= value < math.inf:
+            raise TraitError(
+                f"GpuShare.hibernate_after: write seconds, or 0 for never, not {value!r}"
+            )
+        return value
 
     @validate("quantum")
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:

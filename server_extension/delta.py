@@ -11,7 +11,7 @@ from typing import Any
 State = dict[str, Any]
 
 #: Members of the state that a delta brings whole.
-MEMBERS = ("availability", "host", "settings", "notices", "unshared")
+MEMBERS = ("availability", "host", "settings", "hibernation", "notices", "unshared")
 
 #: What counts with time is no change unless it is this far from what counting says: seconds, and for an estimate its
 #: share.

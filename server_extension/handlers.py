@@ -161,6 +161,26 @@ class OffloadHandler(GpuShareHandler):
         await self.forward("offload", ())
 
 
+class HibernateHandler(GpuShareHandler):
+    """Takes a group off the GPU altogether."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Begin, and answer with the group's id."""
+        await self.forward("hibernate", ())
+
+
+class WakeHandler(GpuShareHandler):
+    """Wakes a group that is hibernated."""
+
+    @web.authenticated
+    @authorized
+    async def post(self) -> None:
+        """Begin, and answer with the group's id."""
+        await self.forward("wake", ())
+
+
 class AdjustHandler(GpuShareHandler):
     """Takes wishes for a group."""
 
@@ -180,7 +200,9 @@ class SettingsHandler(GpuShareHandler):
     @authorized
     async def post(self) -> None:
         """Do it, and answer with the settings."""
-        await self.forward("set", ("quantum", "anti_thrash", "policy"), group=False)
+        await self.forward(
+            "set", ("quantum", "anti_thrash", "policy", "hibernate_after"), group=False
+        )
 
 
 class SharesHandler(GpuShareHandler):
@@ -253,6 +275,8 @@ def handlers() -> list[tuple[Any, ...]]:
         (r"/gpushare/api/watchers/([^/]+)", WatcherHandler),
         (r"/gpushare/api/release", ReleaseHandler),
         (r"/gpushare/api/offload", OffloadHandler),
+        (r"/gpushare/api/hibernate", HibernateHandler),
+        (r"/gpushare/api/wake", WakeHandler),
         (r"/gpushare/api/adjust", AdjustHandler),
         (r"/gpushare/api/settings", SettingsHandler),
         (r"/gpushare/api/shares", SharesHandler),

@@ -162,7 +162,7 @@ async def test_shares_hold_before_the_kernel_has_a_process(
 ) -> None:
     stated = {
         **{"request": 0.25, "limit": 0.5, "memory": "20GiB", "weight": 2},
-        **{"priority": "background", "colour": "red"},
+        **{"priority": "background", "keep": True, "colour": "red"},
     }
     name = add_kernelspec("shares", metadata={"gpushare": stated})
     async with started(name) as kernel:
@@ -173,14 +173,14 @@ async def test_shares_hold_before_the_kernel_has_a_process(
             found: dict[str, Any] = reply["wishes"]
             return found
 
-        found = wishes(keep=True)
+        found = wishes(frozen=False)
         del stated["colour"]
         assert found.items() >= {**stated, "memory": 20 << 30}.items()
         # What people asked for since then is kept by a restart.
-        found = wishes(limit=0.75, priority="interactive")
+        found = wishes(limit=0.75, priority="interactive", keep=False)
         await kernel.manager.restart_kernel(now=True)
         await kernel.client.wait_for_ready(timeout=60)
-        assert wishes(keep=True) == found
+        assert wishes(frozen=False) == found
 
 
 async def test_shares_wait_for_a_scheduler(
@@ -214,6 +214,7 @@ async def test_shares_wait_for_a_scheduler(
         ({"request": "half", "backend": "swap"}, "request must be"),
         ({"limit": 1.5, "backend": "swap"}, "limit must be"),
         ({"weight": 0, "backend": "swap"}, "weight must be"),
+        ({"keep": 1, "backend": "swap"}, "keep must be true or false"),
         ({"priority": "high", "backend": "swap"}, "priority must be"),
         ({"memory": "lots", "backend": "swap"}, "write for instance 20GiB"),
         ({"enabled": "yes"}, "must be true or false"),

@@ -34,7 +34,8 @@ def apply(state: dict[str, Any], delta: dict[str, Any]) -> None:
 
 def settled(state: dict[str, Any]) -> dict[str, Any]:
     """Return the state without what counts with time, what no delta brings, and the order of things."""
-    found = copy.deepcopy({name: state[name] for name in ("availability", "host", "settings")})
+    names = ("availability", "host", "settings", "hibernation")
+    found = copy.deepcopy({name: state[name] for name in names})
     found["notices"], found["unshared"] = state["notices"], state["unshared"]
     if found["host"] is not None:
         # What the machine has to spare.

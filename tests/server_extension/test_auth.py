@@ -55,7 +55,7 @@ async def status_of(
 @pytest.fixture
 def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     found = endpoints(jp_serverapp)
-    posts = ("release", "offload", "adjust", "settings", "focus")
+    posts = ("release", "offload", "hibernate", "wake", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
         *(("GET", f"gpushare/api/{name}") for name in ("explain", "shares", "status")),
@@ -133,6 +133,8 @@ class TestLooking:
             ("focus", '{"page": "a", "kernel_id": null}', may["adjust"]),
             ("adjust", '{"group": "nobody", "keep": true}', may["adjust"]),
             ("release", '{"group": "nobody"}', may["adjust"]),
+            ("hibernate", '{"group": "nobody"}', may["adjust"]),
+            ("wake", '{"group": "nobody"}', may["adjust"]),
             ("settings", '{"anti_thrash": "off"}', may["settings"]),
         ):
             code, _ = await status_of(jp_fetch, "POST", f"gpushare/api/{path}", body)

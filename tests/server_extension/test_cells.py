@@ -218,4 +218,59 @@ def test_other_requests_are_no_cells() -> None:
     cells = Cells(lambda phase, message, at: told.append(phase))
     cells.status("busy", {"msg_type": "kernel_info_request", "msg_id": "a"}, 0.0)
     cells.status("busy", {}, 0.0)
+    cells.lasting("a")
     assert told == []
+
+
+def test_a_callback_counts_as_a_cell_only_if_it_lasts() -> None:
+    told: list[tuple[str, str, float]] = []
+    cells = Cells(lambda phase, message, at: told.append((phase, message, at)))
+    cells.status("busy", {"msg_type": "comm_msg", "msg_id": "a"}, 1.0)
+    cells.announce()
+    cells.status("idle", {"msg_type": "comm_msg", "msg_id": "a"}, 2.0)
+    cells.lasting("a")
+    assert told == []
+    cells.status("busy", {"msg_type": "complete_request", "msg_id": "b"}, 3.0)
+    cells.lasting("b")
+    cells.status("idle", {"msg_type": "complete_request", "msg_id": "b"}, 4.0)
+    assert told == [("begin", "b", 3.0), ("end", "b", 4.0)]
+
+
+def test_a_callback_in_the_midst_of_a_cell_does_not_end_it() -> None:
+    told: list[tuple[str, str]] = []
+    cells = Cells(lambda phase, message, at: told.append((phase, message)))
+    cells.status("busy", {"msg_type": "execute_request", "msg_id": "a"}, 0.0)
+    cells.status("busy", {"msg_type": "comm_msg", "msg_id": "b"}, 1.0)
+    cells.lasting("b")
+    cells.status("idle", {"msg_type": "comm_msg", "msg_id": "b"}, 2.0)
+    cells.status("idle", {"msg_type": "execute_request", "msg_id": "a"}, 3.0)
+    assert told == [("begin", "a"), ("begin", "b"), ("end", "b"), ("end", "a")]
+
+
+async def test_a_widgets_callback_that_lasts_is_a_cell(
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+) -> None:
+    setup = """
+import threading
+go = threading.Event()
+def opened(comm, message):
+    comm.on_msg(lambda message: go.wait())
+get_ipython().kernel.comm_manager.register_target("test", opened)
+"""
+    await kernel.reply(kernel.execute(setup))
+    subshell = await kernel.create_subshell()
+    session, channel = kernel.client.session, kernel.client.shell_channel
+    channel.send(session.msg("comm_open", {"comm_id": "c", "target_name": "test", "data": {}}))
+    message = session.msg("comm_msg", {"comm_id": "c", "data": {}})
+    channel.send(message)
+
+    async def begun() -> bool:
+        return ("begin", message["header"]["msg_id"]) in await cells(kernel.id)
+
+    await eventually(begun)
+    await kernel.reply(kernel.execute("go.set()", subshell))
+
+    async def ended() -> bool:
+        return ("end", message["header"]["msg_id"]) in await cells(kernel.id)
+
+    await eventually(ended)

@@ -37,6 +37,7 @@ STATE: dict[str, Any] = {
     "availability": {"code": "ok", "params": {}},
     "host": None,
     "settings": None,
+    "hibernation": None,
     "notices": [],
     "unshared": [],
     "gpus": [],
