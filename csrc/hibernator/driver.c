@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+
+#include "say.h"
+
+static struct {
+    CUresult (*init)(unsigned flags);
+    CUresult (*version)(int *version);
+    CUresult (*error_name)(CUresult result, const char **name);
+    CUresult (*state)(int pid, CUprocessState *state);
+    CUresult (*lock)(int pid, CUcheckpointLockArgs *args);
+    CUresult (*checkpoint)(int pid, CUcheckpointCheckpointArgs *args);
+    CUresult (*restore)(int pid, CUcheckpointRestoreArgs *args);
+    CUresult (*unlock)(int pid, CUcheckpointUnlockArgs *args);
+    bool able; /* all of the last five are there */
+} driver;
+
+static pthread_once_t initialised = PTHREAD_ONCE_INIT;
+
+bool hib_driver_open(const char *path)
+{
+    /* A bare name would be searched for, and the interposer goes by the driver's. */
+    if (path[0] != '/') {
+        gs_say("--driver takes an absolute path, not %s", path);
+        return false;
+    }
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (handle == NULL) {
+        gs_say("the driver cannot be loaded: %s", dlerror());
+        return false;
+    }
+    if (dlsym(handle, "gpushare_version") != NULL) {
+        gs_say("%s is gpushare's own shim and not a driver", path);
+        return false;
+    }
+    *(void **)&driver.init = dlsym(handle, "cuInit");
+    *(void **)&driver.version = dlsym(handle, "cuDriverGetVersion");
+    *(void **)&driver.error_name = dlsym(handle, "cuGetErrorName");
+    if (driver.init == NULL || driver.version == NULL || driver.error_name == NULL) {
+        gs_say("%s is not a CUDA driver", path);
+        return false;
+    }
+    *(void **)&driver.state = dlsym(handle, "cuCheckpointProcessGetState");
+    *(void **)&driver.lock = dlsym(handle, "cuCheckpointProcessLock");
+    *(void **)&driver.checkpoint = dlsym(handle, "cuCheckpointProcessCheckpoint");
+    *(void **)&driver.restore = dlsym(handle, "cuCheckpointProcessRestore");
+    *(void **)&driver.unlock = dlsym(handle, "cuCheckpointProcessUnlock");
+    driver.able = driver.state != NULL && driver.lock != NULL && driver.checkpoint != NULL && driver.restore != NULL &&
+                  driver.unlock != NULL;
+    return true;
+}
+
+static void initialise(void)
+{
+    CUresult result = driver.init(0);
+    if (result != CUDA_SUCCESS)
+        gs_say("the driver does not initialise: %s", hib_driver_name(result));
+}
+
+void hib_driver_initialise(void)
+{
+    pthread_once(&initialised, initialise);
+}
+
+CUresult hib_driver_version(int *version)
+{
+    CUresult result = driver.version(version);
+    return result == CUDA_SUCCESS && !driver.able ? CUDA_ERROR_NOT_SUPPORTED : result;
+}
+
+CUresult hib_driver_state(pid_t pid, CUprocessState *state)
+{
+    return driver.able ? driver.state(pid, state) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult hib_driver_lock(pid_t pid, unsigned timeout_ms)
+{
+    CUcheckpointLockArgs args = {.timeoutMs = timeout_ms};
+    return driver.able ? driver.lock(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult hib_driver_checkpoint(pid_t pid)
+{
+    CUcheckpointCheckpointArgs args = {0};
+    return driver.able ? driver.checkpoint(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult hib_driver_restore(pid_t pid, CUcheckpointGpuPair *pair)
+{
+    CUcheckpointRestoreArgs args = {.gpuPairs = pair, .gpuPairsCount = pair != NULL};
+    return driver.able ? driver.restore(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult hib_driver_unlock(pid_t pid)
+{
+    CUcheckpointUnlockArgs args = {0};
+    return driver.able ? driver.unlock(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
+}
+
+const char *hib_driver_name(CUresult result)
+{
+    const char *name = NULL;
+    return driver.error_name(result, &name) == CUDA_SUCCESS && name != NULL ? name : "CUDA_ERROR_UNKNOWN";
+}
+
+const char *hib_state_name(CUprocessState state)
+{
+    switch (state) {
+    case CU_PROCESS_STATE_RUNNING:
+        return "running";
+    case CU_PROCESS_STATE_LOCKED:
+        return "locked";
+    case CU_PROCESS_STATE_CHECKPOINTED:
+        return "checkpointed";
+    case CU_PROCESS_STATE_FAILED:
+        return "failed";
+    case CU_PROCESS_STATE_CHECKPOINTING:
+        return "checkpointing";
+    case CU_PROCESS_STATE_RESTORING:
+        return "restoring";
+    }
+    return "unknown";
+}

@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: BSD-3-Clause
+# The helper that has the driver checkpoint and restore other processes: included by ../Makefile.
+
+HIBERNATOR_CFLAGS := $(GS_CFLAGS) -fPIE -Ihibernator -Iinterposer -isystem $(CUDA_INCLUDE)
+HIBERNATOR_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard hibernator/*.c)) $(BUILD)/hibernator/say.o
+
+$(BUILD)/hibernator/%.o: hibernator/%.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(HIBERNATOR_CFLAGS) -c -o $@ $<
+
+$(BUILD)/hibernator/say.o: interposer/say.c $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(HIBERNATOR_CFLAGS) -c -o $@ $<
+
+$(OUT)/gpushare-hibernator: $(HIBERNATOR_OBJECTS) $(STUBS)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -pie -pthread -Wl,-z,relro,-z,now,-z,noexecstack,--hash-style=gnu \
+	    $(if $(SANITIZE),-fsanitize=$(SANITIZE)) -o $@ $(HIBERNATOR_OBJECTS) $(LIBRARIES)
+
+-include $(HIBERNATOR_OBJECTS:.o=.d)

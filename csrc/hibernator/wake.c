@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "wake.h"
+
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "driver.h"
+#include "say.h"
+
+#define SECONDS 60
+#define POLL_MS 50
+/* Somebody else's memory may be on its way out: pauses before a restore is tried again. */
+static const unsigned pauses_ms[] = {500, 1000, 2000};
+#define PAUSES (sizeof(pauses_ms) / sizeof(pauses_ms[0]))
+
+static void pause_for(unsigned ms)
+{
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
+static void too_late(int number)
+{
+    (void)number;
+    static const char sentence[] = "gpushare: the driver has not woken the process in time\n";
+    ssize_t ignored = write(STDERR_FILENO, sentence, sizeof(sentence) - 1);
+    (void)ignored;
+    _exit(1);
+}
+
+static void arm(void)
+{
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = too_late}, NULL);
+    sigprocmask(SIG_UNBLOCK, &alarms, NULL);
+    alarm(SECONDS);
+}
+
+static bool failed(const char *step, pid_t pid, CUresult result)
+{
+    gs_say("process %d cannot be woken: %s says %s", (int)pid, step, hib_driver_name(result));
+    return false;
+}
+
+bool hib_wake(pid_t pid)
+{
+    arm();
+    size_t pauses = 0;
+    for (;;) {
+        CUprocessState state;
+        CUresult result = hib_driver_state(pid, &state);
+        if (result != CUDA_SUCCESS)
+            return failed("cuCheckpointProcessGetState", pid, result);
+        switch (state) {
+        case CU_PROCESS_STATE_RUNNING:
+            return true;
+        case CU_PROCESS_STATE_LOCKED:
+            result = hib_driver_unlock(pid);
+            if (result != CUDA_SUCCESS)
+                return failed("cuCheckpointProcessUnlock", pid, result);
+            break;
+        case CU_PROCESS_STATE_CHECKPOINTED:
+            hib_driver_initialise();
+            result = hib_driver_restore(pid, NULL);
+            if (result != CUDA_SUCCESS && pauses == PAUSES)
+                return failed("cuCheckpointProcessRestore", pid, result);
+            if (result != CUDA_SUCCESS)
+                pause_for(pauses_ms[pauses++]);
+            break;
+        case CU_PROCESS_STATE_FAILED:
+            gs_say("process %d cannot be woken: its driver failed when it was checkpointed or restored", (int)pid);
+            return false;
+        default: /* somebody else's call is under way */
+            pause_for(POLL_MS);
+        }
+    }
+}
