@@ -67,7 +67,7 @@ class Cells:
 
     def __init__(self, tell: Callable[[Phase, str, float], None]) -> None:
         self._tell = tell
-        #: By subshell, and whether it is a cell: each shell works on one at a time, and on a callback in the midst of it.
+        #: By subshell, and whether it is a cell: a shell works on one at a time, and on a callback in the midst of it.
         self._open: dict[tuple[str, bool], Work] = {}
 
     def status(self, state: str, parent: dict[str, Any], at: float) -> None:
