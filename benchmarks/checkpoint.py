@@ -1,25 +1,92 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The driver's own checkpoint of a process, beside which our moves are shown."""
+"""The driver's own checkpoint of a process, beside which our moves are shown, and the process that asks for it."""
 
 from __future__ import annotations
 
 import ctypes
-import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
+from ..scheduler.devices import Devices
+from ..scheduler.drivers import Driver
 from .figures import Figure
-from .holder import Holder, torch_can
+from .holder import Holder, serve, torch_can
 from .machine import machine
 
 GIB = 1 << 30
 SIZE = 8 * GIB
+#: Milliseconds for which the driver tries to lock a process.
+PATIENCE_MS = 20_000
 
 
 class _Arguments(ctypes.Structure):
-    """CUcheckpointLockArgs and the like: 64 bytes, of which none has to be set."""
+    """CUcheckpointLockArgs and the like: 64 bytes, of which none but the first has to be set."""
 
-    _fields_ = (("reserved", ctypes.c_uint64 * 16),)
+    _fields_ = (("timeout_ms", ctypes.c_uint32), ("reserved", ctypes.c_uint32 * 31))
+
+
+class Watching:
+    """What the process can be told that looks at others: it holds nothing on the GPU."""
+
+    def __init__(self) -> None:
+        self._cuda: Any = None
+        self._devices = Devices(None)
+        self._gpu = ""
+
+    def open(self, cuda: str, nvml: str) -> bool:
+        """Load the driver; whether it can checkpoint a process."""
+        self._cuda = ctypes.CDLL(cuda)
+        self._devices = Devices(Path(nvml))
+        found = self._devices.start()
+        if not found:
+            raise RuntimeError(f"NVML shows no GPU ({self._devices.state})")
+        self._gpu = found[0].gpu
+        return hasattr(self._cuda, "cuCheckpointProcessCheckpoint")
+
+    def step(self, name: str, pid: int) -> tuple[int, float]:
+        """Lock, Checkpoint, Restore or Unlock a process; the driver's answer, and the seconds that it took."""
+        arguments = _Arguments(timeout_ms=PATIENCE_MS if name == "Lock" else 0)
+        start = time.monotonic()
+        result = getattr(self._cuda, f"cuCheckpointProcess{name}")(pid, ctypes.byref(arguments))
+        return result, time.monotonic() - start
+
+    def memory(self) -> tuple[int, int]:
+        """Bytes of the first GPU, and of them in use."""
+        device = self._devices.read(self._gpu)
+        if device is None:
+            raise RuntimeError("NVML does not read the GPU's memory")
+        return device.total, device.used
+
+    def held(self, pid: int) -> int | None:
+        """Bytes of the GPU that a process has by NVML's list; None if it is not in it."""
+        return (self._devices.processes(self._gpu) or {}).get(pid)
+
+
+class Watcher(Holder):
+    """The parent's end of that process. Its environment is that of a program without us."""
+
+    module = __name__
+
+    def __init__(self, environ: Mapping[str, str], driver: Driver) -> None:
+        super().__init__(environ, torch=False)
+        #: Whether the driver can checkpoint a process (570 and newer).
+        self.able: bool = self.call("open", str(driver.cuda), str(driver.nvml))
+
+    def step(self, name: str, pid: int) -> float:
+        """Take one step with a process; seconds.
+
+        Raises
+        ------
+        RuntimeError
+            If the driver refuses.
+        """
+        result, seconds = self.call("step", name, pid)
+        if result != 0:
+            raise RuntimeError(f"cuCheckpointProcess{name}: CUDA error {result}")
+        return float(seconds)
 
 
 def checkpoint_rates() -> Iterator[Figure]:
@@ -27,37 +94,30 @@ def checkpoint_rates() -> Iterator[Figure]:
     with machine(scheduler=False, whole=True) as here:
         if here.driver.simulated:
             return
-        cuda = ctypes.CDLL(str(here.driver.cuda))
-        if not hasattr(cuda, "cuCheckpointProcessCheckpoint") or cuda.cuInit(0) != 0:
-            return
-        environ = {**os.environ, **here.bare_environ()}
-        holder = Holder(environ, torch=torch_can(simulated=False))
+        watcher = Watcher(here.bare_environ(), here.driver)
         try:
-            holder.call("hold", SIZE, GIB, 1)
-
-            def call(step: str) -> float:
-                arguments = _Arguments()
-                start = time.monotonic()
-                result = getattr(cuda, f"cuCheckpointProcess{step}")(
-                    holder.process.pid, ctypes.byref(arguments)
-                )
-                if result != 0:
-                    raise RuntimeError(f"cuCheckpointProcess{step}: CUDA error {result}")
-                return time.monotonic() - start
-
-            call("Lock")
-            out = call("Checkpoint")
-            back = call("Restore")
-            call("Unlock")
+            if not watcher.able:
+                return
+            holder = Holder(here.bare_environ(), torch=torch_can(simulated=False))
+            try:
+                holder.call("hold", SIZE, GIB, 1)
+                steps = ("Lock", "Checkpoint", "Restore", "Unlock")
+                taken = {step: watcher.step(step, holder.process.pid) for step in steps}
+            finally:
+                holder.close()
         finally:
-            holder.close()
-    for way, seconds in (("out", out), ("back", back)):
+            watcher.close()
+    for way, step in (("out", "Checkpoint"), ("back", "Restore")):
         yield Figure(
             "swap",
             f"the driver's checkpoint, {way}, 8 GiB",
-            SIZE / seconds / 1e9,
+            SIZE / taken[step] / 1e9,
             "GB/s",
             None,
             1,
             0.0,
         )
+
+
+if __name__ == "__main__":
+    sys.exit(serve(Watching()))

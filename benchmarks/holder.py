@@ -309,17 +309,21 @@ def torch_can(simulated: bool) -> bool:
     return not simulated and importlib.util.find_spec("torch") is not None
 
 
-def main(kind: type[Commands] = Commands) -> int:
-    """Carry out commands."""
-    if os.environ.get("GPUSHARE_SIM") != "1" and os.environ.get("GPUSHARE_FORBID_MANAGED") != "1":
-        print("holder: set GPUSHARE_FORBID_MANAGED=1 on a real GPU", file=sys.stderr)
-        return 2
-    commands = kind("--torch" in sys.argv[1:])
+def serve(commands: object) -> int:
+    """Carry out what comes on standard input until it ends."""
     print("true", flush=True)
     for line in sys.stdin:
         name, *arguments = json.loads(line)
         print(json.dumps(getattr(commands, name)(*arguments)), flush=True)
     return 0
+
+
+def main(kind: type[Commands] = Commands) -> int:
+    """Carry out commands."""
+    if os.environ.get("GPUSHARE_SIM") != "1" and os.environ.get("GPUSHARE_FORBID_MANAGED") != "1":
+        print("holder: set GPUSHARE_FORBID_MANAGED=1 on a real GPU", file=sys.stderr)
+        return 2
+    return serve(kind("--torch" in sys.argv[1:]))
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ class Machine:
             "GPUSHARE_SOCKET": str(self.socket),
             "GPUSHARE_SIM_NAME": f"bench-{uuid.uuid4().hex[:12]}",
             "GPUSHARE_SIM_MEMORY": environ.get("GPUSHARE_SIM_MEMORY", str(256 * MIB)),
-            "GPUSHARE_SIM_CONTEXT": "1MiB",
+            "GPUSHARE_SIM_CONTEXT": environ.get("GPUSHARE_SIM_CONTEXT", "1MiB"),
         }
         driver = find_driver(self.environ)
         if driver is None:
