@@ -61,6 +61,11 @@ class Libraries:
         """What goes into ``LD_PRELOAD``."""
         return [self.cuda, self.alias, self.nvml]
 
+    @property
+    def hibernator(self) -> Path:
+        """The program that has the driver checkpoint processes: for schedulers, and clients that lost theirs."""
+        return self.cuda.with_name("gpushare-hibernator")
+
 
 def find_driver(environ: Mapping[str, str] | None = None) -> Driver | None:
     """Find the driver, or None where there is none. Whether it has a GPU is not asked.

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Whether processes can be hibernated here, and which of them are left alone, with a sentence for each reason."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: Driver branches whose checkpoint calls can be used at all, and can put what was on one GPU on another
+#: (github.com/NVIDIA/cuda-checkpoint, README).
+CHECKPOINTS, MOVES = 570, 580
+#: The oldest driver branch of a CUDA version, where NVML is not there to be asked (CUDA's release notes, table 3).
+BRANCHES = ((13000, 580), (12080, 570))
+
+#: Driver branches that are known to harm whom they are to checkpoint, and what is known.
+HARMFUL = {
+    610: "it was reported to end processes with many threads when they are locked (NVIDIA/cuda-checkpoint issue 58)",
+}
+
+#: Why a process, or none at all, is hibernated: a sentence for each code that status and events may have.
+WHY = {
+    "off": "hibernation is switched off, or the notebook keeps its place on the GPU",
+    "driver": "the driver cannot checkpoint processes",
+    "helper": "the hibernator, which asks the driver to checkpoint processes, does not run",
+    "permission": "the scheduler may not reach into the process: it is another user's, or the system forbids it",
+    "container": "its process is in another container than the scheduler",
+    "debugger": "a debugger is attached to its process",
+    "busy": "its process was at work in the driver",
+    "capture": "its process captures a CUDA graph",
+    "gpus": "its process uses several GPUs",
+    "nccl": "its process may have NCCL communicators, which the driver cannot checkpoint",
+    "ipc": "its process shares GPU memory with other processes, which the driver cannot checkpoint",
+    "managed": "its process has managed memory, which the driver cannot checkpoint",
+    "pinned": "its process holds much memory that cannot be moved out first",
+    "plain": "its memory is not moved out by us first",
+    "failed": "the driver failed at it",
+    "stuck": "its hibernation does not end",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """Whether processes can be hibernated here.
+
+    Attributes
+    ----------
+    able
+        Whether they can.
+    code
+        If not, why: ``driver``, ``helper`` or ``permission``; else empty.
+    text
+        If not, the same as a sentence, with what to do; else empty.
+    moves
+        Whether they can be woken on another GPU of the same name.
+    """
+
+    able: bool
+    code: str = ""
+    text: str = ""
+    moves: bool = False
+
+
+def judge(cuda: int, functions: bool, driver: str | None, gpus: Sequence[str]) -> Ability:
+    """Say what a driver is able to.
+
+    Parameters
+    ----------
+    cuda
+        What ``cuDriverGetVersion`` says.
+    functions
+        Whether all of the checkpoint calls are there.
+    driver
+        What NVML says of the driver's version; None where it says nothing.
+    gpus
+        The GPUs' names.
+    """
+    found = re.match(r"\d+", driver or "")
+    branch = int(found[0]) if found else next((b for least, b in BRANCHES if cuda >= least), 0)
+    named = f"{driver}, " if driver else ""
+    shown = f"the driver ({named}CUDA {cuda // 1000}.{cuda % 1000 // 10})"
+    if branch < CHECKPOINTS:
+        return Ability(
+            False,
+            "driver",
+            f"{shown} is older than {CHECKPOINTS}, which hibernation takes: update it",
+        )
+    if not functions:
+        return Ability(
+            False,
+            "driver",
+            f"{shown} lacks the checkpoint calls: an older libcuda.so.1 stands in its place; remove that",
+        )
+    if branch in HARMFUL:
+        return Ability(
+            False,
+            "driver",
+            f"{shown} is not used for hibernation: {HARMFUL[branch]}; install another",
+        )
+    several = max(Counter(gpus).values(), default=0) > 1
+    return Ability(True, moves=branch >= MOVES and several)
+
+
+def refuses(pid: int) -> str | None:
+    """Return why a process is not to be checkpointed by this one: a code of `WHY`, or None.
+
+    The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41), where the
+    kernel lets in who may read the process as a debugger would: root, CAP_SYS_PTRACE, or the same user unless the
+    process has dropped that. So the kernel is asked, rather than uids compared. Whether the driver also attaches as a
+    debugger, which ``kernel.yama.ptrace_scope`` would forbid, is not documented: without root it worked where somebody
+    tried (checkpoint-restore/criu issue 3089), so that setting refuses nothing here; see `hint`.
+
+    Parameters
+    ----------
+    pid
+        The process, as this one sees it; 0: it cannot be seen from here.
+    """
+    if pid <= 0:
+        return "container"
+    try:
+        theirs, own = os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid")
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except PermissionError:
+        return "permission"
+    except OSError:
+        # It has ended, which is seen elsewhere.
+        return "failed"
+    if (theirs.st_dev, theirs.st_ino) != (own.st_dev, own.st_ino):
+        return "container"
+    tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.M)
+    return "debugger" if tracer and int(tracer[1]) else None
+
+
+def ptrace_scope() -> int:
+    """Return ``kernel.yama.ptrace_scope``: 0 where everybody may debug their own processes, or there is no Yama.
+
+    1: only their descendants and who allows it, 2: only root, 3: nobody (the kernel's admin-guide/LSM/Yama).
+    """
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
+
+
+def may_debug() -> bool:
+    """Whether this process has the capability to debug everybody's (CAP_SYS_PTRACE, bit 19)."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
+    return found is not None and bool(int(found[1], 16) >> 19 & 1)
+
+
+def hint() -> str:
+    """Return what to do where the driver was not permitted to checkpoint a process that we may read."""
+    if may_debug():
+        return "a security module or a container's seccomp profile may forbid it"
+    scope = ptrace_scope()
+    if scope:
+        return f"kernel.yama.ptrace_scope is {scope}: set it to 0, or give the scheduler CAP_SYS_PTRACE"
+    return (
+        "give the scheduler CAP_SYS_PTRACE, or enable the GPU's persistence mode (nvidia-smi -pm 1)"
+    )

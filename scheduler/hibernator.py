@@ -1,0 +1,537 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Has the driver checkpoint processes, and restore them: through one helper process, with a deadline for each step.
+
+The helper (csrc/hibernator) is needed because the driver's calls may take long, may never end, and may crash who calls
+them. It is started when it is first needed, and again if it ends. What a process's driver is in the middle of is never
+assumed: it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from . import ability
+from .ability import Ability
+from .drivers import Driver, DriverError, libraries
+from .protocol import gpu_bytes
+
+log = logging.getLogger(__name__)
+
+#: Results of the driver (cuda.h) that mean more than that it failed.
+NOT_SUPPORTED, NOT_READY, ILLEGAL_STATE = 801, 600, 401
+REFUSED = (800, 304)  # CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_OPERATING_SYSTEM
+#: Processes that are checkpointed, and restored, at a time.
+HIBERNATING, WAKING = 4, 8
+#: With so many steps that do not end, nobody else is hibernated: the helper has 64 threads, and waking comes first.
+MOST_STUCK = 32
+#: Seconds before a failed restore or unlock is tried again: others' memory may be on its way out.
+PAUSES = (0.5, 1.0, 2.0)
+#: Seconds between questions to a driver that is in the middle of something.
+POLL = 0.05
+#: Times that one call is carried on with a new helper after the one before ended.
+LIVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds that each step is given."""
+
+    #: The helper's first answer, for which it loads the driver.
+    start: float = 20.0
+    state: float = 5.0
+    #: Beyond the timeout that the driver itself is told.
+    lock: float = 3.0
+    #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s.
+    checkpoint: float = 30.0
+    #: The same: 5 to 6 s, and 0.5 s. The helper's first restore also waits for the driver to initialise.
+    restore: float = 30.0
+    unlock: float = 10.0
+    #: The helper's end, while it waits for steps that are under way.
+    close: float = 5.0
+
+
+class Outcome(NamedTuple):
+    """What came of a call.
+
+    Attributes
+    ----------
+    ok
+        Whether the process is hibernated (or awake) now.
+    code
+        If not, why: a code of `ability.WHY`.
+    text
+        If not, the same as a sentence.
+    seconds
+        How long it took.
+    """
+
+    ok: bool
+    code: str
+    text: str
+    seconds: float
+
+
+class HelperError(Exception):
+    """The helper does not run; the message is one sentence."""
+
+
+class Answer(NamedTuple):
+    """The helper's answer to one request."""
+
+    result: int
+    name: str
+    value: str = ""
+
+
+class _Helper:
+    """A helper's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        #: Why it answers no more; empty while it does.
+        self.ended = ""
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._said: deque[str] = deque(maxlen=1)
+        self._reading = asyncio.create_task(self._read())
+        self._logging = asyncio.create_task(self._log())
+
+    @classmethod
+    async def start(cls, program: Path, driver: Path) -> _Helper:
+        environ = {**os.environ, "GPUSHARE_DISABLE": "1"}
+        environ.pop("LD_PRELOAD", None)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(program, "--driver", driver),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environ,
+                # What ends a terminal's session must not end it in the middle of a step.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HelperError(f"{program} cannot be run: {error.strerror}") from None
+        return cls(process)
+
+    async def ask(self, *words: str) -> Answer:
+        """Have a request answered. There is no deadline.
+
+        Raises
+        ------
+        HelperError
+            It ended before.
+        """
+        if self.ended:
+            raise HelperError(self.ended)
+        number = next(self._ids)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        assert self.process.stdin is not None
+        # A few bytes: they need not be waited for.
+        self.process.stdin.write(f"{number} {' '.join(words)}\n".encode("ascii"))
+        return await answer
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        async for line in self.process.stdout:
+            number, result, name, *value = line.decode("ascii", "replace").split()
+            waiting = self._waiting.pop(int(number))
+            if not waiting.done():
+                waiting.set_result(Answer(int(result), name, *value))
+        status = await self.process.wait()
+        await self._logging
+        said = f": {self._said[0]}" if self._said else ""
+        self.ended = f"the hibernator ended with status {status}{said}"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HelperError(self.ended))
+        self._waiting.clear()
+
+    async def _log(self) -> None:
+        assert self.process.stderr is not None
+        async for line in self.process.stderr:
+            text = line.decode("utf-8", "replace").strip().removeprefix("gpushare: ")
+            self._said.append(text)
+            log.warning("the hibernator: %s", text)
+
+    async def close(self, patience: float) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        done, _ = await asyncio.wait({self._reading}, timeout=patience)
+        if not done:
+            log.warning("the hibernator (pid %d) does not end; killing it", self.process.pid)
+            with contextlib.suppress(ProcessLookupError):
+                self.process.kill()
+            await self._reading
+
+
+class _Operation:
+    """A process that is being hibernated or woken. It goes on to its end also where nobody waits for it any more."""
+
+    def __init__(self, pid: int, optional: bool = False) -> None:
+        self.pid = pid
+        #: Is given up for the next one of the process, unless it has begun.
+        self.optional = optional
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        #: A step has begun: there is something to be undone.
+        self.begun = False
+        #: A step overran, and whoever waited was told so.
+        self.late = False
+        #: Lets another process's begin; called once.
+        self.leave: Callable[[], None] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def end(self, ok: bool, code: str = "", text: str = "") -> None:
+        """Tell who waits what came of it."""
+        if not self.outcome.done():
+            self.outcome.set_result(Outcome(ok, code, text, self._loop.time() - self._begun))
+        if self.leave is not None:
+            self.leave()
+            self.leave = None
+
+    def overdue(self, step: str, seconds: float) -> None:
+        """Leave a step to itself."""
+        self.late = True
+        text = f"the {step} of process {self.pid} has not ended within {seconds:g} s, and goes on"
+        log.warning("%s", text)
+        self.end(False, "stuck", text)
+
+
+class _Failed(Exception):
+    """A step failed."""
+
+    def __init__(self, code: str, text: str, result: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+        #: The driver's.
+        self.result = result
+
+
+class Hibernator:
+    """Hibernates processes and wakes them. It is of one event loop.
+
+    Parameters
+    ----------
+    driver
+        The driver that the processes use.
+    lock_timeout
+        Seconds that a process's work may take to end when it is locked.
+    deadlines
+        Seconds that each step is given before it is left to itself.
+    program
+        The helper; None: the one beside our libraries.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        lock_timeout: float = 2.0,
+        deadlines: Deadlines | None = None,
+        program: Path | None = None,
+    ) -> None:
+        self._driver = driver
+        self._lock_timeout = lock_timeout
+        self._deadlines = deadlines or Deadlines()
+        self._program = program
+        #: Seconds that a call waits for what is still done to its process.
+        self._patience = self._deadlines.checkpoint + self._deadlines.restore
+        self._helper: _Helper | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self._under_way: dict[int, _Operation] = {}
+        self._hibernating = asyncio.Semaphore(HIBERNATING)
+        self._waking = asyncio.Semaphore(WAKING)
+
+    async def probe(self, nvml: tuple[str | None, Sequence[str]] | None = None) -> Ability:
+        """Find out whether processes can be hibernated here.
+
+        Parameters
+        ----------
+        nvml
+            What NVML says of the driver's version, and the GPUs' names; None: it is asked.
+        """
+        try:
+            helper = await self._start()
+            answer = await asyncio.wait_for(helper.ask("driver"), self._deadlines.start)
+        except HelperError as error:
+            return Ability(False, "helper", f"{error}; install jupyter-gpushare again")
+        except asyncio.TimeoutError:
+            text = f"the driver does not say its version within {self._deadlines.start:g} s"
+            return Ability(False, "helper", text)
+        if answer.result not in (0, NOT_SUPPORTED):
+            return Ability(False, "driver", f"the driver does not say its version: {answer.name}")
+        if nvml is None:
+            loop = asyncio.get_running_loop()
+            nvml = await loop.run_in_executor(None, _ask_nvml, self._driver.nvml)
+        return ability.judge(int(answer.value), answer.result == 0, *nvml)
+
+    def refuses(self, pid: int) -> str | None:
+        """Return why a process is left alone, a code of `ability.WHY`; None: it is not. Asks the kernel alone."""
+        return ability.refuses(pid)
+
+    async def hibernate(self, pid: int) -> Outcome:
+        """Checkpoint a process, whose driver nobody may be in. If that fails, it is left as it was.
+
+        Where a step overran, the process is let go again as soon as that step has ended.
+        """
+        if code := ability.refuses(pid):
+            return Outcome(False, code, ability.WHY[code], 0.0)
+        if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
+            return Outcome(False, "stuck", "the hibernation of too many others does not end", 0.0)
+        return await self._run(_Operation(pid, optional=True), self._hibernate, self._hibernating)
+
+    async def wake(self, pid: int, pair: tuple[str, str] | None = None) -> Outcome:
+        """Restore a process, from whatever a call before has left it in.
+
+        Parameters
+        ----------
+        pid
+            The process.
+        pair
+            UUIDs, as NVML has them, of the GPU that it was on and of the one that it is to be on; None: where it was.
+            With a pair, a restore is tried once: it is still hibernated then, and may be woken where it was.
+        """
+
+        async def work(operation: _Operation) -> None:
+            await self._awaken(operation, pair)
+
+        return await self._run(_Operation(pid), work, self._waking)
+
+    async def close(self) -> None:
+        """End the helper, after what is under way for some seconds at most. Nobody is woken by it."""
+        self._closed = True
+        if self._helper is not None:
+            await self._helper.close(self._deadlines.close)
+        tasks = [operation.task for operation in self._under_way.values() if operation.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- One after the other for each process -------------------------------------------------
+
+    async def _run(
+        self,
+        operation: _Operation,
+        work: Callable[[_Operation], Awaitable[None]],
+        places: asyncio.Semaphore,
+    ) -> Outcome:
+        pid = operation.pid
+        if not await self._alone(operation):
+            text = f"an earlier step of process {pid} has not ended within {self._patience:g} s"
+            operation.end(False, "stuck", text)
+            return operation.outcome.result()
+        self._under_way[pid] = operation
+        operation.task = asyncio.create_task(self._carry_out(operation, work, places))
+        # Who waits may be cancelled; the operation is not.
+        return await asyncio.shield(operation.outcome)
+
+    async def _alone(self, operation: _Operation) -> bool:
+        """Wait until nothing else is done to the process; return whether that is so."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience
+        while (before := self._under_way.get(operation.pid)) is not None:
+            assert before.task is not None
+            if before.optional and not before.begun:
+                before.task.cancel()
+            await asyncio.wait({before.task}, timeout=until - loop.time())
+            if not before.task.done():
+                return False
+        return True
+
+    async def _carry_out(
+        self,
+        operation: _Operation,
+        work: Callable[[_Operation], Awaitable[None]],
+        places: asyncio.Semaphore,
+    ) -> None:
+        try:
+            await places.acquire()
+            operation.leave = places.release
+            await work(operation)
+            operation.end(True)
+        except _Failed as failed:
+            operation.end(False, failed.code, str(failed))
+        except HelperError as error:
+            operation.end(False, "helper", str(error))
+        finally:
+            del self._under_way[operation.pid]
+            operation.end(False, "busy", "it was given up, since it was not wanted any more")
+
+    # --- Steps --------------------------------------------------------------------------------
+
+    async def _hibernate(self, operation: _Operation) -> None:
+        if not await self._lock(operation):
+            return
+        error: _Failed | HelperError | None = None
+        try:
+            if not operation.late:
+                await self._step(operation, "checkpoint", self._deadlines.checkpoint)
+            if not operation.late:
+                return
+        except (_Failed, HelperError) as raised:
+            error = raised
+        try:
+            await self._awaken(operation)
+        except (_Failed, HelperError) as still:
+            text = f"{error}; and it is not awake again: {still}" if error else str(still)
+            raise _Failed("failed", text) from None
+        if error is not None:
+            raise error
+
+    async def _lock(self, operation: _Operation) -> bool:
+        """Lock it, or find it locked, as an earlier scheduler may have left it. False: it is hibernated already."""
+        timeout = self._lock_timeout
+        try:
+            await self._step(
+                operation,
+                "lock",
+                timeout + self._deadlines.lock,
+                str(max(1, round(timeout * 1000))),
+            )
+            return True
+        except _Failed as failed:
+            if failed.result != ILLEGAL_STATE:
+                raise
+            error: _Failed | HelperError = failed
+        except HelperError as ended:
+            error = ended
+        state = await self._state(operation)
+        if state not in ("locked", "checkpointed"):
+            raise error
+        return state == "locked"
+
+    async def _awaken(self, operation: _Operation, pair: tuple[str, str] | None = None) -> None:
+        for life in range(1, LIVES + 1):
+            try:
+                await self._awaken_once(operation, pair)
+                return
+            except HelperError:
+                if life == LIVES:
+                    raise
+
+    async def _awaken_once(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
+        state = await self._settled(operation)
+        if state == "running":
+            return
+        if state == "checkpointed":
+            words = ["=".join(gpu_bytes(gpu).hex() for gpu in pair)] if pair else []
+            pauses = () if pair else PAUSES
+            await self._retried(operation, "restore", self._deadlines.restore, pauses, *words)
+        elif state != "locked":
+            raise _Failed("failed", f"the driver says that process {operation.pid} has {state}")
+        await self._retried(operation, "unlock", self._deadlines.unlock, PAUSES)
+
+    async def _settled(self, operation: _Operation) -> str:
+        """Return the process's state, once nobody's step is under way in it."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while (state := await self._state(operation)) in ("checkpointing", "restoring"):
+            if loop.time() > begun + self._patience:
+                text = f"process {operation.pid} has been {state} for {self._patience:g} s"
+                raise _Failed("stuck", text)
+            await asyncio.sleep(POLL)
+        return state
+
+    async def _state(self, operation: _Operation) -> str:
+        return (await self._step(operation, "state", self._deadlines.state)).value
+
+    async def _retried(
+        self,
+        operation: _Operation,
+        step: str,
+        deadline: float,
+        pauses: Iterable[float],
+        *words: str,
+    ) -> None:
+        for pause in pauses:
+            try:
+                await self._step(operation, step, deadline, *words)
+                return
+            except _Failed as failed:
+                if _gone(operation.pid):
+                    raise
+                log.info("%s; it is tried again in %g s", failed, pause)
+            await asyncio.sleep(pause)
+        await self._step(operation, step, deadline, *words)
+
+    async def _step(self, operation: _Operation, step: str, deadline: float, *words: str) -> Answer:
+        helper = await self._start()
+        operation.begun = True
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(deadline, operation.overdue, step, deadline)
+        try:
+            answer = await helper.ask(step, str(operation.pid), *words)
+        finally:
+            timer.cancel()
+        if answer.result != 0:
+            raise self._failure(operation.pid, step, answer)
+        return answer
+
+    def _failure(self, pid: int, step: str, answer: Answer) -> _Failed:
+        said = f"the driver's {step} of process {pid} failed with {answer.name}"
+        code = "failed"
+        if _gone(pid):
+            said = f"process {pid} has ended"
+        elif answer.value == "busy":
+            said = f"process {pid} has to wait: too many steps of others do not end"
+        elif answer.result in REFUSED:
+            code, said = "permission", f"{said}: {ability.hint()}"
+        elif step == "lock" and answer.result == NOT_READY:
+            code, said = "busy", f"process {pid} was at work for {self._lock_timeout:g} s"
+        return _Failed(code, said, answer.result)
+
+    async def _start(self) -> _Helper:
+        async with self._starting:
+            if self._closed:
+                raise HelperError("the scheduler ends")
+            if self._helper is None or self._helper.ended:
+                try:
+                    program = self._program or libraries().hibernator
+                except DriverError as error:
+                    raise HelperError(str(error)) from None
+                self._helper = await _Helper.start(program, self._driver.cuda)
+            return self._helper
+
+
+def _gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:
+    """Return the driver's version and the GPUs' names, as far as NVML says them."""
+    if path is None:
+        return None, []
+    try:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        import pynvml
+    except (OSError, ImportError):
+        return None, []
+    version, names = None, []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            version = _text(pynvml.nvmlSystemGetDriverVersion())
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                names.append(_text(pynvml.nvmlDeviceGetName(handle)))
+        finally:
+            pynvml.nvmlShutdown()
+    return version, names
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
