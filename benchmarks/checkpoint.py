@@ -6,8 +6,9 @@ from __future__ import annotations
 import ctypes
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 from ..scheduler.devices import Devices
@@ -70,8 +71,13 @@ class Watcher(Holder):
 
     module = __name__
 
-    def __init__(self, environ: Mapping[str, str], driver: Driver) -> None:
-        super().__init__(environ, torch=False)
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        driver: Driver,
+        started: Callable[[Popen[str]], None] = lambda _: None,
+    ) -> None:
+        super().__init__(environ, torch=False, started=started)
         #: Whether the driver can checkpoint a process (570 and newer).
         self.able: bool = self.call("open", str(driver.cuda), str(driver.nvml))
 

@@ -7,6 +7,7 @@ memory by PyTorch where that is installed and the GPU is real, else by the drive
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 #: Bytes that are compared at once: they are made a second time beside what is held.
@@ -255,13 +256,39 @@ class Commands:
         return found
 
 
+def end(process: subprocess.Popen[str]) -> None:
+    """End a process, and close its pipes."""
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
 class Holder:
-    """The parent's end of one."""
+    """The parent's end of one.
+
+    Parameters
+    ----------
+    environ
+        Of the process.
+    torch
+        Whether it uses PyTorch.
+    started
+        Is told of the process before that is waited for.
+    """
 
     #: What runs in the process.
     module = __name__
 
-    def __init__(self, environ: Mapping[str, str], *, torch: bool) -> None:
+    def __init__(
+        self,
+        environ: Mapping[str, str],
+        *,
+        torch: bool,
+        started: Callable[[subprocess.Popen[str]], None] = lambda _: None,
+    ) -> None:
         self.process = subprocess.Popen(
             [
                 sys.executable,
@@ -275,6 +302,7 @@ class Holder:
             text=True,
             bufsize=1,
         )
+        started(self.process)
         self.read()
 
     def send(self, *command: Any) -> None:
@@ -297,11 +325,7 @@ class Holder:
 
     def close(self) -> None:
         """End the process."""
-        self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
+        end(self.process)
 
 
 def torch_can(simulated: bool) -> bool:

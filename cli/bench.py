@@ -37,6 +37,7 @@ BENCHES = {
     "shares": ("shares", "run"),
     "scheduler": ("scheduler_events", "run"),
     "class": ("class_load", "run"),
+    "hibernate": ("hibernate", "run"),
     "two-gpus": ("two_gpus", "run"),
     "simulation": ("simulation", "run"),
 }
@@ -44,6 +45,7 @@ BENCHES = {
 NAMED_ONLY = frozenset(
     {
         "class",
+        "hibernate",
         "interference",
         "lab",
         "makespan",
@@ -54,7 +56,7 @@ NAMED_ONLY = frozenset(
     }
 )
 #: What can be said of those that compare policies; by the names of their functions' parameters.
-SETTINGS = ("policy", "part", "pairs", "seconds", "gib")
+SETTINGS = ("policy", "part", "pairs", "seconds", "gib", "kernels", "cycles", "time_limit")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -78,9 +80,11 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument(
         "--part",
-        action="append",
+        action="extend",
+        nargs="+",
         metavar="NAME",
-        help="makespan: only this of half, most, fitting, cells; repeatable",
+        help="makespan: only these of half, most, fitting, cells; hibernate: of memory, out, wake, crowd, cycles, "
+        "mapping (default: all but mapping); repeatable",
     )
     parser.add_argument(
         "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
@@ -89,13 +93,23 @@ def add_parser(subparsers: Any) -> None:
         "--seconds",
         type=float,
         metavar="S",
-        help="makespan: half a turn of a job; shares: each condition; two-gpus: what is computed, seconds",
+        help="makespan: half a turn of a job; shares: each condition; two-gpus: what is computed; "
+        "hibernate: the crowd; seconds",
     )
     parser.add_argument(
         "--gib",
+        "--size",
         type=float,
         metavar="G",
-        help="makespan, two-gpus: what each job or notebook holds, GiB",
+        help="makespan, two-gpus: what each job or notebook holds; hibernate: what is moved out and back; GiB",
+    )
+    parser.add_argument("--kernels", type=int, metavar="N", help="hibernate: how many in the crowd")
+    parser.add_argument("--cycles", type=int, metavar="N", help="hibernate: how many cycles")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        metavar="S",
+        help="hibernate: seconds after which it ends (default: 570)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
@@ -110,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     settings = {name: value for name in SETTINGS if (value := getattr(args, name)) is not None}
     for name, value in settings.items():
         if not isinstance(value, list) and value <= 0:
-            return complain(f"--{name} is above 0")
+            return complain(f"--{name.replace('_', '-')} is above 0")
     failed = False
     for name in args.bench or [name for name in BENCHES if name not in NAMED_ONLY]:
         try:

@@ -1,0 +1,640 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What hibernation gives and costs, beside the driver's checkpoint alone and beside what is possible, from one run.
+
+- ``memory``: bytes of the GPU that a hibernated kernel uses, beside one that is idle and has been evicted.
+- ``out``: from the order to hibernate a kernel that holds 24 GiB until that is done. Beside it the driver's checkpoint
+  of a process that holds as much, and what is possible: a pinned copy, and a checkpoint of one that holds nothing.
+- ``wake``: from the beginning of that kernel's next cell to the end of its first GPU kernel, on a GPU that is free.
+- ``crowd``: as many kernels as there are asked for, with 0.5 GiB each, under 6 GiB of the GPU (the scheduler keeps the
+  rest), of which a tenth run cells at any time; beside it, how many fit without hibernation.
+- ``cycles``: a kernel is hibernated and woken again and again under random cells, some of them interrupted while it
+  wakes; every byte is compared after each.
+- ``mapping``, where it is named: which ranges of addresses can be mapped after a checkpoint (``ranges.py``).
+
+::
+
+    gpushare bench hibernate --json
+    gpushare bench hibernate --part out wake --gib 24
+
+Kernels are PyTorch processes on a real GPU. On the simulated driver they call the driver, sizes are a 128th, and times
+say nothing about a GPU. Ends within ``--time-limit``, and ends what it started. A goal that was missed is said on
+standard error; a byte that differs is a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+from .checkpoint import Watcher
+from .figures import Figure, percentile, quartile_distance
+from .holder import end, torch_can
+from .machine import MIB, Machine, machine
+from .ranges import mapping
+from .sleeper import FIRST, Kernel
+
+GIB = 1 << 30
+PARTS = ("memory", "out", "wake", "crowd", "cycles", "mapping")
+#: By how much all sizes are smaller on the simulated driver, and what a context takes there (719 MiB of an H200).
+SCALE = 128
+SIMULATED_CONTEXT = 719 * MIB // SCALE
+#: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, beside the first time.
+HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
+#: Bytes that a kernel holds whose use of the GPU is read.
+LITTLE = 512 * MIB
+#: A crowd: kernels, bytes that they may have of the GPU, and bytes of each; the same on the simulated driver.
+KERNELS, CAP = 25, 6 * GIB
+SIMULATED_KERNELS, SIMULATED_CAP = 100, 24 * GIB
+DATA, BLOCK = 512 * MIB, 64 * MIB
+#: Part of the kernels that are active; seconds for which they are; most passes over the data in a cell.
+ACTIVE, SECONDS, SIMULATED_SECONDS, PASSES = 0.1, 60.0, 15.0, 40
+#: Seconds that a newcomer waits until it is said not to fit; and that a process may take to start.
+PATIENCE, STARTING = 4.0, 90.0
+#: Kernels that start at once, at most; bytes of host memory that have to be free for another one on a real GPU.
+AT_ONCE, HOST = 4, 8 * GIB
+#: Cycles, and bytes of the kernel that lives through them.
+CYCLES, CYCLED = 200, GIB
+#: Parts of the cycles in which the cell comes while the kernel is still on its way out, and in which it is interrupted.
+EARLY, INTERRUPTED = 0.2, 0.2
+#: Seconds after which all of it ends; and what is left of them for the end of a part.
+LIMIT, ENDING = 570.0, 30.0
+#: Goals: bytes, seconds.
+MEMORY_GOAL, TIME_GOAL = 8 * MIB, 1.5
+#: Units of what there should be much of.
+MANY = ("kernels", "cycles")
+
+
+class Clock:
+    """Ends all processes that it knows when the time is over, so that no wait for them lasts.
+
+    Parameters
+    ----------
+    seconds
+        From now on.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self._end = seconds, time.monotonic() + seconds
+        self._processes: list[Popen[str]] = []
+        self._timer = threading.Timer(seconds, self._kill)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _kill(self) -> None:
+        for process in list(self._processes):
+            process.kill()
+
+    def watch(self, process: Popen[str]) -> None:
+        """End this one, too."""
+        self._processes.append(process)
+        if self.left() <= 0:
+            process.kill()
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return self._end - time.monotonic()
+
+    def check(self) -> None:
+        """Raise if the time is over."""
+        if self.left() <= 0:
+            raise RuntimeError("the time is over")
+
+    def close(self) -> None:
+        """Forget about it."""
+        self._timer.cancel()
+
+
+class Scene:
+    """A machine of one part, its processes, and what is asked of its scheduler."""
+
+    def __init__(self, here: Machine, clock: Clock) -> None:
+        self.here, self.clock = here, clock
+        self.simulated = here.driver.simulated
+        self.torch = torch_can(self.simulated)
+        self._processes: list[Popen[str]] = []
+        #: Those that wait for processes, which end when these do.
+        self.threads: list[threading.Thread] = []
+        self.watcher = Watcher(here.bare_environ(), here.driver, self._started)
+        if not self.watcher.able:
+            raise RuntimeError("the driver cannot checkpoint a process (it is older than 570)")
+
+    def _started(self, process: Popen[str]) -> None:
+        self._processes.append(process)
+        self.clock.watch(process)
+
+    def scaled(self, size: float) -> int:
+        """Return a size on this GPU, a multiple of 2 MiB."""
+        return max(1, int(size) // (SCALE if self.simulated else 1) // (2 * MIB)) * 2 * MIB
+
+    def start_scheduler(self, *flags: str) -> None:
+        """Start the scheduler."""
+        self.here.start_scheduler(*flags)
+        assert self.here.scheduler is not None
+        self.clock.watch(self.here.scheduler)
+
+    def kernel(self, name: str) -> Kernel:
+        """Start a kernel."""
+        return Kernel(self.here.client_environ(name), torch=self.torch, started=self._started)
+
+    def bare(self) -> Kernel:
+        """Start a kernel without us."""
+        return Kernel(self.here.bare_environ(), torch=self.torch, started=self._started)
+
+    def used(self) -> int:
+        """Bytes of the GPU that are in use."""
+        return int(self.watcher.call("memory")[1])
+
+    def held(self, kernel: Kernel) -> int | None:
+        """Bytes of the GPU that a kernel has, as NVML lists them; None if it does not."""
+        found = self.watcher.call("held", kernel.process.pid)
+        return None if found is None else int(found)
+
+    def until(self, name: str, done: Callable[[dict[str, Any]], bool]) -> None:
+        """Wait until a group is as it should be."""
+        while not done(self.here.group(name)):
+            self.clock.check()
+            time.sleep(0.001)
+
+    def offload(self, name: str) -> None:
+        """Evict all of a group's memory."""
+        self.here.control("offload", group=f"bench-{name}")
+        self.until(name, lambda group: all(gpu["resident"] == 0 for gpu in group["gpus"]))
+
+    def hibernate(self, name: str) -> float:
+        """Hibernate a group; seconds from the order until that is done.
+
+        Raises
+        ------
+        RuntimeError
+            If it is left alone.
+        """
+        start = time.monotonic()
+        self.here.control("hibernate", group=f"bench-{name}")
+
+        def done(group: dict[str, Any]) -> bool:
+            found = group["hibernation"]
+            if found is not None and found["state"] == "refused":
+                raise RuntimeError(f"not hibernated: {found['code']}: {found['text']}")
+            return bool(group["state"] == "hibernated")
+
+        self.until(name, done)
+        return time.monotonic() - start
+
+    def alone(self, kernel: Kernel) -> tuple[float, float]:
+        """Have the driver checkpoint and restore a kernel without us; seconds out, and back to its first work."""
+        pid = kernel.process.pid
+        out = sum(self.watcher.step(step, pid) for step in ("Lock", "Checkpoint"))
+        back = sum(self.watcher.step(step, pid) for step in ("Restore", "Unlock"))
+        start, end = kernel.call("touch")
+        return out, back + end - start
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self._processes:
+            process.kill()
+        for thread in self.threads:
+            thread.join()
+        for process in self._processes:
+            end(process)
+
+
+@contextlib.contextmanager
+def _scene(clock: Clock, *, scheduler: bool = True, memory: int | None = None) -> Iterator[Scene]:
+    """Set up a machine, of so many bytes where it is simulated."""
+    environ = {"GPUSHARE_SIM_CONTEXT": str(SIMULATED_CONTEXT)}
+    if memory is not None:
+        environ["GPUSHARE_SIM_MEMORY"] = str(memory)
+    with machine(scheduler=False, whole=True, **environ) as here:
+        scene = Scene(here, clock)
+        try:
+            if scheduler:
+                scene.start_scheduler()
+            yield scene
+        finally:
+            scene.close()
+
+
+def run(
+    part: list[str] | None = None,
+    gib: float = HELD,
+    kernels: int | None = None,
+    cycles: int = CYCLES,
+    seconds: float | None = None,
+    time_limit: float = LIMIT,
+) -> Iterator[Figure]:
+    """Measure.
+
+    Parameters
+    ----------
+    part
+        Which parts; all but ``mapping`` by default.
+    gib
+        What is held in ``out`` and ``wake``, GiB.
+    kernels, seconds
+        Of the crowd, and for how long it is active.
+    cycles
+        How many.
+    time_limit
+        Seconds after which all of it ends.
+
+    Raises
+    ------
+    ValueError
+        If there is no such part.
+    RuntimeError
+        If a byte differs, a process ended, or the time was over.
+    """
+    chosen = part or [name for name in PARTS if name != "mapping"]
+    if unknown := [name for name in chosen if name not in PARTS]:
+        raise ValueError(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
+    clock, faults = Clock(time_limit), list[str]()
+    moves = [name for name in ("out", "wake") if name in chosen]
+    todo: list[Iterator[Figure]] = []
+    if "memory" in chosen:
+        todo.append(_memory(clock, faults))
+    if moves:
+        todo.append(_moves(clock, faults, moves, gib))
+    if "crowd" in chosen:
+        todo.append(_crowd(clock, faults, kernels, seconds, "cycles" in chosen))
+    if "cycles" in chosen:
+        todo.append(_cycles(clock, faults, cycles))
+    if "mapping" in chosen:
+        todo.append(mapping(clock.watch))
+    try:
+        for figures in todo:
+            for figure in figures:
+                yield figure
+                if _missed(figure):
+                    print(
+                        f"gpushare: hibernate: missed: {figure.metric}: {figure.value:.4g} {figure.unit}, "
+                        f"the goal is {figure.target:g}",
+                        file=sys.stderr,
+                    )
+    except (OSError, RuntimeError) as error:
+        if clock.left() <= 0:
+            raise RuntimeError(
+                f"it was not done within {clock.seconds:g} s; give it longer (--time-limit), or less to do (--part)"
+            ) from error
+        raise
+    finally:
+        clock.close()
+    if faults:
+        raise RuntimeError(f"{len(faults)} faults: {'; '.join(faults[:5])}")
+
+
+def _missed(figure: Figure) -> bool:
+    if figure.target is None:
+        return False
+    if figure.unit in MANY:
+        return figure.value < figure.target
+    return figure.value > figure.target
+
+
+def _figure(
+    metric: str,
+    values: Sequence[float],
+    unit: str,
+    bare: float | None = None,
+    target: float | None = None,
+) -> Figure:
+    return Figure(
+        "hibernate", metric, statistics.median(values), unit, bare, len(values),
+        quartile_distance(values), target,
+    )  # fmt: skip
+
+
+# --- One kernel -----------------------------------------------------------------------------------
+
+
+def _memory(clock: Clock, faults: list[str]) -> Iterator[Figure]:
+    """Read what is in use before there is a kernel, while it is idle and evicted, and while it is hibernated."""
+    with _scene(clock) as scene:
+        before = scene.used()
+        kernel = scene.kernel("one")
+        kernel.call("start", scene.scaled(LITTLE), scene.scaled(BLOCK), 1)
+        kernel.call("cell", 1)
+        scene.offload("one")
+        idle, idle_own = scene.used() - before, scene.held(kernel)
+        scene.hibernate("one")
+        left, own = scene.used() - before, scene.held(kernel) or 0
+        _compare(kernel, "the kernel whose memory was read", faults)
+    metric = "GPU memory of a hibernated kernel, beside an idle one's"
+    yield _figure(f"{metric}: all in use", [left / MIB], "MiB", idle / MIB, MEMORY_GOAL / MIB)
+    if idle_own is not None:
+        yield _figure(f"{metric}: its own", [own / MIB], "MiB", idle_own / MIB, MEMORY_GOAL / MIB)
+
+
+def _compare(kernel: Kernel, what: str, faults: list[str]) -> None:
+    if not kernel.call("equal"):
+        faults.append(f"{what} has bytes that differ")
+
+
+def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -> Iterator[Figure]:
+    """Time one kernel out and back, the driver's checkpoint alone, and what is possible."""
+    with _scene(clock) as scene:
+        size = scene.scaled(gib * GIB)
+        block = scene.scaled(TENSOR)
+        empty = scene.bare()
+        copies = empty.call("pinned", size)
+        empty.close()
+        empty = scene.bare()
+        empty.call("start", 2 * MIB, 2 * MIB, 1)
+        least = scene.alone(empty)
+        empty.close()
+        bare = scene.bare()
+        bare.call("start", size, block, 1)
+        alone = scene.alone(bare)
+        _compare(bare, "the kernel that the driver alone checkpointed", faults)
+        bare.close()
+        kernel = scene.kernel("one")
+        kernel.call("start", size, block, 1)
+        kernel.call("cell", 1)
+        times: list[tuple[float, float]] = []
+        for turn in range(ROUNDS + 1):
+            out = scene.hibernate("one")
+            start, end = kernel.call("touch")
+            times.append((out, end - start))
+            _compare(kernel, f"the kernel of {gib:g} GiB, time {turn + 1},", faults)
+    target = None if scene.simulated or gib != HELD else TIME_GOAL
+    for index, name, metric, copy in (
+        (0, "out", "hibernate order to done", copies["out"]),
+        (1, "wake", "cell run to its first kernel's end, hibernated", copies["back"]),
+    ):
+        if name in chosen:
+            first, *others = (each[index] for each in times)
+            what = f"{name}, {size / GIB:.3g} GiB: "
+            yield _figure(f"{what}{metric}", others, "s", alone[index], target)
+            yield _figure(f"{what}the first time", [first], "s")
+            yield _figure(f"{what}the driver's checkpoint alone", [alone[index]], "s")
+            yield _figure(
+                f"{what}possible: a pinned copy, and the driver's for an empty process",
+                [size / copy + least[index]],
+                "s",
+            )
+
+
+def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
+    """Hibernate and wake one kernel again and again."""
+    with _scene(clock) as scene:
+        rng = random.Random(7)
+        kernel = scene.kernel("one")
+        kernel.call("start", scene.scaled(CYCLED), scene.scaled(BLOCK), 1)
+        kernel.call("varied", 0)
+        outs: list[float] = []
+        right = done = interrupted = 0
+        while done < cycles and clock.left() > ENDING:
+            done += 1
+            call = rng.choice(FIRST)
+            if rng.random() < EARLY:
+                scene.here.control("hibernate", group="bench-one")
+                time.sleep(rng.uniform(0, 0.1))
+            else:
+                outs.append(scene.hibernate("one"))
+            if rng.random() < INTERRUPTED and call != "free":
+                kernel.send("first", call)
+                time.sleep(rng.uniform(0, 0.05 if scene.simulated else 0.5))
+                scene.here.control("cancel", group="bench-one")
+                interrupted += not kernel.read()
+            while not kernel.call("first", call):
+                clock.check()  # the interrupt came late, and ended this wait
+            varied = kernel.call("varied", done)
+            same = kernel.call("equal")
+            right += varied and same
+            if not (varied and same):
+                faults.append(f"cycle {done}: {'bytes' if not same else 'results'} differ")
+        woken = [event["seconds"] for event in _history(scene, 0)[0] if event["kind"] == "wake"]
+    yield _figure("cycles with every byte equal", [right], "cycles", None, cycles)
+    yield _figure("wakes of them that were interrupted", [interrupted], "")
+    yield _figure("each: hibernate order to done", outs or [0.0], "s")
+    yield _figure("each: the driver's restore, the last ones", woken or [0.0], "s")
+
+
+def _history(scene: Scene, since: int) -> tuple[list[dict[str, Any]], int]:
+    reply: dict[str, Any] = scene.here.control("history", since=since)
+    return reply["events"], reply["sequence"]
+
+
+# --- Many kernels ---------------------------------------------------------------------------------
+
+
+class Crowd:
+    """Many kernels under little of a GPU.
+
+    Parameters
+    ----------
+    scene
+        Where.
+    count
+        How many there are to be.
+    faults
+        What goes wrong is added.
+    """
+
+    def __init__(self, scene: Scene, count: int, faults: list[str]) -> None:
+        self.scene, self._count, self._faults = scene, count, faults
+        self.live: dict[str, Kernel] = {}
+        #: Seconds from the beginning of each cell to the end of its first kernel.
+        self.waits: list[float] = []
+        self.events: dict[str, list[dict[str, Any]]] = {}
+        self.most = 0
+        self._since = 0
+        self._lock = threading.Lock()
+        self._free: set[str] = set()
+
+    @property
+    def active(self) -> int:
+        """How many run cells at any time."""
+        return max(1, round(ACTIVE * self._count))
+
+    def start(self, number: int) -> None:
+        """Start one, let it take its memory, and run a cell."""
+        name = f"kernel-{number}"
+        try:
+            kernel = self.scene.kernel(name)
+            kernel.call("start", self.scene.scaled(DATA), self.scene.scaled(BLOCK), number)
+            kernel.call("cell", 1)
+        except (OSError, RuntimeError) as error:
+            self._faults.append(f"{name} did not start: {error}")
+            return
+        with self._lock:
+            self.live[name] = kernel
+            self._free.add(name)
+
+    def fill(self) -> int:
+        """Start kernels one after the other while nobody is hibernated; how many fit.
+
+        The one that does not is left waiting.
+        """
+        for number in range(self._count):
+            starting = threading.Thread(target=self.start, args=(number,))
+            self.scene.threads.append(starting)
+            starting.start()
+            waiting, until = time.monotonic(), time.monotonic() + STARTING
+            while starting.is_alive() and time.monotonic() < until:
+                self.scene.clock.check()
+                starting.join(0.1)
+                if self._state(f"kernel-{number}") != "waiting":
+                    waiting = time.monotonic()
+                elif time.monotonic() - waiting > PATIENCE:
+                    return len(self.live)
+            if starting.is_alive():
+                return len(self.live)
+        return len(self.live)
+
+    def _state(self, name: str) -> str:
+        groups = self._status()["groups"]
+        return next((str(group["state"]) for group in groups if group["name"] == name), "")
+
+    def _status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.scene.here.control("status")["status"]  # type: ignore[assignment]
+        return found
+
+    def complete(self, fit: int) -> None:
+        """Start the others, some at once, as long as the host has memory for them."""
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            starting: set[Future[None]] = set()
+            for number in range(fit + 1, self._count):
+                if len(starting) == AT_ONCE:
+                    starting -= wait(starting, return_when="FIRST_COMPLETED").done
+                self.scene.clock.check()
+                if not self.scene.simulated and _available() < HOST:
+                    print(
+                        f"gpushare: hibernate: the host has memory for {number} kernels only",
+                        file=sys.stderr,
+                    )
+                    break
+                starting.add(pool.submit(self.start, number))
+        # The one that did not fit.
+        while len(self.live) < min(fit + 1, self._count) and self.scene.clock.left() > ENDING:
+            time.sleep(0.05)
+
+    def play(self, seconds: float) -> None:
+        """Let a tenth of them run random cells."""
+        until = time.monotonic() + seconds
+        players = [
+            threading.Thread(target=self._play, args=(random.Random(i), until))
+            for i in range(self.active)
+        ]
+        self.scene.threads += players
+        for player in players:
+            player.start()
+        while any(player.is_alive() for player in players):
+            self.scene.clock.check()
+            self.look()
+            time.sleep(0.1)
+
+    def look(self) -> None:
+        """Take in what has happened."""
+        self.most = max(self.most, self.scene.used())
+        events, self._since = _history(self.scene, self._since)
+        for event in events:
+            self.events.setdefault(event["kind"], []).append(event)
+
+    def _play(self, rng: random.Random, until: float) -> None:
+        while time.monotonic() < until:
+            with self._lock:
+                if not self._free:
+                    return
+                name = rng.choice(sorted(self._free))
+                self._free.remove(name)
+            try:
+                began, first, _ = self.live[name].call("cell", rng.randint(1, PASSES))
+            except (OSError, RuntimeError) as error:
+                self._faults.append(f"{name} ended: {error}")
+                return
+            with self._lock:
+                self.waits.append(first - began)
+                self._free.add(name)
+
+    def host(self) -> tuple[list[float], list[float], int]:
+        """Bytes of host memory of each kernel's process (as its share, and resident), and of all swapped data."""
+        share, resident = [], []
+        for kernel in self.live.values():
+            with contextlib.suppress(OSError):
+                rollup = Path(f"/proc/{kernel.process.pid}/smaps_rollup").read_text().splitlines()
+                fields = dict(line.split(":", 1) for line in rollup[1:])
+                share.append(int(fields["Pss"].split()[0]) * 1024.0)
+                resident.append(int(fields["Rss"].split()[0]) * 1024.0)
+        pool = self._status()["host"]["pool"]
+        return share, resident, int(pool["in_use"]) if pool else 0
+
+    def compare(self) -> int:
+        """Compare every byte of all, as many at a time as are active; how many are right."""
+
+        def right(name: str) -> bool:
+            try:
+                same = bool(self.live[name].call("equal"))
+            except (OSError, RuntimeError) as error:
+                self._faults.append(f"{name} ended: {error}")
+                return False
+            if not same:
+                self._faults.append(f"{name} has bytes that differ")
+            return same
+
+        with ThreadPoolExecutor(self.active) as pool:
+            return sum(pool.map(right, list(self.live)))
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _crowd(
+    clock: Clock, faults: list[str], kernels: int | None, seconds: float | None, more: bool
+) -> Iterator[Figure]:
+    """Measure many kernels; ``more``: time has to be left for another part."""
+    with _scene(clock, scheduler=False, memory=2 * SIMULATED_CAP // SCALE) as scene:
+        cap = scene.scaled(SIMULATED_CAP if scene.simulated else CAP)
+        count = kernels or (SIMULATED_KERNELS if scene.simulated else KERNELS)
+        total, before = scene.watcher.call("memory")
+        scene.start_scheduler("--reserve", str(total - before - cap))
+        crowd = Crowd(scene, count, faults)
+        scene.here.control("set", hibernate_after=None)
+        fit = crowd.fill()
+        scene.here.control("set", hibernate_after=600.0)
+        crowd.complete(fit)
+        left = clock.left() - ENDING * (4 if more else 2)
+        crowd.play(
+            max(0.0, min(seconds or (SIMULATED_SECONDS if scene.simulated else SECONDS), left))
+        )
+        share, resident, swapped = crowd.host()
+        live = len(share)
+        right = crowd.compare()
+        crowd.look()
+    if right < live:
+        faults.append(f"{live - right} of {live} kernels are not right")
+    under = f"{cap / GIB:.3g} GiB, {crowd.active} active"
+    yield _figure(
+        f"crowd: live under {under}, beside how many fit without", [live], "kernels", fit,
+        SIMULATED_KERNELS if scene.simulated else KERNELS,
+    )  # fmt: skip
+    yield _figure("crowd: with every byte right", [right], "kernels", None, live)
+    yield _figure("crowd: most of the GPU in use", [(crowd.most - before) / GIB], "GiB", cap / GIB)
+    for percent in (50, 95):
+        value = percentile(crowd.waits, percent) if crowd.waits else 0.0
+        yield Figure(
+            "hibernate", f"crowd: cell run to its first kernel's end, p{percent}", value, "s", None,
+            len(crowd.waits), quartile_distance(crowd.waits),
+        )  # fmt: skip
+    for kind in ("hibernate", "wake"):
+        times = [event["seconds"] for event in crowd.events.get(kind, ())] or [0.0]
+        yield _figure(f"crowd: each {kind}", times, "s")
+        failed = len(crowd.events.get(f"{kind}_failed", ()))
+        yield _figure(f"crowd: each {kind} that failed", [failed], "")
+    yield _figure("crowd: host memory of a process, beside its resident set",
+                  [each / MIB for each in share or [0.0]], "MiB",
+                  statistics.median(resident or [0.0]) / MIB)  # fmt: skip
+    yield _figure("crowd: swapped data of a kernel", [swapped / max(live, 1) / MIB], "MiB")
