@@ -4,13 +4,18 @@
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "say.h"
+
+#define MOST_GPUS 64
 
 static struct {
     CUresult (*init)(unsigned flags);
     CUresult (*version)(int *version);
     CUresult (*error_name)(CUresult result, const char **name);
+    CUresult (*count)(int *count);
+    CUresult (*uuid)(CUuuid *uuid, CUdevice device);
     CUresult (*state)(int pid, CUprocessState *state);
     CUresult (*lock)(int pid, CUcheckpointLockArgs *args);
     CUresult (*checkpoint)(int pid, CUcheckpointCheckpointArgs *args);
@@ -40,7 +45,10 @@ bool hib_driver_open(const char *path)
     *(void **)&driver.init = dlsym(handle, "cuInit");
     *(void **)&driver.version = dlsym(handle, "cuDriverGetVersion");
     *(void **)&driver.error_name = dlsym(handle, "cuGetErrorName");
-    if (driver.init == NULL || driver.version == NULL || driver.error_name == NULL) {
+    *(void **)&driver.count = dlsym(handle, "cuDeviceGetCount");
+    *(void **)&driver.uuid = dlsym(handle, "cuDeviceGetUuid_v2");
+    if (driver.init == NULL || driver.version == NULL || driver.error_name == NULL || driver.count == NULL ||
+        driver.uuid == NULL) {
         gs_say("%s is not a CUDA driver", path);
         return false;
     }
@@ -89,10 +97,52 @@ CUresult hib_driver_checkpoint(pid_t pid)
     return driver.able ? driver.checkpoint(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult hib_driver_restore(pid_t pid, CUcheckpointGpuPair *pair)
+static bool same(const CUuuid *one, const CUuuid *other)
 {
-    CUcheckpointRestoreArgs args = {.gpuPairs = pair, .gpuPairsCount = pair != NULL};
-    return driver.able ? driver.restore(pid, &args) : CUDA_ERROR_NOT_SUPPORTED;
+    return memcmp(one->bytes, other->bytes, sizeof(one->bytes)) == 0;
+}
+
+/*
+ * The pairs "must contain every checkpointed GPU" (cuda.h): every one of the machine, whether the process uses it or
+ * sees it or not (NVIDIA/cuda-python pull request 1983). So the two of the pair change places, and all others stay.
+ * Returns how many there are; 0: the driver does not list them.
+ */
+static unsigned all_pairs(const CUcheckpointGpuPair *pair, CUcheckpointGpuPair *pairs)
+{
+    int count = 0;
+    if (driver.count(&count) != CUDA_SUCCESS || count > MOST_GPUS)
+        return 0;
+    for (int i = 0; i < count; i++) {
+        CUuuid *old = &pairs[i].oldUuid;
+        /* Devices are numbered from 0 (cuda.h: cuDeviceGet). */
+        if (driver.uuid(old, i) != CUDA_SUCCESS)
+            return 0;
+        pairs[i].newUuid = same(old, &pair->oldUuid) ? pair->newUuid : same(old, &pair->newUuid) ? pair->oldUuid : *old;
+    }
+    return (unsigned)count;
+}
+
+static CUresult restore_on(pid_t pid, CUcheckpointGpuPair *pairs, unsigned count)
+{
+    CUcheckpointRestoreArgs args = {.gpuPairs = pairs, .gpuPairsCount = count};
+    return driver.restore(pid, &args);
+}
+
+CUresult hib_driver_restore(pid_t pid, const CUcheckpointGpuPair *pair)
+{
+    if (!driver.able)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    hib_driver_initialise();
+    if (pair == NULL)
+        return restore_on(pid, NULL, 0);
+    CUcheckpointGpuPair pairs[MOST_GPUS];
+    unsigned count = all_pairs(pair, pairs);
+    CUresult result = count > 0 ? restore_on(pid, pairs, count) : CUDA_ERROR_INVALID_VALUE;
+    if (result != CUDA_ERROR_INVALID_VALUE)
+        return result;
+    /* A container's process may know fewer GPUs than we do. */
+    pairs[0] = *pair;
+    return restore_on(pid, pairs, 1);
 }
 
 CUresult hib_driver_unlock(pid_t pid)

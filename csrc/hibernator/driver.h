@@ -23,8 +23,8 @@ CUresult hib_driver_version(int *version);
 CUresult hib_driver_state(pid_t pid, CUprocessState *state);
 CUresult hib_driver_lock(pid_t pid, unsigned timeout_ms);
 CUresult hib_driver_checkpoint(pid_t pid);
-/* With a pair, what was on the one GPU comes back on the other; NULL: where it was. */
-CUresult hib_driver_restore(pid_t pid, CUcheckpointGpuPair *pair);
+/* With a pair, what was on the one GPU comes back on the other; NULL: where it was. Initialises the driver. */
+CUresult hib_driver_restore(pid_t pid, const CUcheckpointGpuPair *pair);
 CUresult hib_driver_unlock(pid_t pid);
 
 /* The name of a result; of a state. */

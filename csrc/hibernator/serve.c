@@ -65,7 +65,6 @@ static CUresult run_checkpoint(struct request *request)
 
 static CUresult run_restore(struct request *request)
 {
-    hib_driver_initialise();
     return hib_driver_restore(request->pid, request->paired ? &request->pair : NULL);
 }
 

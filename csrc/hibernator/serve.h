@@ -9,9 +9,9 @@
  *   ID restore PID [OLD=NEW]                   GPUs' UUIDs, 32 hex digits each
  *   ID unlock PID
  *
- * ID is the caller's, digits. RESULT is a CUresult, NAME what the driver calls it. What is no request is answered by
- * CUDA_ERROR_INVALID_VALUE; one too many at a time by CUDA_ERROR_NOT_READY and the word "busy". Answers come as the
- * driver does, in any order.
+ * ID is the caller's, digits. RESULT is a CUresult, NAME what the driver calls it. What is no request, but begins with
+ * an ID, is answered by CUDA_ERROR_INVALID_VALUE; one too many at a time by CUDA_ERROR_NOT_READY and the word "busy".
+ * Answers come as the driver does, in any order.
  */
 #ifndef GPUSHARE_HIBERNATOR_SERVE_H
 #define GPUSHARE_HIBERNATOR_SERVE_H

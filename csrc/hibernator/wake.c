@@ -62,7 +62,6 @@ bool hib_wake(pid_t pid)
                 return failed("cuCheckpointProcessUnlock", pid, result);
             break;
         case CU_PROCESS_STATE_CHECKPOINTED:
-            hib_driver_initialise();
             result = hib_driver_restore(pid, NULL);
             if (result != CUDA_SUCCESS && pauses == PAUSES)
                 return failed("cuCheckpointProcessRestore", pid, result);
