@@ -10,8 +10,10 @@ memory, ``d`` synchronises or orders, ``e`` contexts and modules, ``f`` exports 
 only.
 
 Hooks: ``gate`` (generated: enter the gate, call, leave), ``custom`` (a C function of the
-interposer), ``pass`` (a jump to the driver), ``refuse`` (CUDA_ERROR_NOT_SUPPORTED while memory is
-managed by us).
+interposer), ``pass`` (on to the driver), ``refuse`` (CUDA_ERROR_NOT_SUPPORTED while memory is managed by us).
+
+While the process is parked (interposer/awake.h), a call ``waits``, or it ``enters``: what the driver
+answers all the same, and what may be called before all else.
 """
 
 from __future__ import annotations
@@ -25,15 +27,22 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-COLUMNS = ["function", "base", "stream_variant", "class", "hook", "note"]
+COLUMNS = ["function", "base", "stream_variant", "class", "hook", "parked", "note"]
 CLASSES = frozenset("abcdefg")
 HOOKS = frozenset({"gate", "custom", "pass", "refuse"})
+PARKED = frozenset({"waits", "enters"})
 # Whoever waits for these may be a destructor or a garbage collection: they must never queue.
 NEVER_GATED = re.compile(
     r"^cu\w*?(Free|Unload|Destroy|Release|Synchronize|Query|Unmap)(?=$|_|Host|Async)"
 )
 # Unmapping a graphics resource hands it back to the other API in stream order: work, not a release.
 GATED_ALL_THE_SAME = re.compile(r"^cu(Graphics|GL)Unmap")
+
+# What leaves the process tied to another one, or to another API: the driver does not checkpoint it then.
+SHARES = re.compile(
+    r"^cu(Ipc(Get|Open)|Mem(Pool)?(Export|Import)|Import|MemGetHandleForAddressRange"
+    r"|LogicalEndpoint(Export|Import)|EGLStream\w+Connect|(GL|VDPAU)CtxCreate|G\w*Register)"
+)
 
 # What class ``a`` submits (interposer/work.h), by the beginning of the name; what takes a function is a kernel.
 WORK = [
@@ -81,6 +90,12 @@ class Function:
     parameters: tuple[str, ...]
     hook: str = "pass"
     kind: str = "g"
+    waits: bool = False
+
+    @property
+    def jumps(self) -> bool:
+        """Whether its symbol is a jump to the driver."""
+        return self.hook == "pass" and not self.waits
 
 
 # Exported by libnvidia-ml but not declared by nvml.h. nvidia-smi does not start without the first.
@@ -135,13 +150,17 @@ def check(rows: dict[str, dict[str, str]], declared: dict[str, tuple[str, ...]])
         if name not in rows
     ]
     for name, row in rows.items():
-        kind, hook = row["class"], row["hook"]
+        kind, hook, parked = row["class"], row["hook"], row["parked"]
         if name not in declared:
             faults.append(f"{name}: in the table, but not declared by the headers")
         if kind not in CLASSES:
             faults.append(f"{name}: class {kind!r} is none of {', '.join(sorted(CLASSES))}")
         if hook not in HOOKS:
             faults.append(f"{name}: hook {hook!r} is none of {', '.join(sorted(HOOKS))}")
+        elif parked not in PARKED:
+            faults.append(f"{name}: parked {parked!r} is none of {', '.join(sorted(PARKED))}")
+        elif parked == "enters" and hook in ("gate", "refuse"):
+            faults.append(f"{name}: hook {hook!r} must not enter the driver while parked")
         elif kind == "a" and hook == "pass":
             faults.append(
                 f"{name}: submits work or touches device memory (class a), so hook must not be 'pass'"
@@ -255,41 +274,78 @@ def pieces_lines(function: Function, names: list[str]) -> list[str]:
     ]
 
 
+def hook_lines(function: Function, names: list[str]) -> list[str]:
+    """Return the definition of what is done about a function, or its declaration."""
+    inside = ", ".join(function.parameters) or "void"
+    signature = f"CUresult gs_hook_{function.name}({inside})"
+    inline = f"__attribute__((always_inline)) static inline {signature}"
+    call = f"GS_REAL({function.name})({', '.join(names)})"
+    if function.hook == "custom":
+        return [f"{signature};"]
+    if function.hook == "pass":
+        return [inline, "{", f"    return {call};", "}"]
+    if function.hook == "refuse":
+        refusal = ["    if (gs_client_attached())", "        return CUDA_ERROR_NOT_SUPPORTED;"]
+        return [inline, "{", *refusal, f"    return {call};", "}"]
+    if IN_PIECES.fullmatch(function.name):
+        return [inline, "{", *pieces_lines(function, names), "}"]
+    body = call_lines(function, stream_argument(function), names)
+    return [inline, "{", *body, "    return gs_result;", "}"]
+
+
 def wrappers_source(functions: list[Function]) -> str:
-    """Return the wrappers of gated functions, and the refusals."""
+    """Return what is exported of the functions that wait while the process is parked."""
     lines = [
         GENERATED,
-        *(f'#include "{name}.h"' for name in ("client", "gate", "pace", "real")),
+        *(
+            f'#include "{name}.h"'
+            for name in ("awake", "client", "gate", "hibernate", "pace", "real")
+        ),
         "",
     ]
     for function in functions:
-        signature = f"CUresult {function.name}({', '.join(function.parameters) or 'void'})"
+        if not function.waits:
+            continue
         names = [parameter_name(function, p) for p in function.parameters]
-        if function.hook == "gate":
-            if IN_PIECES.fullmatch(function.name):
-                body = pieces_lines(function, names)
-            else:
-                body = call_lines(function, stream_argument(function), names)
-                body.append("    return gs_result;")
-            lines += [signature, "{", *body, "}", ""]
-        elif function.hook == "refuse":
-            lines += [
-                signature,
-                "{",
-                "    if (gs_client_attached())",
-                "        return CUDA_ERROR_NOT_SUPPORTED;",
-                f"    return GS_REAL({function.name})({', '.join(names)});",
-                "}",
-                "",
-            ]
+        shares = [
+            "    if (gs_result == CUDA_SUCCESS)",
+            "        gs_hibernate_shares();",
+        ]
+        lines += [
+            *hook_lines(function, names),
+            "",
+            f"CUresult {function.name}({', '.join(function.parameters) or 'void'})",
+            "{",
+            "    struct gs_slot *gs_called;",
+            "    CUresult gs_result = gs_awake_enter(&gs_called);",
+            "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
+            "        return gs_result;",
+            f"    gs_result = gs_hook_{function.name}({', '.join(names)});",
+            *(shares if SHARES.match(function.name) else []),
+            "    gs_awake_leave(gs_called);",
+            "    return gs_result;",
+            "}",
+            "",
+        ]
     return "\n".join(lines)
+
+
+def hooks_header(functions: list[Function]) -> str:
+    """Return what makes the interposer's own functions those that the wrappers call, under the driver's names."""
+    lines = [GENERATED, "#ifndef GPUSHARE_REAL_HOOKS_H", "#define GPUSHARE_REAL_HOOKS_H", ""]
+    lines += [
+        f'extern __typeof__({f.name}) {f.name} __asm__("gs_hook_{f.name}");'
+        for f in functions
+        if f.hook == "custom" and f.waits
+    ]
+    return "\n".join([*lines, "", "#endif", ""])
 
 
 def x86_64_stubs(functions: list[Function], p: str) -> list[str]:
     """Return jumps through the table, and the entry that fills it on the first call."""
     lines = []
     for index, function in enumerate(functions):
-        if function.hook == "pass":
+        if function.jumps:
             lines += [
                 f"    .globl {function.name}",
                 f"    .type {function.name}, @function",
@@ -338,7 +394,7 @@ def aarch64_stubs(functions: list[Function], p: str) -> list[str]:
     """Return jumps through the table, and the entry that fills it on the first call."""
     lines = []
     for index, function in enumerate(functions):
-        if function.hook == "pass":
+        if function.jumps:
             lines += [
                 f"    .globl {function.name}",
                 f"    .type {function.name}, %function",
@@ -444,11 +500,18 @@ def generate_driver(options: argparse.Namespace) -> None:
             "\n".join([f"{options.table.name} and the driver's headers differ:", *faults])
         )
     functions = [
-        Function(name, declared[name], rows[name]["hook"], rows[name]["class"])
+        Function(
+            name,
+            declared[name],
+            rows[name]["hook"],
+            rows[name]["class"],
+            rows[name]["parked"] == "waits",
+        )
         for name in sorted(declared)
     ]
     write_all(options.out, functions, "GS_FN_", "real_", ["gpushare_*"])
-    write(options.out / "gated.c", wrappers_source(functions))
+    write(options.out / "entries.c", wrappers_source(functions))
+    write(options.out / "real_hooks.h", hooks_header(functions))
 
 
 def generate_nvml(options: argparse.Namespace) -> None:

@@ -8,6 +8,7 @@
 #include "ipc.h"
 #include "peer.h"
 #include "real.h"
+#include "say.h"
 
 static CUmemAllocationProp properties_of(const struct gs_block *block)
 {
@@ -24,7 +25,23 @@ static CUresult reserve(struct gs_block *block)
 
 static void unreserve(struct gs_block *block)
 {
-    GS_REAL(cuMemAddressFree)(block->base, block->size);
+    if (!block->lost)
+        GS_REAL(cuMemAddressFree)(block->base, block->size);
+}
+
+/*
+ * After a checkpoint the driver may not map into addresses that it reserved before: they are reserved anew. False if
+ * that is not it, or if somebody else has them.
+ */
+static bool reserve_again(struct gs_block *block, unsigned mapping)
+{
+    for (unsigned i = 0; i < block->piece_count; i++)
+        if (i != mapping && block->pieces[i].handle != 0)
+            return false;
+    if (!gs_reserve_again(block->base, block->size, &block->lost))
+        return false;
+    gs_debug("addresses of %zu bytes were reserved again", block->size);
+    return true;
 }
 
 /* If the driver refuses, the memory is there as before. */
@@ -51,6 +68,8 @@ static CUresult map(struct gs_block *block, unsigned i)
     if (result != CUDA_SUCCESS)
         return result;
     result = GS_REAL(cuMemMap)(address, bytes, 0, *handle, 0);
+    if (result == CUDA_ERROR_INVALID_VALUE && reserve_again(block, i))
+        result = GS_REAL(cuMemMap)(address, bytes, 0, *handle, 0);
     if (result != CUDA_SUCCESS) {
         GS_REAL(cuMemRelease)(*handle);
         *handle = 0;

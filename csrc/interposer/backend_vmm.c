@@ -28,12 +28,12 @@ static CUresult map_piece(struct gs_block *block, unsigned i, const struct gs_vm
     size_t bytes;
     if (!window(block, i, mapping, &address, &bytes))
         return CUDA_SUCCESS;
-    CUresult result = GS_REAL(cuMemMap)(address, bytes, 0, block->pieces[i].handle, 0);
+    CUresult result = gs_vmm_map_real(address, bytes, 0, block->pieces[i].handle, 0);
     if (result != CUDA_SUCCESS || mapping->access_count == 0)
         return result;
     result = GS_REAL(cuMemSetAccess)(address, bytes, mapping->access, mapping->access_count);
     if (result != CUDA_SUCCESS)
-        GS_REAL(cuMemUnmap)(address, bytes);
+        gs_vmm_unmap_real(address, bytes);
     return result;
 }
 
@@ -41,7 +41,7 @@ static CUresult unmap_piece(struct gs_block *block, unsigned i, const struct gs_
 {
     CUdeviceptr address;
     size_t bytes;
-    return window(block, i, mapping, &address, &bytes) ? GS_REAL(cuMemUnmap)(address, bytes) : CUDA_SUCCESS;
+    return window(block, i, mapping, &address, &bytes) ? gs_vmm_unmap_real(address, bytes) : CUDA_SUCCESS;
 }
 
 /* Takes away all mappings before `end` in the list. */

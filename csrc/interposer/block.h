@@ -38,6 +38,7 @@ struct gs_block {
     bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
     unsigned access_round;       /* see gs_block_next_held */
     struct gs_vmm_handle *owner; /* backend_vmm's */
+    bool lost;                   /* its addresses are not reserved any more: see gs_reserve_again */
     unsigned allocations;
     struct gs_slab *slab; /* NULL: not for small allocations */
     struct gs_block *next, **link;
@@ -63,6 +64,12 @@ static inline void gs_piece_give_host(struct gs_piece *piece)
 
 /* Queues the copies between the piece's host memory and the address. If one fails, those before it are done then. */
 CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream);
+
+/*
+ * Reserves addresses anew in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
+ * succeed.
+ */
+bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost);
 
 /*
  * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.

@@ -3,6 +3,7 @@
 
 #include "client.h"
 #include "real.h"
+#include "say.h"
 #include "slab.h"
 
 #include <stdlib.h>
@@ -225,4 +226,23 @@ CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool o
 void gs_blocks_after_fork(void)
 {
     pthread_cond_init(&settled, NULL);
+}
+
+bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
+{
+    CUdeviceptr address = 0;
+    if (!*lost && GS_REAL(cuMemAddressFree)(base, size) != CUDA_SUCCESS)
+        return false;
+    *lost = true;
+    if (GS_REAL(cuMemAddressReserve)(&address, size, 0, base, 0) != CUDA_SUCCESS)
+        return false;
+    *lost = address != base;
+    if (*lost) {
+        GS_REAL(cuMemAddressFree)(address, size);
+        gs_say(
+            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver has "
+            "given away; nothing is lost, and it is tried again with the next cell",
+            size);
+    }
+    return !*lost;
 }

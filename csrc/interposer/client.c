@@ -4,12 +4,14 @@
 #endif
 #include "client.h"
 
+#include "awake.h"
 #include "capture.h"
 #include "connection.h"
 #include "context.h"
 #include "devices.h"
 #include "gate.h"
 #include "graph_memory.h"
+#include "hibernate.h"
 #include "host.h"
 #include "interrupt.h"
 #include "memory.h"
@@ -50,6 +52,19 @@ static const uint64_t longest_retry_of_strangers = 30 * SECOND;
 static const uint64_t alone_after = 5 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
+/* A scheduler that went while it had a process checkpointed may have left somebody behind who still does it. */
+static const uint64_t alone_after_unfinished = 12 * SECOND;
+/* The hibernator that we run has so long before it is left to itself. */
+static const uint64_t longest_wake = 120 * SECOND;
+static const uint64_t shortest_wake_retry = 1 * SECOND;
+static const uint64_t longest_wake_retry = 60 * SECOND;
+/* A process that ends waits so long to be awake. */
+static const uint64_t exit_patience = 5 * SECOND;
+/* Threads that are in the driver for longer than this, or work that is not done then, keep a process from parking. */
+static const uint64_t parking_patience = 100 * MILLISECOND;
+/* A thread that is between two calls of one operation comes to the driver again within this. */
+static const uint64_t parking_pause = 10 * MILLISECOND;
+
 /* A capture that was begun and never ended holds a lease that is wanted back no longer than this (milliseconds). */
 static const uint64_t default_capture_patience = 30000;
 /* One that comes and goes within this time has not come back: it may fall over at what we ask of it. */
@@ -67,6 +82,8 @@ static const uint64_t meter_interval = 100 * MILLISECOND;
 static const uint64_t stuck_after = 200 * MILLISECOND;
 
 enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
+/* PARKED: that has been said, and what came of it has not been heard. */
+enum sleep { AWAKE, PARKED, HIBERNATED };
 enum release_step { RELEASE_NONE, RELEASE_CAPTURE, RELEASE_INSIDE, RELEASE_DRAIN };
 
 /* One thread that waits for GROWN; lives on its stack. */
@@ -106,6 +123,19 @@ static struct {
     bool wait_was_cancelled;
     uint64_t serial;
     struct pending_growth *growths;
+
+    enum sleep sleep;
+    uint64_t park;     /* the last PARK's */
+    unsigned sleepers; /* threads that wait to enter the driver */
+    bool wake_asked;
+    uint64_t wake_serial, ask_at;
+    uint64_t wake_failures;
+    CUresult wake_failure;
+    bool ending; /* the process is; ended: and was not woken */
+    bool ended;
+    uint64_t alone_gap, alone_at; /* between two attempts to wake it by ourselves, and the next */
+    uint64_t alone_since;         /* one is under way since then; 0: none */
+    bool alone_said;
 
     enum release_step release;
     bool step; /* one that waits may submit, though the gate is shut */
@@ -442,6 +472,89 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     return result;
 }
 
+/* Somebody is to call the driver. A failure is not followed by the next attempt at once. */
+static void ask_to_wake(const struct gpushare_usage *needed)
+{
+    if (client.sleep == AWAKE || client.wake_asked || gs_now_ns() < client.ask_at)
+        return;
+    struct gpushare_wake wake = {
+        .serial = ++client.serial,
+        .at_ns = gs_now_ns(),
+        .cause = client.ending ? GPUSHARE_WAKE_EXIT : GPUSHARE_WAKE_CALL,
+        .needs = *needed,
+    };
+    client.wake_serial = wake.serial;
+    client.wake_asked = client.socket >= 0;
+    send_frame(GPUSHARE_WAKE, &wake, sizeof(wake));
+    if (client.socket < 0)
+        client.retry_at = 0;
+    wake_helper();
+}
+
+/* Waits until the second gate is open, or for `patience` (ns). Ends as gs_client_acquire does. */
+static CUresult await_awake(uint64_t patience)
+{
+    CUresult result = CUDA_SUCCESS;
+    bool watching = false;
+    struct gpushare_usage needed;
+    gs_hibernate_needs(&needed);
+    uint64_t end = patience == UINT64_MAX ? patience : gs_now_ns() + patience;
+    pthread_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels, failures = client.wake_failures;
+    client.sleepers++;
+    while (__atomic_load_n(&gs_awake_shut, __ATOMIC_RELAXED)) {
+        if (client.ended)
+            result = CUDA_ERROR_DEINITIALIZED;
+        else if (client.cancels != cancels)
+            result = GS_ERROR_CANCELLED;
+        else if (client.wake_failures != failures)
+            result = client.wake_failure;
+        else if (gs_now_ns() >= end)
+            result = CUDA_ERROR_TIMEOUT;
+        if (result != CUDA_SUCCESS)
+            break;
+        ask_to_wake(&needed);
+        uint64_t now = gs_now_ns(), pause = client.wake_asked || client.ask_at <= now ? SECOND : client.ask_at - now;
+        if (end - now < pause)
+            pause = end - now;
+        uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        pthread_mutex_unlock(&client.lock);
+        if (!watching) {
+            gs_interrupt_watch();
+            watching = true;
+        }
+        struct timespec timeout = {.tv_sec = (time_t)(pause / SECOND), .tv_nsec = (long)(pause % SECOND)};
+        futex_wait(&client.epoch, epoch, &timeout);
+        pthread_mutex_lock(&client.lock);
+    }
+    client.wait_was_cancelled = client.wait_was_cancelled || result == GS_ERROR_CANCELLED;
+    client.sleepers--;
+    pthread_mutex_unlock(&client.lock);
+    return result;
+}
+
+CUresult gs_client_await_awake(void)
+{
+    return await_awake(UINT64_MAX);
+}
+
+/* What the driver does when a process ends, it cannot do for one that is checkpointed. */
+static void be_awake_at_exit(void)
+{
+    pthread_mutex_lock(&client.lock);
+    client.ending = true;
+    bool asleep = client.sleep != AWAKE;
+    client.ask_at = 0;
+    client.alone_at = 0;
+    pthread_mutex_unlock(&client.lock);
+    if (!asleep || await_awake(exit_patience) == CUDA_SUCCESS)
+        return;
+    pthread_mutex_lock(&client.lock);
+    client.ended = client.sleep != AWAKE;
+    wake_waiters();
+    pthread_mutex_unlock(&client.lock);
+}
+
 void gs_client_report_usage(const struct gpushare_usage *usage)
 {
     pthread_mutex_lock(&client.lock);
@@ -470,8 +583,10 @@ void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
     struct gpushare_cell cell = {.at_ns = gs_now_ns(), .phase = phase};
     if (msg_id != NULL)
         snprintf(cell.msg_id, sizeof(cell.msg_id), "%s", msg_id);
-    if (phase == GPUSHARE_PHASE_END) {
+    struct gs_slot *called;
+    if (phase == GPUSHARE_PHASE_END && gs_awake_try_enter(&called)) {
         gs_meter_look();
+        gs_awake_leave(called);
         send_meters();
     }
     pthread_mutex_lock(&client.lock);
@@ -610,10 +725,18 @@ static void open_gate(void *lease)
     pthread_mutex_unlock(&client.lock);
 }
 
+static bool is_awake(void)
+{
+    pthread_mutex_lock(&client.lock);
+    bool awake = client.sleep == AWAKE;
+    pthread_mutex_unlock(&client.lock);
+    return awake;
+}
+
 /* Pages are locked in a context: before there is one, there is nothing to move either. */
 static void prepare_if_possible(void)
 {
-    CUcontext context = client.prepare_waits ? gs_context_any() : NULL;
+    CUcontext context = client.prepare_waits && is_awake() ? gs_context_any() : NULL;
     if (context == NULL)
         return;
     client.prepare_waits = false;
@@ -631,9 +754,11 @@ static void on_grant(const struct gpushare_lease *grant)
 {
     uint64_t lease = grant->lease;
     pthread_mutex_lock(&client.lock);
-    bool stale = client.leased;
+    bool stale = client.leased, asleep = client.sleep != AWAKE;
+    if (asleep)
+        send_released(lease, GPUSHARE_CAUSE_FAILED); /* nobody has asked for it */
     pthread_mutex_unlock(&client.lock);
-    if (stale)
+    if (stale || asleep)
         return;
     prepare_if_possible();
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
@@ -755,10 +880,10 @@ static void on_evict(const struct gpushare_evict *evict)
 {
     struct gpushare_moved moved = {.serial = evict->serial};
     pthread_mutex_lock(&client.lock);
-    bool leased = client.leased;
+    bool stays = client.leased || client.sleep != AWAKE;
     pthread_mutex_unlock(&client.lock);
     client.move = MOVE_OUT;
-    gs_mover_evict(evict->gpu, leased ? 0 : evict->bytes, &moved);
+    gs_mover_evict(evict->gpu, stays ? 0 : evict->bytes, &moved);
     client.move = NO_MOVE;
     pthread_mutex_lock(&client.lock);
     send_frame(GPUSHARE_EVICTED, &moved, sizeof(moved));
@@ -771,6 +896,160 @@ static void on_end_burst(void)
     client.end_check_at = gs_now_ns() + end_check_delay;
     client.end_check_passes = gs_gate_passes();
     pthread_mutex_unlock(&client.lock);
+}
+
+/* --- The helper: being parked --- */
+
+static void open_second_gate_locked(void)
+{
+    client.sleep = AWAKE;
+    client.wake_asked = false;
+    client.wake_serial = client.ask_at = 0;
+    gs_awake_open_gate();
+    wake_waiters();
+}
+
+/* Something of ours is under way, or about to be. */
+static bool is_busy(void)
+{
+    pthread_mutex_lock(&client.lock);
+    bool busy = client.leased || client.requested || client.waiters != 0 || client.paced != 0 ||
+                client.growths != NULL || client.release != RELEASE_NONE || client.sleepers != 0 || client.ending;
+    pthread_mutex_unlock(&client.lock);
+    return busy;
+}
+
+static bool await_drained(uint64_t end)
+{
+    while (!gs_context_drained()) {
+        if (gs_now_ns() >= end || is_busy())
+            return false;
+        usleep(200);
+    }
+    return true;
+}
+
+/* The second gate is shut: waits until nothing of this process is in the driver, and nothing wants to be. */
+static enum gpushare_parking park(struct gpushare_usage *needed)
+{
+    uint64_t end = gs_now_ns() + parking_patience;
+    while (!gs_awake_empty()) {
+        if (gs_now_ns() >= end || is_busy())
+            return GPUSHARE_PARKING_BUSY;
+        usleep(200);
+    }
+    enum gpushare_parking may = gs_hibernate_may(needed);
+    if (may != GPUSHARE_PARKING_DONE)
+        return may;
+    if (!gs_context_begin_drain(false))
+        return GPUSHARE_PARKING_CAPTURE;
+    if (!await_drained(end))
+        return GPUSHARE_PARKING_BUSY;
+    gs_meter_look_from_helper();
+    for (end = gs_now_ns() + parking_pause; gs_now_ns() < end; usleep(1000))
+        if (is_busy())
+            return GPUSHARE_PARKING_BUSY;
+    return GPUSHARE_PARKING_DONE;
+}
+
+static void on_park(const struct gpushare_park *order)
+{
+    struct gpushare_parked parked = {.serial = order->serial, .status = GPUSHARE_PARKING_BUSY};
+    gs_hibernate_needs(&parked.needs);
+    if (is_awake() && !is_busy()) {
+        gs_awake_shut_gate();
+        parked.status = park(&parked.needs);
+    }
+    bool again = is_busy();
+    pthread_mutex_lock(&client.lock);
+    if (client.sleep != AWAKE) {
+        parked.status = GPUSHARE_PARKING_DONE;
+    } else if (parked.status == GPUSHARE_PARKING_DONE && !again && client.sleepers == 0) {
+        client.sleep = PARKED;
+        client.alone_gap = shortest_wake_retry;
+        client.alone_at = 0;
+        client.alone_said = false;
+    } else {
+        if (parked.status == GPUSHARE_PARKING_DONE)
+            parked.status = GPUSHARE_PARKING_BUSY;
+        open_second_gate_locked();
+    }
+    client.park = order->serial;
+    send_frame(GPUSHARE_PARKED, &parked, sizeof(parked));
+    pthread_mutex_unlock(&client.lock);
+}
+
+static void on_hibernated(const struct gpushare_hibernated *hibernated)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.sleep == PARKED && hibernated->serial == client.park) {
+        if (hibernated->done)
+            client.sleep = HIBERNATED;
+        else
+            open_second_gate_locked();
+    }
+    pthread_mutex_unlock(&client.lock);
+}
+
+/* The driver may be called again: first by this thread, which sees to what the checkpoint may have changed. */
+static void be_awake(const uint8_t *from, const uint8_t *to)
+{
+    gs_hibernate_restored(from, to);
+    pthread_mutex_lock(&client.lock);
+    open_second_gate_locked();
+    pthread_mutex_unlock(&client.lock);
+    prepare_if_possible();
+    gs_memory_report();
+}
+
+static void on_awake(const struct gpushare_awake *awake)
+{
+    pthread_mutex_lock(&client.lock);
+    bool stale = client.sleep == AWAKE || (awake->serial != 0 && awake->serial != client.wake_serial);
+    bool failed = !stale && awake->status != 0 && awake->serial != 0;
+    if (failed) {
+        if (client.sleepers != 0)
+            gs_say("%.*s", (int)sizeof(awake->text), awake->text);
+        client.wake_failures++;
+        client.wake_failure = (CUresult)awake->status;
+        client.wake_asked = false;
+        client.ask_at = gs_now_ns() + SECOND;
+        wake_waiters();
+    }
+    pthread_mutex_unlock(&client.lock);
+    if (!stale && awake->status == 0)
+        be_awake(awake->moved ? awake->from : NULL, awake->to);
+}
+
+/* No scheduler wakes us. */
+static void wake_alone(void)
+{
+    char text[256];
+    enum gs_hibernator state = gs_hibernator_run(text, sizeof(text));
+    uint64_t now = gs_now_ns();
+    if (client.alone_since == 0)
+        client.alone_since = now;
+    if (state == GS_HIBERNATOR_RUNS && now - client.alone_since < longest_wake)
+        return;
+    if (state == GS_HIBERNATOR_RUNS)
+        snprintf(text, sizeof(text), "the driver does not answer");
+    client.alone_since = 0;
+    if (state == GS_HIBERNATOR_DONE) {
+        gs_debug("woken without a scheduler");
+        be_awake(NULL, NULL);
+        return;
+    }
+    pthread_mutex_lock(&client.lock);
+    client.alone_at = now + client.alone_gap;
+    pthread_mutex_unlock(&client.lock);
+    client.alone_gap = client.alone_gap * 2 < longest_wake_retry ? client.alone_gap * 2 : longest_wake_retry;
+    if (client.alone_said)
+        return;
+    client.alone_said = true;
+    gs_say(
+        "no scheduler answers on %s, and this process, which is hibernated, cannot be woken without one (%s); nothing "
+        "is lost: it goes on when the Jupyter server or `gpushare scheduler` is back, and tries again by itself",
+        client.path, text);
 }
 
 /* Bytes that the body of a type has, or -1 for a type that a scheduler does not send. */
@@ -801,15 +1080,21 @@ static int body_size(uint16_t type)
         return sizeof(struct gpushare_prepare);
     case GPUSHARE_PACE:
         return sizeof(struct gpushare_pace);
+    case GPUSHARE_PARK:
+        return sizeof(struct gpushare_park);
+    case GPUSHARE_HIBERNATED:
+        return sizeof(struct gpushare_hibernated);
+    case GPUSHARE_AWAKE:
+        return sizeof(struct gpushare_awake);
     default:
         return -1;
     }
 }
 
-/* All but what moves memory itself. */
+/* All but what moves memory itself, or must not meet a move. */
 static bool may_interrupt_a_move(uint16_t type)
 {
-    return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT && type != GPUSHARE_STEP;
+    return type != GPUSHARE_GRANT && type != GPUSHARE_EVICT && type != GPUSHARE_STEP && type != GPUSHARE_PARK;
 }
 
 static void dispatch(uint16_t type, const void *body)
@@ -848,6 +1133,15 @@ static void dispatch(uint16_t type, const void *body)
     case GPUSHARE_PACE:
         set_pace(body);
         break;
+    case GPUSHARE_PARK:
+        on_park(body);
+        break;
+    case GPUSHARE_HIBERNATED:
+        on_hibernated(body);
+        break;
+    case GPUSHARE_AWAKE:
+        on_awake(body);
+        break;
     default: /* WELCOME and REFUSED are read by greet() */
         break;
     }
@@ -869,6 +1163,7 @@ static void lose_connection(void)
         __atomic_store_n(&client.contended, 0, __ATOMIC_RELAXED);
         client.beside = 0;
         client.requested = false;
+        client.wake_asked = false;
         client.deferred_count = 0;
         client.revoked = 0;
         client.room_count = 0;
@@ -1027,6 +1322,8 @@ static enum greeting greet(int *problem)
             message.hello.flags |= GPUSHARE_HELLO_BUSY;
         message.hello.lease = client.lease;
     }
+    if (client.sleep != AWAKE)
+        message.hello.flags |= GPUSHARE_HELLO_HIBERNATED;
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
     gs_inbox_clear(&client.inbox);
@@ -1065,6 +1362,9 @@ static enum greeting greet(int *problem)
     __atomic_store_n(&client.contended, welcome.contended, __ATOMIC_RELAXED);
     memset(client.meters, 0, sizeof(client.meters));
     gs_memory_set_headroom(welcome.headroom);
+    client.wake_asked = false;
+    if (client.sleepers != 0)
+        wake_waiters(); /* who asks this one */
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
         if (!growth->answered)
             send_frame(GPUSHARE_GROW, &growth->request, sizeof(growth->request));
@@ -1309,6 +1609,7 @@ static void step_end_check(void)
 struct duties {
     enum release_step release;
     bool watch_quiet, check_end, reconnect, go_alone;
+    bool wake_alone;
     bool look, report; /* at what is in flight; what was had of the GPUs */
     uint64_t patience; /* nanoseconds that it may sleep */
 };
@@ -1324,11 +1625,42 @@ static void shorten(uint64_t *patience, uint64_t limit)
         *patience = limit;
 }
 
+/* The driver is not to be called: all that there is to do is to see who may wake the process. */
+static void look_around_parked(uint64_t now, struct duties *duties)
+{
+    if (client.alone_since != 0) {
+        duties->wake_alone = true;
+        shorten(&duties->patience, 20 * MILLISECOND);
+        return; /* a scheduler that comes now would wake it as well */
+    }
+    if (client.socket >= 0)
+        return;
+    if (!client.never_again) {
+        duties->reconnect = now >= client.retry_at;
+        shorten(&duties->patience, until(client.retry_at, now));
+    }
+    if (client.sleepers == 0)
+        return;
+    uint64_t alone_at = client.alone_at;
+    if (!client.ending) {
+        uint64_t patience = client.sleep == PARKED ? alone_after_unfinished : alone_after;
+        if (client.away_since + patience > alone_at)
+            alone_at = client.away_since + patience;
+    }
+    duties->wake_alone = now >= alone_at;
+    shorten(&duties->patience, until(alone_at, now));
+}
+
 static struct duties look_around(uint64_t now)
 {
     pthread_mutex_lock(&client.lock);
     bool away = client.socket < 0;
     struct duties duties = {.release = client.release, .patience = 3600 * SECOND};
+    if (client.sleep != AWAKE) {
+        look_around_parked(now, &duties);
+        pthread_mutex_unlock(&client.lock);
+        return duties;
+    }
     if (duties.release != RELEASE_NONE) {
         /* A release is somebody's wait: look often at first, since most drains are short. */
         uint64_t pause = client.release_polls < 50    ? 0
@@ -1425,6 +1757,8 @@ static void *help(void *unused)
             reconnect();
         if (duties.go_alone && client.socket < 0)
             go_alone();
+        if (duties.wake_alone && (client.alone_since != 0 || client.socket < 0))
+            wake_alone();
     }
     return NULL;
 }
@@ -1448,6 +1782,12 @@ static void in_forked_child(void)
     client.socket = client.wake = -1;
     pthread_mutex_init(&client.lock, NULL);
     pthread_mutex_init(&client.start_lock, NULL);
+    client.sleep = AWAKE;
+    client.sleepers = 0;
+    client.alone_since = 0;
+    client.ending = client.ended = false;
+    gs_awake_open_gate();
+    gs_hibernate_after_fork();
     gs_gate_after_fork();
     gs_capture_after_fork();
     gs_memory_after_fork();
@@ -1581,6 +1921,10 @@ void gs_client_start(void)
                 close(client.socket);
                 client.socket = -1;
                 step_aside("no thread could be started");
+            } else {
+                static bool at_exit;
+                if (!at_exit)
+                    at_exit = atexit(be_awake_at_exit) == 0;
             }
         }
     }

@@ -4,7 +4,7 @@
  *
  * The helper thread starts with the first successful cuInit. It reads the scheduler's messages, shuts and opens the
  * gate, moves memory, and watches for the end of bursts. Application threads only ever wait in gs_client_acquire,
- * gs_client_pace and gs_client_grow; all end when the user interrupts.
+ * gs_client_pace, gs_client_grow and gs_client_await_awake; all end when the user interrupts.
  */
 #ifndef GPUSHARE_CLIENT_H
 #define GPUSHARE_CLIENT_H
@@ -50,6 +50,12 @@ CUresult gs_client_pace(struct gs_submission *submission);
  * stays away. With GROWTH_SWAPPED the lease, if there was one, has been given up when this returns.
  */
 CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer);
+
+/*
+ * Called by a thread that found the second gate shut. CUDA_SUCCESS: try again. Asks to be woken, and ends as
+ * gs_client_acquire does when the user interrupts, or when the process cannot be woken now.
+ */
+CUresult gs_client_await_awake(void);
 
 /* The footprint has no room after all: gives the lease up, so that the next submission asks again. */
 void gs_client_give_up_lease(enum gpushare_cause cause);

@@ -68,6 +68,17 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
     return device;
 }
 
+void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
+{
+    struct gs_device *device = gs_device_by_uuid(from);
+    if (device == NULL)
+        return;
+    pthread_mutex_lock(&gs_memory_lock);
+    memcpy(device->usage.gpu, to, sizeof(device->usage.gpu));
+    device->limit = UINT64_MAX;
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
 uint64_t gs_device_limit(const uint8_t uuid[16])
 {
     struct gs_device *device = gs_device_by_uuid(uuid);

@@ -48,6 +48,8 @@ static void leave_thread(void *slot)
 {
     /* Calls made by destructors that run after this one take the slow path and get a slot again. */
     gs_gate_thread = NULL;
+    ((struct gs_slot *)slot)->inner_calls = 0;
+    __atomic_and_fetch(&((struct gs_slot *)slot)->calls, ~UINT64_C(1), __ATOMIC_RELEASE); /* it may end in a call */
     __atomic_store_n(&((struct gs_slot *)slot)->free_for_reuse, 1, __ATOMIC_RELEASE);
 }
 
@@ -56,7 +58,7 @@ static void make_key(void)
     pthread_key_create(&gate.at_thread_exit, leave_thread);
 }
 
-static struct gs_slot *thread_slot(void)
+struct gs_slot *gs_gate_slot(void)
 {
     if (gs_gate_thread != NULL)
         return gs_gate_thread;
@@ -116,7 +118,7 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
                             size_t size)
 {
     *entered = NULL;
-    struct gs_slot *slot = thread_slot();
+    struct gs_slot *slot = gs_gate_slot();
     if (slot == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (slot->passes & 1) {
@@ -182,7 +184,7 @@ void gs_gate_leave_slow(void)
 bool gs_gate_enter_leased(struct gs_slot **entered)
 {
     *entered = NULL;
-    struct gs_slot *slot = thread_slot();
+    struct gs_slot *slot = gs_gate_slot();
     if (slot == NULL)
         return false;
     if (slot->passes & 1)
@@ -212,7 +214,7 @@ void gs_gate_prepare(void)
  * that runs a thread of this process to flush its TLB, and an interrupt is a full fence. Userspace RCU and folly rely
  * on the same.
  */
-static void fence_all_threads(void)
+void gs_gate_fence(void)
 {
     if (gate.has_membarrier && syscall(SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0) == 0)
         return;
@@ -224,7 +226,12 @@ static void fence_all_threads(void)
 void gs_gate_shut(void)
 {
     __atomic_store_n(&gs_gate_word, GS_GATE_SHUT, __ATOMIC_SEQ_CST);
-    fence_all_threads();
+    gs_gate_fence();
+}
+
+const struct gs_slot *gs_gate_slots(void)
+{
+    return __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE);
 }
 
 bool gs_gate_empty(void)
@@ -268,6 +275,10 @@ void gs_gate_after_fork(void)
         slot->passes &= ~(uint64_t)1;
         slot->nested = 0;
         slot->paced = false;
+        if (slot != gs_gate_thread) {
+            slot->calls &= ~(uint64_t)1;
+            slot->inner_calls = 0;
+        }
         if (slot != gs_gate_thread)
             slot->free_for_reuse = 1;
     }

@@ -26,6 +26,8 @@ struct gs_slot {
     uint32_t free_for_reuse;
     bool paced;      /* it is inside and passed as PACED wants it, with this submission */
     unsigned nested; /* entries while it was inside */
+    uint64_t calls;  /* odd while the thread is inside the second gate (awake.h) */
+    unsigned inner_calls;
     struct gs_submission submission;
 };
 
@@ -98,6 +100,17 @@ void gs_gate_forget_functions(void);
 
 /* Grows with every call that entered to submit: unchanged means that nothing was submitted in between. */
 uint64_t gs_gate_passes(void);
+
+/* --- For the second gate. --- */
+
+/* The calling thread's; NULL: there is no memory for it. */
+struct gs_slot *gs_gate_slot(void);
+
+/* All of them, linked by `next`. */
+const struct gs_slot *gs_gate_slots(void);
+
+/* Every thread of the process executes a full fence. */
+void gs_gate_fence(void);
 
 /* In the child of a fork: only the calling thread is left, and everything passes. */
 void gs_gate_after_fork(void);

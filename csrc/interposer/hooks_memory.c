@@ -6,6 +6,7 @@
 #include "capture.h"
 #include "client.h"
 #include "graph_memory.h"
+#include "hibernate.h"
 #include "ipc.h"
 #include "memory.h"
 #include "memory_pool.h"
@@ -69,7 +70,10 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
         gs_say("managed memory was asked for, but GPUSHARE_FORBID_MANAGED=1 rules it out");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    return GS_REAL(cuMemAllocManaged)(pointer, size, flags);
+    CUresult result = GS_REAL(cuMemAllocManaged)(pointer, size, flags);
+    if (result == CUDA_SUCCESS)
+        gs_hibernate_manages();
+    return result;
 }
 
 /* --- Stream-ordered allocation: our allocations are usable at once, which is stricter than what is asked for. --- */

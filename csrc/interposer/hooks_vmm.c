@@ -57,7 +57,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
         return GS_REAL(cuMemAddressFree)(address, size);
     if (gs_vmm_any(address, size))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = GS_REAL(cuMemAddressFree)(address, size);
+    CUresult result = gs_vmm_lost(address) ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);
     if (result == CUDA_SUCCESS)
         gs_vmm_unreserved(address);
     return result;

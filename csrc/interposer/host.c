@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * One lock guards all. Chunks of the shared table are claimed and returned under it too, but other processes do so at
- * any time. The driver is called without it, except in gs_host_context_ends.
+ * any time. The driver is called without it, except in gs_host_context_ends and gs_host_restored.
  *
  * Making pages and page-locking them cost more than copying (55 GB/s), so both are done ahead. On an NVIDIA H200's
  * host:
@@ -22,6 +22,7 @@
 #endif
 #include "host.h"
 
+#include "awake.h"
 #include "client.h"
 #include "gate.h"
 #include "pool.h"
@@ -886,18 +887,36 @@ static void wait_locked(uint64_t nanoseconds)
     pthread_cond_timedwait(&host.changed, &host.lock, &until);
 }
 
+/* It may begin while the process is parked. */
+static void relax_captures(void)
+{
+    struct gs_slot *called;
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    pthread_mutex_lock(&host.lock);
+    while (!gs_awake_try_enter(&called))
+        wait_locked(look_again_ns);
+    pthread_mutex_unlock(&host.lock);
+    GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
+    gs_awake_leave(called);
+}
+
 static void *work_ahead(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "gpushare-host");
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
-    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
+    relax_captures();
     pthread_mutex_lock(&host.lock);
     for (;;) {
         struct job job;
+        struct gs_slot *called;
+        if (!gs_awake_try_enter(&called)) {
+            wait_locked(look_again_ns); /* nor is there anything to do: what is awake again calls */
+            continue;
+        }
         uint64_t patience = choose_locked(&job);
         if (job.kind == NOTHING) {
+            gs_awake_leave(called);
             wait_locked(patience);
             continue;
         }
@@ -916,6 +935,7 @@ static void *work_ahead(void *unused)
         host.working_in = NULL;
         pthread_cond_broadcast(&host.changed);
         pthread_mutex_unlock(&host.lock);
+        gs_awake_leave(called);
         rest_if_computing();
         pthread_mutex_lock(&host.lock);
     }
@@ -969,6 +989,37 @@ void gs_host_context_ends(CUcontext context)
         }
     }
     pthread_mutex_unlock(&host.lock);
+}
+
+static bool is_page_locked(struct pool *pool, uint32_t i)
+{
+    unsigned flags;
+    return GS_REAL(cuCtxSetCurrent)(pool->chunks[i].pinned_in) == CUDA_SUCCESS &&
+           GS_REAL(cuMemHostGetFlags)(&flags, address_of(pool, i)) == CUDA_SUCCESS;
+}
+
+void gs_host_restored(void)
+{
+    unsigned lost = 0;
+    CUcontext before = NULL;
+    GS_REAL(cuCtxGetCurrent)(&before);
+    pthread_mutex_lock(&host.lock);
+    for (struct pool *pool = host.pools; pool != NULL; pool = pool->next) {
+        for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
+            if (pool->chunks[i].pinned_in == NULL || is_page_locked(pool, i))
+                continue;
+            /* What is in it is about to move; of free ones, the thread makes as many again as are wanted. */
+            if (pool->chunks[i].used == 0 || !page_lock(pool, i))
+                record_pinned_locked(pool, i, NULL);
+            lost++;
+        }
+    }
+    if (host.pools != NULL)
+        wake_thread();
+    pthread_mutex_unlock(&host.lock);
+    GS_REAL(cuCtxSetCurrent)(before);
+    if (lost != 0)
+        gs_debug("the driver has lost %u page-locks; they are made again", lost);
 }
 
 void gs_host_after_fork(void)

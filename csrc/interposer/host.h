@@ -50,6 +50,9 @@ void gs_host_prepare(uint64_t bytes, CUcontext context);
 /* Page-locks that were made in the context go with it. To be called before or after its end. */
 void gs_host_context_ends(CUcontext context);
 
+/* The driver may have lost page-locks when the process was checkpointed: those are made again. */
+void gs_host_restored(void);
+
 void gs_host_after_fork(void);
 
 #endif

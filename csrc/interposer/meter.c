@@ -334,6 +334,15 @@ void gs_meter_restart(void)
     pthread_mutex_unlock(&meter.lock);
 }
 
+void gs_meter_moved(const uint8_t from[16], const uint8_t to[16])
+{
+    pthread_mutex_lock(&meter.lock);
+    for (unsigned i = 0; i < meter.gpu_count; i++)
+        if (memcmp(meter.gpus[i].gpu, from, sizeof(meter.gpus[i].gpu)) == 0)
+            memcpy(meter.gpus[i].gpu, to, sizeof(meter.gpus[i].gpu));
+    pthread_mutex_unlock(&meter.lock);
+}
+
 /* --- Streams --- */
 
 static unsigned gpu_of(CUdevice ordinal)

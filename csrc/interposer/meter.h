@@ -75,6 +75,9 @@ void gs_meter_forget_functions(void);
 void gs_meter_stream_ends(CUstream stream);
 void gs_meter_context_ends(CUcontext context);
 
+/* What was metered of one GPU goes on as another's. */
+void gs_meter_moved(const uint8_t from[16], const uint8_t to[16]);
+
 void gs_meter_after_fork(void);
 
 #endif

@@ -363,3 +363,16 @@ size_t gs_placement_restated(struct gs_place *place)
     *place = placement.order;
     return sizeof(place->place) + place->place.gpu_count * sizeof(place->gpus[0]);
 }
+
+void gs_placement_moved(const uint8_t from[16], const uint8_t to[16])
+{
+    if (!__atomic_load_n(&placement.done, __ATOMIC_ACQUIRE))
+        return;
+    /* Each stays there once. */
+    for (unsigned i = 0; i < placement.order.place.gpu_count; i++) {
+        if (memcmp(placement.order.gpus[i], from, 16) == 0)
+            memcpy(placement.order.gpus[i], to, 16);
+        else if (memcmp(placement.order.gpus[i], to, 16) == 0)
+            memcpy(placement.order.gpus[i], from, 16);
+    }
+}

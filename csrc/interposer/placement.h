@@ -24,4 +24,7 @@ struct gs_place {
 /* What a scheduler is told that is not the one that chose the order: PLACE's body. Returns its size, 0: nothing. */
 size_t gs_placement_restated(struct gs_place *place);
 
+/* What was chosen as one GPU is another now. */
+void gs_placement_moved(const uint8_t from[16], const uint8_t to[16]);
+
 #endif

@@ -7,6 +7,7 @@
 #include "context.h"
 #include "gate.h"
 #include "real.h"
+#include "say.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -18,6 +19,8 @@
 struct reservation {
     struct gs_node node;
     size_t size;
+    unsigned mapped; /* ranges in it that the driver maps now */
+    bool lost;       /* see gs_reserve_again */
 };
 
 /* Programs ask for one or two kinds. */
@@ -25,11 +28,13 @@ enum { MOST_KINDS = 16 };
 
 static struct {
     pthread_mutex_t lock;
-    struct gs_map handles, mappings, reservations;
+    struct gs_map handles, mappings;
+    pthread_mutex_t reserving; /* guards this one; the mover takes it, so it is the last of all */
+    struct gs_map reservations;
     uint64_t serial;
     CUmemAllocationProp kinds[MOST_KINDS]; /* that the driver was seen to make */
     unsigned kind_count;
-} vmm = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} vmm = {.lock = PTHREAD_MUTEX_INITIALIZER, .reserving = PTHREAD_MUTEX_INITIALIZER};
 
 static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
 {
@@ -244,11 +249,49 @@ CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocati
 
 /* --- Mappings --- */
 
-static bool within_reservation(CUdeviceptr address, size_t size)
+static struct reservation *reservation_of(CUdeviceptr address, size_t size)
 {
     struct reservation *reservation = (struct reservation *)gs_map_floor(&vmm.reservations, address);
-    return reservation != NULL && size <= reservation->size &&
-           address - reservation->node.key <= reservation->size - size;
+    bool within =
+        reservation != NULL && size <= reservation->size && address - reservation->node.key <= reservation->size - size;
+    return within ? reservation : NULL;
+}
+
+static bool within_reservation(CUdeviceptr address, size_t size)
+{
+    pthread_mutex_lock(&vmm.reserving);
+    bool within = reservation_of(address, size) != NULL;
+    pthread_mutex_unlock(&vmm.reserving);
+    return within;
+}
+
+CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags)
+{
+    CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
+    pthread_mutex_lock(&vmm.reserving);
+    struct reservation *reservation = reservation_of(address, size);
+    /* After a checkpoint the driver may not map into addresses that it reserved before. */
+    if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
+        gs_reserve_again(reservation->node.key, reservation->size, &reservation->lost)) {
+        gs_debug("addresses of %zu bytes were reserved again", reservation->size);
+        result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
+    }
+    if (result == CUDA_SUCCESS && reservation != NULL)
+        reservation->mapped++;
+    pthread_mutex_unlock(&vmm.reserving);
+    return result;
+}
+
+CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
+{
+    CUresult result = GS_REAL(cuMemUnmap)(address, size);
+    pthread_mutex_lock(&vmm.reserving);
+    struct reservation *reservation = reservation_of(address, size);
+    if (result == CUDA_SUCCESS && reservation != NULL && reservation->mapped != 0)
+        reservation->mapped--;
+    pthread_mutex_unlock(&vmm.reserving);
+    return result;
 }
 
 static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemGenericAllocationHandle value,
@@ -257,7 +300,7 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
     struct gs_vmm_handle *handle = mapping->handle;
     CUdeviceptr address = mapping->node.key;
     if (handle == NULL || handle->block == NULL)
-        return GS_REAL(cuMemMap)(address, mapping->size, offset, value, flags);
+        return gs_vmm_map_real(address, mapping->size, offset, value, flags);
     /* What the driver would say; it is not asked while the memory is evicted. */
     size_t granularity = GS_VMM_GRANULARITY;
     if (handle->references == 0 || offset != 0 || flags != 0 || mapping->size == 0 || mapping->size > handle->size ||
@@ -314,7 +357,7 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping)
 {
     struct gs_vmm_handle *handle = mapping->handle;
     if (handle == NULL || handle->block == NULL) {
-        CUresult result = GS_REAL(cuMemUnmap)(mapping->node.key, mapping->size);
+        CUresult result = gs_vmm_unmap_real(mapping->node.key, mapping->size);
         if (result != CUDA_SUCCESS)
             return result;
         remove_mapping(mapping);
@@ -355,16 +398,25 @@ void gs_vmm_reserved(CUdeviceptr address, size_t size)
         return;
     reservation->node.key = address;
     reservation->size = size;
-    pthread_mutex_lock(&vmm.lock);
+    pthread_mutex_lock(&vmm.reserving);
     gs_map_insert(&vmm.reservations, &reservation->node);
-    pthread_mutex_unlock(&vmm.lock);
+    pthread_mutex_unlock(&vmm.reserving);
+}
+
+bool gs_vmm_lost(CUdeviceptr address)
+{
+    pthread_mutex_lock(&vmm.reserving);
+    struct reservation *reservation = reservation_of(address, 0);
+    bool lost = reservation != NULL && reservation->node.key == address && reservation->lost;
+    pthread_mutex_unlock(&vmm.reserving);
+    return lost;
 }
 
 void gs_vmm_unreserved(CUdeviceptr address)
 {
-    pthread_mutex_lock(&vmm.lock);
+    pthread_mutex_lock(&vmm.reserving);
     struct gs_node *node = gs_map_remove(&vmm.reservations, address);
-    pthread_mutex_unlock(&vmm.lock);
+    pthread_mutex_unlock(&vmm.reserving);
     free(node);
 }
 
@@ -587,4 +639,5 @@ void gs_vmm_context_begins(CUcontext context, CUdevice device)
 void gs_vmm_after_fork(void)
 {
     pthread_mutex_init(&vmm.lock, NULL);
+    pthread_mutex_init(&vmm.reserving, NULL);
 }

@@ -59,6 +59,14 @@ CUresult gs_vmm_pin(CUmemGenericAllocationHandle handle, CUmemGenericAllocationH
 /* The same for all that is mapped in a range. */
 CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size);
 
+/* The driver's functions, which the reservation counts; after a checkpoint it may have to be made anew. */
+CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags);
+CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size);
+
+/* The addresses could not be reserved anew: they are not the driver's to free. */
+bool gs_vmm_lost(CUdeviceptr address);
+
 void gs_vmm_reserved(CUdeviceptr address, size_t size);
 void gs_vmm_unreserved(CUdeviceptr address);
 

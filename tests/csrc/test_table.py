@@ -83,6 +83,8 @@ def test_a_row_without_a_function_is_refused(generated: Generated, rows: Rows) -
         ("cuStreamSynchronize", {"hook": "gate"}, "so hook must not be 'gate'"),
         ("cuInit", {"hook": "hooked"}, "hook 'hooked' is none of"),
         ("cuInit", {"class": "z"}, "class 'z' is none of"),
+        ("cuInit", {"parked": "jumps"}, "parked 'jumps' is none of"),
+        ("cuMemcpy", {"parked": "enters"}, "must not enter the driver while parked"),
     ],
 )
 def test_a_wrong_row_is_refused(
@@ -102,7 +104,7 @@ def test_a_function_twice_is_refused(generated: Generated, rows: Rows) -> None:
 
 
 def test_a_custom_function_that_nobody_defines_does_not_link(
-    generated: Generated, rows: Rows, tmp_path: Path
+    generated: Generated, rows: Rows, tmp_path: Path, root: Path, headers: Path
 ) -> None:
     row_of(rows, "cuDeviceGetName")["hook"] = "custom"
     assert generated(rows).returncode == 0
@@ -112,19 +114,27 @@ def test_a_custom_function_that_nobody_defines_does_not_link(
     if not machine.stdout.startswith("x86_64"):
         stubs = stubs.with_name("real_stubs_aarch64.S")
     subprocess.run(["cc", "-c", "-o", str(object_file), str(stubs)], check=True)
+    entries = tmp_path / "entries.o"
+    csrc = root / "csrc"
+    folders = [csrc, csrc / "interposer", csrc / "compat/interop", stubs.parent, headers]
+    command = ["cc", "-std=gnu11", "-fPIC", "-O1", "-D__CUDA_API_VERSION_INTERNAL"]
+    command += ["-include", str(csrc / "compat/interop/driver.h"), *(f"-I{f}" for f in folders)]
+    subprocess.run(
+        [*command, "-c", "-o", str(entries), str(stubs.with_name("entries.c"))], check=True
+    )
     command = ["cc", "-shared", "-Wl,-z,defs", "-Wl,-Bsymbolic"]
     done = subprocess.run(
-        [*command, "-o", str(tmp_path / "lib.so"), str(object_file)],
+        [*command, "-o", str(tmp_path / "lib.so"), str(object_file), str(entries)],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode != 0
     missing = set(re.findall(r"undefined reference to [`'](\w+)'", done.stderr))
-    assert "cuDeviceGetName" in missing
+    assert "gs_hook_cuDeviceGetName" in missing
     # The unchanged rows: a function that is passed on is there, a custom one is not.
-    assert "cuInit" in missing
-    assert "cuDeviceGetCount" not in missing
+    assert {"gs_hook_cuInit", "cuGetProcAddress"} <= missing
+    assert not {"cuDeviceGetCount", "gs_hook_cuDeviceGetCount", "cuGetErrorName"} & missing
 
 
 def test_every_typedef_has_a_function(declared: dict[str, tuple[str, ...]], headers: Path) -> None:

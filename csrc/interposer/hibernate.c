@@ -1,0 +1,271 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "hibernate.h"
+
+#include "capture.h"
+#include "devices.h"
+#include "host.h"
+#include "memory.h"
+#include "meter.h"
+#include "placement.h"
+#include "real.h"
+#include "say.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* More than this besides the contexts is not worth the time that its way to the host and back takes. */
+static const uint64_t most_pinned = UINT64_C(256) << 20;
+
+static uint32_t shares, manages;
+
+void gs_hibernate_shares(void)
+{
+    __atomic_store_n(&shares, 1, __ATOMIC_RELAXED);
+}
+
+void gs_hibernate_manages(void)
+{
+    __atomic_store_n(&manages, 1, __ATOMIC_RELAXED);
+}
+
+static int is_nccl(struct dl_phdr_info *info, size_t size, void *found)
+{
+    (void)size;
+    const char *name = strrchr(info->dlpi_name, '/');
+    name = name != NULL ? name + 1 : info->dlpi_name;
+    *(bool *)found = strncmp(name, "libnccl.so", 10) == 0;
+    return *(bool *)found;
+}
+
+static bool says_several(const char *variable)
+{
+    const char *text = getenv(variable);
+    return text != NULL && strtol(text, NULL, 10) > 1;
+}
+
+/* PyTorch loads NCCL into every process; what has communicators is one of several that were told so. */
+static bool may_have_communicators(void)
+{
+    bool loaded = false;
+    if (!says_several("WORLD_SIZE") && !says_several("OMPI_COMM_WORLD_SIZE") && !says_several("PMI_SIZE"))
+        return false;
+    dl_iterate_phdr(is_nccl, &loaded);
+    return loaded;
+}
+
+unsigned gs_hibernate_needs(struct gpushare_usage *needs)
+{
+    struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
+    unsigned count = gs_memory_usages(usages), used = 0;
+    *needs = (struct gpushare_usage){0};
+    for (unsigned i = 0; i < count; i++) {
+        if (usages[i].promised == 0 && usages[i].pinned == 0 && usages[i].context == 0)
+            continue;
+        used++;
+        memcpy(needs->gpu, usages[i].gpu, sizeof(needs->gpu));
+        needs->pinned = usages[i].pinned;
+        needs->context = usages[i].context;
+    }
+    return used;
+}
+
+enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs)
+{
+    unsigned gpus = gs_hibernate_needs(needs);
+    if (!gs_memory_can_move())
+        return GPUSHARE_PARKING_PLAIN;
+    if (gpus > 1)
+        return GPUSHARE_PARKING_GPUS;
+    if (may_have_communicators())
+        return GPUSHARE_PARKING_NCCL;
+    if (__atomic_load_n(&shares, __ATOMIC_RELAXED))
+        return GPUSHARE_PARKING_IPC;
+    if (__atomic_load_n(&manages, __ATOMIC_RELAXED) || gs_memory_oversubscribed())
+        return GPUSHARE_PARKING_MANAGED;
+    if (needs->pinned > most_pinned)
+        return GPUSHARE_PARKING_PINNED;
+    return gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_DONE;
+}
+
+void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16])
+{
+    if (from != NULL) {
+        gs_device_moved(from, to);
+        gs_meter_moved(from, to);
+        gs_placement_moved(from, to);
+    }
+    gs_host_restored();
+}
+
+/* --- The hibernator --- */
+
+static struct {
+    pid_t pid; /* 0: it does not run */
+    int output;
+    char text[256];
+    size_t length;
+} hibernator;
+
+static bool find_program(char *path, size_t size)
+{
+    Dl_info info;
+    const char *slash;
+    if (dladdr((void *)&find_program, &info) == 0 || (slash = strrchr(info.dli_fname, '/')) == NULL)
+        return false;
+    int written = snprintf(path, size, "%.*s/gpushare-hibernator", (int)(slash - info.dli_fname), info.dli_fname);
+    return written > 0 && (size_t)written < size;
+}
+
+/* Of the libraries to preload, those that are not ours: it must be no client. */
+static char *preload_of_others(const char *list)
+{
+    char *others = malloc(strlen(list) + 1), *end = others;
+    if (others == NULL)
+        return NULL;
+    const char *prefix = "LD_PRELOAD=";
+    for (const char *at = list + strlen(prefix); *at != '\0';) {
+        size_t length = strcspn(at, ": ");
+        const char *name = at + length;
+        while (name > at && name[-1] != '/')
+            name--;
+        if (length != 0 && strncmp(name, "libgpushare", 11) != 0) {
+            if (end == others)
+                end = stpcpy(end, prefix);
+            else
+                *end++ = ':';
+            end = mempcpy(end, at, length);
+        }
+        at += length + (at[length] != '\0');
+    }
+    *end = '\0';
+    return others;
+}
+
+/* NULL if there is no memory for it. *own: the one string in it that is ours to free. */
+static char **environment(char **own)
+{
+    size_t count = 0, kept = 0;
+    while (environ[count] != NULL)
+        count++;
+    char **made = calloc(count + 1, sizeof(*made));
+    *own = NULL;
+    for (size_t i = 0; made != NULL && i < count; i++) {
+        bool preload = strncmp(environ[i], "LD_PRELOAD=", 11) == 0;
+        if (preload && *own == NULL)
+            *own = preload_of_others(environ[i]);
+        char *entry = preload ? *own : environ[i];
+        if (entry != NULL && *entry != '\0')
+            made[kept++] = entry;
+    }
+    return made;
+}
+
+static int spawn(const char *program, const char *path, int output)
+{
+    char pid[16];
+    snprintf(pid, sizeof(pid), "%d", (int)getpid());
+    char *const arguments[] = {(char *)program, "--driver", (char *)path, "--wake", pid, NULL};
+    sigset_t none, all;
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_t attributes;
+    posix_spawn_file_actions_t files;
+    posix_spawnattr_init(&attributes);
+    posix_spawn_file_actions_init(&files);
+    /* An interrupt at the terminal is not for it. */
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &all);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
+    posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
+    char *own, **variables = environment(&own);
+    int problem =
+        variables != NULL ? posix_spawn(&hibernator.pid, program, &files, &attributes, arguments, variables) : ENOMEM;
+    free(own);
+    free(variables);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attributes);
+    return problem;
+}
+
+static bool start(char *text, size_t size)
+{
+    char program[4096];
+    int ends[2];
+    const char *path = gs_real_path();
+    if (path == NULL || !find_program(program, sizeof(program))) {
+        snprintf(text, size, "its program is not known");
+        return false;
+    }
+    if (pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+        snprintf(text, size, "%s", strerror(errno));
+        return false;
+    }
+    int problem = spawn(program, path, ends[1]);
+    close(ends[1]);
+    if (problem != 0) {
+        hibernator.pid = 0;
+        close(ends[0]);
+        snprintf(text, size, "%s: %s", program, strerror(problem));
+        return false;
+    }
+    hibernator.output = ends[0];
+    hibernator.length = 0;
+    return true;
+}
+
+static void read_output(void)
+{
+    ssize_t n;
+    char rest[256];
+    for (;;) {
+        size_t room = sizeof(hibernator.text) - 1 - hibernator.length;
+        n = read(hibernator.output, room != 0 ? hibernator.text + hibernator.length : rest,
+                 room != 0 ? room : sizeof(rest));
+        if (n <= 0)
+            break;
+        hibernator.length += room != 0 ? (size_t)n : 0;
+    }
+    hibernator.text[hibernator.length] = '\0';
+}
+
+enum gs_hibernator gs_hibernator_run(char *text, size_t size)
+{
+    if (hibernator.pid == 0 && !start(text, size))
+        return GS_HIBERNATOR_FAILED;
+    int status;
+    pid_t ended = waitpid(hibernator.pid, &status, WNOHANG);
+    read_output();
+    if (ended == 0)
+        return GS_HIBERNATOR_RUNS;
+    close(hibernator.output);
+    hibernator.pid = 0;
+    /* Where the application has reaped it, or ignores its children, what it said tells how it ended. */
+    bool done = ended > 0 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : hibernator.length == 0;
+    if (done)
+        return GS_HIBERNATOR_DONE;
+    hibernator.text[strcspn(hibernator.text, "\n")] = '\0';
+    snprintf(text, size, "%s", hibernator.text[0] != '\0' ? hibernator.text : "the hibernator ended without a word");
+    return GS_HIBERNATOR_FAILED;
+}
+
+void gs_hibernate_after_fork(void)
+{
+    if (hibernator.pid != 0)
+        close(hibernator.output);
+    hibernator.pid = 0;
+    shares = manages = 0;
+}
