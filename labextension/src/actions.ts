@@ -7,7 +7,13 @@ import {
 } from '@jupyterlab/apputils';
 
 import type { Args, ICommandsOptions } from './commands';
-import { LONGEST_QUANTUM, modeOf, priorityOf, SHOWN } from './commands';
+import {
+  LONGEST_QUANTUM,
+  modeOf,
+  priorityOf,
+  SHOWN,
+  USUAL_IDLENESS
+} from './commands';
 import { formatBytes, parseBytes } from './format';
 import type { IGroup } from './status';
 import type { IAction } from './tokens';
@@ -66,6 +72,10 @@ async function adjust(
   switch (command) {
     case CommandIds.release:
       return { op: 'release', group: id };
+    case CommandIds.hibernate:
+      return { op: 'hibernate', group: id };
+    case CommandIds.wake:
+      return { op: 'wake', group: id };
     case CommandIds.offload: {
       const agreed =
         (group.state === 'idle' && group.cell === null) ||
@@ -181,6 +191,40 @@ async function set(
       ? null
       : { op: 'settings', quantum: quantum === AUTO ? 'auto' : quantum };
   }
+  if (command === CommandIds.toggleHibernation) {
+    const isOn = (model.status?.settings?.hibernate_after ?? null) !== null;
+    return { op: 'settings', hibernate_after: isOn ? 0 : USUAL_IDLENESS };
+  }
+  if (command === CommandIds.setHibernation) {
+    const given = args['hibernate_after'];
+    const now = model.status?.settings?.hibernate_after ?? null;
+    const hibernate_after =
+      typeof given === 'number'
+        ? given
+        : await ask<number>(
+            options,
+            trans.__('Hibernate idle notebooks'),
+            trans.__(
+              'Minutes for which a notebook is idle before it hibernates; nothing: never'
+            ),
+            now === null ? '' : String(now / 60),
+            text => {
+              const minutes = Number(text.replace(',', '.'));
+              return text === ''
+                ? 0
+                : minutes > 0 && minutes <= LONGEST_IDLENESS
+                  ? 60 * minutes
+                  : trans.__(
+                      '"%1" is not a number of minutes above 0 and at most %2.',
+                      text,
+                      LONGEST_IDLENESS
+                    );
+            }
+          );
+    return hibernate_after === null
+      ? null
+      : { op: 'settings', hibernate_after };
+  }
   if (command === CommandIds.setPolicy) {
     const now = model.status?.settings?.policy ?? '';
     const policy =
@@ -197,6 +241,9 @@ async function set(
   }
   return null;
 }
+
+/** The longest time of idleness that one may ask for: a week, in minutes. */
+const LONGEST_IDLENESS = 7 * 24 * 60;
 
 /** Those that come with the scheduler; others can be typed. */
 const POLICIES = ['burst', 'fcfs', 'tgs', 'gemini', 'priority'];

@@ -7,8 +7,10 @@ import type {
   ReadonlyPartialJSONObject
 } from '@lumino/coreutils';
 
+import { aloneText, isFinal } from './alone';
 import type { IDocuments } from './documents';
 import type { AntiThrash, IGroup, ISession, Priority } from './status';
+import { isRunning, isWaiting } from './status';
 import type { IGpuShareModel } from './tokens';
 import { CommandIds } from './tokens';
 
@@ -16,6 +18,9 @@ export type Args = ReadonlyPartialJSONObject;
 
 /** The longest quantum that the scheduler takes, in seconds. */
 export const LONGEST_QUANTUM = 3600;
+
+/** After so many seconds of idleness notebooks hibernate, where people say only that they are to. */
+export const USUAL_IDLENESS = 600;
 
 export interface ICommandsOptions {
   commands: CommandRegistry;
@@ -54,11 +59,15 @@ export const PALETTE: { command: string; args?: ReadonlyJSONObject }[] = [
   { command: CommandIds.toggleFrozen },
   { command: CommandIds.setMemory },
   { command: CommandIds.offload },
+  { command: CommandIds.hibernate },
+  { command: CommandIds.wake },
   { command: CommandIds.setQuantum },
   { command: CommandIds.setAntiThrash, args: { anti_thrash: 'auto' } },
   { command: CommandIds.setAntiThrash, args: { anti_thrash: 'on' } },
   { command: CommandIds.setAntiThrash, args: { anti_thrash: 'off' } },
-  { command: CommandIds.setPolicy }
+  { command: CommandIds.setPolicy },
+  { command: CommandIds.toggleHibernation },
+  { command: CommandIds.setHibernation }
 ];
 
 /** The priority that is asked for; without a word, the class that it has not. */
@@ -186,6 +195,53 @@ export function addCommands(options: ICommandsOptions): void {
         'Let others have their turn now, and free its memory on the GPU. The data is kept in host memory, and comes back when it is needed.'
       ),
     enabled: ({ gpus }) => gpus.some(({ resident }) => resident > 0)
+  });
+
+  /** Why a group cannot be hibernated now; '' if it can. */
+  const awakeBecause = (group: IGroup): string => {
+    const hibernation = model.status?.hibernation;
+    if (hibernation?.able === false) {
+      return aloneText(hibernation, trans);
+    }
+    if (group.hibernation?.state === 'refused' && isFinal(group.hibernation)) {
+      return aloneText(group.hibernation, trans);
+    }
+    if (group.wishes.keep) {
+      return trans.__('it is kept on the GPU');
+    }
+    return isRunning(group) || isWaiting(group) || group.cell
+      ? trans.__('it is at work')
+      : '';
+  };
+  // It has begun, or is over.
+  const isAsleep = (group: IGroup | null): boolean =>
+    ['parking', 'hibernating', 'hibernated', 'waking'].includes(
+      group?.hibernation?.state ?? ''
+    );
+
+  addForGroup(CommandIds.hibernate, {
+    label: () => trans.__('Hibernate Now'),
+    caption: group => {
+      const why = group ? awakeBecause(group) : '';
+      return why
+        ? trans.__('It cannot be hibernated now: %1.', why)
+        : trans.__(
+            'Take it off the GPU altogether, the CUDA context too. Nothing is lost: its next cell wakes it.'
+          );
+    },
+    enabled: group => awakeBecause(group) === '',
+    visible: group =>
+      (model.status?.hibernation ?? null) !== null && !isAsleep(group)
+  });
+
+  addForGroup(CommandIds.wake, {
+    label: () => trans.__('Wake'),
+    caption: group =>
+      group?.hibernation?.state === 'waking'
+        ? trans.__('It is being woken.')
+        : trans.__('Bring it back to the GPU, before its next cell does.'),
+    enabled: group => group.hibernation?.state !== 'waking',
+    visible: isAsleep
   });
 
   addForGroup(CommandIds.setPriority, {
@@ -332,6 +388,54 @@ export function addCommands(options: ICommandsOptions): void {
     }
   });
 
+  const mayHibernate = (): boolean =>
+    maySet() && model.status?.settings?.hibernate_after !== undefined;
+  const unable = (): string => {
+    const hibernation = model.status?.hibernation;
+    return hibernation?.able === false ? aloneText(hibernation, trans) : '';
+  };
+
+  commands.addCommand(CommandIds.toggleHibernation, {
+    label: trans.__('Hibernate Idle Notebooks'),
+    caption: () =>
+      unable()
+        ? trans.__('Notebooks cannot be hibernated: %1.', unable())
+        : trans.__(
+            'Take notebooks off the GPU altogether when they have been idle for some time. Their next cell wakes them.'
+          ),
+    isVisible: mayHibernate,
+    isEnabled: () => mayHibernate() && !unable(),
+    isToggleable: true,
+    isToggled: () => (model.status?.settings?.hibernate_after ?? null) !== null,
+    execute: args => perform(CommandIds.toggleHibernation, args, null),
+    describedBy: { args: { type: 'object', properties: {} } }
+  });
+
+  commands.addCommand(CommandIds.setHibernation, {
+    label: trans.__('Set When Idle Notebooks Hibernate…'),
+    caption: () =>
+      unable()
+        ? trans.__('Notebooks cannot be hibernated: %1.', unable())
+        : trans.__(
+            'Set for how long a notebook is idle before it is taken off the GPU.'
+          ),
+    isVisible: mayHibernate,
+    isEnabled: () => mayHibernate() && !unable(),
+    execute: args => perform(CommandIds.setHibernation, args, null),
+    describedBy: {
+      args: {
+        type: 'object',
+        properties: {
+          hibernate_after: {
+            type: 'number',
+            minimum: 0,
+            description: trans.__('Seconds of idleness; 0: never')
+          }
+        }
+      }
+    }
+  });
+
   // The palette and menus ask again when they are told that something changed, which is
   // seldom; the status changes all the time.
   let last = '';
@@ -339,8 +443,12 @@ export function addCommands(options: ICommandsOptions): void {
     const { status } = model;
     const group = documents.currentGroup;
     const now = JSON.stringify([
-      group && [group.id, group.state, group.class, group.wishes],
+      group && [
+        ...[group.id, group.state, group.class, group.wishes],
+        group.hibernation
+      ],
       status?.may,
+      status?.hibernation,
       status?.settings
     ]);
     if (now !== last) {

@@ -48,6 +48,9 @@ function numbers(...names: string[]): Record<string, Check> {
 
 const isCode = shape({ code: isText, params: isParams });
 
+/** Why one is not hibernated, where it is not. */
+const asWhy = { code: nullable(isText), text: isText };
+
 const isSession = shape({
   path: isText,
   name: isText,
@@ -68,7 +71,10 @@ const isGroup = shape({
   id: isText,
   name: isText,
   kind: isText,
-  state: oneOf('running', 'held', 'yielding', 'waiting', 'moving', 'idle'),
+  state: oneOf(
+    ...['running', 'held', 'yielding', 'waiting', 'moving', 'idle'],
+    ...['hibernated', 'waking']
+  ),
   since: isNumber,
   position: nullable(isNumber),
   reason: nullable(isCode),
@@ -97,6 +103,16 @@ const isGroup = shape({
   sessions: arrayOf(isSession),
   totals: shape(
     numbers('bursts', 'waits', 'waited', 'ran', 'evicted', 'restored')
+  ),
+  hibernation: optional(
+    nullable(
+      shape({
+        ...asWhy,
+        ...numbers('since', 'frees'),
+        state: isText,
+        estimate: nullable(isNumber)
+      })
+    )
   )
 });
 
@@ -128,8 +144,13 @@ const isSettings = nullable(
   shape({
     quantum: value => value === 'auto' || isNumber(value),
     anti_thrash: oneOf('auto', 'on', 'off'),
-    policy: isText
+    policy: isText,
+    hibernate_after: optional(nullable(isNumber))
   })
+);
+
+const isHibernation = optional(
+  nullable(shape({ ...asWhy, able: nullable(isFlag), moves: isFlag }))
 );
 
 const isNotices = arrayOf(
@@ -149,6 +170,7 @@ const isSet = shape({
   availability: optional(isCode),
   host: optional(isHost),
   settings: optional(isSettings),
+  hibernation: isHibernation,
   notices: optional(isNotices),
   unshared: optional(isUnshared)
 });
@@ -171,6 +193,7 @@ const isStatus = shape({
   may: shape({ adjust: isFlag, settings: isFlag }),
   host: isHost,
   settings: isSettings,
+  hibernation: isHibernation,
   notices: isNotices,
   unshared: isUnshared,
   gpus: arrayOf(isGpu),
@@ -195,6 +218,7 @@ export function readStatus(value: unknown): IStatus | null {
   return {
     ...status,
     groups: status.groups.map(group => ({ ...group, at: status.time })),
+    hibernation: status.hibernation ?? null,
     timeline: status.timeline ?? null
   };
 }
@@ -225,7 +249,7 @@ export function applyDelta(
   delta: IDelta,
   history: number
 ): IStatus {
-  const { availability, host, settings, notices, unshared } = {
+  const { availability, host, settings, hibernation, notices, unshared } = {
     ...status,
     ...delta.set
   };
@@ -236,6 +260,7 @@ export function applyDelta(
     availability,
     host,
     settings,
+    hibernation,
     notices,
     unshared,
     gpus: delta.gpus.length
@@ -292,6 +317,7 @@ export function keepSame(before: IStatus | null, after: IStatus): IStatus {
     availability: same(before.availability, after.availability),
     may: same(before.may, after.may),
     settings: same(before.settings, after.settings),
+    hibernation: same(before.hibernation, after.hibernation),
     host: same(before.host, after.host),
     notices: same(before.notices, after.notices),
     unshared: same(before.unshared, after.unshared),

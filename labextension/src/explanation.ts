@@ -2,7 +2,8 @@
 import { formatDuration, formatPercent } from './format';
 import type { ICode, Params } from './status';
 import type { IWording } from './words';
-import { ownerName, shorten, shortName, wordName } from './words';
+import { ownerName } from './sentences';
+import { shorten, shortName, wordName } from './words';
 
 /** Those before a group that are named; the others are counted. */
 const MOST = 3;

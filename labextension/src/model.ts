@@ -438,6 +438,7 @@ const NOTHING: IStatus = {
   availability: { code: 'ok', params: {} },
   may: { adjust: false, settings: false },
   settings: null,
+  hibernation: null,
   time: 0,
   gpus: [],
   host: null,

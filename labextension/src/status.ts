@@ -13,6 +13,8 @@ export interface IStatus {
   /** What the viewer may do. */
   may: { adjust: boolean; settings: boolean };
   settings: ISettings | null;
+  /** Whether idle notebooks can be hibernated; null without a scheduler. */
+  hibernation: IHibernation | null;
   /** The scheduler's clock when it answered. */
   time: number;
   gpus: IGpu[];
@@ -30,6 +32,19 @@ export interface ISettings {
   quantum: number | 'auto';
   anti_thrash: AntiThrash;
   policy: string;
+  /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not say. */
+  hibernate_after?: number | null;
+}
+
+/** Whether idle notebooks can be hibernated, and be woken on another GPU. */
+export interface IHibernation {
+  /** Null: nobody has tried yet. */
+  able: boolean | null;
+  /** Why not. */
+  code: string | null;
+  /** The same in the scheduler's words. */
+  text: string;
+  moves: boolean;
 }
 
 export type AntiThrash = 'auto' | 'on' | 'off';
@@ -70,7 +85,14 @@ export interface IGpu {
 }
 
 export type State =
-  'running' | 'held' | 'yielding' | 'waiting' | 'moving' | 'idle';
+  | 'running'
+  | 'held'
+  | 'yielding'
+  | 'waiting'
+  | 'moving'
+  | 'idle'
+  | 'hibernated'
+  | 'waking';
 
 /** A lease group: a kernel with all its processes, or one `gpushare run`. */
 export interface IGroup {
@@ -94,6 +116,8 @@ export interface IGroup {
   /** The documents of this server that use the kernel. */
   sessions: ISession[];
   totals: ITotals;
+  /** Null where it is awake and nobody tried to hibernate it. */
+  hibernation?: ISleep | null;
   /** The scheduler's clock when it said all this: what counts up or down, counts from here. */
   at: number;
 }
@@ -103,6 +127,20 @@ export interface IEstimate {
   seconds: number;
   low: number;
   high: number;
+}
+
+/** How far a group is from being hibernated, or awake. */
+export interface ISleep {
+  state: 'parking' | 'hibernating' | 'hibernated' | 'waking' | 'refused';
+  since: number;
+  /** Bytes of the GPU that it gives back, and needs to wake. */
+  frees: number;
+  /** Seconds that waking it takes. */
+  estimate: number | null;
+  /** Why it was left alone. */
+  code: string | null;
+  /** The same in the scheduler's words. */
+  text: string;
 }
 
 export type Class = 'interactive' | 'background';
@@ -202,7 +240,15 @@ export interface IDelta {
   sequence: number;
   time: number;
   set: Partial<
-    Pick<IStatus, 'availability' | 'host' | 'settings' | 'notices' | 'unshared'>
+    Pick<
+      IStatus,
+      | 'availability'
+      | 'host'
+      | 'settings'
+      | 'hibernation'
+      | 'notices'
+      | 'unshared'
+    >
   >;
   gpus: IGpu[];
   groups: Omit<IGroup, 'at'>[];
@@ -217,6 +263,11 @@ export function isRunning(group: IGroup): boolean {
     ['running', 'yielding', 'moving'].includes(group.state) ||
     (group.state === 'held' && group.cell !== null)
   );
+}
+
+/** Whether a group is kept from its work: by others, or because it has to wake first. */
+export function isWaiting({ state }: Pick<IGroup, 'state'>): boolean {
+  return state === 'waiting' || state === 'waking';
 }
 
 /** Whether a kernel is the group's. */

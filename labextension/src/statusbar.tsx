@@ -15,20 +15,14 @@ import { Signal } from '@lumino/signaling';
 import React from 'react';
 
 import { run } from './commands';
+import type * as Details from './details';
 import { IDocuments } from './documents';
 import { formatBytes } from './format';
-import { detailsOf, waitText, wordingOf } from './notebook/words';
 import type { IGroup, IStatus } from './status';
-import { isRunning, memoryOf } from './status';
+import { isRunning, isWaiting, memoryOf } from './status';
 import { CommandIds, IGpuShareModel } from './tokens';
 import type { IWording } from './words';
-import { availabilityText, linkText, stateName, unsharedText } from './words';
-
-/** What the status bar says of the GPU, and more for who points at it. */
-export interface IStatusText {
-  text: string;
-  title: string;
-}
+import { linkText, stateName, waitText, wordingOf } from './words';
 
 /**
  * What to say of the notebook in front, or of the GPUs if it has not used them.
@@ -42,48 +36,34 @@ export function statusText(
   wording: IWording,
   now: number,
   memory: boolean
-): IStatusText {
+): string {
   const { trans, units } = wording;
-  const unavailable = availabilityText(status.availability, trans);
-  if (unavailable && !group) {
-    return {
-      text: trans.__('GPU: %1', linkText(status.availability, trans).text),
-      title: unavailable.title
-    };
+  if (isUnavailable(status) && !group) {
+    return trans.__('GPU: %1', linkText(status.availability, trans).text);
   }
-  const unshared = status.unshared.find(
-    ({ kernel_id }) => kernel_id === kernelId
-  );
-  if (unshared && !group) {
-    const { title, text } = unsharedText(
-      trans.__('This notebook'),
-      unshared,
-      trans
-    );
-    return { text: trans.__('GPU: not shared'), title: `${title}\n${text}` };
+  if (isUnshared(status, kernelId) && !group) {
+    return trans.__('GPU: not shared');
   }
   const resident = (bytes: number): string =>
     trans.__('%1 resident', formatBytes(bytes, units));
   const parts: string[] = [];
-  let title = '';
   if (group) {
-    title = detailsOf(group, wording, now);
     const bytes = memoryOf(group).resident;
     if (group.wishes.frozen) {
       parts.push(trans.__('frozen'));
+    } else if (group.state === 'waking') {
+      parts.push(waitText(group, trans, now));
     } else if (group.state === 'waiting') {
       parts.push(trans.__('waiting (%1)', waitText(group, trans, now)));
     } else {
       parts.push(stateName(group, trans));
     }
-    if (memory && bytes > 0 && !isRunning(group) && group.state !== 'waiting') {
+    if (memory && bytes > 0 && !isRunning(group) && !isWaiting(group)) {
       parts.push(resident(bytes));
     }
   } else {
     const running = status.groups.filter(isRunning).length;
-    const waiting = status.groups.filter(
-      ({ state }) => state === 'waiting'
-    ).length;
+    const waiting = status.groups.filter(isWaiting).length;
     const bytes = status.groups.reduce(
       (sum, group) => sum + memoryOf(group).resident,
       0
@@ -101,10 +81,15 @@ export function statusText(
       parts.push(resident(bytes));
     }
   }
-  return {
-    text: trans.__('GPU: %1', parts.join(trans.__(', '))),
-    title: unavailable ? `${unavailable.title}\n${title}` : title
-  };
+  return trans.__('GPU: %1', parts.join(trans.__(', ')));
+}
+
+function isUnavailable({ availability }: IStatus): boolean {
+  return availability.code !== 'ok';
+}
+
+function isUnshared({ unshared }: IStatus, kernelId: string | null): boolean {
+  return unshared.some(({ kernel_id }) => kernel_id === kernelId);
 }
 
 /** The item in the status bar. */
@@ -169,22 +154,34 @@ export class StatusItem extends ReactWidget {
     if (!status || !this._wanted) {
       return null;
     }
-    if (group?.state === 'waiting' && !document.hidden) {
+    if (group && isWaiting(group) && !document.hidden) {
       this._timer = window.setTimeout(() => this.update(), 1000);
     }
-    const { text, title } = statusText(
+    const kernelId = documents.currentKernel;
+    const wording = wordingOf(status, model, documents, trans);
+    const text = statusText(
       status,
-      documents.currentKernel,
+      kernelId,
       group,
-      wordingOf(status, model, documents, trans),
+      wording,
       now,
       preferences.statusBar === 'state-and-memory'
+    );
+    if (group || isUnavailable(status) || isUnshared(status, kernelId)) {
+      this._load();
+    }
+    const title = this._details?.statusTitle(
+      status,
+      kernelId,
+      group,
+      wording,
+      now
     );
     const open = (): void => run(commands, { command: CommandIds.openPanel });
     return (
       <TextItem
         source={text}
-        title={title}
+        title={title ?? ''}
         role="button"
         tabIndex={0}
         style={{ cursor: 'pointer' }}
@@ -198,6 +195,17 @@ export class StatusItem extends ReactWidget {
         }}
       />
     );
+  }
+
+  /** Load the sentences, with the first that there is to say. */
+  private _load(): void {
+    this._loading ??= import(/* webpackChunkName: "details" */ './details')
+      .then(details => {
+        this._details = details;
+        this.update();
+      })
+      // The text is there without them.
+      .catch(console.error);
   }
 
   private _onChanged(): void {
@@ -224,6 +232,8 @@ export class StatusItem extends ReactWidget {
     }
   }
 
+  private _details: typeof Details | null = null;
+  private _loading: Promise<void> | null = null;
   private _look: IDisposable | null = null;
   private _options: StatusItem.IOptions;
   private _timer = 0;

@@ -40,7 +40,7 @@ export const IGpuShareModel = new Token<IGpuShareModel>(
 );
 
 export type IAction =
-  | { op: 'release' | 'offload'; group: string }
+  | { op: 'release' | 'offload' | 'hibernate' | 'wake'; group: string }
   | {
       op: 'adjust';
       group: string;
@@ -54,6 +54,8 @@ export type IAction =
       quantum?: number | 'auto';
       anti_thrash?: AntiThrash;
       policy?: string;
+      /** 0: never. */
+      hibernate_after?: number;
     };
 
 /** What people set in JupyterLab's settings editor (schema/plugin.json). */
@@ -82,6 +84,10 @@ export namespace CommandIds {
   export const release = 'gpushare:release';
   /** End the burst and move the memory to the host; asks first. */
   export const offload = 'gpushare:offload';
+  /** Take a notebook that is idle off the GPU altogether. */
+  export const hibernate = 'gpushare:hibernate';
+  /** Wake it before its next cell does. */
+  export const wake = 'gpushare:wake';
   /** `{ priority }`: 'interactive', 'background' or 'auto'. */
   export const setPriority = 'gpushare:set-priority';
   /** Keep the memory on the GPU, or no longer. */
@@ -94,6 +100,10 @@ export namespace CommandIds {
   export const setAntiThrash = 'gpushare:set-anti-thrash';
   /** Set the quantum; asks for it. */
   export const setQuantum = 'gpushare:set-quantum';
+  /** Hibernate notebooks that are idle, or no longer. */
+  export const toggleHibernation = 'gpushare:toggle-hibernation';
+  /** `{ hibernate_after }`: seconds, 0: never; asks for it. */
+  export const setHibernation = 'gpushare:set-hibernation';
   /** Choose the policy; asks for it. */
   export const setPolicy = 'gpushare:set-policy';
 }

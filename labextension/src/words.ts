@@ -1,23 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import type { IDocuments } from './documents';
 import type { Units } from './format';
-import {
-  formatBytes,
-  formatDuration,
-  formatExactly,
-  formatInterval,
-  formatPercent
-} from './format';
-import type {
-  ICell,
-  ICode,
-  IEstimate,
-  IGroup,
-  IUnshared,
-  IWishes,
-  Params
-} from './status';
+import { formatDuration } from './format';
+import type { ICode, IEstimate, IGroup, IStatus } from './status';
+import type { IGpuShareModel } from './tokens';
 
 /** What groups are called, by their ids. */
 export type Names = ReadonlyMap<string, string>;
@@ -27,14 +15,6 @@ export interface IWording {
   trans: TranslationBundle;
   units: Units;
   names: Names;
-}
-
-/** A statement, and what to do about it. */
-export interface IExplanation {
-  title: string;
-  text: string;
-  /** Something to type, shown as code. */
-  command?: string;
 }
 
 /** What a notebook is called in a row: its file, without the folders. */
@@ -47,249 +27,12 @@ export function wordName(name: unknown): string {
   return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
 }
 
-/** The longest name in a sentence: it is whole where the row or the title has it. */
-const LONGEST_NAME = 36;
-
 /** A name whose middle gives way: its folder and its end tell it from others. */
 export function shorten(name: string, length: number): string {
   const tail = Math.floor((length - 1) / 3);
   return name.length > length
     ? `${name.slice(0, length - 1 - tail)}…${name.slice(-tail)}`
     : name;
-}
-
-function number(params: Params, key: string): number {
-  const value = Number(params[key]);
-  return Number.isFinite(value) ? value : 0;
-}
-
-/** A member that is a text, or ''. */
-export function text(params: Params, key: string): string {
-  const value = params[key];
-  return typeof value === 'string' || typeof value === 'number'
-    ? String(value)
-    : '';
-}
-
-/** The group that `key` names, as it is called now; the scheduler knows older names. */
-function groupName(params: Params, key: string, wording: IWording): string {
-  const said = params[`${key}_name`];
-  const name =
-    wordName(wording.names.get(text(params, key))) ||
-    (typeof said === 'string' ? wordName(shortName(said)) : '') ||
-    wording.trans.__('another notebook');
-  return shorten(name, LONGEST_NAME);
-}
-
-/** "a, b", or nothing. */
-function victims(params: Params): string {
-  const names = params['victims'];
-  return Array.isArray(names)
-    ? names
-        .filter((name): name is string => typeof name === 'string')
-        .map(name => shorten(wordName(shortName(name)), LONGEST_NAME))
-        .join(', ')
-    : '';
-}
-
-/** "x yields in 3 s", or "x has the GPU" where nobody can say when. */
-function yields(
-  params: Params,
-  key: string,
-  wording: IWording,
-  elapsed: number
-): string {
-  const { trans } = wording;
-  const name = groupName(params, 'holder', wording);
-  const left = params[key];
-  if (typeof left !== 'number') {
-    return trans.__('%1 has the GPU', name);
-  }
-  return left - elapsed >= 0.5
-    ? trans.__('%1 yields in %2', name, formatDuration(left - elapsed))
-    : trans.__('%1 is about to yield', name);
-}
-
-/**
- * Why a group waits.
- *
- * @param elapsed - Seconds since the scheduler said so.
- */
-export function reasonText(
-  reason: ICode | null,
-  wording: IWording,
-  elapsed = 0
-): string {
-  const { trans, units } = wording;
-  const { code, params } = reason ?? { code: '', params: {} };
-  const size = (key: string): string => formatBytes(number(params, key), units);
-  const left = (): string =>
-    formatDuration(number(params, 'until_in') - elapsed);
-  switch (code) {
-    case 'needs_memory':
-      return trans.__(
-        'needs %1, lacks %2: %3',
-        size('need'),
-        size('lack'),
-        yields(params, 'yields_in', wording, elapsed)
-      );
-    case 'serialised':
-      return trans.__(
-        'one notebook at a time: %1',
-        yields(params, 'yields_in', wording, elapsed)
-      );
-    case 'making_room': {
-      const names = victims(params);
-      return names
-        ? trans.__(
-            'making room: moving %1 of %2 to host memory',
-            size('lack'),
-            names
-          )
-        : trans.__('making room for %1', size('lack'));
-    }
-    case 'filling': {
-      const names = victims(params);
-      return names
-        ? trans.__(
-            'its memory is arriving while that of %1 leaves: %2 of %3',
-            names,
-            size('arrived'),
-            size('footprint')
-          )
-        : trans.__(
-            'its memory is arriving: %1 of %2',
-            size('arrived'),
-            size('footprint')
-          );
-    }
-    case 'draining':
-      if (typeof params['kernel'] === 'string') {
-        return trans.__(
-          'the kernel `%1` of %2 has been running for %3',
-          shorten(params['kernel'], LONGEST_NAME),
-          groupName(params, 'holder', wording),
-          formatDuration(number(params, 'kernel_for') + elapsed)
-        );
-      }
-      return trans.__(
-        '%1 is finishing its last GPU work (for %2)',
-        groupName(params, 'holder', wording),
-        formatDuration(number(params, 'for') + elapsed)
-      );
-    case 'stuck':
-      if (typeof params['kernel'] === 'string') {
-        return trans.__(
-          '%1 does not give the GPU up: its kernel `%2` has been running for %3; interrupt or restart it',
-          groupName(params, 'holder', wording),
-          shorten(params['kernel'], LONGEST_NAME),
-          formatDuration(number(params, 'kernel_for') + elapsed)
-        );
-      }
-      return trans.__(
-        '%1 has not answered for %2: it was stopped, or its GPU work does not end; interrupt or restart it',
-        groupName(params, 'holder', wording),
-        formatDuration(number(params, 'for') + elapsed)
-      );
-    case 'behind':
-      return trans.__('after %1', groupName(params, 'ahead', wording));
-    case 'residency':
-      return trans.__(
-        'its memory has only just arrived: %1',
-        yields(params, 'until_in', wording, elapsed)
-      );
-    case 'foreign_use':
-      return trans.__(
-        'lacks %1: programs outside the sharing hold %2',
-        size('lack'),
-        size('foreign')
-      );
-    case 'crowded':
-      return trans.__(
-        'lacks %1: others hold %2 that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory',
-        size('lack'),
-        size('fixed')
-      );
-    case 'dying':
-      return trans.__(
-        'lacks %1: memory of a process that ended is being freed',
-        size('lack')
-      );
-    case 'frozen':
-      return trans.__('frozen until somebody unfreezes it');
-    case 'on_hold':
-      return trans.__(
-        'an administrator took the GPU from it, and has to let it go on'
-      );
-    case 'quota_gpus':
-      return quotaText(params, wording, elapsed);
-    case 'gpu_draining':
-      return trans.__(
-        'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
-      );
-    case 'kept':
-      return trans.__(
-        'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
-        size('lack'),
-        groupName(params, 'holder', wording),
-        left()
-      );
-    case 'exclusive':
-      return trans.__(
-        '%1 has the GPU for a whole cell, for at most %2 more',
-        groupName(params, 'holder', wording),
-        left()
-      );
-    case 'limited':
-      return trans.__(
-        '%1 had its share of the GPU; more in %2',
-        ownerName(params['whose'], trans),
-        left()
-      );
-    case 'thrashing':
-      return trans.__(
-        'side by side both were slowed by paging, so they take turns: %1',
-        yields(params, 'yields_in', wording, elapsed)
-      );
-    default:
-      return trans.__('waiting for the GPU');
-  }
-}
-
-/** How many GPUs its user or team may use, and what has to happen. */
-function quotaText(params: Params, wording: IWording, elapsed: number): string {
-  const { trans } = wording;
-  const most = number(params, 'gpus');
-  const quota = trans._n(
-    '%2 may use %1 GPU at once',
-    '%2 may use %1 GPUs at once',
-    most,
-    ownerName(params['whose'], trans)
-  );
-  if (number(params, 'own') > most) {
-    return trans.__(
-      '%1, and it uses %2 by itself: restart it on fewer',
-      quota,
-      number(params, 'own')
-    );
-  }
-  return typeof params['holder_name'] === 'string'
-    ? trans.__('%1: %2', quota, yields(params, 'yields_in', wording, elapsed))
-    : trans.__('%1: others of the same come first', quota);
-}
-
-/** Whose share it is: `user:ada`, `team:course`, or the notebook's own. */
-export function ownerName(whose: unknown, trans: TranslationBundle): string {
-  const [, kind, name = ''] =
-    /^(user|team):(.*)$/.exec(typeof whose === 'string' ? whose : '') ?? [];
-  switch (kind) {
-    case 'user':
-      return trans.__('the user %1', shorten(name, LONGEST_NAME));
-    case 'team':
-      return trans.__('the team %1', shorten(name, LONGEST_NAME));
-    default:
-      return trans.__('it');
-  }
 }
 
 /** A place in the queue: `2nd`. */
@@ -330,26 +73,6 @@ export function estimateText(
     : trans.__('any moment');
 }
 
-/** The interval in which most such waits end: `2–9 s`. */
-export function intervalText(estimate: IEstimate, elapsed = 0): string {
-  return formatInterval(
-    Math.max(0, estimate.low - elapsed),
-    Math.max(0, estimate.high - elapsed)
-  );
-}
-
-/** How a cell fared: `waited 2.1 s, ran 0.8 s`. */
-export function cellText(
-  { waited, ran }: Pick<ICell, 'waited' | 'ran'>,
-  trans: TranslationBundle
-): string {
-  return trans.__(
-    'waited %1, ran %2',
-    formatExactly(waited),
-    formatExactly(ran)
-  );
-}
-
 /** What a group does, in a word or two. */
 export function stateName(group: IGroup, trans: TranslationBundle): string {
   switch (group.state) {
@@ -361,274 +84,14 @@ export function stateName(group: IGroup, trans: TranslationBundle): string {
       return trans.__('waiting');
     case 'moving':
       return trans.__('moving in');
+    case 'hibernated':
+      return trans.__('hibernated');
+    case 'waking':
+      return trans.__('waking…');
     case 'held':
       return group.cell ? trans.__('running') : trans.__('idle');
     default:
       return trans.__('idle');
-  }
-}
-
-/** What a group that does not wait is doing, in a few words. */
-export function stateText(
-  group: IGroup,
-  trans: TranslationBundle,
-  now: number
-): string {
-  const since = formatDuration(now - (group.cell?.since ?? group.since));
-  switch (group.state) {
-    case 'running': {
-      const state = group.cell
-        ? trans.__('cell for %1', since)
-        : trans.__('running for %1', since);
-      if (group.yields_in === null) {
-        return state;
-      }
-      const left = group.yields_in - (now - group.at);
-      return left >= 0.5
-        ? trans.__('%1 · yields in %2', state, formatDuration(left))
-        : trans.__('%1 · about to yield', state);
-    }
-    case 'held':
-      return group.cell
-        ? trans.__('cell for %1, not using the GPU now', since)
-        : trans.__('for %1', since);
-    case 'yielding':
-      return trans.__('finishing its last GPU work');
-    case 'moving':
-      return trans.__('moving its memory to the GPU');
-    default:
-      return group.cell
-        ? trans.__('cell for %1, not using the GPU', since)
-        : trans.__('for %1', since);
-  }
-}
-
-/**
- * Why a group counts as what it does; null where that is the usual.
- *
- * What is asked is what people see of it; what it does is what it is by itself.
- */
-export function classText(
-  group: IGroup,
-  trans: TranslationBundle
-): string | null {
-  const asked = group.wishes.priority !== 'auto';
-  if (group.class === 'interactive') {
-    return asked ? trans.__('interactive, as somebody asked') : null;
-  }
-  if (asked) {
-    return trans.__('background, as somebody asked');
-  }
-  const cell = group.cell ?? group.last_cell;
-  return cell
-    ? trans.__(
-        'background: its cell has had %1 of GPU time; the next cell is interactive again',
-        formatDuration(cell.ran)
-      )
-    : trans.__(
-        'background: it has used the GPU for long; after a pause it is interactive again'
-      );
-}
-
-/** What people asked for a group, other than the usual. */
-export function wishesText(
-  wishes: IWishes,
-  { trans, units }: Pick<IWording, 'trans' | 'units'>
-): string[] {
-  const texts: string[] = [];
-  if (wishes.frozen) {
-    texts.push(trans.__('frozen'));
-  }
-  if (wishes.held) {
-    texts.push(trans.__('held by an administrator'));
-  }
-  if (wishes.exclusive) {
-    texts.push(trans.__('exclusive for this cell'));
-  }
-  if (wishes.keep) {
-    texts.push(trans.__('kept on the GPU'));
-  }
-  if (wishes.memory > 0) {
-    texts.push(trans.__('at most %1', formatBytes(wishes.memory, units)));
-  }
-  if (wishes.request > 0) {
-    texts.push(trans.__('request %1', formatPercent(wishes.request)));
-  }
-  if (wishes.limit > 0) {
-    texts.push(trans.__('limit %1', formatPercent(wishes.limit)));
-  }
-  if (wishes.weight !== 1) {
-    texts.push(trans.__('weight %1', wishes.weight));
-  }
-  return texts;
-}
-
-/** Where a group's memory is. */
-export function memoryText(
-  resident: number,
-  swapped: number,
-  { trans, units }: Pick<IWording, 'trans' | 'units'>
-): string {
-  if (resident + swapped === 0) {
-    return trans.__('no memory');
-  }
-  if (swapped === 0) {
-    return trans.__('all resident');
-  }
-  if (resident === 0) {
-    return trans.__('all in host memory');
-  }
-  return trans.__(
-    '%1 resident, %2 in host memory',
-    formatBytes(resident, units),
-    formatBytes(swapped, units)
-  );
-}
-
-/** Why a kernel of this server does not share the GPU, and what to do about it. */
-export function unsharedText(
-  name: string,
-  { code, params }: Pick<IUnshared, 'code' | 'params'>,
-  trans: TranslationBundle
-): IExplanation {
-  const title = trans.__('%1 does not share the GPU', name);
-  switch (code) {
-    case 'other_provisioner':
-      return {
-        title,
-        text: trans.__(
-          'Its kernel is started by the provisioner "%1", which its kernel specification names. Choose a kernel that does not.',
-          text(params, 'provisioner')
-        )
-      };
-    case 'opted_out':
-      return {
-        title,
-        text: trans.__(
-          'Its kernel was told not to: by "gpushare": {"enabled": false} in the kernelspec\'s metadata, by GpuShareProvisioner.enabled = False, or by GPUSHARE_DISABLE=1. Remove that, and restart the kernel.'
-        )
-      };
-    case 'started_without_interposer':
-      return {
-        title,
-        text: trans.__(
-          'Its kernel did not start with GPU sharing, so it was started without. Restart the kernel to try again; what the server logs says why it failed.'
-        )
-      };
-    case 'started_before':
-      return {
-        title,
-        text: trans.__(
-          'Its kernel was there before GPU sharing was. Restart the kernel.'
-        )
-      };
-    default:
-      return { title, text: trans.__('The server says: %1', code) };
-  }
-}
-
-/** Why nothing is shared, or is shared only in part; null if all is well. */
-export function availabilityText(
-  { code, params }: ICode,
-  trans: TranslationBundle
-): IExplanation | null {
-  switch (code) {
-    case 'ok':
-      return null;
-    case 'no_driver':
-      return {
-        title: trans.__('No NVIDIA driver was found'),
-        text: trans.__(
-          'There is no GPU to share on this server. Install the NVIDIA driver and start Jupyter again, or try a simulated GPU:'
-        ),
-        command: 'GPUSHARE_SIM=1 jupyter lab'
-      };
-    case 'not_installed':
-      return {
-        title: trans.__('The driver cannot be used'),
-        text: text(params, 'error')
-      };
-    case 'bad_configuration':
-      return {
-        title: trans.__('The configuration has a mistake'),
-        text: trans.__(
-          '%1. Correct it and start Jupyter again.',
-          text(params, 'error')
-        )
-      };
-    case 'disabled':
-      return {
-        title: trans.__('GPU sharing is switched off'),
-        text: trans.__(
-          'Notebooks use the GPU without taking turns. To share it, remove this line from the configuration of the Jupyter server:'
-        ),
-        command: 'c.GpuShare.enabled = False'
-      };
-    case 'starting':
-      return {
-        title: trans.__('Starting'),
-        text: trans.__('The scheduler is being started.')
-      };
-    case 'scheduler_unreachable':
-      return {
-        title: trans.__('The scheduler does not answer'),
-        text: trans.__(
-          '%1. Notebooks go on without taking turns; the server keeps trying. To see what is wrong, run:',
-          text(params, 'error') ||
-            trans.__('Nobody answers at %1', text(params, 'socket'))
-        ),
-        command: 'gpushare doctor'
-      };
-    case 'remote_kernels':
-      return {
-        title: trans.__('Kernels run on another machine'),
-        text: trans.__(
-          'This server starts its kernels through the gateway %1. Install jupyter-gpushare there.',
-          text(params, 'url')
-        )
-      };
-    case 'provisioner_not_default':
-      return {
-        title: trans.__('Kernels of this server do not share the GPU'),
-        text: trans.__(
-          'They are started by the provisioner "%1", which was chosen in the configuration. To share the GPU, choose this one:',
-          text(params, 'provisioner')
-        ),
-        command:
-          'c.KernelProvisionerFactory.default_provisioner_name = "gpushare"'
-      };
-    case 'server_extension_missing':
-      return {
-        title: trans.__('The server part is not running'),
-        text: trans.__(
-          'Install jupyter-gpushare in the environment of the Jupyter server, enable it, and start the server again:'
-        ),
-        command: 'jupyter server extension enable jupyter_gpushare'
-      };
-    case 'forbidden':
-      return {
-        title: trans.__('You may not see the GPU'),
-        text: trans.__(
-          'This server does not let you read its state. Ask its administrator for the permission to read "gpushare".'
-        )
-      };
-    case 'other_version':
-      return {
-        title: trans.__('The page and the server do not fit'),
-        text: trans.__(
-          'They are of different versions. Reload the page; if that does not help, start the Jupyter server again.'
-        )
-      };
-    case 'server_unreachable':
-      return {
-        title: trans.__('The Jupyter server does not answer'),
-        text: trans.__('What you see here may be old; the panel keeps trying.')
-      };
-    default:
-      return {
-        title: trans.__('The GPU is not shared'),
-        text: text(params, 'error') || trans.__('The server says: %1', code)
-      };
   }
 }
 
@@ -647,4 +110,51 @@ export function linkText(
     default:
       return { state: 'bad', text: trans.__('not shared') };
   }
+}
+
+/** How things are worded now; names are looked for only if something is named. */
+export function wordingOf(
+  status: IStatus,
+  model: IGpuShareModel,
+  documents: IDocuments,
+  trans: TranslationBundle
+): IWording {
+  let names: Names | null = null;
+  return {
+    trans,
+    units: model.preferences.units,
+    get names() {
+      return (names ??= documents.names(status));
+    }
+  };
+}
+
+/** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
+export function leftText(
+  { state, estimate, hibernation, since, at }: IGroup,
+  trans: TranslationBundle,
+  now: number
+): string | null {
+  if (estimate) {
+    return estimateText(estimate, trans, now - at);
+  }
+  const seconds = state === 'waking' ? hibernation?.estimate : null;
+  // It is not known how far from that it may be.
+  return typeof seconds === 'number'
+    ? estimateText({ seconds, low: 0, high: 2 * seconds }, trans, now - since)
+    : null;
+}
+
+/** `2nd, about 4 s`. */
+export function waitText(
+  group: IGroup,
+  trans: TranslationBundle,
+  now: number
+): string {
+  const place =
+    group.state === 'waking'
+      ? trans.__('waking…')
+      : placeText(group.position, trans);
+  const left = leftText(group, trans, now);
+  return left === null ? place : trans.__('%1, %2', place, left);
 }

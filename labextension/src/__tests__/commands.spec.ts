@@ -13,6 +13,7 @@ import {
   FakeModel,
   GiB,
   makeGroup,
+  makeSleep,
   makeStatus,
   makeWishes,
   trans
@@ -146,6 +147,109 @@ describe('commands', () => {
     expect(commands.isEnabled(goTo)).toBe(true);
     change('a', { sessions: [] });
     expect(commands.isEnabled(goTo)).toBe(false);
+  });
+
+  it('hibernate what is idle, and wake it', async () => {
+    const { hibernate, wake } = CommandIds;
+    expect(commands.isVisible(wake)).toBe(false);
+    await commands.execute(hibernate);
+    change('a', { state: 'hibernated', hibernation: makeSleep() });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.isVisible(wake)).toBe(true);
+    await commands.execute(wake);
+    expect(model.acts).toEqual([
+      { op: 'hibernate', group: 'a' },
+      { op: 'wake', group: 'a' }
+    ]);
+    change('a', {
+      state: 'waking',
+      hibernation: makeSleep({ state: 'waking' })
+    });
+    expect(commands.isEnabled(wake)).toBe(false);
+    expect(commands.caption(wake)).toBe('It is being woken.');
+    change('a', {
+      state: 'idle',
+      hibernation: makeSleep({ state: 'parking' })
+    });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.isEnabled(wake)).toBe(true);
+  });
+
+  it.each<[string, Partial<IGroup>, string]>([
+    ['one that works', { state: 'running' }, 'it is at work'],
+    [
+      'one that is kept',
+      { wishes: makeWishes({ keep: true }) },
+      'it is kept on the GPU'
+    ],
+    [
+      'one that never can',
+      { hibernation: makeSleep({ state: 'refused', code: 'gpus' }) },
+      'its process uses several GPUs'
+    ]
+  ])('say why they do not hibernate %s', (_, changes, why) => {
+    change('a', changes);
+    expect(commands.isVisible(CommandIds.hibernate)).toBe(true);
+    expect(commands.isEnabled(CommandIds.hibernate)).toBe(false);
+    expect(commands.caption(CommandIds.hibernate)).toBe(
+      `It cannot be hibernated now: ${why}.`
+    );
+  });
+
+  it('try again what may not be refused again', () => {
+    const hibernation = makeSleep({ state: 'refused', code: 'busy' });
+    change('a', { hibernation });
+    expect(commands.isEnabled(CommandIds.hibernate)).toBe(true);
+  });
+
+  it('say why nothing can be hibernated', () => {
+    const { hibernate, toggleHibernation, setHibernation } = CommandIds;
+    model.status = {
+      ...makeStatus(makeGroup('a')),
+      hibernation: {
+        able: false,
+        code: 'driver',
+        text: 'the driver is older than 570',
+        moves: false
+      }
+    };
+    for (const command of [hibernate, toggleHibernation, setHibernation]) {
+      expect(commands.isVisible(command)).toBe(true);
+      expect(commands.isEnabled(command)).toBe(false);
+      expect(commands.caption(command)).toContain(
+        'cannot checkpoint processes: the driver is older than 570.'
+      );
+    }
+  });
+
+  it('leave out what an older scheduler does not know', () => {
+    const status = makeStatus(makeGroup('a'));
+    model.status = {
+      ...status,
+      settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'burst' },
+      hibernation: null
+    };
+    const { hibernate, wake, toggleHibernation, setHibernation } = CommandIds;
+    for (const id of [hibernate, wake, toggleHibernation, setHibernation]) {
+      expect(commands.isVisible(id)).toBe(false);
+    }
+  });
+
+  it('switch hibernation off, and on again', async () => {
+    const { toggleHibernation } = CommandIds;
+    expect(commands.isToggled(toggleHibernation)).toBe(true);
+    await commands.execute(toggleHibernation);
+    const status = makeStatus();
+    model.status = {
+      ...status,
+      settings: status.settings && { ...status.settings, hibernate_after: null }
+    };
+    expect(commands.isToggled(toggleHibernation)).toBe(false);
+    await commands.execute(toggleHibernation);
+    expect(model.acts).toEqual([
+      { op: 'settings', hibernate_after: 0 },
+      { op: 'settings', hibernate_after: 600 }
+    ]);
   });
 
   it('leave the class to itself again only where it is not', async () => {
@@ -285,6 +389,24 @@ describe('commands that want a value', () => {
   it('take nothing for the quantum that is chosen by itself', async () => {
     await answer(CommandIds.setQuantum, {}, 'accept', ['Seconds', '']);
     expect(model.acts).toEqual([{ op: 'settings', quantum: 'auto' }]);
+  });
+
+  it('ask after how many minutes idle notebooks hibernate', async () => {
+    await answer(
+      CommandIds.setHibernation,
+      {},
+      'accept',
+      ['Minutes', 'soon'],
+      ['"soon" is not', '-1'],
+      ['"-1" is not', '2,5']
+    );
+    await answer(CommandIds.setHibernation, {}, 'accept', ['never', '']);
+    await commands.execute(CommandIds.setHibernation, { hibernate_after: 60 });
+    expect(model.acts).toEqual([
+      { op: 'settings', hibernate_after: 150 },
+      { op: 'settings', hibernate_after: 0 },
+      { op: 'settings', hibernate_after: 60 }
+    ]);
   });
 
   it('offer the policies that there are, and take another', async () => {

@@ -8,6 +8,7 @@ import { Signal } from '@lumino/signaling';
 import type {
   IGroup,
   ISession,
+  ISleep,
   ISpan,
   IStatus,
   ITimeline,
@@ -131,6 +132,52 @@ export function makeWaiting(
   });
 }
 
+export function makeSleep(changes: Partial<ISleep> = {}): ISleep {
+  return {
+    state: 'hibernated',
+    since: 90,
+    frees: 719 * 1024 ** 2,
+    estimate: 1.2,
+    code: null,
+    text: '',
+    ...changes
+  };
+}
+
+/** A group that is hibernated: nothing of it is on the GPU. */
+export function makeHibernated(
+  id: string,
+  changes: Partial<IGroup> = {}
+): IGroup {
+  return makeGroup(id, {
+    state: 'hibernated',
+    gpus: [
+      {
+        uuid: 'GPU-0',
+        footprint: 6 * GiB,
+        resident: 0,
+        swapped: 6 * GiB,
+        pinned: 0,
+        context: 0
+      }
+    ],
+    hibernation: makeSleep(),
+    ...changes
+  });
+}
+
+/** The same, while its next cell wakes it. */
+export function makeWaking(id: string, changes: Partial<IGroup> = {}): IGroup {
+  return makeHibernated(id, {
+    state: 'waking',
+    since: 99.5,
+    reason: { code: 'waking', params: {} },
+    cell: { msg_id: `${id}-cell`, since: 99.5, waited: 0.5, ran: 0 },
+    hibernation: makeSleep({ state: 'waking', since: 99.5 }),
+    ...changes
+  });
+}
+
 /** A status at second 100, on one GPU. */
 export function makeStatus(...groups: IGroup[]): IStatus {
   return {
@@ -138,7 +185,13 @@ export function makeStatus(...groups: IGroup[]): IStatus {
     sequence: 1,
     availability: { code: 'ok', params: {} },
     may: { adjust: true, settings: true },
-    settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'burst' },
+    settings: {
+      quantum: 'auto',
+      anti_thrash: 'auto',
+      policy: 'burst',
+      hibernate_after: 600
+    },
+    hibernation: { able: true, code: null, text: '', moves: false },
     time: 100,
     gpus: [
       {

@@ -7,9 +7,11 @@ import { GpuShareModel, SCHEMA_ID } from '../model';
 import type { IDelta, IStatus } from '../status';
 import {
   makeGroup,
+  makeHibernated,
   makeSpan,
   makeStatus,
   makeTimeline,
+  makeWaking,
   PREFERENCES,
   trans
 } from './fixtures';
@@ -209,6 +211,19 @@ describe('deltas', () => {
       state: 'running',
       at: 102
     });
+    expect(server.asked).toBe(1);
+  });
+
+  it('bring what is hibernated, and that nothing can be', async () => {
+    const hibernation = { able: false, code: 'helper', text: '', moves: false };
+    server.delta(2, {
+      groups: [makeHibernated('b'), makeWaking('c')],
+      set: { hibernation }
+    });
+    await pass(0.1);
+    expect(model.status?.hibernation).toEqual(hibernation);
+    expect(model.groupOf('b')?.hibernation?.frees).toBe(719 * 2 ** 20);
+    expect(model.groupOf('c')?.state).toBe('waking');
     expect(server.asked).toBe(1);
   });
 

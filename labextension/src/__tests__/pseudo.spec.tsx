@@ -9,6 +9,7 @@ import React from 'react';
 import { addCommands, PALETTE } from '../commands';
 import type { IDocuments } from '../documents';
 import { nameGroups } from '../documents';
+import { statusTitle } from '../details';
 import { explanationText } from '../explanation';
 import { ChipWidget } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
@@ -18,15 +19,18 @@ import type { ICode, IGroup, IStatus, State } from '../status';
 import { statusText } from '../statusbar';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { availabilityText, memoryText, unsharedText } from '../words';
+import { availabilityText, memoryText, unsharedText } from '../sentences';
 import {
   FakeModel,
   GiB,
   makeGroup,
+  makeHibernated,
   makeSession,
+  makeSleep,
   makeSpan,
   makeStatus,
   makeTimeline,
+  makeWaking,
   trans
 } from './fixtures';
 
@@ -104,7 +108,7 @@ const REASONS: (ICode | null)[] = [
   ...[
     ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
     ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
-    ...['kept', 'exclusive', 'limited', 'thrashing', 'stuck'],
+    ...['kept', 'exclusive', 'limited', 'thrashing', 'stuck', 'waking'],
     ...['on_hold', 'quota_gpus', 'gpu_draining', 'of_a_newer_scheduler']
   ].flatMap(code => [
     { code, params },
@@ -116,7 +120,16 @@ const REASONS: (ICode | null)[] = [
   ])
 ];
 
-const STATES: State[] = ['running', 'held', 'yielding', 'moving', 'idle'];
+const STATES: State[] = [
+  ...(['running', 'held', 'yielding', 'moving', 'idle'] as const),
+  ...(['hibernated', 'waking'] as const)
+];
+
+const LEFT_ALONE = [
+  ...['off', 'driver', 'helper', 'permission', 'container', 'debugger'],
+  ...['busy', 'capture', 'gpus', 'nccl', 'ipc', 'managed', 'pinned'],
+  ...['plain', 'failed', 'stuck', 'of_a_newer_scheduler']
+];
 
 const cell = { msg_id: 'm', since: 90, waited: 1, ran: 2 };
 const name = `${NAME}.ipynb`;
@@ -138,8 +151,26 @@ const GROUPS: IGroup[] = [
       cell,
       estimate: index % 2 ? { seconds: 4, low: 2, high: 90 } : null
     }),
-    makeGroup('a', { name, sessions, state: 'moving', reason, cell })
+    makeGroup('a', { name, sessions, state: 'moving', reason, cell }),
+    makeWaking('a', { name, sessions, reason, cell })
   ]),
+  ...[1.2, null].map(estimate =>
+    makeHibernated('a', {
+      name,
+      sessions,
+      hibernation: makeSleep({ estimate })
+    })
+  ),
+  ...(['parking', 'hibernating', 'waking'] as const).map(state =>
+    makeGroup('a', { name, sessions, hibernation: makeSleep({ state }) })
+  ),
+  ...LEFT_ALONE.map(code =>
+    makeGroup('a', {
+      name,
+      sessions,
+      hibernation: makeSleep({ state: 'refused', code, text: NAME })
+    })
+  ),
   makeGroup('a', {
     name,
     sessions,
@@ -279,6 +310,27 @@ describe('in a language of brackets', () => {
     });
   });
 
+  it.each([...LEFT_ALONE, null])(
+    'panel and commands say that notebooks cannot be hibernated: %s',
+    code => {
+      const status: IStatus = {
+        ...statusOf(makeGroup('a', { name, sessions })),
+        hibernation: { able: code === null, code, text: NAME, moves: false }
+      };
+      for (const hibernate_after of [600, null]) {
+        const settings = status.settings && {
+          ...status.settings,
+          hibernate_after
+        };
+        checkPanel({ ...status, settings });
+        const commands = makeCommands(new FakeModel({ ...status, settings }));
+        for (const { command, args } of PALETTE) {
+          check(commands.caption(command, args));
+        }
+      }
+    }
+  );
+
   it.each(GROUPS.map(group => [group.state, group.reason?.code, group]))(
     'notebooks, status bar and commands say %s %s',
     (_state, _code, group) => {
@@ -294,15 +346,10 @@ describe('in a language of brackets', () => {
         actions.forEach(({ label, title }) => check(label, title));
       }
       for (const about of [group, null]) {
-        const { text, title } = statusText(
-          status,
-          'a',
-          about,
-          wording,
-          103,
-          true
+        check(
+          statusText(status, 'a', about, wording, 103, true),
+          statusTitle(status, 'a', about, wording, 103)
         );
-        check(text, title);
       }
       const commands = makeCommands(new FakeModel(status));
       for (const { command, args } of PALETTE) {

@@ -13,8 +13,10 @@ import { CommandIds } from '../tokens';
 import {
   FakeModel,
   makeGroup,
+  makeHibernated,
   makeStatus,
   makeWaiting,
+  makeWaking,
   makeWishes,
   plain,
   PREFERENCES,
@@ -76,6 +78,8 @@ it.each<[string, Partial<IGroup>]>([
   ['GPU: moving in', { state: 'moving' }],
   ['GPU: idle, 5 GiB resident', { state: 'idle' }],
   ['GPU: idle', { state: 'idle', gpus: [] }],
+  ['GPU: hibernated', makeHibernated('plots')],
+  ['GPU: waking…, about 1 s', makeWaking('plots', { since: 100 })],
   ['GPU: frozen, 5 GiB resident', { wishes: makeWishes({ frozen: true }) }]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
@@ -92,6 +96,13 @@ it('says the place in the queue and the time, which runs', async () => {
   model.now += 2;
   await settle(() => jest.advanceTimersByTime(1000));
   expect(text()).toBe('GPU: waiting (22nd, about 10 s)');
+});
+
+it('says what it means that the notebook in front is hibernated', async () => {
+  await tell([makeHibernated('plots')]);
+  expect(title()).toContain('its next cell takes about 1.2 s to wake it');
+  await tell([makeWaking('plots')]);
+  expect(title()).toContain('it was hibernated, and is being woken');
 });
 
 it('says how the GPUs stand if the notebook in front has not used them', async () => {

@@ -5,16 +5,27 @@ import {
   availabilityText,
   cellText,
   classText,
-  estimateText,
   intervalText,
   memoryText,
-  placeText,
   reasonText,
+  sleepText,
+  sleepTitle,
   stateText,
   unsharedText,
+  whyText,
   wishesText
-} from '../words';
-import { GiB, makeGroup, makeWishes, plain, trans } from './fixtures';
+} from '../sentences';
+import type { ISleep, State } from '../status';
+import { estimateText, placeText, waitText } from '../words';
+import {
+  GiB,
+  makeGroup,
+  makeSleep,
+  makeWaking,
+  makeWishes,
+  plain,
+  trans
+} from './fixtures';
 
 const wording: IWording = { trans, units: 'binary', names: new Map() };
 
@@ -321,6 +332,83 @@ describe('stateText', () => {
       'cell for 12 s, not using the GPU'
     );
     expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('for 10 s');
+  });
+});
+
+describe('hibernation', () => {
+  const asleep = (changes: Partial<ISleep>, state: State = 'idle'): string =>
+    plain(
+      sleepTitle(
+        makeGroup('a', { state, hibernation: makeSleep(changes) }),
+        trans
+      )
+    );
+
+  it('says what it means, and how long it takes to wake', () => {
+    expect(asleep({}, 'hibernated')).toBe(
+      'Hibernated: nothing of it is on the GPU; its next cell takes about 1.2 s to wake it.'
+    );
+    expect(asleep({ estimate: null }, 'hibernated')).toBe(
+      'Hibernated: nothing of it is on the GPU; its next cell wakes it.'
+    );
+    expect(plain(sleepText(makeSleep(), wording))).toBe(
+      'frees 719 MiB · about 1.2 s to wake'
+    );
+    expect(plain(sleepText(makeSleep({ estimate: null }), wording))).toBe(
+      'frees 719 MiB'
+    );
+    expect(asleep({ state: 'parking' })).toBe('It is being hibernated.');
+    expect(sleepTitle(makeGroup('a'), trans)).toBe('');
+  });
+
+  it('says why one is left alone, but not what people asked for', () => {
+    const refused = (code: string, text = ''): string =>
+      asleep({ state: 'refused', code, text });
+    expect(refused('gpus', 'its process uses several GPUs')).toBe(
+      'Not hibernated: its process uses several GPUs.'
+    );
+    expect(refused('failed', 'CUDA_ERROR_UNKNOWN')).toBe(
+      'Not hibernated: the driver failed at it: CUDA_ERROR_UNKNOWN.'
+    );
+    expect(refused('of_a_newer', 'it is a Tuesday')).toBe(
+      'Not hibernated: it is a Tuesday.'
+    );
+    expect(refused('of_a_newer')).toBe(
+      'Not hibernated: the scheduler says: of_a_newer.'
+    );
+    expect(refused('off')).toBe('');
+    const kept = makeGroup('a', {
+      wishes: makeWishes({ keep: true }),
+      hibernation: makeSleep({ state: 'refused', code: 'busy' })
+    });
+    expect(sleepTitle(kept, trans)).toBe('');
+  });
+
+  it('counts down until it is awake', () => {
+    const waking = makeWaking('a', { since: 100, at: 100 });
+    const text = (now: number): string => plain(waitText(waking, trans, now));
+    expect(text(100)).toBe('waking…, about 1 s');
+    expect(text(101)).toBe('waking…, any moment');
+    expect(text(110)).toBe('waking…, longer than expected');
+    const [unknown] = [makeSleep({ state: 'waking', estimate: null })];
+    const nobodyKnows = makeWaking('a', { hibernation: unknown });
+    expect(waitText(nobodyKnows, trans, 100)).toBe('waking…');
+    // It waits for room: then the scheduler says how long that takes.
+    const estimate = { seconds: 5, low: 2, high: 9 };
+    expect(plain(waitText({ ...waking, estimate }, trans, 101))).toBe(
+      'waking…, about 4 s'
+    );
+  });
+
+  it('gives the reason for which one is not awake yet', () => {
+    const waking = makeWaking('a');
+    const woken = 'it was hibernated, and is being woken';
+    expect(whyText(waking, wording)).toBe(woken);
+    expect(whyText({ ...waking, reason: null }, wording)).toBe(woken);
+    const reason = { code: 'making_room', params: { lack: GiB } };
+    expect(plain(whyText({ ...waking, reason }, wording))).toBe(
+      'making room for 1 GiB'
+    );
   });
 });
 

@@ -11,7 +11,8 @@ import type { IGroup, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { placeText, stateName, unsharedText } from '../words';
+import { unsharedText } from '../sentences';
+import { placeText, stateName } from '../words';
 import { markOf, Shape } from './shape';
 import { detailsOf, nameIn } from './words';
 
@@ -50,7 +51,7 @@ function Chip(props: {
     title = detailsOf(group, wording, now);
     if (mark === 'frozen') {
       text = trans.__('GPU: frozen');
-    } else if (mark === 'waiting') {
+    } else if (group.state === 'waiting') {
       text = trans.__('GPU: waiting, %1', placeText(group.position, trans));
     } else {
       text = trans.__('GPU: %1', stateName(group, trans));
@@ -150,6 +151,8 @@ function actionsOf(id: string): IEntry[] {
     { command: CommandIds.toggleKeep, args },
     { command: CommandIds.toggleFrozen, args },
     { command: CommandIds.setMemory, args },
-    { command: CommandIds.offload, args }
+    { command: CommandIds.offload, args },
+    { command: CommandIds.hibernate, args },
+    { command: CommandIds.wake, args }
   ];
 }

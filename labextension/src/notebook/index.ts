@@ -12,7 +12,7 @@ import { Signal } from '@lumino/signaling';
 import type { IDocuments } from '../documents';
 import type { IGpuShareModel } from '../tokens';
 import { NotebookPart } from './part';
-import { wordingOf } from './words';
+import { wordingOf } from '../words';
 
 /** Milliseconds for which it looks on when no notebook needs it: cells follow each other. */
 const PATIENCE = 5000;

@@ -4,7 +4,9 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 
 import { run } from '../commands';
+import { whyText } from '../sentences';
 import type { IGroup, IStatus } from '../status';
+import { isWaiting } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { placeText, shorten } from '../words';
@@ -44,7 +46,7 @@ export class WaitNotification implements IDisposable {
     // Who froze a notebook knows why it waits.
     if (
       !group?.cell ||
-      group.state !== 'waiting' ||
+      !isWaiting(group) ||
       group.wishes.frozen ||
       delay === Infinity
     ) {
@@ -87,7 +89,13 @@ export class WaitNotification implements IDisposable {
       name,
       place
     );
-    if (holder) {
+    if (group.state === 'waking') {
+      message = trans.__(
+        '%1 is still waking: %2.',
+        name,
+        whyText(group, wording)
+      );
+    } else if (holder) {
       const other = nameIn(wording.names, holder);
       message = trans.__(
         '%1 waits for the GPU: %2 in the queue. %3 has it.',

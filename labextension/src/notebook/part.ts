@@ -7,6 +7,7 @@ import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 
 import type { ICell, IGroup, IStatus } from '../status';
+import { isWaiting } from '../status';
 import type { IWording } from '../words';
 import type { IPartOptions } from './chip';
 import { ChipWidget } from './chip';
@@ -154,7 +155,7 @@ export class NotebookPart implements IDisposable {
       return Infinity;
     }
     const waited = waitedOf(cell, group, now);
-    if (group.state !== 'waiting' && group.state !== 'moving') {
+    if (!isWaiting(group) && group.state !== 'moving') {
       if (this._strips.has(cell.msg_id)) {
         this._show(cell.msg_id, runningStrip(waited, wording));
         this._open.set(cell.msg_id, waited);
@@ -162,7 +163,7 @@ export class NotebookPart implements IDisposable {
       return Infinity;
     }
     if (waited < SHOWN_AFTER && !this._strips.has(cell.msg_id)) {
-      return group.state === 'waiting' ? SHOWN_AFTER - waited : Infinity;
+      return isWaiting(group) ? SHOWN_AFTER - waited : Infinity;
     }
     this._show(cell.msg_id, waitingStrip(group, status, wording, now));
     this._open.set(cell.msg_id, waited);
@@ -264,7 +265,7 @@ const SHARING = ['ok', 'provisioner_not_default'];
 
 /** Seconds for which a cell has waited until now. */
 function waitedOf(cell: ICell, group: IGroup, now: number): number {
-  return cell.waited + (group.state === 'waiting' ? now - group.at : 0);
+  return cell.waited + (isWaiting(group) ? now - group.at : 0);
 }
 
 /** Put a strip below the cell's outputs; one that is not drawn yet has no place for it. */

@@ -5,7 +5,13 @@ import type { IGroup } from '../status';
 
 /** How a notebook stands with the GPU, as far as its marks tell apart. */
 export type Mark =
-  'running' | 'waiting' | 'moving' | 'idle' | 'frozen' | 'unshared';
+  | 'running'
+  | 'waiting'
+  | 'moving'
+  | 'idle'
+  | 'hibernated'
+  | 'frozen'
+  | 'unshared';
 
 export function markOf(group: IGroup): Mark {
   if (group.wishes.frozen) {
@@ -14,7 +20,10 @@ export function markOf(group: IGroup): Mark {
   switch (group.state) {
     case 'waiting':
     case 'moving':
+    case 'hibernated':
       return group.state;
+    case 'waking':
+      return 'waiting';
     case 'running':
     case 'yielding':
       return 'running';
@@ -30,6 +39,7 @@ const PATHS: Record<Mark, string> = {
   waiting: 'M2.5 1h7v2L7 6l2.5 3v2h-7V9L5 6 2.5 3z',
   moving: 'M6 .8l4.2 4.7H7.5V11h-3V5.5H1.8z',
   idle: 'M6 1.2a4.8 4.8 0 1 0 0 9.6 4.8 4.8 0 0 0 0-9.6zm0 1.6a3.2 3.2 0 1 1 0 6.4 3.2 3.2 0 0 1 0-6.4z',
+  hibernated: 'M7.2 1A5 5 0 1 0 11 8.3 4.4 4.4 0 0 1 7.2 1z',
   frozen: 'M2.5 1.5h2.4v9H2.5zm4.6 0h2.4v9H7.1z',
   unshared:
     'M6 1.2a4.8 4.8 0 1 0 0 9.6 4.8 4.8 0 0 0 0-9.6zM2.8 6A3.2 3.2 0 0 1 7.7 3.2L3.2 7.7A3.2 3.2 0 0 1 2.8 6zm1.5 2.8l4.5-4.5a3.2 3.2 0 0 1-4.5 4.5z'

@@ -11,11 +11,12 @@ import { formatExactly } from '../format';
 import type { IGroup, IStatus } from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { cellText, intervalText, reasonText } from '../words';
+import { cellText, intervalText, reasonText } from '../sentences';
 import type { IPartOptions } from './chip';
 import type { Mark } from './shape';
 import { Shape } from './shape';
-import { holderOf, nameIn, waitText } from './words';
+import { waitText } from '../words';
+import { holderOf, nameIn } from './words';
 
 /** What a strip says. */
 export interface IStripState {
@@ -69,6 +70,20 @@ export function waitingStrip(
         }
       ],
       announcement
+    };
+  }
+  if (group.state === 'waking') {
+    const left = waitText(group, trans, now);
+    return {
+      mark: 'waiting',
+      // That it wakes needs no second word.
+      text:
+        group.reason && group.reason.code !== 'waking'
+          ? trans.__('%1: %2', left, reason)
+          : left,
+      title: trans.__('Nothing of it was on the GPU.'),
+      actions: [],
+      announcement: trans.__('This cell waits until its notebook is awake.')
     };
   }
   const holder = holderOf(group, status);

@@ -1,55 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
-
-import type { IDocuments } from '../documents';
-import type { IGroup, IStatus } from '../status';
-import { memoryOf } from '../status';
-import type { IGpuShareModel } from '../tokens';
-import type { IWording, Names } from '../words';
 import {
   classText,
-  estimateText,
   intervalText,
   memoryText,
-  placeText,
-  reasonText,
+  sleepTitle,
   stateText,
-  wishesText,
-  wordName
-} from '../words';
-
-/** How things are worded now; names are looked for only if something is named. */
-export function wordingOf(
-  status: IStatus,
-  model: IGpuShareModel,
-  documents: IDocuments,
-  trans: TranslationBundle
-): IWording {
-  let names: Names | null = null;
-  return {
-    trans,
-    units: model.preferences.units,
-    get names() {
-      return (names ??= documents.names(status));
-    }
-  };
-}
-
-/** `2nd, about 4 s`. */
-export function waitText(
-  group: IGroup,
-  trans: TranslationBundle,
-  now: number
-): string {
-  const place = placeText(group.position, trans);
-  return group.estimate
-    ? trans.__(
-        '%1, %2',
-        place,
-        estimateText(group.estimate, trans, now - group.at)
-      )
-    : place;
-}
+  whyText,
+  wishesText
+} from '../sentences';
+import type { IGroup, IStatus } from '../status';
+import { isWaiting, memoryOf } from '../status';
+import type { IWording } from '../words';
+import { waitText, wordName } from '../words';
 
 /** How a group stands: a line for each thing to know. */
 export function detailsOf(
@@ -60,11 +22,14 @@ export function detailsOf(
   const { trans } = wording;
   const elapsed = now - group.at;
   const { resident, swapped } = memoryOf(group);
-  const lines = [memoryText(resident, swapped, wording)];
-  if (group.state === 'waiting') {
+  const lines = [
+    memoryText(resident, swapped, wording),
+    sleepTitle(group, trans)
+  ];
+  if (isWaiting(group)) {
     lines.unshift(
       waitText(group, trans, now),
-      reasonText(group.reason, wording, elapsed)
+      whyText(group, wording, elapsed)
     );
     if (group.estimate) {
       lines.splice(

@@ -153,7 +153,9 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
       { command: CommandIds.setMemory, args },
       null,
       freeze,
-      { command: CommandIds.offload, args }
+      { command: CommandIds.offload, args },
+      { command: CommandIds.hibernate, args },
+      { command: CommandIds.wake, args }
     ]);
   };
   return (

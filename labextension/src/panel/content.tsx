@@ -10,8 +10,10 @@ import { listNames, shortestNames } from '../documents';
 import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
 import type { IGpuShareModel } from '../tokens';
-import type { IExplanation, IWording, Names } from '../words';
-import { linkText, shortName, unsharedText } from '../words';
+import type { IExplanation } from '../sentences';
+import type { IWording, Names } from '../words';
+import { unsharedText } from '../sentences';
+import { linkText, shortName } from '../words';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
@@ -200,7 +202,7 @@ function Body(props: IBodyProps): JSX.Element {
   const { model, commands, trans, status, clock } = props;
   const names = props.names(status);
   const { units, history } = model.preferences;
-  const { settings, may, timeline } = status;
+  const { settings, hibernation, may, timeline } = status;
   const wording = React.useMemo<IWording>(
     () => ({ trans, units, names }),
     [trans, units, names]
@@ -230,6 +232,7 @@ function Body(props: IBodyProps): JSX.Element {
   const mode = settings && (
     <Mode
       settings={settings}
+      hibernation={hibernation}
       may={may.settings}
       commands={commands}
       wording={wording}

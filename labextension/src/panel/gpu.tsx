@@ -4,7 +4,13 @@ import { caretDownEmptyIcon } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import type { IGpu, IHost, ISettings, ITimeline } from '../status';
+import type {
+  IGpu,
+  IHibernation,
+  IHost,
+  ISettings,
+  ITimeline
+} from '../status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
 import { openMenu } from './actions';
@@ -12,7 +18,7 @@ import type { Clock } from './clock';
 import { useClock } from './clock';
 import { utilisationPath } from './timeline';
 import type { IGroupShare, ISegment } from './view';
-import { makeGpu, modeText } from './view';
+import { idlenessText, makeGpu, modeText } from './view';
 
 const SPARK = { width: 64, height: 14 };
 
@@ -187,6 +193,7 @@ function Utilisation(props: IUtilisationProps): JSX.Element | null {
 
 interface IModeProps {
   settings: ISettings;
+  hibernation: IHibernation | null;
   /** Whether the viewer may change it. */
   may: boolean;
   commands: CommandRegistry;
@@ -194,7 +201,7 @@ interface IModeProps {
 }
 
 function ModeChoice(props: IModeProps): JSX.Element {
-  const { settings, may, commands, wording } = props;
+  const { settings, hibernation, may, commands, wording } = props;
   const { trans } = wording;
   const text = modeText(settings, trans);
   const title = [
@@ -205,8 +212,11 @@ function ModeChoice(props: IModeProps): JSX.Element {
       : settings.anti_thrash === 'on'
         ? trans.__('One notebook at a time uses a GPU.')
         : trans.__('Notebooks with managed memory never wait for each other.'),
-    trans.__('Policy: %1', settings.policy)
-  ].join('\n');
+    trans.__('Policy: %1', settings.policy),
+    idlenessText(settings, hibernation, trans)
+  ]
+    .filter(line => line)
+    .join('\n');
   if (
     !may ||
     !commands.hasCommand(CommandIds.setAntiThrash) ||
@@ -234,7 +244,10 @@ function ModeChoice(props: IModeProps): JSX.Element {
           })),
           null,
           { command: CommandIds.setQuantum, args: {} },
-          { command: CommandIds.setPolicy, args: {} }
+          { command: CommandIds.setPolicy, args: {} },
+          null,
+          { command: CommandIds.toggleHibernation, args: {} },
+          { command: CommandIds.setHibernation, args: {} }
         ])
       }
     >

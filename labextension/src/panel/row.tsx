@@ -6,11 +6,12 @@ import { run } from '../commands';
 import { canExplain, useExplanation } from '../explain';
 import { formatBytes, formatDuration } from '../format';
 import type { IGroup, ISettings } from '../status';
-import { isRunning, memoryOf } from '../status';
+import { isRunning, isWaiting, memoryOf } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { classText, estimateText, intervalText, wishesText } from '../words';
+import { classText, intervalText, sleepTitle, wishesText } from '../sentences';
+import { leftText } from '../words';
 import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
@@ -52,7 +53,7 @@ function GroupRow(props: IRowProps): JSX.Element {
   const { group, name, colour, current, context } = props;
   const { wording, commands } = context;
   const { trans } = wording;
-  const waiting = group.state === 'waiting';
+  const waiting = isWaiting(group);
   const open = { command: CommandIds.goTo, args: { group: group.id } };
   const canOpen = isPossible(commands, open);
   const paths = group.sessions.map(session => session.path).join('\n');
@@ -66,7 +67,11 @@ function GroupRow(props: IRowProps): JSX.Element {
       {waiting ? (
         <Position colour={colour} position={group.position} wording={wording} />
       ) : (
-        <span className="jp-GpuShare-swatch" data-colour={colour} />
+        <span
+          className="jp-GpuShare-swatch"
+          data-colour={colour}
+          data-hollow={group.state === 'hibernated' || undefined}
+        />
       )}
       <div className="jp-GpuShare-name">
         <span
@@ -102,6 +107,7 @@ function GroupRow(props: IRowProps): JSX.Element {
       )}
       <div className="jp-GpuShare-detail">
         <Detail group={group} context={context} />
+        <Sleep group={group} wording={wording} />
         <Wishes group={group} wording={wording} />
       </div>
       {group.state === 'running' && group.yields_in !== null && (
@@ -179,6 +185,7 @@ function Waited({ group, context }: IGroupProps): JSX.Element {
   const { trans } = wording;
   const { estimate } = group;
   const elapsed = (now: number): number => Math.max(0, now - group.at);
+  const waking = group.state === 'waking';
   return (
     <div className="jp-GpuShare-figure">
       <div title={trans.__('It has waited for so long.')}>
@@ -187,23 +194,60 @@ function Waited({ group, context }: IGroupProps): JSX.Element {
           text={now => formatDuration(now - group.since)}
         />
       </div>
+      {leftText(group, trans, group.at) !== null && (
+        <div
+          title={
+            waking
+              ? trans.__('It is awake in about this time.')
+              : trans.__('Its turn comes in about this time.')
+          }
+        >
+          <Counting
+            clock={clock}
+            text={now => leftText(group, trans, Math.max(group.at, now)) ?? ''}
+          />
+        </div>
+      )}
       {estimate && (
-        <>
-          <div title={trans.__('Its turn comes in about this time.')}>
-            <Counting
-              clock={clock}
-              text={now => estimateText(estimate, trans, elapsed(now))}
-            />
-          </div>
-          <div title={trans.__('Nine of ten such waits end in this time.')}>
-            <Counting
-              clock={clock}
-              text={now => intervalText(estimate, elapsed(now))}
-            />
-          </div>
-        </>
+        <div title={trans.__('Nine of ten such waits end in this time.')}>
+          <Counting
+            clock={clock}
+            text={now => intervalText(estimate, elapsed(now))}
+          />
+        </div>
       )}
     </div>
+  );
+}
+
+/** Whether it is hibernated, or on the way there or back; and why it is not, if somebody tried. */
+function Sleep({ group, wording }: IWishesProps): JSX.Element | null {
+  const { trans } = wording;
+  const title = sleepTitle(group, trans);
+  const text = {
+    parking: trans.__('Hibernating…'),
+    hibernating: trans.__('Hibernating…'),
+    hibernated: trans.__('Hibernated'),
+    waking: trans.__('Waking…'),
+    // What is wrong with it is told to who points at it.
+    refused: title && trans.__('not hibernated')
+  }[group.hibernation?.state ?? 'refused'];
+  if (!group.hibernation || !text) {
+    return null;
+  }
+  const explains = group.hibernation.state === 'refused';
+  return (
+    <>
+      {' '}
+      <span
+        className="jp-GpuShare-wish jp-GpuShare-sleep"
+        title={title || undefined}
+        tabIndex={explains ? 0 : undefined}
+        data-explanation={explains ? title : undefined}
+      >
+        {text}
+      </span>
+    </>
   );
 }
 

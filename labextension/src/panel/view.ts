@@ -1,25 +1,29 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
 
+import { aloneText } from '../alone';
 import { formatBytes, formatDuration, formatPart } from '../format';
 import type {
   ICode,
   IGpu,
   IGroup,
+  IHibernation,
   IHost,
   ISettings,
   IShare,
   IStatus
 } from '../status';
-import { isRunning, memoryOf } from '../status';
-import type { IExplanation, IWording } from '../words';
+import { isRunning, isWaiting, memoryOf } from '../status';
+import type { IExplanation } from '../sentences';
+import type { IWording } from '../words';
 import {
   availabilityText,
   memoryText,
-  reasonText,
+  sleepText,
   stateText,
-  text
-} from '../words';
+  text,
+  whyText
+} from '../sentences';
 
 /** What belongs to no notebook, or to many small ones. */
 export type Part =
@@ -69,12 +73,17 @@ export function makeSections(groups: readonly IGroup[]): ISections {
   return {
     running: groups.filter(isRunning),
     waiting: groups
-      .filter(group => group.state === 'waiting')
-      .sort((a, b) => (a.position ?? Infinity) - (b.position ?? Infinity)),
+      .filter(isWaiting)
+      // One that wakes has no place: it is served already.
+      .sort((a, b) => placeOf(a) - placeOf(b)),
     idle: groups
-      .filter(group => group.state !== 'waiting' && !isRunning(group))
+      .filter(group => !isWaiting(group) && !isRunning(group))
       .sort((a, b) => b.since - a.since)
   };
+}
+
+function placeOf({ state, position }: IGroup): number {
+  return position ?? (state === 'waking' ? 0 : Infinity);
 }
 
 /** The rows of a section that is not shown whole: the first, and the one of the notebook in front. */
@@ -363,15 +372,14 @@ export function detailText(
 ): string {
   const { trans } = wording;
   const parts: string[] = [];
-  if (
-    group.state === 'waiting' ||
-    (group.state === 'moving' && group.reason !== null)
-  ) {
+  if (isWaiting(group) || (group.state === 'moving' && group.reason !== null)) {
     const elapsed = Math.max(0, now - group.at);
-    parts.push(reasonText(group.reason, wording, elapsed));
+    parts.push(whyText(group, wording, elapsed));
   } else {
     parts.push(stateText(group, trans, now));
-    if (!isRunning(group)) {
+    if (group.state === 'hibernated' && group.hibernation) {
+      parts.push(sleepText(group.hibernation, wording));
+    } else if (!isRunning(group)) {
       parts.push(whereText(group, wording));
     }
   }
@@ -442,12 +450,43 @@ export function modeText(
   return parts.join(' · ');
 }
 
+/** When idle notebooks hibernate, or why they do not; '' where the scheduler does not say. */
+export function idlenessText(
+  { hibernate_after }: ISettings,
+  hibernation: IHibernation | null,
+  trans: TranslationBundle
+): string {
+  if (hibernation?.able === false) {
+    return trans.__(
+      'Notebooks cannot be hibernated: %1.',
+      aloneText(hibernation, trans)
+    );
+  }
+  switch (hibernate_after) {
+    case undefined:
+      return '';
+    case null:
+      return trans.__('Idle notebooks do not hibernate.');
+    default:
+      return trans.__(
+        'Notebooks hibernate when they have been idle for %1.',
+        formatDuration(hibernate_after)
+      );
+  }
+}
+
 /** The state of a notebook in words that stay the same until it changes. */
 export function announce(
   group: IGroup,
   name: string,
   trans: TranslationBundle
 ): string {
+  if (group.state === 'hibernated') {
+    return trans.__('%1 is hibernated', name);
+  }
+  if (group.state === 'waking') {
+    return trans.__('%1 is being woken', name);
+  }
   if (group.state === 'waiting') {
     return trans.__(
       '%1 waits for the GPU, position %2',

@@ -22,8 +22,10 @@ import {
   explained,
   FakeModel,
   makeGroup,
+  makeHibernated,
   makeStatus,
   makeWaiting,
+  makeWaking,
   makeWishes,
   plain,
   PREFERENCES,
@@ -217,6 +219,19 @@ describe('The strip', () => {
     await tell(makeWaiting('plots', 1, { wishes, reason }));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
     expect(executed).toEqual([[CommandIds.toggleFrozen, { group: 'plots' }]]);
+  });
+
+  it('says that the notebook wakes first, and for how long still', async () => {
+    await open('plots');
+    const waking = makeWaking('plots', { since: 99.5 });
+    await tell(waking);
+    expect(text(strip())).toBe('waking…, about 0.7 s');
+    expect(announced()).toBe('This cell waits until its notebook is awake.');
+    const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
+    await tell({ ...waking, reason });
+    expect(text(strip())).toBe('waking…, about 0.7 s: making room for 1 GiB');
+    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
+    expect(text(strip())).toBe('waited 2.1 s, running');
   });
 
   it('does not flicker for a short wait, and comes after 0.3 s', async () => {
@@ -421,6 +436,18 @@ describe('The chip', () => {
     );
   });
 
+  it('says that its notebook is hibernated, and that it wakes', async () => {
+    const panel = await open('plots');
+    await tell(makeHibernated('plots'));
+    const chip = (): HTMLElement =>
+      within(panel.toolbar.node).getByRole('button');
+    expect(chip().textContent).toBe('GPU: hibernated');
+    expect(chip().title).toContain('nothing of it is on the GPU');
+    expect(chip().dataset['mark']).toBe('hibernated');
+    await tell(makeWaking('plots'));
+    expect(chip().textContent).toBe('GPU: waking…');
+  });
+
   it('and the strip say which rule put whom before it', async () => {
     const name = 'train.ipynb';
     model.explanation = explained({ group: 'train', name, code: 'came' });
@@ -478,7 +505,9 @@ describe('The chip', () => {
       CommandIds.toggleKeep,
       CommandIds.toggleFrozen,
       CommandIds.setMemory,
-      CommandIds.offload
+      CommandIds.offload,
+      CommandIds.hibernate,
+      CommandIds.wake
     ]);
     const menu = screen.getByRole('menu').parentElement as HTMLElement;
     for (const key of [40, 40, 40, 13]) {
@@ -526,6 +555,15 @@ describe('The notification', () => {
     expect(toasts()).toHaveLength(1);
     await tell(makeGroup('plots', { state: 'moving' }));
     expect(toasts()).toEqual([]);
+  });
+
+  it('comes if it takes long to wake', async () => {
+    await open('plots');
+    await tell(makeWaking('plots'));
+    await pass(10);
+    expect(toasts()).toEqual([
+      'plots is still waking: it was hibernated, and is being woken.'
+    ]);
   });
 
   it('comes for a notebook that is not in front', async () => {

@@ -17,11 +17,14 @@ import {
   FakeModel,
   GiB,
   makeGroup,
+  makeHibernated,
   makeSession,
+  makeSleep,
   makeSpan,
   makeStatus,
   makeTimeline,
   makeWaiting,
+  makeWaking,
   makeWishes,
   plain,
   trans
@@ -190,6 +193,70 @@ describe('PanelContent', () => {
       expect(textOf(rowOf('a.ipynb'))).toContain(text);
       expect(textOf(rowOf('train.ipynb'))).toContain(text);
     }
+  });
+
+  it('shows who is hibernated, who wakes, and who is left alone', async () => {
+    const { container } = setUp(
+      makeStatus(
+        makeHibernated('asleep'),
+        makeWaking('wakes'),
+        makeGroup('parks', { hibernation: makeSleep({ state: 'parking' }) }),
+        makeGroup('alone', {
+          hibernation: makeSleep({ state: 'refused', code: 'ipc' })
+        })
+      )
+    );
+    const asleep = rowOf('asleep.ipynb');
+    expect(rowsOf('Idle 3')).toContain(asleep);
+    expect(textOf(asleep)).toContain('6 GiB');
+    expect(textOf(asleep)).toContain('frees 719 MiB · about 1.2 s to wake');
+    expect(within(asleep).getByText('Hibernated').title).toContain(
+      'nothing of it is on the GPU'
+    );
+    expect(asleep.querySelector('[data-hollow]')).not.toBeNull();
+    const [wakes] = rowsOf('Waiting 1');
+    within(wakes!).getByText('Waking…');
+    expect(textOf(wakes)).toContain('it was hibernated, and is being woken');
+    expect(textOf(wakes)).toContain('0.5 s');
+    expect(textOf(wakes)).toContain('about 0.7 s');
+    within(rowOf('parks.ipynb')).getByText('Hibernating…');
+    const why = within(rowOf('alone.ipynb')).getByText('not hibernated');
+    expect(why.title).toContain('its process shares GPU memory');
+    expect(why.tabIndex).toBe(0);
+    expect(why.dataset['explanation']).toBe(why.title);
+    expect(await violations(container)).toEqual([]);
+  });
+
+  it.each<[string, Partial<IStatus>, string]>([
+    ['after how long', {}, 'when they have been idle for 10 min'],
+    [
+      'that it is off',
+      {
+        settings: {
+          quantum: 'auto',
+          anti_thrash: 'auto',
+          policy: 'burst',
+          hibernate_after: null
+        }
+      },
+      'Idle notebooks do not hibernate.'
+    ],
+    [
+      'that it cannot be',
+      {
+        hibernation: {
+          able: false,
+          code: 'helper',
+          text: 'it is not there',
+          moves: false
+        }
+      },
+      'does not run: it is not there.'
+    ]
+  ])('says %s idle notebooks hibernate', (_, changes, said) => {
+    setUp({ ...makeStatus(), ...changes });
+    const mode = screen.getByRole('button', { name: /How notebooks share/ });
+    expect(plain(mode.title)).toContain(said);
   });
 
   it('shows what other programs use, and who does not share', () => {
@@ -547,7 +614,9 @@ describe('actions', () => {
       CommandIds.toggleKeep,
       CommandIds.toggleFrozen,
       CommandIds.setMemory,
-      CommandIds.offload
+      CommandIds.offload,
+      CommandIds.hibernate,
+      CommandIds.wake
     ]) {
       expect(items).toContain(id);
     }
@@ -557,7 +626,7 @@ describe('actions', () => {
         keyCode: { ArrowUp: 38, Enter: 13 }[key]
       });
     }
-    expect(commands.executed).toEqual([[CommandIds.offload, { group: 'eda' }]]);
+    expect(commands.executed).toEqual([[CommandIds.wake, { group: 'eda' }]]);
     expect(screen.queryByRole('menu')).toBeNull();
     expect(more.getAttribute('aria-expanded')).toBe('false');
     expect(document.activeElement).toBe(more);
@@ -597,6 +666,19 @@ describe('the live region', () => {
     expect(said()).toBe('plots.ipynb has the GPU');
     tell(makeStatus(makeWaiting('plots', 2, console)));
     expect(said()).toBe('plots.ipynb waits for the GPU, position 2');
+  });
+
+  it('says that the console in front hibernates, and wakes', () => {
+    const sessions = [makeSession('c', 'eda', 'console')];
+    const { tell, container } = setUp(
+      makeStatus(makeGroup('eda', { sessions })),
+      'eda'
+    );
+    const said = (): string => textOf(container.querySelector('[role=status]'));
+    tell(makeStatus(makeHibernated('eda', { sessions })));
+    expect(said()).toBe('eda.ipynb is hibernated');
+    tell(makeStatus(makeWaking('eda', { sessions })));
+    expect(said()).toBe('eda.ipynb is being woken');
   });
 
   it('leaves it to the cell of a notebook to say how it fares', () => {

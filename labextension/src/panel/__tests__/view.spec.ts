@@ -2,8 +2,10 @@
 import {
   GiB,
   makeGroup,
+  makeHibernated,
   makeStatus,
   makeWaiting,
+  makeWaking,
   makeWishes,
   plain,
   trans
@@ -60,13 +62,15 @@ describe('makeSections', () => {
       makeGroup('arrives', { state: 'moving' }),
       makeGroup('ends', { state: 'yielding' }),
       makeGroup('sleeps', { since: 20 }),
+      makeHibernated('hibernates', { since: 10 }),
       makeWaiting('second', 2),
-      makeWaiting('first', 1)
+      makeWaiting('first', 1),
+      makeWaking('wakes')
     ]);
     const ids = (groups: IGroup[]): string[] => groups.map(({ id }) => id);
     expect(ids(running)).toEqual(['runs', 'thinks', 'arrives', 'ends']);
-    expect(ids(waiting)).toEqual(['first', 'second']);
-    expect(ids(idle)).toEqual(['keeps', 'sleeps']);
+    expect(ids(waiting)).toEqual(['wakes', 'first', 'second']);
+    expect(ids(idle)).toEqual(['keeps', 'sleeps', 'hibernates']);
   });
 
   it('shows the first of many, and the notebook in front wherever it is', () => {
@@ -115,6 +119,15 @@ describe('makeGpu', () => {
       'other programs 2 GiB',
       'free 5 GiB'
     ]);
+  });
+
+  it('has nothing of one that is hibernated but what is in host memory', () => {
+    const gpu = gpuOf(makeStatus(makeHibernated('a')));
+    expect(gpu.segments.map(({ part }) => part)).toEqual([
+      'contexts',
+      'foreign'
+    ]);
+    expect(gpu.host).toMatchObject([{ part: 'swapped', percent: 9.375 }]);
   });
 
   it('shows what is in host memory as a part of what may be there', () => {
@@ -193,6 +206,23 @@ describe('detailText', () => {
       'one that runs and has to yield',
       makeGroup('a', { state: 'running', cell, yields_in: 5 }),
       'cell for 14 s · yields in 3 s'
+    ],
+    [
+      'one that is hibernated',
+      makeHibernated('a'),
+      'for 12 s · frees 719 MiB · about 1.2 s to wake'
+    ],
+    [
+      'one that wakes',
+      makeWaking('a'),
+      'it was hibernated, and is being woken'
+    ],
+    [
+      'one that wakes and lacks room',
+      makeWaking('a', {
+        reason: { code: 'making_room', params: { lack: GiB } }
+      }),
+      'making room for 1 GiB'
     ],
     [
       'one that waits',
