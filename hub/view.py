@@ -88,6 +88,8 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "users": _users(report, viewer),
         "events": [
             {
+                # A new scheduler counts from the beginning.
+                "key": f"{event['time']} {event['sequence']}",
                 "time": event["time"] + offset,
                 "name": event.get("name") or "",
                 "kind": event["kind"],

@@ -63,6 +63,7 @@ class Peer:
         self.principal = principal
         self.number = number
         self.uid = principal.uid
+        self.process = 0
         self.why = ""
         self.attached = False
         self.written = b""
