@@ -109,7 +109,9 @@ class Administration:
         """Write what is to be kept."""
         if self._comparing is not None:
             self._comparing.cancel()
-        self._file.write(time.time(), at_once=True)
+        now = time.time()
+        self._count(now)
+        self._file.write(now, at_once=True)
         self.audit.close()
 
     def _keep(self) -> None:
@@ -163,6 +165,7 @@ class Administration:
         self.counters.look(core)
         wall = time.time()
         self._file.books.look(core, wall)
+        self._count(wall)
         self._file.write(wall)
         pause = AGAIN if self._suspicion.unsure else COMPARE
         if core.gpus and self._comparing is None and now >= self._compared + pause:
@@ -293,6 +296,7 @@ class Administration:
             since = _wall(request, "since")
         if since >= until:
             raise NotDone("'since' must be before 'until'")
+        self._count(time.time())
         return {"report": self._file.books.report(since, until)}
 
     def _op_metrics(self, connection: Connection, request: dict[str, Any]) -> Answer:
