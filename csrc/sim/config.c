@@ -137,17 +137,50 @@ static bool read_units(struct sim_config *config)
     return true;
 }
 
+static int cuda_of(unsigned major)
+{
+    static const struct {
+        unsigned major;
+        int cuda;
+    } versions[] = {{590, 13010}, {580, 13000}, {575, 12090}, {570, 12080}, {565, 12070}, {560, 12060},
+                    {555, 12050}, {550, 12040}, {545, 12030}, {535, 12020}, {530, 12010}};
+    for (size_t i = 0; i < sizeof versions / sizeof versions[0]; i++)
+        if (major >= versions[i].major)
+            return versions[i].cuda;
+    return 12000;
+}
+
+bool sim_config_driver(struct sim_driver *driver)
+{
+    const char *text = or_default("GPUSHARE_SIM_DRIVER_VERSION", "580");
+    size_t digits = strspn(text, "0123456789"), length = strlen(text);
+    bool valid = digits == 3 && text[0] != '0' && (text[digits] == '\0' || text[digits] == '.') && length < 24;
+    if (!valid)
+        text = "580";
+    driver->major = (unsigned)strtoul(text, NULL, 10);
+    driver->cuda = cuda_of(driver->major);
+    snprintf(driver->text, sizeof driver->text, strchr(text, '.') != NULL ? "%s" : "%s.00.sim", text);
+    return valid;
+}
+
+static bool read_driver(struct sim_config *config)
+{
+    const char *variable = "GPUSHARE_SIM_DRIVER_VERSION";
+    return sim_config_driver(&config->driver) || reject(variable, getenv(variable), "a version, for example 580.65.06");
+}
+
 bool sim_config_read(struct sim_config *config)
 {
     *config = (struct sim_config){.gpus = 1,
                                   .bandwidth = UINT64_C(8000000000),
                                   .fault_bandwidth = UINT64_C(500000000),
-                                  .context = UINT64_C(16) << 20};
+                                  .context = UINT64_C(16) << 20,
+                                  .checkpoint_left = UINT64_C(4) << 20};
     const char *bytes = "bytes, with or without KiB, MiB or GiB";
     const char *rate = "bytes per second, with or without KiB, MiB or GiB";
     const uint64_t most = UINT64_C(1) << 46;
     bool valid =
-        read_name(config) &&
+        read_name(config) && read_driver(config) &&
         read_number("GPUSHARE_SIM_DEVICES", false, 1, SIM_MAX_DEVICES, "a number from 1 to 16", &config->gpus) &&
         read_units(config) && read_number("GPUSHARE_SIM_BANDWIDTH", true, 1, most, rate, &config->bandwidth) &&
         read_number("GPUSHARE_SIM_PAGEABLE_BANDWIDTH", true, 1, most, rate, &config->pageable_bandwidth) &&
@@ -160,6 +193,11 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_FAIL_SEED", false, 0, UINT64_MAX, "a number", &config->fail_seed) &&
         read_number("GPUSHARE_SIM_TEARDOWN_MS", false, 0, 3600000, "milliseconds, at most 3600000",
                     &config->teardown_ms) &&
+        read_number("GPUSHARE_SIM_CHECKPOINT_MS", false, 0, 3600000, "milliseconds, at most 3600000",
+                    &config->checkpoint_ms) &&
+        read_number("GPUSHARE_SIM_RESTORE_MS", false, 0, 3600000, "milliseconds, at most 3600000",
+                    &config->restore_ms) &&
+        read_number("GPUSHARE_SIM_CHECKPOINT_LEFT", true, 0, most, bytes, &config->checkpoint_left) &&
         read_number("GPUSHARE_SIM_INSTANT", false, 0, 1, "0 or 1", &config->instant) &&
         read_number("GPUSHARE_SIM_ABORT_ON_FAULT", false, 0, 1, "0 or 1", &config->abort_on_fault);
     if (config->pageable_bandwidth == 0)

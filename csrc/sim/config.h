@@ -23,6 +23,10 @@
  * | GPUSHARE_SIM_ABORT_ON_FAULT     | 1: a kernel or copy that faults ends the process (core dump)  | 0          |
  * | GPUSHARE_SIM_FAIL               | failures on purpose: inject.h                                 | none       |
  * | GPUSHARE_SIM_FAIL_SEED          | which calls fail, where that is left to chance                | 0          |
+ * | GPUSHARE_SIM_CHECKPOINT_MS      | what a checkpoint takes beside the copying, in milliseconds   | 0          |
+ * | GPUSHARE_SIM_RESTORE_MS         | what a restore takes beside the copying                       | 0          |
+ * | GPUSHARE_SIM_CHECKPOINT_LEFT    | bytes of each GPU that a checkpointed process goes on using   | 4MiB       |
+ * | GPUSHARE_SIM_DRIVER_VERSION     | the driver's version; before 570 it has no checkpoints        | 580.00.sim |
  * | GPUSHARE_SIM_CXX                | the compiler that the simulated NVRTC runs                    | g++        |
  *
  * A list has one entry for each GPU, with commas between them; those that it has none for are as the last.
@@ -47,8 +51,19 @@ struct sim_unit {
     char model[64];
 };
 
+struct sim_driver {
+    unsigned major; /* 580 */
+    int cuda;       /* 13000 */
+    char text[32];  /* as NVML tells it */
+};
+
+/* Since which driver there are checkpoints, and restores onto other GPUs. */
+#define SIM_DRIVER_CHECKPOINTS 570u
+#define SIM_DRIVER_MOVES 580u
+
 struct sim_config {
     char name[64];
+    struct sim_driver driver;
     uint64_t gpus;
     unsigned devices;
     struct sim_unit unit[SIM_MAX_DEVICES];
@@ -61,7 +76,11 @@ struct sim_config {
     uint64_t teardown_ms, fork_holds;
     uint64_t instant, abort_on_fault;
     uint64_t fail_seed;
+    uint64_t checkpoint_ms, restore_ms, checkpoint_left;
 };
+
+/* What GPUSHARE_SIM_DRIVER_VERSION says, without the rest; the default if it is malformed, which is false. */
+bool sim_config_driver(struct sim_driver *driver);
 
 /* False if a variable is malformed, after one line on stderr that names it. */
 bool sim_config_read(struct sim_config *config);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "context.h"
 
+#include "checkpoint.h"
 #include "fault.h"
+#include "gate.h"
 #include "graph.h"
 #include "inject.h"
 #include "memory.h"
@@ -27,12 +29,14 @@ static pthread_mutex_t lifecycle = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_context *primary[SIM_MAX_DEVICES];
 static unsigned primary_flags[SIM_MAX_DEVICES];
 static unsigned long long next_context_id = 1;
+static struct sim_context *contexts; /* all that were ever made */
 
 static void after_fork(void)
 {
     if (sim_state != SIM_READY)
         return;
     sim_state = SIM_FORKED;
+    sim_gate_forget();
     sim_segment_forget();
 }
 
@@ -59,6 +63,7 @@ CUresult cuInit(unsigned flags)
             sim_fault_init();
             pthread_atfork(NULL, NULL, after_fork);
             __atomic_store_n(&sim_state, SIM_READY, __ATOMIC_RELEASE);
+            sim_checkpoint_serve();
         }
     } else {
         result = sim_entry();
@@ -73,6 +78,7 @@ __attribute__((destructor)) static void end(void)
         return;
     __atomic_store_n(&sim_state, SIM_ENDED, __ATOMIC_RELEASE);
     sim_segment_detach();
+    sim_gate_open();
 }
 
 static struct sim_context *context_new(unsigned device, unsigned flags, bool is_primary)
@@ -94,6 +100,8 @@ static struct sim_context *context_new(unsigned device, unsigned flags, bool is_
     context->internal = sim_stream_open(context, CU_STREAM_NON_BLOCKING, 0, false, true);
     if (context->legacy != NULL && context->internal != NULL) {
         context->magic = CONTEXT_MAGIC;
+        context->made_before = contexts;
+        contexts = context;
         return context;
     }
     free(context);
@@ -146,6 +154,46 @@ CUresult sim_context_drain(struct sim_context *context)
         sim_point_wait(points.items[i]);
     free(points.items);
     return sim_context_error(context);
+}
+
+bool sim_context_is_idle(struct sim_context *context)
+{
+    pthread_mutex_lock(&context->order);
+    bool passed =
+        sim_point_passed(sim_stream_end(context->legacy)) && sim_point_passed(sim_stream_end(context->internal));
+    for (struct sim_stream *stream = context->streams; stream != NULL && passed; stream = stream->next)
+        passed = sim_point_passed(sim_stream_end(stream));
+    pthread_mutex_unlock(&context->order);
+    return passed;
+}
+
+bool sim_contexts_are_idle(void)
+{
+    bool idle = true;
+    pthread_mutex_lock(&lifecycle);
+    for (struct sim_context *context = contexts; context != NULL && idle; context = context->made_before)
+        idle = context->magic != CONTEXT_MAGIC || sim_context_is_idle(context);
+    pthread_mutex_unlock(&lifecycle);
+    return idle;
+}
+
+unsigned sim_contexts_devices(void)
+{
+    unsigned devices = 0;
+    pthread_mutex_lock(&lifecycle);
+    for (struct sim_context *context = contexts; context != NULL; context = context->made_before)
+        if (context->magic == CONTEXT_MAGIC)
+            devices |= 1u << context->device;
+    pthread_mutex_unlock(&lifecycle);
+    return devices;
+}
+
+void sim_contexts_fail(CUresult error)
+{
+    pthread_mutex_lock(&lifecycle);
+    for (struct sim_context *context = contexts; context != NULL; context = context->made_before)
+        sim_context_fail(context, error);
+    pthread_mutex_unlock(&lifecycle);
 }
 
 CUresult sim_context_injected(struct sim_context *context)

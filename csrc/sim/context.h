@@ -10,6 +10,7 @@
 
 struct sim_context {
     uint64_t magic;
+    struct sim_context *made_before;
     unsigned device;
     bool primary;
     unsigned retained;
@@ -62,5 +63,13 @@ static inline CUresult sim_context_grow(struct sim_context *context)
 
 /* Waits for everything that was submitted to the context so far. */
 CUresult sim_context_drain(struct sim_context *context);
+
+/* Nothing is queued or running in any stream of the context. */
+bool sim_context_is_idle(struct sim_context *context);
+
+/* Of all contexts that live: whether all are idle; a bit for each device that has one; all fail. */
+bool sim_contexts_are_idle(void);
+unsigned sim_contexts_devices(void);
+void sim_contexts_fail(CUresult error);
 
 #endif

@@ -17,7 +17,9 @@ static CUresult check(CUdevice device)
 CUresult cuDriverGetVersion(int *version)
 {
     SIM_REQUIRE(version != NULL);
-    *version = SIM_DRIVER_VERSION;
+    struct sim_driver driver;
+    sim_config_driver(&driver);
+    *version = driver.cuda;
     return CUDA_SUCCESS;
 }
 
@@ -79,7 +81,8 @@ CUresult cuDeviceGetPCIBusId(char *id, int length, CUdevice device)
 {
     SIM_TRY(check(device));
     SIM_REQUIRE(id != NULL && length > 0);
-    snprintf(id, (size_t)length, "0000:%02X:00.0", SIM_FIRST_BUS + sim_segment_unit((unsigned)device)->gpu);
+    /* Stays what it was when the process was moved to another GPU, as it was reported of the driver. */
+    snprintf(id, (size_t)length, "0000:%02X:00.0", SIM_FIRST_BUS + sim_segment_first_gpu((unsigned)device));
     return CUDA_SUCCESS;
 }
 
@@ -186,7 +189,7 @@ CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute attribute, CUdevice
     else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
         *value = (int)sim_segment_unit((unsigned)device)->minor;
     else if (attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)
-        *value = (int)(SIM_FIRST_BUS + sim_segment_unit((unsigned)device)->gpu);
+        *value = (int)(SIM_FIRST_BUS + sim_segment_first_gpu((unsigned)device));
     for (size_t i = 0; i < sizeof attributes / sizeof attributes[0]; i++)
         if (attributes[i].attribute == attribute)
             *value = attributes[i].value;
@@ -214,6 +217,7 @@ static const struct {
     ERROR(CUDA_ERROR_FILE_NOT_FOUND, "file not found"),
     ERROR(CUDA_ERROR_OPERATING_SYSTEM, "OS call failed or operation not supported on this OS"),
     ERROR(CUDA_ERROR_INVALID_HANDLE, "invalid resource handle"),
+    ERROR(CUDA_ERROR_ILLEGAL_STATE, "the operation cannot be performed in the present state"),
     ERROR(CUDA_ERROR_NOT_FOUND, "named symbol not found"),
     ERROR(CUDA_ERROR_NOT_READY, "device not ready"),
     ERROR(CUDA_ERROR_ILLEGAL_ADDRESS, "an illegal memory access was encountered"),

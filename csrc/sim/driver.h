@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What every module of the simulated libcuda shares: cuda.h with exact symbol names, and the entry checks.
+ * What every module of the simulated libcuda shares: cuda.h with exact symbol names, and the entry checks. What the
+ * modules define as cuXyz is called sim_cuXyz outside of C; the exported cuXyz is made by entries.py and calls it.
  */
 #ifndef SIM_DRIVER_H
 #define SIM_DRIVER_H
 
 #define __CUDA_API_VERSION_INTERNAL
-#pragma GCC visibility push(default)
 #include <cuda.h>
-#pragma GCC visibility pop
+
+#define SYMBOL(base, since, per_thread, name) extern __typeof__(name) name __asm__("sim_" #name);
+#include "symbols.def"
+#undef SYMBOL
 
 #include "config.h"
 
@@ -16,7 +19,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define SIM_DRIVER_VERSION 13000
 #define SIM_GRANULARITY (UINT64_C(2) << 20)
 
 enum sim_state { SIM_UNINITIALIZED, SIM_READY, SIM_FORKED, SIM_ENDED };

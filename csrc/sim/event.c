@@ -287,18 +287,6 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
 SIM_PAIR(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),
          wait_event(stream, event, flags, meant))
 
-/* Nothing is queued or running in any stream of the context. */
-static bool idle(struct sim_context *context)
-{
-    pthread_mutex_lock(&context->order);
-    bool passed =
-        sim_point_passed(sim_stream_end(context->legacy)) && sim_point_passed(sim_stream_end(context->internal));
-    for (struct sim_stream *stream = context->streams; stream != NULL && passed; stream = stream->next)
-        passed = sim_point_passed(sim_stream_end(stream));
-    pthread_mutex_unlock(&context->order);
-    return passed;
-}
-
 CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
 {
     SIM_INJECT(cuCtxRecordEvent);
@@ -311,7 +299,7 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
         return CUDA_ERROR_INVALID_HANDLE;
     SIM_TRY(sim_capture_check_context(context));
     pthread_mutex_lock(&event->lock);
-    if (idle(context) && event->beacon == NULL) {
+    if (sim_context_is_idle(context) && event->beacon == NULL) {
         /* A GPU without work records at once; a worker would first have to be woken. */
         event->generation++;
         event->timed_generation = event->generation;

@@ -6,6 +6,7 @@
 #include "segment.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 struct memory {
     struct memory *next;
@@ -370,6 +371,19 @@ void sim_graph_memory_forget(const struct sim_context *context)
     }
     shrink(context->device);
     pthread_mutex_unlock(&lock);
+}
+
+bool sim_graph_memory_reach(bool reach)
+{
+    bool done = true;
+    pthread_mutex_lock(&lock);
+    for (struct memory *memory = memories; memory != NULL; memory = memory->next)
+        if (memory->live)
+            done = mprotect((void *)(uintptr_t)memory->base, memory->bytes,
+                            reach ? PROT_READ | PROT_WRITE : PROT_NONE) == 0 &&
+                   done;
+    pthread_mutex_unlock(&lock);
+    return done;
 }
 
 static CUresult check(CUdevice device)

@@ -44,4 +44,7 @@ CUresult sim_graph_memory_free(CUdeviceptr address);
 /* The context ends, and its graphs' memory with it. */
 void sim_graph_memory_forget(const struct sim_context *context);
 
+/* What is allocated now is out of reach, or back: see sim_memory_reach. */
+bool sim_graph_memory_reach(bool reach);
+
 #endif

@@ -4,17 +4,19 @@
 #include "context.h"
 #include "device.h"
 #include "managed.h"
+#include "segment.h"
 
 #include <ctype.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MAX_RULES 32
 #define MAX_NAME 64
-
-enum effect { AT_ONCE, LATER, FATAL };
+#define LOOK_NS 2000000 /* how often who hangs looks whether the rules are others */
 
 struct rule {
     char function[MAX_NAME]; /* without version; a beginning if `prefix` */
@@ -26,7 +28,8 @@ struct rule {
     double probability;
     bool has_result;
     CUresult result;
-    enum effect effect;
+    enum sim_effect effect;
+    uint64_t delay_ms;
     uint64_t calls;
 };
 
@@ -38,6 +41,7 @@ bool sim_injecting;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule rules[MAX_RULES];
 static unsigned rule_count;
+static unsigned settings; /* how often the rules were set */
 static uint64_t seed;
 static __thread CUresult later __attribute__((tls_model("initial-exec")));
 
@@ -80,7 +84,9 @@ static bool submits(const char *function)
 static bool matches(const struct rule *rule, const char *function)
 {
     size_t length = plain_length(function), wanted = strlen(rule->function);
-    if (rule->effect == LATER && !submits(function))
+    if (rule->effect == SIM_LATER && !submits(function))
+        return false;
+    if (rule->effect == SIM_FORGET && strcmp(function, "cuCheckpointProcessRestore") != 0)
         return false;
     return (rule->prefix ? length >= wanted : length == wanted) && memcmp(rule->function, function, wanted) == 0;
 }
@@ -108,13 +114,10 @@ static double chance(unsigned rule, uint64_t call)
     return (double)((x ^ (x >> 31)) >> 11) * 0x1p-53;
 }
 
-CUresult sim_inject(const char *function)
+/* The first rule that takes the call; false: none does. */
+static bool take(const char *function, struct rule *taken)
 {
-    later = CUDA_SUCCESS;
-    if (sim_entry() != CUDA_SUCCESS)
-        return CUDA_SUCCESS;
-    CUresult result = CUDA_SUCCESS;
-    enum effect effect = AT_ONCE;
+    bool found = false;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < rule_count; i++) {
         struct rule *rule = &rules[i];
@@ -122,20 +125,53 @@ CUresult sim_inject(const char *function)
             continue;
         uint64_t call = ++rule->calls;
         bool selected = rule->number == 0 || (rule->onwards ? call >= rule->number : call == rule->number);
-        if (!selected || result != CUDA_SUCCESS || chance(i, call) >= rule->probability)
+        if (!selected || found || chance(i, call) >= rule->probability)
             continue;
-        result = rule->has_result ? rule->result : usual_result(function);
-        effect = rule->effect;
+        *taken = *rule;
+        found = true;
     }
     pthread_mutex_unlock(&lock);
-    if (result == CUDA_SUCCESS)
+    return found;
+}
+
+static void hang(void)
+{
+    unsigned before = __atomic_load_n(&settings, __ATOMIC_RELAXED);
+    while (__atomic_load_n(&settings, __ATOMIC_RELAXED) == before)
+        sim_sleep_until(sim_now() + LOOK_NS);
+}
+
+CUresult sim_inject_anywhere(const char *function, enum sim_effect *effect)
+{
+    struct rule rule = {.effect = SIM_AT_ONCE};
+    *effect = SIM_AT_ONCE;
+    if (!take(function, &rule))
         return CUDA_SUCCESS;
     __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
-    if (effect == LATER) {
+    *effect = rule.effect;
+    if (rule.effect == SIM_DELAY)
+        sim_sleep_until(sim_now() + rule.delay_ms * UINT64_C(1000000));
+    else if (rule.effect == SIM_HANG)
+        hang();
+    else if (rule.effect == SIM_DIE)
+        kill(getpid(), SIGKILL);
+    if (rule.has_result)
+        return rule.result;
+    return rule.effect <= SIM_FATAL ? usual_result(function) : CUDA_SUCCESS;
+}
+
+CUresult sim_inject(const char *function)
+{
+    later = CUDA_SUCCESS;
+    if (sim_entry() != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
+    enum sim_effect effect;
+    CUresult result = sim_inject_anywhere(function, &effect);
+    if (effect == SIM_LATER) {
         later = result;
         return CUDA_SUCCESS;
     }
-    if (effect == FATAL && sim_context_current != NULL)
+    if (effect == SIM_FATAL && sim_context_current != NULL)
         sim_context_fail(sim_context_current, result);
     return result;
 }
@@ -156,18 +192,33 @@ static char *cut(char *text, char mark)
     return at;
 }
 
+static bool parse_effect(const char *text, struct rule *rule)
+{
+    static const struct {
+        const char *name;
+        enum sim_effect effect;
+    } effects[] = {
+        {"later", SIM_LATER}, {"fatal", SIM_FATAL}, {"hang", SIM_HANG}, {"die", SIM_DIE}, {"forget", SIM_FORGET}};
+    for (size_t i = 0; i < sizeof effects / sizeof effects[0]; i++) {
+        if (strcmp(text, effects[i].name) != 0)
+            continue;
+        rule->effect = effects[i].effect;
+        return true;
+    }
+    char *end;
+    rule->effect = SIM_DELAY;
+    rule->delay_ms = strtoull(text, &end, 10);
+    return isdigit((unsigned char)text[0]) && rule->delay_ms <= 3600000 && strcmp(end, "ms") == 0;
+}
+
 /* NULL, or what is wrong with the rule. */
 static const char *parse_rule(char *text, struct rule *rule)
 {
     *rule = (struct rule){.probability = 1};
     char *effect = cut(text, '/'), *result = cut(text, '='), *probability = cut(text, '@'), *number = cut(text, ':'),
          *thread = cut(text, '%');
-    if (effect != NULL && strcmp(effect, "later") == 0)
-        rule->effect = LATER;
-    else if (effect != NULL && strcmp(effect, "fatal") == 0)
-        rule->effect = FATAL;
-    else if (effect != NULL)
-        return "after '/' comes 'later' or 'fatal'";
+    if (effect != NULL && !parse_effect(effect, rule))
+        return "after '/' comes 'later', 'fatal', 'hang', 'die', 'forget' or milliseconds, for example 200ms";
     rule->has_result = result != NULL;
     if (result != NULL && (!sim_result_by_name(result, &rule->result) || rule->result == CUDA_SUCCESS))
         return "after '=' comes the name of an error, for example OUT_OF_MEMORY";
@@ -199,7 +250,9 @@ static const char *parse_rule(char *text, struct rule *rule)
     for (const struct sim_site *site = sites_begin; site < sites_end; site++)
         if (matches(rule, site->function))
             return NULL;
-    return rule->effect == LATER ? "no such function submits work that can fail later" : "no such function can fail";
+    return rule->effect == SIM_LATER    ? "no such function submits work that can fail later"
+           : rule->effect == SIM_FORGET ? "only cuCheckpointProcessRestore can forget"
+                                        : "no such function can fail";
 }
 
 static bool set(const char *text, const char *name)
@@ -226,6 +279,7 @@ static bool set(const char *text, const char *name)
     pthread_mutex_lock(&lock);
     memcpy(rules, parsed, count * sizeof *rules);
     rule_count = count;
+    __atomic_add_fetch(&settings, 1, __ATOMIC_RELAXED);
     __atomic_store_n(&sim_injecting, count > 0, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&lock);
     return true;
@@ -238,7 +292,15 @@ int gpushare_sim_fail(const char *text)
 
 bool sim_inject_init(const struct sim_config *config)
 {
+    static bool read;
+    static pthread_mutex_t reading = PTHREAD_MUTEX_INITIALIZER;
     const char *text = getenv("GPUSHARE_SIM_FAIL");
-    seed = config->fail_seed;
-    return text == NULL || text[0] == '\0' || set(text, "GPUSHARE_SIM_FAIL");
+    pthread_mutex_lock(&reading);
+    bool first = !read;
+    if (first)
+        seed = config->fail_seed;
+    bool valid = !first || text == NULL || text[0] == '\0' || set(text, "GPUSHARE_SIM_FAIL");
+    read = valid;
+    pthread_mutex_unlock(&reading);
+    return valid;
 }

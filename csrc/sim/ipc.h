@@ -15,6 +15,7 @@ struct sim_shared {
     uint64_t inode, size;
     int pid, fd;
     unsigned device;
+    unsigned unused; /* instead of padding: handles are compared as bytes */
 };
 
 enum sim_shared_kind { SIM_SHARED_MEMORY, SIM_SHARED_EVENT, SIM_SHARED_POINTER };

@@ -34,6 +34,7 @@ struct sim_counters {
     uint64_t fault_ns;      /* what page faults took */
     uint64_t in_ns, out_ns; /* what copies and prefetches took of the engines */
     uint64_t kernel_ns;     /* what kernels took of the compute engine */
+    uint64_t waiting;       /* threads that wait now, because the process is locked */
 };
 
 extern struct sim_counters sim_counters_now;

@@ -37,6 +37,7 @@ struct sim_range {
     unsigned flags;
     unsigned long long id;
     struct sim_mapping *mappings; /* reservations: in order of address */
+    bool forgotten;               /* reservations: nothing can be mapped (inject.h, /forget) */
     struct sim_pool *pool;        /* whose memory it is, of whatever kind; NULL: nobody's */
     int fd;                       /* the file behind it, if other processes may map it, else -1 */
     unsigned opened;              /* IPC: how often */
@@ -83,6 +84,15 @@ bool sim_memory_share(struct sim_range *range);
 
 /* Maps a file at a range's address. */
 bool sim_memory_back_with(const struct sim_range *range, int fd);
+
+/* Whether a checkpoint can hold it all: nothing is managed, nor known to other processes. */
+bool sim_memory_is_own(void);
+
+/* Puts all device memory out of reach, its contents kept, or back. False if the system refuses. */
+bool sim_memory_reach(bool reach);
+
+/* Reservations that nothing is mapped in will take no mapping any more. */
+void sim_memory_forget_reservations(void);
 
 /* Charges (what no pool pays for), reserves and backs. */
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base);

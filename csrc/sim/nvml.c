@@ -18,9 +18,6 @@
 #include <string.h>
 #include <strings.h>
 
-#define DRIVER_VERSION "580.00.sim"
-#define CUDA_VERSION_NUMBER 13000
-
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static unsigned users;
 static struct sim_config config;
@@ -157,19 +154,23 @@ static nvmlReturn_t put(char *text, unsigned length, const char *value)
 nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
     ENTER();
-    return put(version, length, DRIVER_VERSION);
+    return put(version, length, config.driver.text);
 }
 
 nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, unsigned length)
 {
     ENTER();
-    return put(version, length, "13." DRIVER_VERSION);
+    char text[64];
+    snprintf(text, sizeof text, "%d.%s", config.driver.cuda / 1000, config.driver.text);
+    return put(version, length, text);
 }
 
 nvmlReturn_t nvmlSystemGetCudaDriverVersion(int *version)
 {
     REQUIRE(version != NULL);
-    *version = CUDA_VERSION_NUMBER;
+    struct sim_driver driver;
+    sim_config_driver(&driver);
+    *version = driver.cuda;
     return NVML_SUCCESS;
 }
 

@@ -30,6 +30,14 @@ static bool has_variants(const char *base)
     return false;
 }
 
+/* An old driver does not know them; the library cannot hide them from dlsym. */
+static bool is_unknown(const char *name)
+{
+    struct sim_driver driver;
+    sim_config_driver(&driver);
+    return driver.major < SIM_DRIVER_CHECKPOINTS && strncmp(name, "cuCheckpoint", strlen("cuCheckpoint")) == 0;
+}
+
 static void *own(const char *name)
 {
     static void *handle;
@@ -56,7 +64,7 @@ CUresult cuGetProcAddress_v2(const char *name, void **address, int version, cuui
     bool known = false;
     for (size_t i = 0; i < sizeof symbols / sizeof symbols[0]; i++) {
         const struct symbol *symbol = &symbols[i];
-        if (symbol->per_thread != per_thread || strcmp(symbol->base, name) != 0)
+        if (symbol->per_thread != per_thread || strcmp(symbol->base, name) != 0 || is_unknown(name))
             continue;
         known = true;
         if (symbol->since <= version && (best == NULL || symbol->since > best->since))

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEGMENT_MAGIC UINT64_C(0x6770757368736d33)
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d34)
 #define MAX_RECORDS 512
 #define MAX_SHARED 1024
 
@@ -26,6 +27,7 @@ struct record {
     uint64_t started; /* tells a process from a later one with the same pid */
     uint64_t died_at; /* 0 while it lives */
     uint64_t charged[SIM_MAX_DEVICES][CHARGES];
+    uint64_t left[SIM_MAX_DEVICES]; /* while it is parked */
     uint64_t managed[SIM_MAX_DEVICES];
     uint64_t managed_at[SIM_MAX_DEVICES];
 };
@@ -52,6 +54,7 @@ struct segment {
     pthread_mutex_t lock; /* guards the records and what is shared */
     struct device device[SIM_MAX_DEVICES];
     struct record records[MAX_RECORDS];
+    struct sim_desk desks[MAX_RECORDS]; /* of the records */
     struct shared shared[MAX_SHARED];
 };
 
@@ -59,6 +62,10 @@ static struct segment *segment;
 static struct record *self;
 static bool chooses;
 static unsigned chosen[SIM_MAX_DEVICES], chosen_count;
+static unsigned first_gpu[SIM_MAX_DEVICES];
+static bool is_parked;
+static uint64_t parked[SIM_MAX_DEVICES][CHARGES];
+static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 static int file = -1; /* the segment's; a lock of it stands for a process and its forked children */
 
 uint64_t sim_now(void)
@@ -166,6 +173,9 @@ static void clear(struct record *record)
     for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++)
         if (shared->file != 0)
             leave(shared, record);
+    struct sim_desk *desk = &segment->desks[record - segment->records];
+    __atomic_store_n(&desk->word, 0, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &desk->word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
     memset(record, 0, sizeof *record);
 }
 
@@ -211,6 +221,8 @@ static void format(const struct sim_config *config)
         init_mutex(&segment->device[i].turn);
         init_mutex(&segment->device[i].busy);
     }
+    for (unsigned i = 0; i < MAX_RECORDS; i++)
+        init_mutex(&segment->desks[i].turn);
     segment->magic = SEGMENT_MAGIC;
 }
 
@@ -243,11 +255,21 @@ static bool enroll(const struct sim_config *config)
     return self != NULL;
 }
 
-bool sim_segment_attach(const struct sim_config *config)
+static void *map_segment(int fd)
+{
+    return segment != NULL ? segment : mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+static void path_of(const struct sim_config *config, char *path, size_t size)
+{
+    snprintf(path, size, "/dev/shm/gpushare-sim-%s", config->name);
+}
+
+static bool attach(const struct sim_config *config)
 {
     if (file < 0) {
         char path[128];
-        snprintf(path, sizeof path, "/dev/shm/gpushare-sim-%s", config->name);
+        path_of(config, path, sizeof path);
         /* One that somebody made for several users has to be opened without making it: see fs.protected_regular. */
         int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         if (fd < 0 && errno == ENOENT)
@@ -261,8 +283,7 @@ bool sim_segment_attach(const struct sim_config *config)
                 close(fd);
             return false;
         }
-        void *address =
-            segment != NULL ? segment : mmap(NULL, sizeof *segment, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *address = map_segment(fd);
         if (address == MAP_FAILED) {
             fprintf(stderr, "gpushare-sim: cannot map %s: %s\n", path, strerror(errno));
             close(fd);
@@ -285,6 +306,43 @@ bool sim_segment_attach(const struct sim_config *config)
     return true;
 }
 
+bool sim_segment_attach(const struct sim_config *config)
+{
+    pthread_mutex_lock(&opening);
+    bool attached = attach(config);
+    pthread_mutex_unlock(&opening);
+    return attached;
+}
+
+static bool look(const struct sim_config *config)
+{
+    char path[128];
+    path_of(config, path, sizeof path);
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    void *address =
+        flock(fd, LOCK_EX) != 0 || lseek(fd, 0, SEEK_END) < (off_t)sizeof *segment ? MAP_FAILED : map_segment(fd);
+    flock(fd, LOCK_UN);
+    if (address != MAP_FAILED && ((struct segment *)address)->magic == SEGMENT_MAGIC) {
+        segment = address;
+        file = fd;
+        return true;
+    }
+    if (address != MAP_FAILED && address != segment)
+        munmap(address, sizeof *segment);
+    close(fd);
+    return false;
+}
+
+bool sim_segment_look(const struct sim_config *config)
+{
+    pthread_mutex_lock(&opening);
+    bool open = file >= 0 || look(config);
+    pthread_mutex_unlock(&opening);
+    return open;
+}
+
 void sim_segment_detach(void)
 {
     if (self == NULL)
@@ -302,6 +360,8 @@ void sim_segment_detach(void)
 
 void sim_segment_forget(void)
 {
+    opening = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    is_parked = false;
     self = NULL;
     file = -1; /* stays open: the parent's memory is to stay in use as long */
 }
@@ -334,6 +394,18 @@ void sim_segment_choose(const unsigned *machine, unsigned count)
     chooses = true;
     chosen_count = count;
     memcpy(chosen, machine, count * sizeof *machine);
+    for (unsigned i = 0; i < count; i++)
+        first_gpu[i] = segment->unit[machine[i]].gpu;
+}
+
+const struct sim_unit *sim_segment_machine_unit(unsigned machine)
+{
+    return machine < segment->devices ? &segment->unit[machine] : NULL;
+}
+
+unsigned sim_segment_first_gpu(unsigned device)
+{
+    return first_gpu[device];
 }
 
 static void sum(unsigned device, struct sim_usage *usage)
@@ -342,7 +414,8 @@ static void sum(unsigned device, struct sim_usage *usage)
     for (struct record *record = segment->records; record < segment->records + MAX_RECORDS; record++) {
         if (record->pid == 0)
             continue;
-        usage->used += record->charged[device][SIM_CHARGE_MEMORY] + record->charged[device][SIM_CHARGE_CONTEXT];
+        usage->used += record->charged[device][SIM_CHARGE_MEMORY] + record->charged[device][SIM_CHARGE_CONTEXT] +
+                       record->left[device];
         usage->managed += record->managed[device];
     }
     for (struct shared *shared = segment->shared; shared < segment->shared + MAX_SHARED; shared++)
@@ -399,8 +472,143 @@ void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
     if (self == NULL)
         return;
     lock(&segment->lock);
-    self->charged[device][what] -= bytes;
+    (is_parked ? parked : self->charged)[device][what] -= bytes;
     pthread_mutex_unlock(&segment->lock);
+}
+
+uint64_t sim_segment_own(unsigned device)
+{
+    device = sim_segment_machine(device);
+    if (self == NULL)
+        return 0;
+    lock(&segment->lock);
+    uint64_t bytes = (is_parked ? parked : self->charged)[device][SIM_CHARGE_MEMORY];
+    pthread_mutex_unlock(&segment->lock);
+    return bytes;
+}
+
+void sim_segment_park(uint64_t left)
+{
+    if (self == NULL)
+        return;
+    lock(&segment->lock);
+    memcpy(parked, self->charged, sizeof parked);
+    memset(self->charged, 0, sizeof self->charged);
+    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+        self->left[machine] = parked[machine][SIM_CHARGE_CONTEXT] < left ? parked[machine][SIM_CHARGE_CONTEXT] : left;
+    is_parked = true;
+    pthread_mutex_unlock(&segment->lock);
+}
+
+/* Whether what is parked fits, and managed memory has given way. Under the lock. */
+static bool make_room(const unsigned to[SIM_MAX_DEVICES])
+{
+    uint64_t needed[SIM_MAX_DEVICES] = {0}, given[SIM_MAX_DEVICES] = {0};
+    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++) {
+        needed[to[machine]] += parked[machine][SIM_CHARGE_MEMORY] + parked[machine][SIM_CHARGE_CONTEXT];
+        given[machine] = self->left[machine];
+    }
+    struct sim_usage usage;
+    for (unsigned machine = 0; machine < segment->devices; machine++) {
+        sum(machine, &usage);
+        if (needed[machine] > 0 && usage.used - given[machine] + needed[machine] > usage.total)
+            return false;
+    }
+    for (unsigned machine = 0; machine < segment->devices; machine++) {
+        sum(machine, &usage);
+        uint64_t used = usage.used - given[machine] + needed[machine];
+        if (used + usage.managed > usage.total)
+            steal(machine, used + usage.managed - usage.total, UINT64_MAX, NULL);
+    }
+    return true;
+}
+
+/* What this process sees follows; what it sees of the new places takes those that were left. */
+static void renumber(const unsigned to[SIM_MAX_DEVICES])
+{
+    unsigned inverse[SIM_MAX_DEVICES];
+    bool entered[SIM_MAX_DEVICES] = {false};
+    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+        inverse[machine] = machine;
+    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+        if (to[machine] != machine) {
+            inverse[to[machine]] = machine;
+            entered[to[machine]] = true;
+        }
+    for (unsigned i = 0; i < chosen_count; i++) {
+        unsigned machine = chosen[i];
+        if (to[machine] != machine) {
+            chosen[i] = to[machine];
+            continue;
+        }
+        /* Back along the moves to where one began that nobody moves to. */
+        while (entered[machine] && inverse[machine] != chosen[i])
+            machine = inverse[machine];
+        chosen[i] = machine;
+    }
+}
+
+bool sim_segment_unpark(const unsigned to[SIM_MAX_DEVICES])
+{
+    if (self == NULL || !is_parked)
+        return false;
+    lock(&segment->lock);
+    reap();
+    bool fits = make_room(to);
+    if (fits) {
+        for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+            for (unsigned what = 0; what < CHARGES; what++)
+                self->charged[to[machine]][what] += parked[machine][what];
+        memset(self->left, 0, sizeof self->left);
+        renumber(to);
+        is_parked = false;
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return fits;
+}
+
+struct sim_desk *sim_segment_desk(void)
+{
+    return self == NULL ? NULL : &segment->desks[self - segment->records];
+}
+
+struct sim_desk *sim_segment_desk_of(pid_t pid, uint64_t *started)
+{
+    struct sim_desk *found = NULL;
+    lock(&segment->lock);
+    reap();
+    for (struct record *record = segment->records; record < segment->records + MAX_RECORDS && found == NULL; record++) {
+        struct sim_desk *desk = &segment->desks[record - segment->records];
+        if (record->pid == 0 || record->died_at != 0 || __atomic_load_n(&desk->word, __ATOMIC_SEQ_CST) == 0 ||
+            known_pid(record) != pid)
+            continue;
+        *started = record->started;
+        found = desk;
+    }
+    pthread_mutex_unlock(&segment->lock);
+    return found;
+}
+
+bool sim_segment_desk_is_of(const struct sim_desk *desk, pid_t pid, uint64_t started)
+{
+    lock(&segment->lock);
+    const struct record *record = &segment->records[desk - segment->desks];
+    bool same = record->pid != 0 && record->died_at == 0 && record->started == started && known_pid(record) == pid;
+    pthread_mutex_unlock(&segment->lock);
+    return same;
+}
+
+bool sim_segment_lock(pthread_mutex_t *mutex, uint64_t deadline)
+{
+    int error;
+    while ((error = pthread_mutex_trylock(mutex)) == EBUSY) {
+        if (deadline != 0 && sim_now() >= deadline)
+            return false;
+        sim_sleep_until(sim_now() + 1000000);
+    }
+    if (error == EOWNERDEAD)
+        pthread_mutex_consistent(mutex);
+    return true;
 }
 
 /* The shared memory of that file, or, if there is none and `add`, a free place; else NULL. */

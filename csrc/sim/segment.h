@@ -11,6 +11,7 @@
 
 #include "config.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -33,6 +34,9 @@ struct sim_process_usage {
 /* Attaches to the segment of the configuration's name, creating it if need be. False after a line on stderr. */
 bool sim_segment_attach(const struct sim_config *config);
 
+/* Only to look at it, and to ask others: without a record of its own. False if there is none that it can open. */
+bool sim_segment_look(const struct sim_config *config);
+
 /* Gives this process's record back. */
 void sim_segment_detach(void);
 
@@ -49,6 +53,12 @@ void sim_segment_choose(const unsigned *machine, unsigned count);
 unsigned sim_segment_machine(unsigned device);
 /* False if this process does not see it. */
 bool sim_segment_seen(unsigned machine, unsigned *device);
+
+/* The machine's, whatever this process sees; NULL beyond the last. */
+const struct sim_unit *sim_segment_machine_unit(unsigned machine);
+
+/* The GPU that the device was when this process began. */
+unsigned sim_segment_first_gpu(unsigned device);
 
 /* Takes device memory for this process. False if it does not fit; managed memory of any process gives way. */
 bool sim_segment_charge(unsigned device, enum sim_charge what, uint64_t bytes);
@@ -91,6 +101,41 @@ unsigned sim_segment_utilization(unsigned device);
 uint64_t sim_segment_managed_resident(unsigned device);
 uint64_t sim_segment_managed_admit(unsigned device, uint64_t bytes, uint64_t older_than, uint64_t *stolen);
 void sim_segment_managed_drop(unsigned device, uint64_t bytes);
+
+#define SIM_DESK_PAIRS 16
+
+/* Where other processes ask something of this one: see checkpoint.c. What has to do with nobody is 0. */
+struct sim_desk {
+    pthread_mutex_t turn; /* of those who ask; robust */
+    uint32_t word;        /* a futex */
+    uint32_t call;
+    uint64_t deadline; /* CLOCK_MONOTONIC, ns; 0: none */
+    int result;
+    int tid;
+    uint32_t pair_count;
+    unsigned char pairs[SIM_DESK_PAIRS][2][16]; /* UUIDs, old and new */
+};
+
+/* This process's own, or NULL. */
+struct sim_desk *sim_segment_desk(void);
+
+/* That of a process of the machine, by the pid by which this one knows it, or NULL. `started` tells it from others. */
+struct sim_desk *sim_segment_desk_of(pid_t pid, uint64_t *started);
+bool sim_segment_desk_is_of(const struct sim_desk *desk, pid_t pid, uint64_t started);
+
+/* pthread_mutex_lock of one in the segment, until the deadline (0: none). False if that is over. */
+bool sim_segment_lock(pthread_mutex_t *mutex, uint64_t deadline);
+
+/* What this process has of the device, without contexts. */
+uint64_t sim_segment_own(unsigned device);
+
+/*
+ * Park gives all bytes of this process back but `left` of each GPU that it has a context on; unpark takes them again,
+ * all or (false) none. `to` says on which machine's device, for each of the machine's; those that this process sees
+ * go with it, and what it is moved onto takes the number of what it left.
+ */
+void sim_segment_park(uint64_t left);
+bool sim_segment_unpark(const unsigned to[SIM_MAX_DEVICES]);
 
 uint64_t sim_now(void);
 void sim_sleep_until(uint64_t deadline);

@@ -3,12 +3,21 @@
 
 SIM_CFLAGS := $(GS_CFLAGS) -U_FORTIFY_SOURCE -Isim -isystem $(CUDA_INCLUDE) -isystem $(NVML_INCLUDE)
 SIM_CUDA_SOURCES := $(filter-out sim/nvml.c sim/nvrtc.c,$(wildcard sim/*.c))
-SIM_CUDA_OBJECTS := $(SIM_CUDA_SOURCES:%.c=$(BUILD)/%.o)
+SIM_CUDA_OBJECTS := $(SIM_CUDA_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/sim/entries.o
 SIM_NVML_OBJECTS := $(addprefix $(BUILD)/sim/,nvml.o segment.o config.o)
 SIM_NVRTC_OBJECTS := $(BUILD)/sim/nvrtc.o
 
 $(BUILD)/sim/%.o: sim/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
+
+# The exported functions: each passes the gate and calls what a module defines.
+$(BUILD)/sim/entries.c: sim/entries.py sim/symbols.def generate.py $(BUILD)/flags
+	@mkdir -p $(@D)
+	$(PYTHON) sim/entries.py $@ '$(CC)' $(CUDA_INCLUDE)
+	@touch $@
+
+$(BUILD)/sim/entries.o: $(BUILD)/sim/entries.c
 	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
 
 # The simulated compiler carries the header that it puts before every source.

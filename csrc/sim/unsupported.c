@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Calls that exist so that programs which probe for them get a clear answer. Declared here without their parameters,
- * which are not looked at: cuda.h must not be included.
+ * which are not looked at: cuda.h must not be included. (The name is the one that driver.h gives them.)
  */
-enum { NOT_SUPPORTED = 801, NOT_INITIALIZED = 3 };
+enum { NOT_SUPPORTED = 801 };
 
 #define UNSUPPORTED(name)                                                                                              \
-    __attribute__((visibility("default"))) int name(void);                                                             \
-    int name(void)                                                                                                     \
+    int sim_##name(void);                                                                                              \
+    int sim_##name(void)                                                                                               \
     {                                                                                                                  \
         return NOT_SUPPORTED;                                                                                          \
     }
@@ -28,3 +28,5 @@ UNSUPPORTED(cuExternalMemoryGetMappedBuffer)
 UNSUPPORTED(cuMemMapArrayAsync)
 UNSUPPORTED(cuMemMapArrayAsync_ptsz)
 UNSUPPORTED(cuLinkCreate_v2)
+/* Checkpoints to storage of the caller's. */
+UNSUPPORTED(cuCheckpointOperationComplete)

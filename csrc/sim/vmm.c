@@ -270,6 +270,7 @@ static CUresult map(uint64_t base, uint64_t size, struct allocation *allocation)
     struct sim_range *range = sim_range_find(base);
     SIM_REQUIRE(allocation != NULL && size <= allocation->size);
     SIM_REQUIRE(range != NULL && range->kind == SIM_RANGE_RESERVATION && size <= range->base + range->size - base);
+    SIM_REQUIRE(!range->forgotten);
     struct sim_mapping **place = &range->mappings;
     while (*place != NULL && (*place)->base + (*place)->size <= base)
         place = &(*place)->next;
@@ -371,6 +372,24 @@ static bool set_access(struct sim_mapping *mapping, const CUmemAccessDesc *descr
                      : access == CU_MEM_ACCESS_FLAGS_PROT_READ ? PROT_READ
                                                                : PROT_READ | PROT_WRITE;
     return mprotect((void *)(uintptr_t)mapping->base, mapping->size, protection) == 0;
+}
+
+bool sim_mappings_reach(const struct sim_range *range, bool reach)
+{
+    bool done = true;
+    for (struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next) {
+        if (mapping->allocation->host)
+            continue;
+        done = (reach ? set_access(mapping, NULL, 0)
+                      : mprotect((void *)(uintptr_t)mapping->base, mapping->size, PROT_NONE) == 0) &&
+               done;
+    }
+    return done;
+}
+
+bool sim_allocations_are_shared(void)
+{
+    return shared != NULL;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc *descriptions, size_t count)

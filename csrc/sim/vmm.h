@@ -25,4 +25,10 @@ bool sim_mapping_covers(uint64_t address, uint64_t size);
 /* The file behind a part of one mapping, or -1. Under the table's lock. */
 int sim_mapping_file(const struct sim_range *range, uint64_t address, uint64_t size);
 
+/* The mappings of device memory are out of reach, or back to their access. Under the table's lock, for writing. */
+bool sim_mappings_reach(const struct sim_range *range, bool reach);
+
+/* Whether another process may have some of it. Under the table's lock. */
+bool sim_allocations_are_shared(void);
+
 #endif

@@ -1,0 +1,417 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * A process's desk (segment.h) has one word, which both sides change by compare-and-swap: the process's state and how
+ * far a call is. Who asks holds the desk's turn, posts, and waits; the thread of the process takes what is posted, does
+ * it and says so with the state that it leads to. So whoever is killed leaves a state that another can go on from: one
+ * who asked, a call that ends by itself; one who was asked, none.
+ */
+#include "checkpoint.h"
+
+#include "context.h"
+#include "gate.h"
+#include "inject.h"
+#include "managed.h"
+#include "memory.h"
+#include "segment.h"
+
+#include "identity.h"
+
+#include <linux/futex.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LOOK_NS 20000000 /* how often who waits looks whether the other still lives */
+#define DRAIN_NS 500000  /* how often a lock looks whether the work is done */
+
+enum phase { IDLE, POSTED, TAKEN, CANCELLED };
+enum call { LOCK, CHECKPOINT, RESTORE, UNLOCK };
+
+/* Never 0, which says that nobody answers. */
+static uint32_t word_of(CUprocessState state, enum phase phase)
+{
+    return ((uint32_t)state + 1) | (uint32_t)phase << 8;
+}
+
+static CUprocessState state_of(uint32_t word)
+{
+    return (CUprocessState)((word & 0xff) - 1);
+}
+
+static enum phase phase_of(uint32_t word)
+{
+    return (enum phase)(word >> 8);
+}
+
+static uint32_t look(const struct sim_desk *desk)
+{
+    return __atomic_load_n(&desk->word, __ATOMIC_SEQ_CST);
+}
+
+static bool change(struct sim_desk *desk, uint32_t from, uint32_t to)
+{
+    bool changed = __atomic_compare_exchange_n(&desk->word, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    if (changed)
+        syscall(SYS_futex, &desk->word, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+    return changed;
+}
+
+static void wait_while(const struct sim_desk *desk, uint32_t word, uint64_t most)
+{
+    const struct timespec slice = {.tv_sec = (time_t)(most / UINT64_C(1000000000)),
+                                   .tv_nsec = (long)(most % UINT64_C(1000000000))};
+    syscall(SYS_futex, &desk->word, FUTEX_WAIT, word, most > 0 ? &slice : NULL, NULL, 0);
+}
+
+/* What is done in the process that is asked. */
+
+static bool is_over(const struct sim_desk *desk)
+{
+    return (desk->deadline != 0 && sim_now() >= desk->deadline) || phase_of(look(desk)) == CANCELLED;
+}
+
+static CUresult do_lock(const struct sim_desk *desk)
+{
+    sim_gate_shut();
+    while (!sim_gate_is_empty() || !sim_contexts_are_idle()) {
+        if (is_over(desk))
+            return CUDA_ERROR_NOT_READY;
+        sim_sleep_until(sim_now() + DRAIN_NS);
+    }
+    return CUDA_SUCCESS;
+}
+
+/* Takes the time of all devices' bytes, which go at once, and then the fixed one. */
+static void move(enum sim_engine engine, uint64_t fixed_ms)
+{
+    uint64_t until = 0;
+    for (unsigned device = 0; device < sim_segment_devices(); device++) {
+        uint64_t bytes = sim_segment_own(device);
+        uint64_t end = bytes == 0 ? 0 : sim_engine_use(device, engine, bytes, sim_config.bandwidth);
+        until = end > until ? end : until;
+    }
+    sim_sleep_until(until);
+    sim_sleep_until(sim_now() + fixed_ms * UINT64_C(1000000));
+}
+
+static CUresult do_checkpoint(void)
+{
+    if (!sim_memory_is_own())
+        return CUDA_ERROR_NOT_SUPPORTED;
+    move(SIM_ENGINE_TO_HOST, sim_config.checkpoint_ms);
+    if (!sim_memory_reach(false)) {
+        sim_memory_reach(true);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    sim_segment_park(sim_config.checkpoint_left);
+    return CUDA_SUCCESS;
+}
+
+/* False if the machine has no such device. */
+static bool find_unit(const unsigned char uuid[16], unsigned *machine)
+{
+    for (*machine = 0; sim_segment_machine_unit(*machine) != NULL; ++*machine) {
+        unsigned char own[16];
+        sim_unit_uuid(sim_config.name, sim_segment_machine_unit(*machine), own);
+        if (memcmp(own, uuid, sizeof own) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool alike(const struct sim_unit *a, const struct sim_unit *b)
+{
+    return strcmp(a->model, b->model) == 0 && (a->slice < 0) == (b->slice < 0);
+}
+
+/* Where each of the machine's devices goes. */
+static CUresult plan(const struct sim_desk *desk, unsigned to[SIM_MAX_DEVICES])
+{
+    unsigned named = 0, entered = 0;
+    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+        to[machine] = machine;
+    if (desk->pair_count == 0)
+        return CUDA_SUCCESS;
+    for (uint32_t i = 0; i < desk->pair_count; i++) {
+        unsigned from, onto, device;
+        SIM_REQUIRE(find_unit(desk->pairs[i][0], &from) && find_unit(desk->pairs[i][1], &onto));
+        SIM_REQUIRE(sim_segment_seen(from, &device) && (named >> from & 1) == 0 && (entered >> onto & 1) == 0);
+        if (!alike(sim_segment_machine_unit(from), sim_segment_machine_unit(onto)))
+            return CUDA_ERROR_NOT_SUPPORTED;
+        named |= 1u << from;
+        entered |= 1u << onto;
+        to[from] = onto;
+    }
+    unsigned contexts = sim_contexts_devices();
+    for (unsigned device = 0; device < sim_segment_devices(); device++)
+        SIM_REQUIRE(((contexts >> device & 1) == 0 && sim_segment_own(device) == 0) ||
+                    (named >> sim_segment_machine(device) & 1) != 0);
+    return CUDA_SUCCESS;
+}
+
+static CUresult do_restore(const struct sim_desk *desk, bool forgets)
+{
+    unsigned to[SIM_MAX_DEVICES];
+    SIM_TRY(plan(desk, to));
+    if (!sim_segment_unpark(to))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    move(SIM_ENGINE_TO_DEVICE, sim_config.restore_ms);
+    if (!sim_memory_reach(true)) {
+        sim_segment_park(sim_config.checkpoint_left);
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    if (forgets)
+        sim_memory_forget_reservations();
+    return CUDA_SUCCESS;
+}
+
+static const struct {
+    const char *name;
+    CUprocessState from, to;
+} calls[] = {
+    [LOCK] = {"cuCheckpointProcessLock", CU_PROCESS_STATE_RUNNING, CU_PROCESS_STATE_LOCKED},
+    [CHECKPOINT] = {"cuCheckpointProcessCheckpoint", CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_CHECKPOINTED},
+    [RESTORE] = {"cuCheckpointProcessRestore", CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED},
+    [UNLOCK] = {"cuCheckpointProcessUnlock", CU_PROCESS_STATE_LOCKED, CU_PROCESS_STATE_RUNNING},
+};
+
+static CUresult inject(enum call call, enum sim_effect *effect)
+{
+    *effect = SIM_AT_ONCE;
+    return __atomic_load_n(&sim_injecting, __ATOMIC_RELAXED) ? sim_inject_anywhere(calls[call].name, effect)
+                                                             : CUDA_SUCCESS;
+}
+
+static void answer(struct sim_desk *desk)
+{
+    enum call call = (enum call)desk->call;
+    CUprocessState before = calls[call].from, after = before;
+    enum sim_effect effect;
+    CUresult result = inject(call, &effect);
+    if (result != CUDA_SUCCESS && effect == SIM_FATAL) {
+        sim_contexts_fail(result);
+        after = CU_PROCESS_STATE_FAILED;
+    } else if (result == CUDA_SUCCESS) {
+        result = call == LOCK         ? do_lock(desk)
+                 : call == CHECKPOINT ? do_checkpoint()
+                 : call == RESTORE    ? do_restore(desk, effect == SIM_FORGET)
+                                      : CUDA_SUCCESS;
+        after = result == CUDA_SUCCESS ? calls[call].to : before;
+    }
+    if (after == CU_PROCESS_STATE_RUNNING || after == CU_PROCESS_STATE_FAILED)
+        sim_gate_open();
+    desk->result = (int)result;
+    if (change(desk, word_of(before, TAKEN), word_of(after, IDLE)))
+        return;
+    /* Nobody waits for the lock any more. */
+    sim_gate_open();
+    change(desk, word_of(before, CANCELLED), word_of(before, IDLE));
+}
+
+static void *serve(void *argument)
+{
+    struct sim_desk *desk = argument;
+    prctl(PR_SET_NAME, "sim-checkpoint");
+    desk->tid = (int)syscall(SYS_gettid);
+    change(desk, 0, word_of(CU_PROCESS_STATE_RUNNING, IDLE));
+    for (uint32_t word; (word = look(desk)) != 0;) {
+        if (phase_of(word) != POSTED)
+            wait_while(desk, word, 0);
+        else if (change(desk, word, word_of(state_of(word), TAKEN)))
+            answer(desk);
+    }
+    return NULL;
+}
+
+void sim_checkpoint_serve(void)
+{
+    struct sim_desk *desk = sim_segment_desk();
+    if (desk == NULL || sim_config.driver.major < SIM_DRIVER_CHECKPOINTS)
+        return;
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, serve, desk) == 0) {
+        pthread_detach(thread);
+        /* Who comes back from cuInit can be asked. */
+        while (look(desk) == 0)
+            wait_while(desk, 0, LOOK_NS);
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+}
+
+/* What is done in the process that asks. */
+
+struct target {
+    struct sim_desk *desk;
+    pid_t pid;
+    uint64_t started;
+};
+
+static CUresult find(int pid, struct target *target)
+{
+    struct sim_config config;
+    if (!sim_config_read(&config) || !sim_inject_init(&config))
+        return CUDA_ERROR_INVALID_VALUE;
+    if (config.driver.major < SIM_DRIVER_CHECKPOINTS)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    *target = (struct target){.pid = pid};
+    SIM_REQUIRE(pid > 0 && sim_segment_look(&config));
+    target->desk = sim_segment_desk_of(pid, &target->started);
+    SIM_REQUIRE(target->desk != NULL);
+    return CUDA_SUCCESS;
+}
+
+static bool lives(const struct target *target)
+{
+    return look(target->desk) != 0 && sim_segment_desk_is_of(target->desk, target->pid, target->started);
+}
+
+/* Until nothing is under way: what somebody else asked who was killed, or did not wait for. */
+static CUresult settle(const struct target *target, uint64_t deadline)
+{
+    for (uint32_t word; phase_of(word = look(target->desk)) != IDLE || word == 0;) {
+        SIM_REQUIRE(lives(target));
+        if (deadline != 0 && sim_now() >= deadline)
+            return CUDA_ERROR_NOT_READY;
+        wait_while(target->desk, word, LOOK_NS);
+    }
+    return lives(target) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* Takes back what was posted; false: it is answered by now. */
+static bool take_back(struct sim_desk *desk, CUprocessState state)
+{
+    return change(desk, word_of(state, POSTED), word_of(state, IDLE)) ||
+           change(desk, word_of(state, TAKEN), word_of(state, CANCELLED));
+}
+
+static CUresult post(const struct target *target, enum call call)
+{
+    struct sim_desk *desk = target->desk;
+    CUprocessState state = calls[call].from;
+    desk->call = call;
+    SIM_REQUIRE(change(desk, word_of(state, IDLE), word_of(state, POSTED)));
+    for (;;) {
+        uint32_t word = look(desk);
+        if (word != word_of(state, POSTED) && word != word_of(state, TAKEN))
+            return word != 0 ? (CUresult)desk->result : CUDA_ERROR_INVALID_VALUE;
+        if (!lives(target))
+            return CUDA_ERROR_INVALID_VALUE;
+        if (desk->deadline != 0 && sim_now() >= desk->deadline && take_back(desk, state))
+            return CUDA_ERROR_NOT_READY;
+        wait_while(desk, word, LOOK_NS);
+    }
+}
+
+/* Holding the turn. */
+static CUresult ask_now(const struct target *target, enum call call, uint64_t deadline,
+                        const CUcheckpointRestoreArgs *restore)
+{
+    struct sim_desk *desk = target->desk;
+    SIM_TRY(settle(target, deadline));
+    if (state_of(look(desk)) != calls[call].from)
+        return CUDA_ERROR_ILLEGAL_STATE;
+    desk->deadline = deadline;
+    desk->pair_count = restore != NULL ? restore->gpuPairsCount : 0;
+    for (uint32_t i = 0; i < desk->pair_count; i++) {
+        memcpy(desk->pairs[i][0], restore->gpuPairs[i].oldUuid.bytes, sizeof desk->pairs[i][0]);
+        memcpy(desk->pairs[i][1], restore->gpuPairs[i].newUuid.bytes, sizeof desk->pairs[i][1]);
+    }
+    return post(target, call);
+}
+
+static CUresult ask(int pid, enum call call, unsigned timeout_ms, const CUcheckpointRestoreArgs *restore)
+{
+    struct target target;
+    enum sim_effect effect;
+    SIM_TRY(find(pid, &target));
+    SIM_TRY(inject(call, &effect));
+    uint64_t deadline = timeout_ms == 0 ? 0 : sim_now() + timeout_ms * UINT64_C(1000000);
+    if (!sim_segment_lock(&target.desk->turn, deadline))
+        return CUDA_ERROR_NOT_READY;
+    CUresult result = ask_now(&target, call, deadline, restore);
+    pthread_mutex_unlock(&target.desk->turn);
+    return result;
+}
+
+static bool is_zero(const void *bytes, size_t size)
+{
+    for (size_t i = 0; i < size; i++)
+        if (((const unsigned char *)bytes)[i] != 0)
+            return false;
+    return true;
+}
+
+CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *arguments)
+{
+    SIM_SITE(cuCheckpointProcessLock);
+    (void)site_;
+    SIM_REQUIRE(arguments == NULL ||
+                (arguments->reserved0 == 0 && is_zero(arguments->reserved1, sizeof arguments->reserved1)));
+    return ask(pid, LOCK, arguments != NULL ? arguments->timeoutMs : 0, NULL);
+}
+
+CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *arguments)
+{
+    SIM_SITE(cuCheckpointProcessCheckpoint);
+    (void)site_;
+    SIM_REQUIRE(arguments == NULL || is_zero(arguments->reserved, sizeof arguments->reserved));
+    if (arguments != NULL && arguments->customStorageInfo_out != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return ask(pid, CHECKPOINT, 0, NULL);
+}
+
+CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *arguments)
+{
+    SIM_SITE(cuCheckpointProcessRestore);
+    (void)site_;
+    struct sim_driver driver;
+    sim_config_driver(&driver);
+    SIM_REQUIRE(arguments == NULL ||
+                (is_zero(arguments->reserved, sizeof arguments->reserved) &&
+                 arguments->gpuPairsCount <= SIM_DESK_PAIRS &&
+                 (arguments->gpuPairsCount == 0 || (arguments->gpuPairs != NULL && driver.major >= SIM_DRIVER_MOVES))));
+    if (arguments != NULL && arguments->customStorageInfo_out != NULL)
+        return CUDA_ERROR_NOT_SUPPORTED;
+    return ask(pid, RESTORE, 0, arguments);
+}
+
+CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *arguments)
+{
+    SIM_SITE(cuCheckpointProcessUnlock);
+    (void)site_;
+    SIM_REQUIRE(arguments == NULL || is_zero(arguments->reserved, sizeof arguments->reserved));
+    return ask(pid, UNLOCK, 0, NULL);
+}
+
+/* The next two are answered from the segment, even if the process is stopped. */
+
+CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
+{
+    SIM_SITE(cuCheckpointProcessGetState);
+    struct target target;
+    enum sim_effect effect;
+    SIM_REQUIRE(state != NULL);
+    SIM_TRY(find(pid, &target));
+    SIM_TRY(sim_inject_anywhere(site_.function, &effect));
+    uint32_t word = look(target.desk);
+    SIM_REQUIRE(word != 0);
+    *state = state_of(word);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
+{
+    SIM_SITE(cuCheckpointProcessGetRestoreThreadId);
+    struct target target;
+    enum sim_effect effect;
+    SIM_REQUIRE(tid != NULL);
+    SIM_TRY(find(pid, &target));
+    SIM_TRY(sim_inject_anywhere(site_.function, &effect));
+    *tid = target.desk->tid;
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Make the simulated driver's exported functions: each passes the gate (gate.h) and calls what the modules define.
+
+``symbols.def`` says which there are, the driver's header what they look like. Being made of both, none can be
+forgotten. Arguments: the file to write, the compiler, the header's folder.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from generate import (  # noqa: E402
+    DECLARATION,
+    GENERATED,
+    Function,
+    declarations,
+    parameter_name,
+    preprocess,
+    write,
+)
+
+# What a locked process may still call.
+FREE = re.compile(
+    r"cuInit|cuDriverGetVersion|cuGetErrorName|cuGetErrorString|cuGetProcAddress(_v2)?|cuCheckpoint\w+"
+)
+
+
+def entry(function: Function) -> list[str]:
+    """Return the definition of an exported function."""
+    inside = ", ".join(function.parameters) or "void"
+    names = ", ".join(parameter_name(function, p) for p in function.parameters)
+    call = f"sim_{function.name}({names})"
+    lines = ["", f"CUresult sim_{function.name}({inside});"]
+    if FREE.fullmatch(function.name):
+        return [*lines, f"CUresult {function.name}({inside})", "{", f"    return {call};", "}"]
+    return [
+        *lines,
+        f"CUresult {function.name}({inside})",
+        "{",
+        "    struct sim_visitor *sim_visitor_ = sim_gate_enter();",
+        "    if (sim_visitor_ == NULL)",
+        "        return CUDA_ERROR_OUT_OF_MEMORY;",
+        f"    CUresult sim_result_ = {call};",
+        "    sim_gate_leave(sim_visitor_);",
+        "    return sim_result_;",
+        "}",
+    ]
+
+
+def main(out: str, cc: str, include: str) -> None:
+    """Write the file."""
+    flags = ["-D__CUDA_API_VERSION_INTERNAL"]
+    declared = declarations(preprocess(cc, Path(include) / "cuda.h", flags), DECLARATION)
+    text = (HERE / "symbols.def").read_text(encoding="utf-8")
+    names = sorted(set(re.findall(r"^SYMBOL\(.*, (\w+)\)$", text, re.MULTILINE)))
+    lines = [
+        GENERATED,
+        "#define __CUDA_API_VERSION_INTERNAL",
+        "#pragma GCC visibility push(default)",
+        "#include <cuda.h>",
+        "#pragma GCC visibility pop",
+        "",
+        '#include "gate.h"',
+    ]
+    for name in names:
+        lines += entry(Function(name, declared[name]))
+    write(Path(out), "\n".join([*lines, ""]))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

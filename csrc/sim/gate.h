@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The gate that every exported function passes (entries.py), so that a checkpoint finds nobody in the driver. Open, it
+ * costs a load and two stores of the thread's own: who shuts it makes every thread's stores visible (membarrier).
+ */
+#ifndef SIM_GATE_H
+#define SIM_GATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* A thread that calls, or has called, the driver. */
+struct sim_visitor {
+    struct sim_visitor *next;
+    unsigned depth; /* calls that it is in; a callback may call again */
+    bool taken;     /* its thread lives */
+};
+
+extern __thread struct sim_visitor *sim_gate_visitor __attribute__((tls_model("initial-exec")));
+extern unsigned sim_gate_is_shut;
+
+/* NULL: no memory. */
+struct sim_visitor *sim_gate_register(void);
+void sim_gate_wait(struct sim_visitor *visitor);
+
+static inline struct sim_visitor *sim_gate_enter(void)
+{
+    struct sim_visitor *visitor = sim_gate_visitor;
+    if (__builtin_expect(visitor == NULL, 0) && (visitor = sim_gate_register()) == NULL)
+        return NULL;
+    unsigned depth = visitor->depth;
+    __atomic_store_n(&visitor->depth, depth + 1, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (depth == 0 && __builtin_expect(__atomic_load_n(&sim_gate_is_shut, __ATOMIC_RELAXED) != 0, 0))
+        sim_gate_wait(visitor);
+    return visitor;
+}
+
+static inline void sim_gate_leave(struct sim_visitor *visitor)
+{
+    __atomic_store_n(&visitor->depth, visitor->depth - 1, __ATOMIC_RELEASE);
+}
+
+/* From now on nobody enters; who is in may still be. */
+void sim_gate_shut(void);
+bool sim_gate_is_empty(void);
+void sim_gate_open(void);
+
+/* The child of a fork: it is open, and only the calling thread is left. */
+void sim_gate_forget(void);
+
+#endif
