@@ -45,9 +45,10 @@ from .sleeper import FIRST, Kernel
 
 GIB = 1 << 30
 PARTS = ("memory", "out", "wake", "crowd", "cycles", "mapping")
-#: By how much all sizes are smaller on the simulated driver, and what a context takes there (719 MiB of an H200).
+#: By how much all sizes are smaller on the simulated driver; of an H200: what a context takes, and what a process that
+#: is checkpointed goes on using.
 SCALE = 128
-SIMULATED_CONTEXT = 719 * MIB // SCALE
+CONTEXT, REST = 719 * MIB, 4 * MIB
 #: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, beside the first time.
 HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
 #: Bytes that a kernel holds whose use of the GPU is read.
@@ -211,7 +212,10 @@ class Scene:
 @contextlib.contextmanager
 def _scene(clock: Clock, *, scheduler: bool = True, memory: int | None = None) -> Iterator[Scene]:
     """Set up a machine, of so many bytes where it is simulated."""
-    environ = {"GPUSHARE_SIM_CONTEXT": str(SIMULATED_CONTEXT)}
+    environ = {
+        "GPUSHARE_SIM_CONTEXT": str(CONTEXT // SCALE),
+        "GPUSHARE_SIM_CHECKPOINT_LEFT": str(REST // SCALE),
+    }
     if memory is not None:
         environ["GPUSHARE_SIM_MEMORY"] = str(memory)
     with machine(scheduler=False, whole=True, **environ) as here:

@@ -205,7 +205,7 @@ class Ranges:
         """Make ranges in all these states, of mappings of these sizes."""
         values = itertools.cycle(range(1, 256))
         for state, size, exportable in itertools.product(states, sizes, (False, True)):
-            for layout, ranges, pieces in (("one", 1, PIECES), ("each its own", PIECES, 1)):
+            for layout, ranges, pieces in (("one reservation", 1, PIECES), ("one each", PIECES, 1)):
                 for number in range(ranges):
                     made = [Piece(0, size, next(values)) for _ in range(pieces)]
                     of = Range(layout, state, exportable, made)
@@ -251,22 +251,20 @@ class Ranges:
         self._host = memory, at
         return True
 
-    def try_all(self) -> list[tuple[str, int, dict[str, int]]]:
-        """Use all of them; of each kind its name, how many calls were made, and what failed how often."""
+    def try_all(self) -> list[tuple[str, str, int, dict[str, int]]]:
+        """Use all of them; of each kind its name and variant, how many calls were made, and what failed how often."""
+        told: dict[tuple[str, str], tuple[int, Counter[str]]] = {}
         for of in self._ranges:
             of.calls = 0
             if of.layout == "host memory":
                 self._try_host(of)
             else:
                 self._try(of)
-        told: dict[str, tuple[int, Counter[str]]] = {}
-        for of in self._ranges:
-            size = of.pieces[0].size // MIB
-            shared = ", exportable" if of.exportable else ""
-            name = f"reservation: {of.layout}, {size} MiB{shared}, {of.state}"
-            calls, failed = told.get(name, (0, Counter()))
-            told[name] = calls + of.calls, failed + of.failed
-        return [(name, calls, dict(failed)) for name, (calls, failed) in told.items()]
+            variant = f"{of.pieces[0].size // MIB} MiB{', exportable' if of.exportable else ''}"
+            key = f"{of.layout}, {of.state}", variant
+            calls, failed = told.get(key, (0, Counter()))
+            told[key] = calls + of.calls, failed + of.failed
+        return [(*key, calls, dict(failed)) for key, (calls, failed) in told.items()]
 
     def _try(self, of: Range) -> None:
         if of.state == EMPTY[3]:
@@ -352,14 +350,19 @@ def mapping(started: Callable[[Popen[str]], None] = lambda _: None) -> Iterator[
 
 def _figures(
     where: str,
-    after: list[tuple[str, int, dict[str, int]]],
-    without: list[tuple[str, int, dict[str, int]]],
+    after: list[tuple[str, str, int, dict[str, int]]],
+    without: list[tuple[str, str, int, dict[str, int]]],
 ) -> Iterator[Figure]:
-    for (name, calls, failed), (_, _, beside) in zip(after, without, strict=True):
+    alike: dict[tuple[str, str], list[tuple[str, Counter[str]]]] = {}
+    for (name, variant, calls, failed), (*_, beside) in zip(after, without, strict=True):
         said = ", ".join(f"{what} ({count})" for what, count in failed.items())
-        metric = f"{where}; {name}: {said or 'nothing fails'}"
-        some = [sum(each.values()) for each in (failed, beside)]
-        yield Figure("mapping", metric, float(some[0]), "", float(some[1]), calls, 0.0)
+        counts = Counter(failed=sum(failed.values()), beside=sum(beside.values()), calls=calls)
+        alike.setdefault((name, said or "nothing fails"), []).append((variant, counts))
+    for (name, said), variants in alike.items():
+        total = sum((counts for _, counts in variants), Counter[str]())
+        metric = f"{where}: {name} ({'; '.join(variant for variant, _ in variants)}): {said}"
+        failed_calls, beside_calls = float(total["failed"]), float(total["beside"])
+        yield Figure("mapping", metric, failed_calls, "", beside_calls, total["calls"], 0.0)
 
 
 if __name__ == "__main__":
