@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Compiles the C libraries and the cffi module into the wheel and tags it by what they need.
+"""Compiles the C libraries, the C program and the cffi module into the wheel and tags it by what they need.
 
 ``GPUSHARE_CC`` names another C compiler, also one for another machine:
 ``GPUSHARE_CC=aarch64-linux-gnu-gcc`` makes an aarch64 wheel.
@@ -79,6 +79,12 @@ class Binary(NamedTuple):
         return cls(ELF_MACHINES.get(machine, machine), soname, linked, glibc)
 
 
+def is_binary(path: Path) -> bool:
+    """Whether a file is a compiled library or program."""
+    with path.open("rb") as file:
+        return file.read(4) == b"\x7fELF"
+
+
 def platform_tag(paths: Iterable[Path]) -> str:
     """Return the wheel's platform tag: manylinux by the newest glibc needed, if glibc is all."""
     binaries = [Binary.read(path) for path in paths]
@@ -153,7 +159,7 @@ def build_module(root: Path, command: list[str], machine: str, out: Path) -> Non
 
 
 def build_libraries(root: Path, command: list[str], machine: str, **settings: object) -> None:
-    """Compile the interposer and the simulated driver with csrc/Makefile."""
+    """Compile the interposer, the hibernator and the simulated driver with csrc/Makefile."""
     make = shutil.which("gmake") or shutil.which("make")
     if make is None:
         raise BuildError("no make; install it (Debian, Ubuntu: apt-get install make)")
@@ -198,7 +204,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         )
         built = sorted(path for path in (out / "package").rglob("*") if path.is_file())
         build_data["pure_python"] = False
-        tag = platform_tag(path for path in built if ".so" in path.suffixes)
+        tag = platform_tag(path for path in built if is_binary(path))
         build_data["tag"] = f"cp310-abi3-{tag}"
         for path in built:
             inside = Path("jupyter_gpushare") / path.relative_to(out / "package")

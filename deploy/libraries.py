@@ -27,7 +27,9 @@ def install_libraries(folder: Path) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for library in libraries().preload():
+        # The hibernator beside them wakes a kernel that has lost its scheduler while it was hibernated.
+        found = libraries()
+        for library in (*found.preload(), found.hibernator):
             target = folder / library.name
             if target.is_file() and filecmp.cmp(library, target, shallow=False):
                 continue

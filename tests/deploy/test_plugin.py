@@ -119,8 +119,9 @@ def test_gpus_may_be_named_to_the_container_device_interface(
     assert container["cdi_devices"] == [{"name": f"nvidia.com/gpu={gpu(share)}"}]
     assert container["envs"]["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert container["mounts"][1]["host_path"] == str(tmp_path / "l")
+    found = libraries()
     assert {path.name: path.read_bytes() for path in (tmp_path / "l").iterdir()} == {
-        path.name: path.read_bytes() for path in libraries().preload()
+        path.name: path.read_bytes() for path in (*found.preload(), found.hibernator)
     }
 
 

@@ -42,6 +42,7 @@ LIBRARIES = (
     "sim/libnvidia-ml.so.1",
     "sim/libnvrtc.so.13",
 )
+PROGRAM = "jupyter_gpushare/lib/gpushare-hibernator"
 OLDEST_GLIBC = (2, 17)
 
 
@@ -74,7 +75,7 @@ def content(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def binaries(content: Path) -> list[Path]:
-    return [path for path in content.rglob("*") if ".so" in path.suffixes]
+    return [content / PROGRAM, *(path for path in content.rglob("*") if ".so" in path.suffixes)]
 
 
 def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
@@ -96,7 +97,9 @@ def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
     for room in ROOMS:
         assert modules(inner, room) == [f"jupyter_gpushare/{room}/__init__.py"]
     built = [
-        name for name in inner if re.search(r"(^|/)node_modules/|\.so(\.|$)|\.o$|\.pyc$", name)
+        name
+        for name in inner
+        if re.search(r"(^|/)node_modules/|\.so(\.|$)|\.o$|\.pyc$|/gpushare-hibernator$", name)
     ]
     assert not built
     assert sdist.stat().st_size < 2 << 20
@@ -105,6 +108,8 @@ def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
 def test_wheel_holds_everything_once(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
+        # Installers give it to the file.
+        assert archive.getinfo(PROGRAM).external_attr >> 16 & 0o111 == 0o111
     assert [name for name, count in Counter(names).items() if count > 1] == []
     data = next(name for name in names if ".data/" in name).split("/")[0] + "/data"
     assert {
@@ -155,6 +160,7 @@ def test_interposer_needs_libc_alone(content: Path) -> None:
     assert dynamic("NEEDED", lib / "libgpushare.so") <= libc
     assert dynamic("NEEDED", lib / "libgpushare-nvml.so") <= libc
     assert dynamic("NEEDED", lib / "libgpushare-alias.so") <= {"libcuda.so.1"}
+    assert dynamic("NEEDED", content / PROGRAM) <= libc
 
 
 def test_libraries_carry_the_names_that_programs_ask_for(content: Path) -> None:
@@ -209,6 +215,15 @@ def installed(wheel: Path, fresh: Fresh) -> Fresh:
 
 def test_the_command_runs(installed: Fresh) -> None:
     assert jupyter_gpushare.__version__ in installed.run("gpushare", "--version")
+
+
+def test_the_hibernator_runs(installed: Fresh) -> None:
+    code = """if True:
+        import subprocess, jupyter_gpushare
+        program = jupyter_gpushare.LIBRARIES / "gpushare-hibernator"
+        print(subprocess.run([program], capture_output=True, text=True).stderr)
+    """
+    assert "use: gpushare-hibernator --driver PATH" in installed.run("python", "-c", code)
 
 
 def test_the_package_comes_from_the_fresh_environment(installed: Fresh) -> None:
