@@ -40,8 +40,9 @@ EMPTY = (
 )
 #: Bytes at either end of a mapping that are written and read.
 END = 4096
-#: Kinds of processes: nothing is mapped in it, or ranges of all kinds.
-PROCESSES = {"nothing mapped anywhere": EMPTY, "among mapped ones": (*MAPPED, *EMPTY)}
+#: Kinds of processes: nothing is mapped in it, or ranges of all kinds; the latter has page-locked memory, too.
+PINNED = "among mapped ones"
+PROCESSES = {"nothing mapped anywhere": EMPTY, PINNED: (*MAPPED, *EMPTY)}
 #: Of a simulated GPU, bytes.
 SIMULATED = 512 * MIB
 
@@ -201,10 +202,10 @@ class Ranges:
 
     # --- Commands ---------------------------------------------------------------------------------
 
-    def make(self, states: list[str], sizes: list[int]) -> bool:
+    def make(self, states: list[str], sizes: list[int], exportable: bool) -> bool:
         """Make ranges in all these states, of mappings of these sizes."""
         values = itertools.cycle(range(1, 256))
-        for state, size, exportable in itertools.product(states, sizes, (False, True)):
+        for state, size in itertools.product(states, sizes):
             for layout, ranges, pieces in (("one reservation", 1, PIECES), ("one each", PIECES, 1)):
                 for number in range(ranges):
                     made = [Piece(0, size, next(values)) for _ in range(pieces)]
@@ -260,7 +261,7 @@ class Ranges:
                 self._try_host(of)
             else:
                 self._try(of)
-            variant = f"{of.pieces[0].size // MIB} MiB{', exportable' if of.exportable else ''}"
+            variant = f"{of.pieces[0].size // MIB} MiB"
             key = f"{of.layout}, {of.state}", variant
             calls, failed = told.get(key, (0, Counter()))
             told[key] = calls + of.calls, failed + of.failed
@@ -330,22 +331,35 @@ def mapping(started: Callable[[Popen[str]], None] = lambda _: None) -> Iterator[
             if not watcher.able:
                 raise RuntimeError("the driver cannot checkpoint a process (it is older than 570)")
             sizes = SMALL_SIZES if here.driver.simulated else SIZES
-            for where, states in PROCESSES.items():
+            for (where, states), exportable in itertools.product(PROCESSES.items(), (False, True)):
                 found = []
+                named = f"{where}, exportable" if exportable else where
                 for checkpointed in (True, False):
                     process = RangesHolder(here.bare_environ(), torch=False, started=started)
                     try:
-                        process.call("make", states, sizes)
-                        process.call("pin", sizes[0])
-                        if checkpointed:
-                            for step in ("Lock", "Checkpoint", "Restore", "Unlock"):
-                                watcher.step(step, process.process.pid)
+                        process.call("make", states, sizes, exportable)
+                        if where == PINNED:
+                            process.call("pin", sizes[0])
+                        if checkpointed and (refused := _checkpoint(watcher, process)):
+                            yield Figure("mapping", f"{named}: {refused}", 1.0, "", None, 1, 0.0)
+                            break
                         found.append(process.call("try_all"))
                     finally:
                         process.close()
-                yield from _figures(where, *found)
+                else:
+                    yield from _figures(named, *found)
         finally:
             watcher.close()
+
+
+def _checkpoint(watcher: Watcher, process: Holder) -> str:
+    """Have a process checkpointed and restored; which step the driver refused."""
+    for step in ("Lock", "Checkpoint", "Restore", "Unlock"):
+        try:
+            watcher.step(step, process.process.pid)
+        except RuntimeError as error:
+            return str(error)
+    return ""
 
 
 def _figures(
