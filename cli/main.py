@@ -19,6 +19,8 @@ COMMANDS = {
     "run": "run",
     "release": "release",
     "offload": "release",
+    "hibernate": "release",
+    "wake": "release",
     "background": "adjust",
     "interactive": "adjust",
     "auto": "adjust",

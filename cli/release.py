@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare release`` and ``gpushare offload``: give the GPU up."""
+"""``gpushare release``, ``offload``, ``hibernate`` and ``wake``: leave the GPU, and come back to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .main import complain
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the two subcommands."""
+    """Add the subcommands."""
     release = subparsers.add_parser(
         "release",
         help="end a notebook's or program's burst, so that others can run",
@@ -23,7 +23,18 @@ def add_parser(subparsers: Any) -> None:
         help="the same, and move its memory off the GPU",
         description="End the burst and move all its memory to the host. It comes back by itself.",
     )
-    for parser in (release, offload):
+    hibernate = subparsers.add_parser(
+        "hibernate",
+        help="take it off the GPU altogether as soon as it is idle",
+        description="Move its memory to the host, and have the driver free the rest, the CUDA "
+        "context too. Its next cell wakes it.",
+    )
+    wake = subparsers.add_parser(
+        "wake",
+        help="wake one that is hibernated, before its next cell does",
+        description="Bring it back to the GPU; its memory follows when it is used.",
+    )
+    for parser in (release, offload, hibernate, wake):
         add_group(parser)
 
 
@@ -38,7 +49,7 @@ def add_group(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Release or offload a group."""
+    """Ask for it."""
     try:
         with ControlClient() as client:
             group = args.group or only_group(client)

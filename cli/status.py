@@ -65,6 +65,7 @@ def render(status: dict[str, Any]) -> str:
         _groups(status),
         _processes(status),
         _notices(status),
+        wording.hibernation(status),
         _footer(status),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -112,10 +113,11 @@ def _groups(status: dict[str, Any]) -> str:
     now = status["time"]
     head = ("STATE", "NAME", "ID", "CLASS", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "WISHES", "")
     rows = []
-    order = {"running": 0, "moving": 1, "yielding": 2, "held": 3, "waiting": 4, "idle": 5}
+    order = ("running", "moving", "yielding", "held", "waking", "waiting", "idle", "hibernated")
+    rank = {state: place for place, state in enumerate(order)}
     for group in sorted(
         status["groups"],
-        key=lambda group: (order.get(group["state"], 6), group["position"] or 0, group["name"]),
+        key=lambda group: (rank.get(group["state"], 9), group["position"] or 0, group["name"]),
     ):
         rows.append(
             (
@@ -172,6 +174,7 @@ def _footer(status: dict[str, Any]) -> str:
         f"policy {settings.get('policy')}",
         f"quantum {quantum if quantum == 'auto' else wording.duration(quantum)}",
         f"anti-thrash {settings['anti_thrash']}",
+        _hibernation(settings),
         f"host memory {wording.size(host['swapped'])} of {wording.size(host['budget'])}",
     ]
     pool = host.get("pool")
@@ -182,4 +185,11 @@ def _footer(status: dict[str, Any]) -> str:
         )
     if status["driver"]["simulated"]:
         words.append("simulated driver")
-    return ", ".join(words)
+    return ", ".join(word for word in words if word)
+
+
+def _hibernation(settings: dict[str, Any]) -> str:
+    if "hibernate_after" not in settings:
+        return ""
+    after = settings["hibernate_after"]
+    return "hibernate off" if after is None else f"hibernate after {wording.duration(after)}"

@@ -16,6 +16,7 @@ from ..kernel_provisioner.in_kernel import (
     size,
 )
 from ..kernel_provisioner.in_kernel import estimate_text as estimate
+from ..kernel_provisioner.in_kernel import hibernation_text as hibernation
 from ..kernel_provisioner.in_kernel import reason_text as reason
 from ..kernel_provisioner.in_kernel import state_text as state
 from ..kernel_provisioner.in_kernel import wishes_text as wishes
@@ -24,6 +25,7 @@ __all__ = [
     "REASONS",
     "duration",
     "estimate",
+    "hibernation",
     "notice",
     "percent",
     "reason",
@@ -45,6 +47,10 @@ def notice(found: dict[str, Any], name: str) -> str:
         return (
             f"{name} was told to give the GPU up and does not answer: others are served around it"
         )
+    if found.get("code") == "hibernation_stuck":
+        params = found.get("params", {})
+        doing = "waking" if params.get("step") == "restore" else "hibernating"
+        return f"{doing} {name} (pid {params.get('pid')}) does not end; it goes on by itself"
     if found.get("code") == "recording_ended":
         params = found.get("params", {})
         why = recording_end(params.get("why"), str(params.get("error", "")))

@@ -21,7 +21,12 @@ KINDS = ("resident", "pinned", "contexts", "foreign", "ghosts", "reserve", "free
 #: Others' notebooks keep their ids that say nothing, on all pages of this process.
 _DISGUISE = Disguise()
 #: The order of notebooks: who has the GPU, who waits, who does neither.
-_ORDER = {"running": 0, "yielding": 1, "moving": 2, "waiting": 3, "held": 4, "idle": 5}
+_ORDER = {
+    state: place
+    for place, state in enumerate(
+        ("running", "yielding", "moving", "waking", "waiting", "held", "idle", "hibernated")
+    )
+}
 
 
 def node(name: str, found: Node, viewer: Viewer) -> dict[str, Any]:

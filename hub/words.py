@@ -36,17 +36,34 @@ EVENTS: dict[str, Callable[[dict[str, Any]], str]] = {
     ),
     "evict": lambda found: f"{size(found['copied'])} of it moved to host memory",
     "refuse": lambda found: f"was refused memory: {found['text']}",
+    "hibernate": lambda found: (
+        f"was hibernated in {duration(found['seconds'])}; frees {size(found['bytes'])}"
+    ),
+    "wake": lambda found: (
+        f"was woken in {duration(found['seconds'])}"
+        + (f", on {found['gpu']}" if found.get("gpu") else "")
+    ),
+    "hibernate_failed": lambda found: f"was not hibernated: {found['text']}",
+    "wake_failed": lambda found: f"could not be woken: {found['text']}",
     "cancel": lambda found: "was interrupted while it waited",
     "adjust": lambda found: f"was adjusted: {wishes(found['wishes']) or 'as usual'}",
     "stuck": lambda found: f"keeps others waiting: its kernel {found['kernel']} does not end",
     "settings": lambda found: (
         f"policy {found['policy']}, quantum {found['quantum']}, anti-thrash {found['anti_thrash']}"
+        + _idleness(found)
     ),
     "entitle": lambda found: f"{found['whose']} is entitled to {quota(found) or 'the usual'}",
     "drain": lambda found: f"{found['gpu']} {'drains' if found['on'] else 'is in use again'}",
     "maintenance": lambda found: "the message to all has ended",
     "notice": lambda found: notice(found, "").removeprefix(": "),
 }
+
+
+def _idleness(found: dict[str, Any]) -> str:
+    if "hibernate_after" not in found:
+        return ""
+    after = found["hibernate_after"]
+    return ", hibernate " + ("off" if after is None else f"after {duration(after)}")
 
 
 def event(found: dict[str, Any]) -> str:
@@ -81,6 +98,8 @@ ACTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "release": lambda given: "ended the turn of {}",
     "offload": lambda given: "moved {} out",
     "evict": lambda given: "moved {} out",
+    "hibernate": lambda given: "hibernated {}",
+    "wake": lambda given: "woke {}",
     "hold": lambda given: "froze {}" if given.get("on", True) else "unfroze {}",
     "drain": lambda given: "drained {}" if given.get("on", True) else "put {} back into use",
     "maintenance": lambda given: "told all" if given.get("text") else "ended the message to all",

@@ -34,6 +34,11 @@ VERBS = {
     "status": ("", "who uses the GPU, who waits, and why"),
     "release": ("[GROUP]", "give the GPU up now, though the cell goes on"),
     "offload": ("[GROUP]", "the same, and move the memory to the host; it comes back by itself"),
+    "hibernate": (
+        "[GROUP]",
+        "take it off the GPU altogether when it is idle; its next cell wakes it",
+    ),
+    "wake": ("[GROUP]", "wake one that is hibernated, before its next cell does"),
     "background": ("", "wait behind the interactive ones; memory leaves the GPU first"),
     "interactive": ("", "come before those in the background, however long the cells are"),
     "auto": ("", "interactive from the begin of a cell, in the background after 2 s of GPU time"),
@@ -53,6 +58,8 @@ VERBS = {
 DONE = {
     "release": "{} gives the GPU up.",
     "offload": "{} gives the GPU up and moves its memory out.",
+    "hibernate": "{} is taken off the GPU as soon as it is idle; its next cell wakes it.",
+    "wake": "{} is awake as soon as there is room for it.",
     "background": "{} waits behind the interactive ones from now on, and its memory leaves the GPU first.",
     "interactive": "{} comes before those in the background from now on, however long its cells are.",
     "auto": "{} is interactive from the begin of each cell, and in the background once it has had 2 s of GPU time.",
@@ -78,7 +85,7 @@ OVERSUBSCRIPTION = {
 NO_PART = "This kernel does not take part: "
 
 #: The protocol's version (GPUSHARE_PROTOCOL_VERSION).
-PROTOCOL = 4
+PROTOCOL = 5
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
@@ -752,7 +759,7 @@ class Magic:
             return Answer({"oversubscribe": on}, OVERSUBSCRIPTION[on])
         if verb == "exclusive":
             return Answer(self._cells.keep_others_out(), self._but())
-        if verb in ("release", "offload"):
+        if verb in ("release", "offload", "hibernate", "wake"):
             done = interposer.control(verb, group=given or own)
             return Answer(done, DONE[verb].format(given or "This kernel"))
         if verb == "keep":
@@ -965,6 +972,8 @@ class Status(Table):
                 f"{foreign} by programs outside gpushare"
                 + (", being emptied by an administrator" if gpu.get("draining") else "")
             )
+        if hibernation_text(self.data):
+            said.append(hibernation_text(self.data) + ".")
         if self._out_of_the_way:
             said.append(NO_PART + self._out_of_the_way)
         return said
@@ -1051,7 +1060,7 @@ class History(Table):
 
 
 def _rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
-    order = ("running", "held", "yielding", "moving", "waiting", "idle")
+    order = ("running", "held", "yielding", "moving", "waking", "waiting", "idle", "hibernated")
     state = group.get("state")
     return (
         order.index(state) if state in order else len(order),
@@ -1118,7 +1127,31 @@ def remark(group: Dict[str, Any]) -> str:
     said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
     if not said[0] and group.get("yields_in") is not None:
         said.append("yields within {}".format(duration(group["yields_in"])))
+    said.append(sleep_text(group))
     return "; ".join(text for text in said if text)
+
+
+def sleep_text(group: Dict[str, Any]) -> str:
+    """What one that is hibernated gives back, and how long it takes to wake it; or why it was left alone."""
+    found, state = group.get("hibernation") or {}, group.get("state")
+    if state == "hibernated":
+        freed, seconds = size(found.get("frees") or 0), found.get("estimate")
+        return f"frees {freed}" + (
+            "" if seconds is None else f"; about {duration(seconds)} to wake"
+        )
+    if found.get("state") in ("parking", "hibernating"):
+        return "it is being hibernated"
+    # What people asked for, they know.
+    told = found.get("state") == "refused" and found.get("code") not in ("off", "nothing")
+    return "not hibernated: {}".format(found.get("text") or found.get("code")) if told else ""
+
+
+def hibernation_text(status: Dict[str, Any]) -> str:
+    """Why no kernel can be hibernated; nothing where they can be, or nobody has tried."""
+    found = status.get("hibernation") or {}
+    if found.get("able") is not False:
+        return ""
+    return "Kernels cannot be hibernated: {}".format(found.get("text") or found.get("code"))
 
 
 def _holder(given: Dict[str, Any]) -> str:
@@ -1212,6 +1245,10 @@ REASONS = {
     ),
     "thrashing": lambda given: (
         f"side by side both were slowed by paging, so they take turns; {_holder(given)} yields{_soon(given)}"
+    ),
+    "waking": lambda given: (
+        "it was hibernated, and is being woken"
+        + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]

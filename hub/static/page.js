@@ -72,7 +72,9 @@ const TEXT = {
     moving: 'moving in',
     waiting: 'waiting',
     held: 'idle',
-    idle: 'idle'
+    idle: 'idle',
+    hibernated: 'hibernated',
+    waking: 'waking…'
   },
   place: position => (position == null ? '' : `, ${ordinal(position)}`),
   swapped: bytes => `${size(bytes)} in host memory`,

@@ -131,17 +131,16 @@ export function wordingOf(
 
 /** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
 export function leftText(
-  { state, estimate, hibernation, since, at }: IGroup,
+  { estimate, reason, at }: IGroup,
   trans: TranslationBundle,
   now: number
 ): string | null {
   if (estimate) {
     return estimateText(estimate, trans, now - at);
   }
-  const seconds = state === 'waking' ? hibernation?.estimate : null;
-  // It is not known how far from that it may be.
+  const seconds = reason?.code === 'waking' ? reason.params['estimate'] : null;
   return typeof seconds === 'number'
-    ? estimateText({ seconds, low: 0, high: 2 * seconds }, trans, now - since)
+    ? estimateText({ seconds, low: seconds, high: seconds }, trans, now - at)
     : null;
 }
 

@@ -171,7 +171,7 @@ export function makeWaking(id: string, changes: Partial<IGroup> = {}): IGroup {
   return makeHibernated(id, {
     state: 'waking',
     since: 99.5,
-    reason: { code: 'waking', params: {} },
+    reason: { code: 'waking', params: { for: 0.5, estimate: 0.7 } },
     cell: { msg_id: `${id}-cell`, since: 99.5, waited: 0.5, ran: 0 },
     hibernation: makeSleep({ state: 'waking', since: 99.5 }),
     ...changes

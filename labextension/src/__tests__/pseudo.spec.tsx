@@ -423,8 +423,13 @@ describe('in a language of brackets', () => {
     for (const { title, text } of [nobodyText(pseudo), noGpuText(pseudo)]) {
       check(title, text);
     }
-    for (const code of ['policy_failed', 'recording_ended', 'stuck', 'other']) {
-      check(noticeText(name, { code, params: {} }, pseudo));
+    for (const code of [
+      ...['policy_failed', 'recording_ended', 'stuck', 'other'],
+      'hibernation_stuck'
+    ]) {
+      for (const step of ['park', 'restore']) {
+        check(noticeText(name, { code, params: { step } }, pseudo));
+      }
     }
     check(
       memoryText(0, 0, wording),

@@ -79,7 +79,7 @@ it.each<[string, Partial<IGroup>]>([
   ['GPU: idle, 5 GiB resident', { state: 'idle' }],
   ['GPU: idle', { state: 'idle', gpus: [] }],
   ['GPU: hibernated', makeHibernated('plots')],
-  ['GPU: waking…, about 1 s', makeWaking('plots', { since: 100 })],
+  ['GPU: waking…, about 0.7 s', makeWaking('plots')],
   ['GPU: frozen, 5 GiB resident', { wishes: makeWishes({ frozen: true }) }]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);

@@ -385,14 +385,12 @@ describe('hibernation', () => {
   });
 
   it('counts down until it is awake', () => {
-    const waking = makeWaking('a', { since: 100, at: 100 });
+    const waking = makeWaking('a');
     const text = (now: number): string => plain(waitText(waking, trans, now));
-    expect(text(100)).toBe('waking…, about 1 s');
+    expect(text(100)).toBe('waking…, about 0.7 s');
     expect(text(101)).toBe('waking…, any moment');
     expect(text(110)).toBe('waking…, longer than expected');
-    const [unknown] = [makeSleep({ state: 'waking', estimate: null })];
-    const nobodyKnows = makeWaking('a', { hibernation: unknown });
-    expect(waitText(nobodyKnows, trans, 100)).toBe('waking…');
+    expect(waitText({ ...waking, reason: null }, trans, 100)).toBe('waking…');
     // It waits for room: then the scheduler says how long that takes.
     const estimate = { seconds: 5, low: 2, high: 9 };
     expect(plain(waitText({ ...waking, estimate }, trans, 101))).toBe(

@@ -159,6 +159,10 @@ export function noticeText(
         '%1 was told to give the GPU up and does not answer. Others are served around it; interrupt or restart it.',
         name
       );
+    case 'hibernation_stuck':
+      return params['step'] === 'restore'
+        ? trans.__('Waking %1 does not end; it goes on by itself.', name)
+        : trans.__('Hibernating %1 does not end; it goes on by itself.', name);
     case 'maintenance':
       return trans.__('Maintenance: %1', text(params, 'text'));
     case 'underreported':
