@@ -59,6 +59,8 @@ SIMULATED_KERNELS, SIMULATED_CAP = 100, 24 * GIB
 DATA, BLOCK = 512 * MIB, 64 * MIB
 #: Part of the kernels that are active; seconds for which they are; most passes over the data in a cell.
 ACTIVE, SECONDS, SIMULATED_SECONDS, PASSES = 0.1, 60.0, 15.0, 40
+#: Seconds of idleness after which a kernel of the crowd is hibernated though nobody lacks room.
+AFTER = 600.0
 #: Seconds that a newcomer waits until it is said not to fit; and that a process may take to start.
 PATIENCE, STARTING = 4.0, 90.0
 #: Kernels that start at once, at most; bytes of host memory that have to be free for another one on a real GPU.
@@ -142,6 +144,16 @@ class Scene:
         self.here.start_scheduler(*flags)
         assert self.here.scheduler is not None
         self.clock.watch(self.here.scheduler)
+        while (found := self.status()["hibernation"])["able"] is None:
+            self.clock.check()
+            time.sleep(0.01)
+        if not found["able"]:
+            raise RuntimeError(f"nothing can be hibernated here: {found['text']}")
+
+    def status(self) -> dict[str, Any]:
+        """Return the scheduler's status."""
+        found: dict[str, Any] = self.here.control("status")["status"]  # type: ignore[assignment]
+        return found
 
     def kernel(self, name: str) -> Kernel:
         """Start a kernel."""
@@ -179,13 +191,17 @@ class Scene:
         RuntimeError
             If it is left alone.
         """
-        start = time.monotonic()
+        start = ordered = time.monotonic()
         self.here.control("hibernate", group=f"bench-{name}")
 
         def done(group: dict[str, Any]) -> bool:
+            nonlocal ordered
             found = group["hibernation"]
-            if found is not None and found["state"] == "refused":
-                raise RuntimeError(f"not hibernated: {found['code']}: {found['text']}")
+            if found is not None and found["state"] == "refused" and found["since"] >= ordered:
+                if found["code"] != "busy":
+                    raise RuntimeError(f"not hibernated: {found['code']}: {found['text']}")
+                ordered = time.monotonic()
+                self.here.control("hibernate", group=f"bench-{name}")
             return bool(group["state"] == "hibernated")
 
         self.until(name, done)
@@ -496,12 +512,8 @@ class Crowd:
         return len(self.live)
 
     def _state(self, name: str) -> str:
-        groups = self._status()["groups"]
+        groups = self.scene.status()["groups"]
         return next((str(group["state"]) for group in groups if group["name"] == name), "")
-
-    def _status(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.scene.here.control("status")["status"]  # type: ignore[assignment]
-        return found
 
     def complete(self, fit: int) -> None:
         """Start the others, some at once, as long as the host has memory for them."""
@@ -569,7 +581,7 @@ class Crowd:
                 fields = dict(line.split(":", 1) for line in rollup[1:])
                 share.append(int(fields["Pss"].split()[0]) * 1024.0)
                 resident.append(int(fields["Rss"].split()[0]) * 1024.0)
-        pool = self._status()["host"]["pool"]
+        pool = self.scene.status()["host"]["pool"]
         return share, resident, int(pool["in_use"]) if pool else 0
 
     def compare(self) -> int:
@@ -606,9 +618,9 @@ def _crowd(
         total, before = scene.watcher.call("memory")
         scene.start_scheduler("--reserve", str(total - before - cap))
         crowd = Crowd(scene, count, faults)
-        scene.here.control("set", hibernate_after=None)
+        scene.here.control("set", hibernate_after=0)
         fit = crowd.fill()
-        scene.here.control("set", hibernate_after=600.0)
+        scene.here.control("set", hibernate_after=AFTER)
         crowd.complete(fit)
         left = clock.left() - ENDING * (4 if more else 2)
         crowd.play(
