@@ -51,9 +51,10 @@ class Deadlines:
     state: float = 5.0
     #: Beyond the timeout that the driver itself is told.
     lock: float = 3.0
-    #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s.
+    #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s. The first of all also waits for
+    #: the helper's driver to initialise.
     checkpoint: float = 30.0
-    #: The same: 5 to 6 s, and 0.5 s. The helper's first restore also waits for the driver to initialise.
+    #: The same: 5 to 6 s, and 0.5 s.
     restore: float = 30.0
     unlock: float = 10.0
     #: The helper's end, while it waits for steps that are under way.

@@ -53,13 +53,31 @@ static CUresult run_state(struct request *request)
     return result;
 }
 
+static void *initialise(void *argument)
+{
+    hib_driver_initialise();
+    return argument;
+}
+
+static bool in_thread(void *(*run)(void *), void *argument)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run, argument) != 0)
+        return false;
+    pthread_detach(thread);
+    return true;
+}
+
 static CUresult run_lock(struct request *request)
 {
+    /* Meanwhile: somebody is going to be checkpointed. If there is no thread for it, that step does it. */
+    in_thread(initialise, NULL);
     return hib_driver_lock(request->pid, request->timeout_ms);
 }
 
 static CUresult run_checkpoint(struct request *request)
 {
+    hib_driver_initialise();
     return hib_driver_checkpoint(request->pid);
 }
 
@@ -162,15 +180,6 @@ static void *serve_one(void *argument)
     return NULL;
 }
 
-static bool in_thread(void *(*run)(void *), void *argument)
-{
-    pthread_t thread;
-    if (pthread_create(&thread, NULL, run, argument) != 0)
-        return false;
-    pthread_detach(thread);
-    return true;
-}
-
 static bool take_place(void)
 {
     pthread_mutex_lock(&serving.lock);
@@ -256,12 +265,6 @@ static void let_end(void)
     pthread_mutex_unlock(&serving.lock);
 }
 
-static void *initialise(void *argument)
-{
-    hib_driver_initialise();
-    return argument;
-}
-
 void hib_serve(void)
 {
     pthread_condattr_t monotonic;
@@ -271,8 +274,6 @@ void hib_serve(void)
     /* What the driver prints must not come between the answers. */
     serving.answers = dup(STDOUT_FILENO);
     dup2(STDERR_FILENO, STDOUT_FILENO);
-    /* So that nobody who wakes waits for it. If there is no thread for it, the first who restores does it. */
-    in_thread(initialise, NULL);
     read_lines();
     let_end();
 }

@@ -190,8 +190,9 @@ def test_a_process_that_knows_one_gpu_is_told_of_one(start: Start, stand_in: Sta
 
 def test_it_is_no_client_of_ours(start: Start, stand_in: StandIn, libraries: Path) -> None:
     process = start(LD_PRELOAD=str(libraries / "libgpushare.so"), CUDA_VISIBLE_DEVICES="7")
-    assert ask(process, "1 driver") == ["1 0 CUDA_SUCCESS 13000"]
-    wait_for(lambda: stand_in.lines("begun"))
+    stand_in.put(PID, "locked")
+    # Which takes that the driver is initialised.
+    assert ask(process, f"1 checkpoint {PID}") == ["1 0 CUDA_SUCCESS"]
     assert stand_in.lines("begun") == ["- -"]
 
 
