@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The benchmark of hibernation, small, on the simulated driver: that it measures what it says, ends, and ends all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.benchmarks import hibernate, ranges
+from jupyter_gpushare.benchmarks.figures import Figure
+from jupyter_gpushare.cli.main import main
+
+GIB, MIB = 1 << 30, 1 << 20
+Figures = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Use the simulated driver; return what is in the environment of all that is started."""
+    found = f"GPUSHARE_TEST_MARK={uuid.uuid4().hex}"
+    monkeypatch.setenv(*found.split("="))
+    monkeypatch.setenv("GPUSHARE_SIM", "1")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _nobody_is_left(mark: str) -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 30
+    while (left := processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
+
+
+def processes(mark: str) -> list[str]:
+    """Return the command lines of the processes that were started with the mark."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (
+                folder.name != str(os.getpid())
+                and mark.encode() in (folder / "environ").read_bytes()
+            ):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            continue
+    return [line for line in found if line]
+
+
+def bench(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Figures:
+    """Run parts of it; return the figures by what was measured."""
+    found = main(["bench", "hibernate", "--json", "--time-limit", "120", *arguments])
+    said = capsys.readouterr()
+    assert found == status, said.err
+    assert "missed" not in said.err
+    return {figure["metric"]: figure for figure in map(json.loads, said.out.splitlines())}
+
+
+def test_a_hibernated_kernel_uses_what_the_driver_keeps(capsys: pytest.CaptureFixture[str]) -> None:
+    whole, own = bench(capsys, "--part", "memory").values()
+    for figure in (whole, own):
+        # Beside the context of one that is idle.
+        assert figure["bare"] * MIB >= hibernate.CONTEXT // hibernate.SCALE
+        assert figure["value"] * MIB <= hibernate.REST // hibernate.SCALE
+
+
+def test_times_stand_beside_the_drivers_own_and_what_is_possible(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    figures = bench(capsys, "--part", "out", "wake", "--gib", "0.5")
+    for way, metric in (
+        ("out", "hibernate order to done"),
+        ("wake", "cell run to its first kernel's end, hibernated"),
+    ):
+        what = f"{way}, {0.5 / hibernate.SCALE:.3g} GiB: "
+        ours, alone = figures[what + metric], figures[what + "the driver's checkpoint alone"]
+        assert ours["n"] == hibernate.ROUNDS
+        assert ours["value"] > 0
+        assert ours["bare"] == alone["value"] > 0
+        assert sum(metric.startswith(what) for metric in figures) == 4
+
+
+def test_more_kernels_live_than_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hibernate, "SIMULATED_CAP", 2.5 * GIB)
+    monkeypatch.setattr(hibernate, "SIMULATED_KERNELS", 4)
+    monkeypatch.setattr(hibernate, "PATIENCE", 1.0)
+    figures = bench(capsys, "--part", "crowd", "--seconds", "4")
+    (live,) = (figure for metric, figure in figures.items() if "live under" in metric)
+    assert 1 <= live["bare"] < live["value"] == 4
+    assert figures["crowd: with every byte right"]["value"] == 4
+    assert figures["crowd: each wake"]["n"] >= 1
+    assert figures["crowd: each wake that failed"]["value"] == 0
+    assert figures["crowd: cell run to its first kernel's end, p95"]["n"] >= 1
+    assert figures["crowd: host memory of a process, beside its resident set"]["value"] > 0
+
+
+def test_every_byte_is_compared_after_each_cycle(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hibernate, "INTERRUPTED", 0.5)
+    figures = bench(capsys, "--part", "cycles", "--cycles", "10")
+    assert figures["cycles with every byte equal"]["value"] == 10
+    assert figures["each: hibernate order to done"]["n"] >= 5
+
+
+def test_ranges_that_the_driver_forgets_are_told_from_others(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "SMALL_SIZES", (2 * MIB,))
+    monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuCheckpointProcessRestore/forget")
+    figures = bench(capsys, "--part", "mapping")
+    assert all(figure["bare"] == 0 for figure in figures.values())
+    failed = {metric for metric, figure in figures.items() if figure["value"]}
+    forgotten = (*ranges.EMPTY[:3], "one each, every other one mapped")
+    assert failed == {metric for metric in figures if any(each in metric for each in forgotten)}
+    # Reserved again, they are as good as new.
+    assert all(metric.endswith(f"cuMemMap CUDA_ERROR_INVALID_VALUE ({n})")
+               for metric in failed for n in [2 if "every other" in metric else 4])  # fmt: skip
+
+
+def test_a_missed_goal_is_said_and_is_no_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = Figure("hibernate", "kernels in a thimble", 3.0, "kernels", None, 1, 0.0, 4.0)
+    monkeypatch.setattr(hibernate, "_memory", lambda *_: iter([figure]))
+    assert main(["bench", "hibernate", "--part", "memory"]) == 0
+    missed = "gpushare: hibernate: missed: kernels in a thimble: 3 kernels, the goal is 4\n"
+    assert capsys.readouterr().err == missed
+
+
+def test_a_byte_that_differs_is_a_failure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = hibernate.Kernel.call
+
+    def other(self: hibernate.Kernel, *command: Any) -> Any:
+        return False if command == ("equal",) else call(self, *command)
+
+    monkeypatch.setattr(hibernate.Kernel, "call", other)
+    assert main(["bench", "hibernate", "--part", "memory"]) == 1
+    assert "has bytes that differ" in capsys.readouterr().err
+
+
+def test_it_ends_with_its_time(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The driver never answers the kernel's first calls.
+    monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuDevicePrimaryCtxRetain%!gpushare/hang")
+    assert main(["bench", "hibernate", "--part", "memory", "--time-limit", "3"]) == 1
+    assert "it was not done within 3 s" in capsys.readouterr().err
+
+
+def test_an_unknown_part_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "hibernate", "--part", "magic"]) == 1
+    assert "no part is called magic; there are memory, out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--kernels", "--cycles", "--time-limit", "--size"])
+def test_numbers_are_above_zero(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "hibernate", option, "0"]) == 2
+    assert "is above 0" in capsys.readouterr().err
