@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import systemd
 from .address import AddressError, prepare, socket_path
-from .arguments import Parser, quantum, size
+from .arguments import Parser, idleness, quantum, size
 from .drivers import DriverError, find_driver
 
 if TYPE_CHECKING:
@@ -75,6 +75,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="who comes first: burst, fcfs, tgs, gemini, priority, or one that another package registered "
         "(default: burst)",
+    )
+    parser.add_argument(
+        "--hibernate-after",
+        type=idleness,
+        metavar="S",
+        help="seconds of idleness after which a kernel gives its CUDA context back too, 0 or off: never by itself "
+        "(default: 600)",
     )
     parser.add_argument(
         "--reserve",
@@ -196,7 +203,7 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
             )
         path = passed
     core = {"quantum": chosen("quantum", "auto"), "anti_thrash": chosen("anti_thrash", "auto")}
-    for name in ("reserve", "policy"):
+    for name in ("reserve", "policy", "hibernate_after"):
         if chosen(name) is not None:
             core[name] = chosen(name)
     if node is not None:
@@ -314,6 +321,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
             access=node.access() if node is not None else None,
             listener=plan.listener,
             limits=node.limits() if node is not None else PERSONAL,
+            driver=driver,
             prepared_only=node is not None and node.prepare_host_memory,
         ),
     )

@@ -28,6 +28,8 @@ MIB = 1 << 20
 GIB = 1 << 30
 #: Larger figures are a fault of the client, not memory.
 LARGEST = 1 << 50
+#: Bytes that the driver may keep on the GPU for a process that is checkpointed (4 MiB were seen on an H200).
+RESIDUE = 16 * MIB
 #: A move tells the bandwidth if it is at least this part of the GPU's memory.
 SMALLEST_MEASURE = 64
 
@@ -110,7 +112,7 @@ class Accounts:
             return None
         yields = share.oversubscribes and (over or more <= 0)
         held = (share.floor if yields else share.promised) + share.pinned + share.context
-        others = gpu.pinned - share.pinned + gpu.context - share.context
+        others = self._fixed_beside(share)
         limit = gpu.total - gpu.reserve - others - gpu.foreign
         if held + asked > limit:
             text = (
@@ -165,6 +167,36 @@ class Accounts:
             )
             return "host", gpu.promised + more <= backed + gpu.foreign, text
         return None
+
+    def _fixed_beside(self, share: Share) -> int:
+        """Return the bytes of a GPU that others hold and that cannot move.
+
+        Of those that hibernate, the one that needs the most counts: all others can make way for it.
+        """
+        gpu = share.gpu
+        if not gpu.hibernated and not self._may_press():
+            return gpu.pinned - share.pinned + gpu.context - share.context
+        fixed = most = 0
+        for other in gpu.shares.values():
+            if other is share:
+                continue
+            held = other.pinned + other.context
+            gone = sum(
+                h.client.needs.pinned + h.client.needs.context
+                for h in other.holdings.values()
+                if h.client.gone and h.client.needs is not None
+            )
+            if gone or (held and self._makes_way(other.group)):
+                most = max(most, held + gone)
+            else:
+                fixed += held
+        return fixed + most
+
+    def _may_press(self) -> bool:
+        raise NotImplementedError
+
+    def _makes_way(self, group: Group) -> bool:
+        raise NotImplementedError
 
     def _exceeded(self, share: Share) -> tuple[str, int] | None:
         """Return whose quota of GPUs a group would exceed by itself with one more, and how many it is."""
@@ -223,6 +255,7 @@ class Accounts:
                     insort(gpu.queue, group.wait, key=place)
             holding = client.holdings[uuid] = Holding(client, share)
             share.holdings[client.number] = holding
+            share.gpu.hibernated += client.gone
             self._lose(holding, client.silent)
         return holding
 
@@ -245,6 +278,51 @@ class Accounts:
         self._untold[group.id] = group
         for share in group.shares.values():
             share.gpu.audience = None
+
+    def _vanish(self, client: Client) -> None:
+        """Its contexts are said to be off its GPUs: as with the dead, they are free once a reading shows it."""
+        client.gone = True
+        for holding in client.holdings.values():
+            gpu = holding.share.gpu
+            gpu.ghosts += holding.pinned + holding.context
+            gpu.read_pause = 0.0
+            gpu.hibernated += 1
+            self._unsettle(holding, -holding.unsettled)
+            self._account(holding, holding.promised, holding.resident, 0, 0)
+            self._dirty[gpu.uuid] = gpu
+            self._ask(gpu)
+
+    def _return(self, client: Client) -> None:
+        """What it needs to be awake was admitted, and may be on its GPU from now on."""
+        client.gone = False
+        for holding in client.holdings.values():
+            holding.share.gpu.hibernated -= 1
+        needs = client.needs
+        if needs is not None and needs.gpu in client.holdings:
+            holding = client.holdings[needs.gpu]
+            self._unsettle(holding, needs.pinned + needs.context)
+            self._account(holding, holding.promised, holding.resident, needs.pinned, needs.context)
+
+    def _rekey(self, client: Client, uuid: str, other: str) -> None:
+        """Charge what a client that is off the GPUs has on one of them to another."""
+        group, holding = client.group, client.holdings.pop(uuid)
+        share, gpu = holding.share, holding.share.gpu
+        promised, spare, host = holding.promised, holding.spare, holding.host
+        self._account(holding, 0, 0, 0, 0)
+        self._spare(holding, 0)
+        self._lose(holding, False)
+        gpu.hibernated -= 1
+        del share.holdings[client.number]
+        if not share.holdings:
+            del group.shares[uuid], gpu.shares[group.id]
+        moved = self._holding(client, other)
+        moved.host = host
+        self._account(moved, moved.promised + promised, 0, 0, 0)
+        self._spare(moved, moved.spare + spare)
+        self._reseat(group)
+        self._recount = True
+        self._dirty[uuid] = self._stock_of[uuid] = gpu
+        self._dirty[other] = self._stock_of[other] = moved.share.gpu
 
     def _order_out(self, holding: Holding, more: int) -> None:
         """So many bytes more of a holding are on their way out; less if negative."""
@@ -280,6 +358,11 @@ class Accounts:
         crossed = moved and holding.unsettled > 0
         if crossed:
             pinned, context = max(pinned, holding.pinned), max(context, holding.context)
+        needs = holding.client.needs
+        if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
+            needs.pinned, needs.context = pinned, context
+        if holding.client.gone:
+            pinned = context = 0
         before = holding.resident + holding.pinned + holding.context
         # It was freed some time ago: the last reading may have been without it already.
         freed = before - usage.resident - pinned - context
@@ -374,11 +457,13 @@ class Accounts:
                 most += share.promised - share.resident
         before = gpu.foreign + gpu.ghosts
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
+        residue = gpu.ghosts if gpu.ghosts <= RESIDUE * gpu.hibernated else 0
+        gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
         # fills would starve for a value that is too high.
         unseen = gpu.shrunk if gpu.filling is None else min(gpu.shrunk, gpu.lowered)
-        last = gpu.foreign + unseen
+        last = gpu.foreign + unseen + residue
         gpu.shrunk = 0
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)

@@ -44,6 +44,13 @@ def seconds(text: str) -> float:
     return _above_zero(text, f"write a number of seconds above 0, not {text!r}")
 
 
+def idleness(text: str) -> float:
+    """Parse seconds of idleness: 0 or ``off`` for never."""
+    if text in ("off", "0"):
+        return 0.0
+    return _above_zero(text, f"write off, or a number of seconds above 0, not {text!r}")
+
+
 def _above_zero(text: str, complaint: str) -> float:
     try:
         value = float(text)

@@ -27,6 +27,7 @@ STEERING = frozenset(
         "drain",
         "entitle",
         "evict",
+        "hibernate",
         "hold",
         "login",
         "maintenance",
@@ -37,6 +38,7 @@ STEERING = frozenset(
         "set",
         "ticket",
         "tickets",
+        "wake",
     }
 )
 #: Parameters that are not written down: secrets, and what is said elsewhere in the line.

@@ -12,6 +12,8 @@ is revoked: it drains, and asks for one as everybody does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .accounts import LARGEST, ProtocolViolation
 from .events import (
     Attach,
@@ -26,12 +28,13 @@ from .events import (
     Restored,
     Revoke,
     Stuck,
+    Usage,
     UsageChanged,
 )
 from .leases import OVER
 from .people import People
 from .plan import is_managed
-from .state import Client, Group, Holding
+from .state import Client, Group, Hibernation, Holding
 
 #: Seconds of GPU time that no client reaches.
 LONGEST_METER = 1e9
@@ -62,6 +65,8 @@ class Clients(People):
             raise ProtocolViolation(event.client, "states a GPU twice")
         for usage in event.usages:
             self._check(event.client, event.backend, usage)
+        if event.hibernated and (event.leased or any(u.resident for u in event.usages)):
+            raise ProtocolViolation(event.client, "states that it is hibernated, and is on the GPU")
 
         group = self.groups.get(event.group)
         if group is None:
@@ -82,11 +87,14 @@ class Clients(People):
         )
         self.clients[client.number] = group.clients[client.number] = client
         self._reseat(group)
+        if event.hibernated:
+            self._take_hibernated(client, event.usages)
         for usage in event.usages:
             holding = self._holding(client, usage.gpu)
             gpu = holding.share.gpu
             # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
-            held = usage.resident + usage.pinned + usage.context
+            # What is hibernated holds nothing, or else is seen in the readings.
+            held = 0 if client.gone else usage.resident + usage.pinned + usage.context
             alive = min(held, gpu.ghosts) if event.reattach else 0
             gpu.ghosts -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
@@ -94,12 +102,27 @@ class Clients(People):
             self._ask(gpu)
         self._touch(group)
         self._keeper.concern(client)
+        if group.hibernation is None:
+            self._rest(group)
         if not event.leased:
             return
         if self._has_lease(group, event.lease):
             self._take_over(client, event)
         else:
             self._out.append(Revoke(client.number, event.lease))
+
+    def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
+        """Take in that a client was parked by another scheduler, and so may be checkpointed."""
+        client.stage, client.gone = "hibernated", True
+        first = max(usages, key=lambda u: u.pinned + u.context, default=None)
+        if first is not None:
+            client.home = first.gpu
+            client.needs = Usage(first.gpu, 0, 0, first.pinned, first.context)
+        group = client.group
+        if group.hibernation is None:
+            group.hibernation = Hibernation("hibernated", self._now, self._now)
+        if client.needs is not None:
+            group.hibernation.frees += client.needs.pinned + client.needs.context
 
     def _has_lease(self, group: Group, lease: int) -> bool:
         """Whether a client may go on under the lease that it states."""
@@ -179,6 +202,7 @@ class Clients(People):
             self._account(holding, 0, 0, 0, 0)
             self._spare(holding, 0)
             self._lose(holding, False)
+            gpu.hibernated -= client.gone
             self._timers.set(refusal(holding), None)
             del holding.share.holdings[client.number]
         self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
@@ -188,6 +212,7 @@ class Clients(People):
             group.ended_at = self._now
             self._give_back(client, "exit")
         self._timers.set(client.answers, None)
+        self._timers.set(client.wakes, None)
         if client.silent:
             group.silent -= 1
             self._mark_silence(group)
@@ -198,6 +223,9 @@ class Clients(People):
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
             self._timers.set(group.ages, None)
+            self._timers.set(group.rests, None)
+            self._evacuating.pop(group.id, None)
+            self._hibernating.pop(group.id, None)
             self._touched.pop(group.id, None)
             self._unclassed.pop(group.id, None)
             self._untold.pop(group.id, None)
@@ -221,6 +249,7 @@ class Clients(People):
                 gpu.queue.remove(group.wait)
             self._crowded[uuid] = gpu
         self._touch(group)
+        self._settle(group)
 
     # --- Bursts ------------------------------------------------------------------------------------
 
@@ -228,11 +257,13 @@ class Clients(People):
         client = self._client(event.client)
         group = client.group
         self._touch(group)
+        if group.hibernation is not None:
+            self._rouse(group)
         if group.lease is not None and not group.yielding:
             if client.lease is not None:
                 self._out.append(self._grant_of(client, client.lease))
                 self._tell_room(client, anew=True)
-            elif client.silent:
+            elif client.silent or client.stage != "awake":
                 client.wants = True
             else:
                 self._grant(client)
@@ -320,8 +351,13 @@ class Clients(People):
     def _on_usage(self, event: UsageChanged) -> None:
         client = self._client(event.client)
         self._check(client.number, client.backend, event.usage)
-        self._state(self._holding(client, event.usage.gpu), event.usage)
-        self._concern(client.group)
+        group, usage = client.group, event.usage
+        if client.needs is not None and usage.gpu == client.home:
+            # It may be about to move, and does not know.
+            usage = replace(usage, gpu=client.needs.gpu)
+        self._state(self._holding(client, usage.gpu), usage)
+        self._reconsider(group)
+        self._concern(group)
         self._keeper.concern(client)
 
     def _on_grow(self, event: Grow) -> None:
@@ -329,8 +365,15 @@ class Clients(People):
         self._check(client.number, client.backend, event.least, growth=True)
         if not 0 <= event.most <= LARGEST:
             raise ProtocolViolation(client.number, "asks for a size that cannot be")
+        group = client.group
+        if client.stage not in ("awake", "parking", "parked"):
+            raise ProtocolViolation(client.number, "asks for memory while it hibernates")
+        group.active_at = self._now
+        if group.hibernation is not None:
+            self._rouse(group)
+        self._reconsider(group)
         self._grow(event)
-        self._concern(client.group)
+        self._concern(group)
         self._keeper.concern(client)
 
     def _on_restored(self, event: Restored) -> None:

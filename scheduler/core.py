@@ -121,6 +121,7 @@ from .events import (
     Burst,
     Cancel,
     Cell,
+    Checkpointed,
     Configure,
     Decision,
     Detach,
@@ -131,12 +132,15 @@ from .events import (
     Evicted,
     Focus,
     Grow,
+    Hibernatable,
+    HibernateNow,
     Hold,
     HostMemory,
     Maintain,
     Meter,
     Moving,
     Notice,
+    Parked,
     Quantum,
     Release,
     Released,
@@ -146,8 +150,11 @@ from .events import (
     Stuck,
     Tick,
     UsageChanged,
+    Wake,
+    WakeNow,
+    Woken,
 )
-from .people import LONGEST_QUANTUM, valid_anti_thrash, valid_quantum
+from .people import LONGEST_QUANTUM, valid_anti_thrash, valid_hibernate_after, valid_quantum
 from .plan import Plan
 from .policies.guard import Guard
 from .predictor import Predictor
@@ -190,6 +197,10 @@ class Core(Clients):
     revoke_deadline
         Seconds, beside ten times what the moves take, after which one that was told to give something up, and has not
         answered, holds nobody up any longer.
+    hibernate_after
+        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does by itself.
+    hibernate_pressure
+        Seconds of idleness after which it does for one that lacks room.
     """
 
     def __init__(
@@ -213,6 +224,8 @@ class Core(Clients):
         keep_patience: float = 300.0,
         exclusive_limit: float = 600.0,
         revoke_deadline: float = 30.0,
+        hibernate_after: float | None = 600.0,
+        hibernate_pressure: float = 2.0,
     ) -> None:
         super().__init__(reserve, bandwidth, fresh, window)
         self.quantum: Quantum = valid_quantum(quantum)
@@ -227,6 +240,9 @@ class Core(Clients):
         self.longest_turn = LONGEST_QUANTUM
         self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
         self.revoke_deadline = revoke_deadline
+        self.hibernate_after = valid_hibernate_after(hibernate_after)
+        self.hibernate_pressure = hibernate_pressure
+        self.hibernatable, self.wake_seconds = None, None
         #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
         #: often, and can be handed back.
         self.fresh_for_growth = 0.050
@@ -267,6 +283,7 @@ class Core(Clients):
         self._serial = 0
         self._leases = 0
         self._broken = {}
+        self._evacuating, self._hibernating = {}, {}
         self._up_since = math.inf
         self._numbers = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
@@ -282,6 +299,13 @@ class Core(Clients):
             Evicted: self._on_evicted,
             Moving: self._on_moving,
             Restored: self._on_restored,
+            Parked: self._on_parked,
+            Wake: self._on_wake,
+            Checkpointed: self._on_checkpointed,
+            Woken: self._on_woken,
+            Hibernatable: self._on_hibernatable,
+            HibernateNow: self._on_hibernate_now,
+            WakeNow: self._on_wake_now,
             Cell: self._on_cell,
             Cancel: self._on_cancel,
             Release: self._on_release,

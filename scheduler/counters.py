@@ -46,6 +46,8 @@ class Counters:
         self.moved: Counter[tuple[str, str]] = Counter()
         #: By status of the refusal.
         self.given: Counter[str] = Counter()
+        #: Hibernations, wakes, and those that failed.
+        self.hibernations: Counter[str] = Counter()
         self.avoided = self.revocations = self.stuck = self.underreported = 0
         #: Those whose allocation would have failed, and so would the next, by GPU.
         self._beyond: dict[str, set[str]] = {}
@@ -62,6 +64,8 @@ class Counters:
                 self.moved[fields["gpu"], direction] += fields["bytes"]
             case "revoke":
                 self.revocations += 1
+            case "hibernate" | "wake" | "hibernate_failed" | "wake_failed":
+                self.hibernations[entry.kind] += 1
             case "refuse":
                 self.given[fields["code"]] += 1
             case "grow":
@@ -99,6 +103,7 @@ class Counters:
             "given": dict(self.given),
             "avoided": self.avoided,
             "revocations": self.revocations,
+            "hibernations": dict(self.hibernations),
             "stuck": self.stuck,
             "underreported": self.underreported,
         }

@@ -40,6 +40,9 @@ class Decider(Bounds):
         if earliest is not None and earliest <= now:
             for name in self._timers.due(now):
                 self._look_again(name)
+        if self._evacuating:
+            for group in list(self._evacuating.values()):
+                self._evacuate(group)
         if self._unclassed:
             self._classify()
         version = self.policy.version
@@ -126,6 +129,10 @@ class Decider(Bounds):
         elif kind == "holding":
             number, _, uuid = name.partition(" ")
             self._try_again(self.clients[int(number)].holdings[uuid])
+        elif kind == "rest":
+            self._consider(self.groups[name])
+        elif kind == "wake":
+            self._wake_again(self.clients[int(name)])
 
     def _decide_on(self, gpus: dict[str, Gpu]) -> None:
         """Decide on these GPUs, and those that hang together with them."""
@@ -150,6 +157,7 @@ class Decider(Bounds):
                 self._relieve(gpu)
             if gpu.drained:
                 self._empty(gpu)
+                self._press(gpu, gpu.pinned + gpu.context)
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self._again
@@ -246,6 +254,7 @@ class Decider(Bounds):
             plan = self._plans[wait] = self.plan(wait)
             if plan.short is not None:
                 short.append(plan.short[0])
+                self._press(*plan.short)
                 return False
             if self._carry_out(plan):
                 self._plans.clear()

@@ -554,7 +554,7 @@ class Hibernate:
 
 @dataclass(slots=True)
 class Wakeup:
-    """Have the client's process restored; ``Woken`` answers. Empty GPUs: where it was, else one in the other's place."""
+    """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first."""
 
     client: int
     gpu_from: str = ""

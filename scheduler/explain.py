@@ -60,7 +60,7 @@ def _explanation(
         "why_class": _why_class(core, group),
         "pace": paced,
         "waited": None if wait is None else max(0.0, now - wait.since),
-        "reason": reasons.filling(core, group) if wait is None else explainer.reason(wait),
+        "reason": reasons.at_work(core, group, now) if wait is None else explainer.reason(wait),
         "before": before,
         "next": None if wait is None else _next(core, wait, before, now),
     }

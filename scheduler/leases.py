@@ -52,6 +52,9 @@ class Leases(Pacer):
     def _tell_room(self, client: Client, anew: bool = False) -> None:
         raise NotImplementedError
 
+    def _wake_up(self, client: Client) -> None:
+        raise NotImplementedError
+
     # --- The queue ---------------------------------------------------------------------------------
 
     def _enqueue(self, group: Group, grow: Grow | None = None, front: bool = False) -> Wait:
@@ -84,6 +87,9 @@ class Leases(Pacer):
         self._touch(group)
         if wait.grow is not None:
             client = self.clients[wait.grow.client]
+            if client.stage == "waiting":
+                self._wake_up(client)
+                return
             holding = client.holdings[wait.grow.least.gpu]
             more, fixed = growth(holding, wait.grow)
             mapped = more <= 0 or client.lease is not None
@@ -133,7 +139,7 @@ class Leases(Pacer):
 
     def _grant_waiting(self, group: Group) -> None:
         for client in group.clients.values():
-            if client.wants and not client.silent:
+            if client.wants and not client.silent and client.stage == "awake":
                 self._grant(client)
 
     def _grant(self, client: Client) -> None:

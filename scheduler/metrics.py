@@ -76,6 +76,11 @@ METRICS: dict[str, Definition] = {
     "gpushare_stuck_total": Definition(
         "counter", (), "processes that did not answer a revocation in time"
     ),
+    "gpushare_hibernations_total": Definition(
+        "counter",
+        ("kind",),
+        "kernels that hibernated (hibernate), woke (wake), or could not (hibernate_failed, wake_failed)",
+    ),
     "gpushare_out_of_memory_avoided_total": Definition(
         "counter",
         (),
@@ -142,6 +147,9 @@ def samples(figures: Figures | None) -> Iterator[Sample]:
         yield Sample("gpushare_moved_bytes_total", labels, move["bytes"])
     yield Sample("gpushare_revocations_total", (), counted["revocations"])
     yield Sample("gpushare_stuck_total", (), counted["stuck"])
+    for kind in ("hibernate", "wake", "hibernate_failed", "wake_failed"):
+        count = counted["hibernations"].get(kind, 0)
+        yield Sample("gpushare_hibernations_total", (kind,), count)
     yield Sample("gpushare_out_of_memory_avoided_total", (), counted["avoided"])
     for reason in ("device", "cap", "host"):
         given = counted["given"].get(reason, 0)

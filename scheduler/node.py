@@ -120,6 +120,13 @@ class NodeScheduler(Configurable):
         "can be paged (default: auto).",
     ).tag(config=True)
 
+    hibernate_after = Float(
+        600.0,
+        min=0.0,
+        help="Seconds of idleness after which a kernel gives its CUDA context back too, until its next cell; 0: never "
+        "by itself (default: 600).",
+    ).tag(config=True)
+
     reserve = Union(
         [Int(), Unicode()],
         default_value="",

@@ -31,6 +31,7 @@ from .state import Wishes
 
 #: Seconds.
 LONGEST_QUANTUM = 3600.0
+LONGEST_IDLENESS = 30 * 86400.0
 #: Code of the notice of what administrators tell everybody.
 MAINTENANCE = "maintenance"
 #: So many cells of a group that ended are remembered.
@@ -58,6 +59,8 @@ class People(Decider):
             if event.msg_id in group.ended_cells or event.msg_id in group.cells:
                 return
             group.cells[event.msg_id] = event.at
+            if group.hibernation is not None:
+                self._rouse(group)
             # What ran before was before this cell.
             self._count_time(group)
             self._classes.begin_cell(group, self._now)
@@ -70,6 +73,7 @@ class People(Decider):
             self._count_time(group)
         group.cells.pop(event.msg_id, None)
         self._classes.end_cell(group, self._now)
+        group.active_at = self._now
         self._touch(group)
         group.ended_cells[event.msg_id] = None
         if len(group.ended_cells) > ENDED_CELLS:
@@ -97,6 +101,7 @@ class People(Decider):
         for client in group.clients.values():
             client.wants = False
             self._out.append(CancelWaits(client.number))
+        self._cancel_wakes(group)
         self._log("cancel", group)
         self._touch(group)
 
@@ -193,10 +198,14 @@ class People(Decider):
         mode = self.anti_thrash
         if event.anti_thrash is not None:
             mode = valid_anti_thrash(event.anti_thrash)
+        idle = valid_hibernate_after(event.hibernate_after)
         if event.policy is not None and event.policy != self.policy.name:
             self.policy = Guard(policies.make(event.policy, self), self)
             self._sort()
         self.quantum, self.anti_thrash = quantum, mode
+        if event.hibernate_after is not None:
+            self.hibernate_after = idle
+            self._rest_all()
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)
         self._out.append(Log("settings", "", snapshot.chosen(self)))
@@ -220,3 +229,16 @@ def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
     if mode in ("auto", "on", "off"):
         return mode
     raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
+
+
+def valid_hibernate_after(seconds: object) -> float | None:
+    """Return the seconds of idleness, or None for 0 or None: off; or raise ValueError with one sentence."""
+    if seconds is None:
+        return None
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if number and 0 <= cast("float", seconds) <= LONGEST_IDLENESS:
+        return float(cast("float", seconds)) or None
+    raise ValueError(
+        "hibernate_after must be a number of seconds from 0 (off) to "
+        f"{LONGEST_IDLENESS:.0f}, not {seconds!r}"
+    )

@@ -32,6 +32,8 @@ OPERATIONS = {
     "shares": Who.USERS,
     "release": Who.OWNER,
     "offload": Who.OWNER,
+    "hibernate": Who.OWNER,
+    "wake": Who.OWNER,
     "adjust": Who.OWNER,
     "cancel": Who.OWNER,
     "cell": Who.OWNER,

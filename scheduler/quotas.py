@@ -9,11 +9,11 @@ memory: at once if they do nothing, else once they have had their quantum.
 from __future__ import annotations
 
 from .events import Drain, Log
-from .growth import Grower
+from .hibernation import Hibernating
 from .state import Bar, Gpu, Group, Wait
 
 
-class Bounds(Grower):
+class Bounds(Hibernating):
     """Keeps what administrators bound."""
 
     #: In one look at those that wait: by whose quota, the GPUs that those before will need; and those on which groups

@@ -50,7 +50,7 @@ class Explainer:
         if wait.frozen:
             return _reason("on_hold" if group.wishes.held else "frozen")
         if wait.passed_over:
-            return stuck(group, now)
+            return waking(core, group, now) if group.waking else stuck(group, now)
         if wait.barred is not None:
             return _barred(wait.barred, now)
         if wait.limited_until > now:
@@ -64,7 +64,7 @@ class Explainer:
             return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
         plan = self.plan(wait)
         if plan.short is not None:
-            return _short(group, *plan.short, now)
+            return _short(core, group, *plan.short, now)
         if wait.not_before > now:
             # Its memory did not come in although there seemed to be room.
             gpus = [core.gpus[u] for u in group.shares]
@@ -94,6 +94,18 @@ class Explainer:
 def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
     """Return what one that waits waits for."""
     return Explainer(core, now).reason(wait)
+
+
+def at_work(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    """Return what one that is not in the queue waits for all the same, or None."""
+    return waking(core, group, now) if group.waking else filling(core, group)
+
+
+def waking(core: Core, group: Group, now: float) -> dict[str, Any]:
+    """Return for how long a group is being restored, and how long that takes here."""
+    since = now if group.hibernation is None else group.hibernation.since
+    took = max(0.0, now - since)
+    return _reason("waking", **{"for": took}, estimate=max(0.0, core.wake_estimate(group) - took))
 
 
 def filling(core: Core, group: Group) -> dict[str, Any] | None:
@@ -189,8 +201,11 @@ def _draining(holder: Group, now: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _short(group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
+def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
     """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
+    victims = {g.id: g.name for g in core.hibernating_on(gpu)}
+    if victims:
+        return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
     fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]

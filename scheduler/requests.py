@@ -83,6 +83,8 @@ class Requests:
             "set": self._op_set,
             "release": self._op_release,
             "offload": self._op_offload,
+            "hibernate": self._op_hibernate,
+            "wake": self._op_wake,
             "adjust": self._op_adjust,
             "entitle": self._op_entitle,
             "shares": self._op_shares,
@@ -274,10 +276,15 @@ class Requests:
     def _op_set(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         quantum, anti_thrash = request.get("quantum"), request.get("anti_thrash")
         policy = None if request.get("policy") is None else _string(request, "policy")
+        hibernate_after = request.get("hibernate_after")
+        if hibernate_after is None and "hibernate_after" in request:
+            hibernate_after = 0.0
         try:
-            self._server.handle(ev.Configure(quantum, anti_thrash, policy))
+            self._server.handle(ev.Configure(quantum, anti_thrash, policy, hibernate_after))
         except ValueError as error:
             raise RequestError(str(error)) from None
+        if self._server.core.hibernate_after is not None:
+            self._server.hibernations.probe()
         return {"settings": snapshot.settings(self._server.core)}
 
     def _op_release(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -288,6 +295,19 @@ class Requests:
     def _op_offload(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
         group = self._find(connection, request)
         self._server.handle(ev.Release(group, offload=True))
+        return {"group": group}
+
+    def _op_hibernate(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = self._find(connection, request)
+        try:
+            self._server.handle(ev.HibernateNow(group))
+        except ValueError as error:
+            raise RequestError(str(error)) from None
+        return {"group": group}
+
+    def _op_wake(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        group = self._find(connection, request)
+        self._server.handle(ev.WakeNow(group))
         return {"group": group}
 
     def _op_adjust(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:

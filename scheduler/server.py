@@ -27,7 +27,9 @@ from .administration import Administration
 from .connection import Connection
 from .core import Core
 from .devices import Devices
+from .drivers import Driver
 from .estimates import Forecast
+from .hibernations import Hibernations
 from .hub_login import Hub
 from .identities import Identities
 from .lending import Lending
@@ -70,6 +72,8 @@ class Options:
     access: Access | None = None
     #: The socket, where somebody else made it, whose it stays; None: it is made at `path`.
     listener: socket.socket | None = None
+    #: What clients use, for checkpoints; None: nobody hibernates.
+    driver: Driver | None = None
 
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
@@ -130,6 +134,7 @@ class Server:
         self._poller: asyncio.TimerHandle | None = None
         self._alert_until = 0.0
         self._readings: set[asyncio.Task[None]] = set()
+        self.hibernations = Hibernations(options.driver, self.handle)
         self.administration = Administration(self, options.identity.state_dir)
         self._requests = Requests(self)
         self.placement = Placement(core)
@@ -157,6 +162,8 @@ class Server:
         )
         # What asyncio takes for one number are two.
         listener.listen(BACKLOG)
+        if self.core.hibernate_after is not None:
+            self.hibernations.probe()
 
     async def stop(self) -> None:
         """Close every connection and remove the socket."""
@@ -165,6 +172,7 @@ class Server:
         if self._listener is not None and self.options.listener is None:
             with contextlib.suppress(FileNotFoundError):
                 self.options.path.unlink()
+        await self.hibernations.close()
         for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()
@@ -327,6 +335,14 @@ class Server:
                     self.lending.stock(decision.bytes)
                 case ev.ReadDevice() if decision.after <= 0:
                     at_once.append(decision.gpu)
+                case ev.Park() if not self.hibernations.may_park(
+                    decision.client, self._process(decision.client)
+                ):
+                    pass
+                case ev.Hibernate():
+                    self.hibernations.hibernate(decision.client, self._process(decision.client))
+                case ev.Wakeup():
+                    self.hibernations.wake(decision, self._process(decision.client))
                 case ev.ReadDevice():
                     self._loop.call_later(
                         decision.after, self._read, self.devices.read, decision.gpu
@@ -354,6 +370,10 @@ class Server:
         for gpu in at_once:
             self._read(self.devices.read, gpu)
         self._arm()
+
+    def _process(self, client: int) -> int:
+        connection = self._clients.get(client)
+        return 0 if connection is None else connection.process
 
     def _send(self, client: int, data: bytes) -> None:
         connection = self._clients.get(client)

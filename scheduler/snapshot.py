@@ -39,6 +39,7 @@ def status(
     return {
         "time": now,
         "settings": settings(core),
+        "hibernation": _ability(core),
         "gpus": [_gpu(g) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
         "host": {
             "budget": core.host_budget,
@@ -72,7 +73,39 @@ def chosen(core: People) -> dict[str, Any]:
         "quantum": core.quantum,
         "anti_thrash": core.anti_thrash,
         "policy": core.policy.name,
+        "hibernate_after": core.hibernate_after,
     }
+
+
+def _ability(core: Core) -> dict[str, Any]:
+    """Return whether processes can be checkpointed here; ``able`` is None until that is known."""
+    found = core.hibernatable
+    if found is None:
+        return {"able": None, "code": None, "text": "", "moves": False}
+    return {
+        "able": found.able,
+        "code": found.code or None,
+        "text": found.text,
+        "moves": found.moves,
+    }
+
+
+def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    state, unfit = group.hibernation, group.unfit
+    if state is not None:
+        away = state.stage in ("hibernated", "waking")
+        return {
+            "state": "parking" if state.stage == "evicting" else state.stage,
+            "since": state.since,
+            "frees": state.frees,
+            "estimate": core.wake_estimate(group) if away else None,
+            "code": None,
+            "text": "",
+        }
+    if unfit is None or unfit.until <= now:
+        return None
+    said = {"code": unfit.code, "text": unfit.text}
+    return {"state": "refused", "since": unfit.since, "frees": 0, "estimate": None, **said}
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:
@@ -113,6 +146,7 @@ def _group(
         "since": group.since,
         "position": position,
         "reason": _reason(core, group, wait, explainer, now),
+        "hibernation": _hibernation(core, group, now),
         "wishes": asdict(group.wishes),
         "gpus": [_share(share) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
@@ -127,7 +161,7 @@ def _reason(
 ) -> dict[str, Any] | None:
     if group.overdue:
         return reasons.stuck(group, now)
-    return reasons.filling(core, group) if wait is None else explainer.reason(wait)
+    return reasons.at_work(core, group, now) if wait is None else explainer.reason(wait)
 
 
 def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) -> float | None:

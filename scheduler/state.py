@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .audience import Audience
-from .events import Backend, Class, Grow, Priority
+from .events import Backend, Class, Grow, Priority, Usage
 from .policies import FREE, Parts, Rank, Speed
 from .victims import Victims
 
-State = Literal["idle", "waiting", "moving", "running", "held", "yielding"]
+State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
+#: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
+#: that it needs to be awake; being restored.
+Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
+#: The same of a group.
+Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +74,11 @@ class Gpu:
     #: The holders, as they are told of each other. None: to be found anew.
     audience: Audience | None = None
     paces: dict[str, Speed] = field(default_factory=dict)
-    #: How many holdings on it are lost.
+    #: How many holdings on it are lost; and how many are of clients that are off it.
     lost: int = 0
+    hibernated: int = 0
+    #: Who lacks room here looks for groups that could hibernate, not before.
+    press_at: float = 0.0
     #: Bytes of all promises that nothing was allocated from.
     unused: int = 0
     #: An administrator wants it empty.
@@ -334,12 +342,26 @@ class Client:
     #: Since when it owes an answer, of those that it gives in order; and whether it is too long ago.
     owes_since: float | None = None
     silent: bool = False
-    #: Name of the timer for that.
+    stage: Stage = "awake"
+    #: Its contexts and pinned memory are off the GPU, as far as anybody said: they are counted nowhere.
+    gone: bool = False
+    #: Of the last ``Park``; and whether what came of it is yet to be said.
+    park: int = 0
+    parked: bool = False
+    #: Of a ``Wake`` that is to be answered; 0: none.
+    asked: int = 0
+    #: What it needs to be awake, on the GPU where it is to be; and the GPU where it was.
+    needs: Usage | None = None
+    home: str = ""
+    #: The pause after which a step that does not end is asked for again.
+    step_pause: float = 0.0
+    #: Names of the timers for that.
     answers: str = field(init=False)
+    wakes: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Name what is asked for at each order."""
-        self.answers = f"client {self.number}"
+        self.answers, self.wakes = f"client {self.number}", f"wake {self.number}"
 
 
 @dataclass(slots=True)
@@ -350,6 +372,35 @@ class Totals:
     waits: int = 0
     evicted: int = 0
     restored: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Hibernation:
+    """A group on its way off the GPU, off it, or on its way back: some of its clients, at least, are not awake.
+
+    ``evicting``: all are still, and its memory leaves.
+    """
+
+    stage: Progress
+    #: When it began, and when this stage did.
+    began: float
+    since: float
+    #: Bytes of the GPUs that it gave back, or is about to.
+    frees: int = 0
+    #: It is to be awake again as soon as what is under way has ended.
+    wanted: bool = False
+    #: Why it cannot be: a code, and a sentence.
+    failed: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unfit:
+    """Why a group does not hibernate, and until when that is taken for granted."""
+
+    code: str
+    text: str
+    since: float
+    until: float
 
 
 @dataclass(slots=True)
@@ -448,12 +499,21 @@ class Group:
     offload: bool = False
     since: float = 0.0
     shown: State = "idle"
-    #: Name of the timer to see what it counts as.
+    #: When it last did something that needs no lease.
+    active_at: float = 0.0
+    hibernation: Hibernation | None = None
+    unfit: Unfit | None = None
+    #: People want it to hibernate once it is idle.
+    dismissed: bool = False
+    #: Restoring it on another GPU failed: it is not tried again.
+    settled: bool = False
+    #: Names of the timers to see what it counts as, and whether it has been idle for long.
     ages: str = field(init=False)
+    rests: str = field(init=False)
 
     def __post_init__(self) -> None:
         """Name what is asked for at each event."""
-        self.ages = f"class {self.id}"
+        self.ages, self.rests = f"class {self.id}", f"rest {self.id}"
 
     @property
     def state(self) -> State:
@@ -464,6 +524,8 @@ class Group:
             if self.restoring:
                 return "moving"
             return "running" if self.busy else "held"
+        if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
+            return "waking" if self.waking else "hibernated"
         return "idle" if self.wait is None else "waiting"
 
     @property
@@ -475,14 +537,21 @@ class Group:
         return False
 
     @property
+    def waking(self) -> bool:
+        """Whether any of it is on its way back from hibernation."""
+        return self.hibernation is not None and self.hibernation.stage == "waking"
+
+    @property
     def overdue(self) -> bool:
         """Whether it was revoked and does not answer: what it holds is not to be had."""
         return self.silent > 0 and self.yielding and any(c.silent for c in self.granted.values())
 
     @property
     def mute(self) -> bool:
-        """Whether none of its clients that want a lease answers: they could not give it back."""
-        return self.silent > 0 and not any(c.wants and not c.silent for c in self.clients.values())
+        """Whether none of its clients that want a lease could give it back: they do not answer, or are not awake."""
+        return (self.silent > 0 or self.hibernation is not None) and not any(
+            c.wants and not c.silent and c.stage == "awake" for c in self.clients.values()
+        )
 
     @property
     def exclusive(self) -> bool:

@@ -49,7 +49,7 @@ _CLAIMS = ("whose", "their_whose")
 #: Of these notices and events about nobody, the text is for everybody.
 _PUBLIC = {"maintenance": frozenset({"text"})}
 #: What of a status is for everybody.
-_OPEN = ("settings", "maintenance")
+_OPEN = ("settings", "maintenance", "hibernation")
 
 
 class Disguise:
@@ -321,7 +321,7 @@ def _known(code: str) -> str:
 
 
 #: Codes of notices about a group that others may see.
-_NOTICES = frozenset({"stuck", "started_without_interposer", "underreported"})
+_NOTICES = frozenset({"stuck", "hibernation_stuck", "started_without_interposer", "underreported"})
 
 
 def _plain(value: Any, key: str = "") -> Any:

@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups that are idle give their contexts back too, and have them again when they are needed (``core.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from .ability import WHY
+from .events import (
+    Awake,
+    Checkpointed,
+    Grow,
+    Hibernatable,
+    Hibernate,
+    Hibernated,
+    HibernateNow,
+    Notice,
+    Park,
+    Parked,
+    Usage,
+    Wake,
+    WakeNow,
+    Wakeup,
+    Woken,
+)
+from .growth import Grower
+from .state import Client, Gpu, Group, Hibernation, Progress, Unfit
+
+#: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
+UNAVAILABLE = 46
+#: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
+FIRST_WAKE = 0.5
+#: Of the average, what each wake counts for.
+WEIGHT = 0.3
+
+#: Why a group does not hibernate, by code.
+TEXTS = {**WHY, "nothing": "it has no CUDA context, so there is nothing to give back"}
+#: Those that pass by themselves.
+PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
+
+
+class Hibernating(Grower):
+    """Hibernates groups, and wakes them."""
+
+    hibernate_after: float | None
+    hibernatable: Hibernatable | None
+    #: Seconds that a wake takes here, beside moves; None: none was measured.
+    wake_seconds: float | None
+    #: Seconds of idleness after which a group makes way for one that lacks room.
+    hibernate_pressure: float
+    #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
+    park_deadline, leave_deadline = 5.0, 60.0
+    #: Seconds for which a refusal is taken for granted: one that may pass by itself, and others.
+    passing_refusal, lasting_refusal = 30.0, 600.0
+    #: So many groups are on their way off the GPUs at once.
+    most_hibernating = 16
+    #: Seconds after which it is seen again whether one that is to hibernate may.
+    look_again = 0.5
+    #: Seconds after which one that lacks room looks for groups that hibernate again.
+    press_pause = 0.5
+    #: Seconds after which a step that does not end is asked for again.
+    shortest_step_pause, longest_step_pause = 1.0, 60.0
+    #: Groups whose memory leaves first; and those that are on their way off the GPUs, these among them.
+    _evacuating: dict[str, Group]
+    _hibernating: dict[str, Group]
+
+    # --- Whether it can be -------------------------------------------------------------------------
+
+    @property
+    def _able(self) -> bool:
+        return self.hibernatable is not None and self.hibernatable.able
+
+    def _may_press(self) -> bool:
+        """Whether groups hibernate for others that lack room."""
+        return self._able and self.hibernate_after is not None
+
+    def _makes_way(self, group: Group) -> bool:
+        """Whether a group would hibernate for others, once it is idle."""
+        if group.wishes.keep or group.silent or group.hibernation is not None:
+            return group.hibernation is not None
+        if group.unfit is not None:
+            return group.unfit.code in PASSING or group.unfit.until <= self._now
+        return _unfit(group) == ""
+
+    def _idle_since(self, group: Group) -> float | None:
+        """Return since when a group has nothing to do; None: it has, or may have any moment."""
+        if group.busy or group.cells or group.silent or group.yielding or group.restoring:
+            return None
+        for share in group.shares.values():
+            if any(wait.group is group for wait in share.gpu.queue):
+                return None
+            if any(grow.client in group.clients for grow in share.gpu.parked):
+                return None
+        if group.wait is not None:
+            return None
+        since = group.idle_since if group.away_since is None else group.away_since
+        return max(since, group.active_at)
+
+    def wake_estimate(self, group: Group) -> float:
+        """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
+        seconds = FIRST_WAKE if self.wake_seconds is None else self.wake_seconds
+        return seconds + self.footprint_cost(group)
+
+    def hibernating_on(self, gpu: Gpu) -> list[Group]:
+        """Return the groups that are on their way off a GPU."""
+        return [g for g in self._hibernating.values() if gpu.uuid in g.shares]
+
+    # --- Into it -----------------------------------------------------------------------------------
+
+    def _rest(self, group: Group, when: float | None = None) -> None:
+        """Look later whether a group has been idle for long enough."""
+        if when is None and self.hibernate_after is not None:
+            when = self._now + self.hibernate_after
+        if group.dismissed:
+            when = self._now + self.look_again
+        self._timers.set(group.rests, when if self._able else None)
+
+    def _rest_all(self) -> None:
+        for group in self.groups.values():
+            if group.hibernation is None:
+                self._rest(group, None if self.hibernate_after is None else self._now)
+
+    def _consider(self, group: Group) -> None:
+        """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
+        if group.hibernation is not None:
+            self._overrun(group)
+            return
+        since = self._idle_since(group)
+        if group.dismissed:
+            if since is None:
+                self._rest(group)
+            else:
+                group.dismissed = False
+                self._begin(group)
+            return
+        after = self.hibernate_after
+        if after is None:
+            return
+        due = self._now + after if since is None or group.wishes.keep else since + after
+        if group.unfit is not None:
+            due = max(due, group.unfit.until)
+        if due > self._now:
+            self._rest(group, due)
+        else:
+            self._begin(group)
+
+    def _begin(self, group: Group) -> None:
+        """Have all that can move leave the GPU; then it is to park."""
+        code = _unfit(group)
+        if code:
+            self._find_unfit(group, code, TEXTS[code], log=False)
+            return
+        if len(self._hibernating) >= self.most_hibernating:
+            self._rest(group, self._now + 1.0)
+            return
+        frees = sum(s.pinned + s.context for s in group.shares.values())
+        group.unfit = None
+        group.hibernation = Hibernation("evicting", self._now, self._now, frees)
+        self._hibernating[group.id] = self._evacuating[group.id] = group
+        self._timers.set(group.rests, self._now + self.leave_deadline)
+        self._touch(group)
+        if group.lease is not None:
+            group.ended_at = self._now - self.debounce
+            self._revoke(group)
+        self._evacuate(group)
+
+    def _evacuate(self, group: Group) -> None:
+        """See whether all has left of a group that is to park, and order out what has not."""
+        if group.lease is not None:
+            return
+        if self._idle_since(group) is None:
+            self._let_go(group)
+            return
+        if not any(share.resident for share in group.shares.values()):
+            self._park(group)
+            return
+        for share in group.shares.values():
+            if share.movable:
+                self._evict(share, share.movable)
+                for holding in share.holdings.values():
+                    if holding.stuck_until > self._now:
+                        self._timers.set(group.rests, holding.stuck_until)
+
+    def _park(self, group: Group) -> None:
+        del self._evacuating[group.id]
+        self._enter(group, "parking")
+        self._timers.set(group.rests, self._now + self.park_deadline)
+        for client in _with_context(group):
+            self._serial += 1
+            client.stage, client.park, client.parked = "parking", self._serial, True
+            self._out.append(Park(client.number, client.park))
+        self._settle(group)
+
+    def _enter(self, group: Group, stage: Progress) -> None:
+        state = group.hibernation
+        if state is not None and state.stage != stage:
+            state.stage, state.since = stage, self._now
+            self._touch(group)
+
+    def _overrun(self, group: Group) -> None:
+        """A group's memory has not left yet; or a client has not answered ``Park``."""
+        state = group.hibernation
+        assert state is not None
+        if state.stage == "evicting":
+            if self._now < state.began + self.leave_deadline:
+                self._timers.set(group.rests, state.began + self.leave_deadline)
+                self._evacuate(group)
+            else:
+                text = "the process's memory could not be moved out in time"
+                self._find_unfit(group, "busy", text)
+        elif state.stage == "parking":
+            late = [c.pid for c in group.clients.values() if c.stage == "parking"]
+            pids = ", ".join(map(str, late))
+            text = f"hibernation does not end: process {pids} did not answer in {self.park_deadline:.0f} s"
+            self._name_stuck(group, late[0], "park")
+            self._find_unfit(group, "stuck", text)
+
+    def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
+        """A group cannot hibernate, or not now: those of its clients that are parked go on."""
+        pause = self.passing_refusal if code in PASSING else self.lasting_refusal
+        group.unfit = Unfit(code, text, self._now, self._now + pause)
+        if log:
+            self._log("hibernate_failed", group, code=code, text=text)
+        if group.hibernation is not None:
+            self._let_go(group)
+        else:
+            self._touch(group)
+        if self.hibernate_after is not None:
+            self._rest(group, group.unfit.until)
+
+    def _reconsider(self, group: Group) -> None:
+        """What a group holds changed: why it did not hibernate may hold no longer."""
+        if group.unfit is not None and group.unfit.code not in PASSING:
+            group.unfit = None
+
+    def _let_go(self, group: Group) -> None:
+        """Give up before anything was checkpointed."""
+        self._evacuating.pop(group.id, None)
+        for client in group.clients.values():
+            if client.stage in ("parking", "parked"):
+                self._release(client)
+        self._settle(group)
+
+    def _release(self, client: Client) -> None:
+        """Tell a parked client that it may call the driver, which it was not away from."""
+        client.stage, client.needs = "awake", None
+        if client.parked:
+            client.parked = False
+            self._out.append(Hibernated(client.number, client.park, False))
+        if client.asked:
+            self._out.append(Awake(client.number, client.asked))
+            client.asked = 0
+
+    def _on_parked(self, event: Parked) -> None:
+        client = self._client(event.client)
+        group = client.group
+        self._check(client.number, client.backend, event.needs)
+        if client.stage != "parking" or client.park != event.serial:
+            return  # it was told meanwhile to go on
+        if event.status != "done":
+            # It goes on by itself.
+            client.stage, client.parked = "awake", False
+            self._find_unfit(group, event.status, TEXTS[event.status])
+            return
+        client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
+        client.home = event.needs.gpu
+        if self._idle_since(group) is None or group.lease is not None:
+            self._let_go(group)
+            return
+        if event.needs.gpu not in client.holdings or len(_used(client)) > 1:
+            self._find_unfit(group, "gpus", TEXTS["gpus"])
+            return
+        self._settle(group)
+
+    def _on_checkpointed(self, event: Checkpointed) -> None:
+        client = self.clients.get(event.client)
+        if client is None:
+            return
+        group = client.group
+        if client.stage == "parking" and not event.ok:
+            # It was not told to park.
+            client.stage, client.parked = "awake", False
+            self._find_unfit(group, event.code, event.text)
+            return
+        state = group.hibernation
+        if client.stage != "checkpointing" or state is None:
+            return
+        if event.ok:
+            client.stage, client.parked = "hibernated", False
+            self._out.append(Hibernated(client.number, client.park, True))
+            self._vanish(client)
+        else:
+            # Whatever became of it: what it held counts until it is known to be awake.
+            state.failed = state.failed or (event.code, event.text)
+            if event.code == "stuck":
+                self._name_stuck(group, client.pid, "checkpoint")
+            client.stage, client.step_pause = "waking", 0.0
+            self._out.append(Wakeup(client.number))
+        self._settle(group)
+
+    # --- Out of it ---------------------------------------------------------------------------------
+
+    def _rouse(self, group: Group) -> None:
+        """Something of a group's is needed, or about to be."""
+        state = group.hibernation
+        if state is None:
+            return
+        if state.stage in ("evicting", "parking"):
+            self._let_go(group)
+        elif state.stage == "hibernating":
+            state.wanted = True
+        else:
+            for client in list(group.clients.values()):
+                self._want_awake(client)
+
+    def _want_awake(self, client: Client, *, home: bool = False) -> None:
+        """Have a hibernated client wait for the room that it needs; with ``home``, where it was."""
+        if client.stage != "hibernated":
+            return
+        group, needs = client.group, client.needs
+        client.stage = "waiting"
+        if needs is None or needs.gpu not in client.holdings:
+            self._wake_up(client)
+        else:
+            if not home and (better := self._elsewhere(client)) is not None:
+                self._rekey(client, needs.gpu, better)
+                needs.gpu = better
+            holding = client.holdings[needs.gpu]
+            least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
+            self._enqueue(group, Grow(client.number, 0, least, holding.promised))
+        self._settle(group)
+
+    def _elsewhere(self, client: Client) -> str | None:
+        """Return a GPU where a client had better be restored than where it was; None: there is none."""
+        group, needs = client.group, client.needs
+        assert needs is not None
+        if self.hibernatable is None or not self.hibernatable.moves or group.settled:
+            return None
+        if len(group.clients) > 1 or len(_used(client)) > 1 or self._waits_of(group):
+            return None
+        home = self.gpus[needs.gpu]
+        promised = client.holdings[home.uuid].promised
+        wanted = promised + needs.pinned + needs.context
+        if home.uuid.startswith("MIG-") or (not home.drained and wanted <= home.free):
+            return None
+        found: list[tuple[int, int, str]] = []
+        for gpu in self.gpus.values():
+            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid.startswith("MIG-"):
+                continue
+            room = self.times.memory_room(group, gpu)
+            if room is not None and room.bytes < promised:
+                continue
+            now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
+            if now or (home.drained and wanted <= gpu.capacity):
+                found.append((not now, -gpu.free, gpu.uuid))
+        return min(found)[2] if found else None
+
+    def _wake_up(self, client: Client) -> None:
+        """There is room for a client: have it restored."""
+        client.stage, client.step_pause = "waking", 0.0
+        self._return(client)
+        self._out.append(self._wakeup_of(client))
+        self._settle(client.group)
+
+    def _wakeup_of(self, client: Client) -> Wakeup:
+        moved = client.needs is not None and client.home not in ("", client.needs.gpu)
+        if moved and client.needs is not None:
+            return Wakeup(client.number, client.home, client.needs.gpu)
+        return Wakeup(client.number)
+
+    def _on_wake(self, event: Wake) -> None:
+        client = self._client(event.client)
+        self._check(client.number, client.backend, event.needs)
+        if client.stage == "awake":
+            # What it had not heard of yet has told it so, or is about to.
+            self._out.append(Awake(client.number, event.serial))
+            return
+        client.asked = event.serial
+        if client.gone and client.needs is not None and client.stage == "hibernated":
+            client.needs.pinned, client.needs.context = event.needs.pinned, event.needs.context
+        if event.cause == "exit" and client.stage == "hibernated":
+            self._want_awake(client)
+        else:
+            self._rouse(client.group)
+
+    def _on_woken(self, event: Woken) -> None:
+        client = self.clients.get(event.client)
+        if client is None or client.stage != "waking":
+            return
+        group = client.group
+        if event.ok:
+            self._awake(client, event.seconds)
+        elif event.code == "stuck" or client.parked:
+            # It may still come to an end by itself, so what it needs stays charged.
+            pause = max(2 * client.step_pause, self.shortest_step_pause)
+            client.step_pause = min(pause, self.longest_step_pause)
+            self._timers.set(client.wakes, self._now + client.step_pause)
+            self._fail(client, event)
+            if pause == self.shortest_step_pause:
+                self._name_stuck(group, client.pid, "restore")
+        else:
+            self._vanish(client)
+            client.stage = "hibernated"
+            if client.needs is not None and client.home not in ("", client.needs.gpu):
+                group.settled = True
+                self._log("wake_failed", group, code=event.code, text=event.text)
+                self._rekey(client, client.needs.gpu, client.home)
+                client.needs.gpu = client.home
+                self._want_awake(client, home=True)
+            else:
+                self._fail(client, event)
+        self._settle(group)
+
+    def _awake(self, client: Client, seconds: float) -> None:
+        group, needs = client.group, client.needs
+        self._timers.set(client.wakes, None)
+        if client.parked:
+            self._release(client)
+            return
+        pair = ("", "")
+        if needs is not None and client.home not in ("", needs.gpu):
+            pair = client.home, needs.gpu
+        for holding in client.holdings.values():
+            self._unsettle(holding, -holding.unsettled)
+        if self.wake_seconds is None:
+            self.wake_seconds = seconds
+        self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
+        client.stage, client.needs = "awake", None
+        group.active_at = self._now
+        self._out.append(Awake(client.number, client.asked, 0, *pair))
+        client.asked = 0
+        moved = {"gpu": pair[1]} if pair[1] else {}
+        self._log("wake", group, seconds=seconds, **moved)
+
+    def _fail(self, client: Client, event: Woken) -> None:
+        """Say that a client cannot be woken now; its next call asks again."""
+        self._log("wake_failed", client.group, code=event.code, text=event.text)
+        if client.asked:
+            self._out.append(
+                Awake(client.number, client.asked, UNAVAILABLE, text=_as_said(event.text))
+            )
+            client.asked = 0
+
+    def _wake_again(self, client: Client) -> None:
+        """A step that did not end may have by now."""
+        if client.stage == "waking":
+            self._out.append(self._wakeup_of(client))
+
+    def _cancel_wakes(self, group: Group) -> None:
+        """Those of a group that wait for room do no longer: they stay as they are."""
+        for client in group.clients.values():
+            client.asked = 0
+            if client.stage == "waiting":
+                client.stage = "hibernated"
+        self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        """Find out how a group stands, after something has become of one of its clients."""
+        state = group.hibernation
+        if state is None or group.id in self._evacuating:
+            return
+        stages = {client.stage for client in group.clients.values()}
+        if "parking" in stages:
+            return
+        if "parked" in stages:
+            self._timers.set(group.rests, None)
+            for client in group.clients.values():
+                if client.stage == "parked":
+                    client.stage = "checkpointing"
+                    self._out.append(Hibernate(client.number))
+            stages = {client.stage for client in group.clients.values()}
+        if "checkpointing" in stages:
+            self._enter(group, "hibernating")
+            return
+        if self._hibernating.pop(group.id, None) is not None and stages & {"hibernated", "waking"}:
+            self._conclude(group, state)
+            return
+        if stages & {"waiting", "waking"}:
+            self._enter(group, "waking")
+        elif "hibernated" in stages:
+            self._enter(group, "hibernated")
+        else:
+            group.hibernation = None
+            self._mark_silence(group)
+            self._rest(group)
+
+    def _conclude(self, group: Group, state: Hibernation) -> None:
+        """All of a group's clients were checkpointed, or some could not be: then none is to be."""
+        self._timers.set(group.rests, None)
+        if state.failed is not None:
+            code, text = state.failed
+            pause = self.passing_refusal if code in PASSING else self.lasting_refusal
+            group.unfit = Unfit(code, text, self._now, self._now + pause)
+            self._log("hibernate_failed", group, code=code, text=text)
+        else:
+            seconds = self._now - state.began
+            self._log("hibernate", group, bytes=state.frees, seconds=seconds)
+        self._enter(group, "hibernated")
+        if state.failed is not None or state.wanted:
+            state.wanted = False
+            for client in list(group.clients.values()):
+                self._want_awake(client)
+        self._settle(group)
+
+    def _name_stuck(self, group: Group, pid: int, step: str) -> None:
+        params = {"name": group.name, "pid": pid, "step": step}
+        self._on_notice(Notice(group.id, "hibernation_stuck", params))
+
+    # --- For others --------------------------------------------------------------------------------
+
+    def _press(self, gpu: Gpu, lack: int) -> None:
+        """Somebody lacks room even if everybody yields: those hibernate that have been idle for longest."""
+        if not self._may_press():
+            return
+        if gpu.press_at > self._now:
+            self._at(gpu.press_at)
+            return
+        lack -= gpu.ghosts
+        for group in self.hibernating_on(gpu):
+            lack -= group.shares[gpu.uuid].pinned + group.shares[gpu.uuid].context
+        gpu.press_at = self._now + self.press_pause
+        for since, number in sorted(self._pressed(gpu)):
+            if lack <= 0:
+                break
+            ready = since + self.hibernate_pressure
+            if ready > self._now:
+                self._at(max(ready, gpu.press_at))
+                break
+            share = next(s for s in gpu.shares.values() if s.group.number == number)
+            lack -= share.pinned + share.context
+            self._begin(share.group)
+            self._at(gpu.press_at)
+
+    def _pressed(self, gpu: Gpu) -> Iterator[tuple[float, int]]:
+        """Return the groups that could make way on a GPU: since when they are idle, and their numbers."""
+        for share in gpu.shares.values():
+            group = share.group
+            if group.hibernation is not None or not share.pinned + share.context:
+                continue
+            if group.unfit is not None and group.unfit.until > self._now:
+                self._at(group.unfit.until)
+                continue
+            if not group.wishes.keep and (since := self._idle_since(group)) is not None:
+                yield since, group.number
+
+    # --- What people and the machine say -----------------------------------------------------------
+
+    def _on_hibernatable(self, event: Hibernatable) -> None:
+        self.hibernatable = event
+        self._rest_all()
+        self._dirty.update(self.gpus)
+
+    def _on_hibernate_now(self, event: HibernateNow) -> None:
+        group = self.groups.get(event.group)
+        if group is None or group.hibernation is not None:
+            return
+        found = self.hibernatable
+        if found is None or not found.able:
+            raise ValueError(
+                "nothing can hibernate here: "
+                + ("that is not known yet" if found is None else found.text)
+            )
+        if group.wishes.keep or self.hibernate_after is None:
+            raise ValueError(f"{group.name} does not hibernate: {TEXTS['off']}")
+        if code := _unfit(group):
+            raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
+        group.dismissed = True
+        self._consider(group)
+
+    def _on_wake_now(self, event: WakeNow) -> None:
+        group = self.groups.get(event.group)
+        if group is not None:
+            group.dismissed = False
+            self._rouse(group)
+
+
+def _with_context(group: Group) -> list[Client]:
+    """Return the clients of a group that have something to give back."""
+    return [c for c in group.clients.values() if _used(c)]
+
+
+def _used(client: Client) -> list[str]:
+    """Return the GPUs that a client has anything on."""
+    return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
+
+
+def _unfit(group: Group) -> str:
+    """Return why a group cannot hibernate, as far as is known without asking it; empty: it may."""
+    clients = _with_context(group)
+    for client in clients:
+        if client.backend != "swap":
+            return "managed" if client.backend == "managed" else "plain"
+        if len(_used(client)) > 1:
+            return "gpus"
+    if not any(s.pinned + s.context for s in group.shares.values()):
+        return "nothing"
+    return ""
+
+
+def _as_said(text: str) -> str:
+    return (
+        f"the kernel is hibernated and cannot be woken now ({text}); its data is safe in host memory, "
+        "and the next call tries again"
+    )

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Has the hibernator do what the core decides, and tells the core what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from . import events as ev
+from .ability import WHY, refuses
+
+if TYPE_CHECKING:
+    from .drivers import Driver
+    from .hibernator import Hibernator
+
+log = logging.getLogger(__name__)
+
+#: Seconds that steps under way are given to end when the scheduler does.
+PATIENCE = 10.0
+
+
+class Hibernations:
+    """The steps that are under way.
+
+    Parameters
+    ----------
+    driver
+        The driver that the clients use; None: there is none, and nobody hibernates.
+    handle
+        Takes events in.
+    """
+
+    def __init__(self, driver: Driver | None, handle: Callable[[ev.Event], None]) -> None:
+        self._driver = driver
+        self._handle = handle
+        self._hibernator: Hibernator | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._probed = self._closed = False
+
+    def probe(self) -> None:
+        """Find out in the background whether processes can be checkpointed here; once."""
+        if self._driver is not None and not self._probed:
+            self._probed = True
+            self._do(self._probe())
+
+    def may_park(self, client: int, pid: int) -> bool:
+        """Whether a client may be told to park; if not, the core is told why, in the loop's next round."""
+        code = "helper" if self._driver is None or self._closed else refuses(pid)
+        if code is None:
+            return True
+        outcome = ev.Checkpointed(client, False, code, WHY[code])
+        asyncio.get_running_loop().call_soon(self._tell, outcome)
+        return False
+
+    def hibernate(self, client: int, pid: int) -> None:
+        """Have a client's process checkpointed."""
+        self._do(self._hibernate(client, pid))
+
+    def wake(self, decision: ev.Wakeup, pid: int) -> None:
+        """Have a client's process restored."""
+        self._do(self._wake(decision, pid))
+
+    async def close(self) -> None:
+        """Let what is under way come to its end, for some seconds; what is hibernated stays so."""
+        self._closed = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE)
+        for task in self._tasks:
+            task.cancel()
+        if self._hibernator is not None:
+            await self._hibernator.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            # The next scheduler finds the process parked, and asks the driver for the rest.
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _tell(self, event: ev.Event) -> None:
+        if not self._closed or self._tasks:
+            self._handle(event)
+
+    def _helper(self) -> Hibernator:
+        if self._hibernator is None:
+            # Late: where nobody hibernates, nothing of it is needed.
+            from .hibernator import Hibernator
+
+            assert self._driver is not None
+            self._hibernator = Hibernator(self._driver)
+        return self._hibernator
+
+    async def _probe(self) -> None:
+        found = await self._helper().probe()
+        if not found.able:
+            log.info("no hibernation: %s", found.text)
+        self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
+
+    async def _hibernate(self, client: int, pid: int) -> None:
+        outcome = await self._helper().hibernate(pid)
+        self._handle(ev.Checkpointed(client, *outcome))
+
+    async def _wake(self, decision: ev.Wakeup, pid: int) -> None:
+        client = decision.client
+        if self._driver is None:
+            self._handle(ev.Woken(client, False, "helper", WHY["helper"]))
+            return
+        pair = (decision.gpu_from, decision.gpu_to) if decision.gpu_to else None
+        self._handle(ev.Woken(client, *await self._helper().wake(pid, pair)))

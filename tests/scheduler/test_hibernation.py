@@ -1,0 +1,604 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Stories of groups that hibernate: when they do, what that frees, and how they come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.accounts import ProtocolViolation
+from tests.scheduler.test_core import GIB, GPU, Machine, Process
+
+MIB = 1 << 20
+CONTEXT = GIB // 2
+OTHER = "GPU-1"
+
+
+class Kernel(Process):
+    """One with a CUDA context, which answers as long as it is not deaf."""
+
+    machine: Night
+    #: What it answers to ``Park``; None: nothing.
+    parking: str | None = "done"
+    #: What becomes of its checkpoint and its restore; None: nothing, yet.
+    checkpoint: str | None = ""
+    restores: str | None = ""
+    #: It is parked; it is off the GPU; what it needs to come back.
+    parked = away = False
+    needs = ev.Usage(GPU)
+    serial = 0
+    #: Bytes of the context that it begins.
+    begins = 0
+
+    def usage(self) -> ev.Usage:
+        usage = super().usage()
+        usage.gpu = self.machine.place_of.get(self.number, GPU)
+        return usage
+
+    def obey(self, decision: ev.Decision) -> None:
+        match decision:
+            case ev.Evict():
+                self.evict(decision)
+            case ev.Revoke() if self.lease:
+                self.release()
+            case ev.Park() if self.parking is not None:
+                self.park(decision)
+            case ev.Hibernate() if self.checkpoint is not None:
+                self.machine.checkpointed(self, self.checkpoint)
+            case ev.Wakeup() if self.restores is not None:
+                self.machine.woken(self, self.restores, decision)
+            case ev.Hibernated():
+                assert self.parked or self.parking is None
+                self.parked = decision.done
+            case ev.Grown() if self.begins:
+                assert decision.status in ("resident", "swapped")
+                self.context, self.begins = self.begins, 0
+                self.machine.do(ev.UsageChanged(self.number, self.usage()))
+            case ev.Awake():
+                if decision.status == 0:
+                    assert not self.away
+                    self.parked = False
+
+    def park(self, order: ev.Park) -> None:
+        assert self.parking is not None
+        self.parked = self.parking == "done"
+        needs = self.needs = ev.Usage(self.usage().gpu, 0, 0, self.pinned, self.context)
+        self.machine.do(ev.Parked(self.number, order.serial, self.parking, needs))  # type: ignore[arg-type]
+
+    def call(self, cause: Any = "call") -> list[ev.Decision]:
+        """A thread of its wants to enter the driver."""
+        assert self.parked
+        self.serial += 1
+        return self.machine.do(ev.Wake(self.number, self.serial, cause, self.needs))
+
+    @property
+    def hibernation(self) -> Any:
+        return self.machine.group(self.group)["hibernation"]
+
+    @property
+    def where(self) -> str:
+        return self.state if self.hibernation is None else self.hibernation["state"]
+
+
+class Night(Machine):
+    """A machine whose processes obey, and whose driver can checkpoint."""
+
+    def __init__(self, *, gpus: int = 1, able: bool = True, **settings: Any) -> None:
+        #: Where clients are, unless it is the first GPU.
+        self.place_of: dict[int, str] = {}
+        self.said: list[ev.Decision] = []
+        super().__init__(**settings)
+        if gpus > 1:
+            self.do(ev.Device(OTHER, 100 * GIB, 0, "Test GPU", 1))
+        if able:
+            self.do(ev.Hibernatable(True, moves=gpus > 1))
+
+    def reading(self, gpu: str = GPU) -> ev.Device:
+        held = self.foreign + self.ghosts if gpu == GPU else 0
+        for number, process in self.processes.items():
+            if self.place_of.get(number, GPU) == gpu:
+                held += process.resident
+                held += 0 if getattr(process, "away", False) else process.pinned + process.context
+        return ev.Device(gpu, 100 * GIB, held, "Test GPU", int(gpu == OTHER))
+
+    def do(self, event: ev.Event) -> list[ev.Decision]:
+        found = []
+        for decision in self.core.handle(event, self.now):
+            match decision:
+                case ev.ReadDevice():
+                    if not self.slow:
+                        found += self.do(self.reading(decision.gpu))
+                case ev.Log():
+                    self.history.append(decision)
+                case ev.Stock() | ev.Prepare():
+                    pass
+                case _:
+                    found.append(decision)
+                    self.said.append(decision)
+                    process = self.processes[decision.client]
+                    if isinstance(decision, ev.Grant):
+                        process.lease = decision.lease
+                    if isinstance(process, Kernel):
+                        process.obey(decision)
+        return found
+
+    def kernel(self, group: str, gib: float = 0, *, context: int = CONTEXT) -> Kernel:
+        kernel = Kernel(self, len(self.processes) + 1, group)
+        kernel.attach()
+        self.begin_context(kernel, context)
+        if gib:
+            assert kernel.grow(gib) is not None
+        return kernel
+
+    def begin_context(self, kernel: Kernel, context: int = CONTEXT) -> None:
+        least = ev.Usage(GPU, kernel.promised, kernel.resident, kernel.pinned, context)
+        kernel.begins = context
+        self.do(ev.Grow(kernel.number, 3, least, kernel.promised))
+
+    def ran(self, group: str, gib: float = 10) -> Kernel:
+        """One that has run a cell."""
+        kernel = self.kernel(group, gib)
+        kernel.request()
+        kernel.restore()
+        kernel.end()
+        return kernel
+
+    def asleep(self, group: str, gib: float = 10) -> Kernel:
+        kernel = self.ran(group, gib)
+        self.do(ev.HibernateNow(group))
+        assert kernel.where == "hibernated"
+        return kernel
+
+    def checkpointed(self, kernel: Kernel, code: str) -> None:
+        kernel.away = not code
+        self.do(ev.Checkpointed(kernel.number, not code, code, code and f"it says {code}", 0.6))
+
+    def woken(self, kernel: Kernel, code: str, order: ev.Wakeup) -> None:
+        if not code:
+            kernel.away = False
+            if order.gpu_to:
+                self.place_of[kernel.number] = order.gpu_to
+        self.do(ev.Woken(kernel.number, not code, code, code and f"it says {code}", 0.5))
+
+    def orders(self, kind: type[Any]) -> list[Any]:
+        return [d for d in self.said if isinstance(d, kind)]
+
+    def logged(self, kind: str) -> list[ev.Log]:
+        return [line for line in self.history if line.kind == kind]
+
+
+def test_an_idle_group_gives_its_context_back() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    night.sleep(590)
+    assert kernel.resident
+    assert kernel.where == "held"
+    night.sleep(20)
+    assert (kernel.where, kernel.state) == ("hibernated", "hibernated")
+    assert (kernel.resident, kernel.away, kernel.parked) == (0, True, True)
+    assert night.gpu["contexts"] == 0
+    assert night.gpu["free"] == 100 * GIB
+    (line,) = night.logged("hibernate")
+    assert line.fields["bytes"] == CONTEXT
+    assert kernel.hibernation["frees"] == CONTEXT
+    assert kernel.hibernation["estimate"] == pytest.approx(0.5 + 1.0)
+
+
+def test_a_call_wakes_it() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    kernel.call()
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
+    assert kernel.hibernation is None
+    assert night.gpu["contexts"] == CONTEXT
+    kernel.request()
+    assert kernel.lease
+    (line,) = night.logged("wake")
+    assert line.fields == {"seconds": 0.5}
+
+
+def test_the_begin_of_a_cell_wakes_it() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=False))
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 0)]
+
+
+def test_people_wake_it() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    night.do(ev.WakeNow("a"))
+    assert kernel.hibernation is None
+
+
+@pytest.mark.parametrize("off", [{"hibernate_after": None}, {"hibernate_after": 0}])
+def test_where_it_is_off_nobody_hibernates(off: dict[str, Any]) -> None:
+    night = Night(**off)
+    kernel = night.ran("a")
+    night.sleep(10_000)
+    assert kernel.where == "held"
+    with pytest.raises(ValueError, match="switched off"):
+        night.do(ev.HibernateNow("a"))
+    night.do(ev.Configure(hibernate_after=60))
+    night.sleep(1)
+    assert kernel.where == "hibernated"
+
+
+def test_where_the_driver_cannot_nobody_does() -> None:
+    night = Night(able=False)
+    kernel = night.ran("a")
+    night.do(ev.Hibernatable(False, code="driver", text="the driver is too old"))
+    night.sleep(10_000)
+    assert kernel.where == "held"
+    with pytest.raises(ValueError, match="too old"):
+        night.do(ev.HibernateNow("a"))
+    assert night.core.status(night.now)["hibernation"]["code"] == "driver"
+
+
+def test_who_is_kept_does_not() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    night.do(ev.Adjust("a", keep=True))
+    night.sleep(10_000)
+    assert kernel.where == "held"
+
+
+def test_nobody_does_within_a_cell() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    night.do(ev.Cell("a", "begin", "1", night.now, from_kernel=True))
+    night.sleep(5_000)
+    night.do(ev.HibernateNow("a"))
+    night.sleep(10)
+    assert kernel.where == "held"
+    night.do(ev.Cell("a", "end", "1", night.now, from_kernel=True))
+    night.sleep(1)
+    assert kernel.where == "hibernated"
+
+
+def test_it_makes_way_for_who_lacks_room() -> None:
+    night = Night()
+    idle = night.kernel("idle", 1, context=30 * GIB)
+    night.sleep(1)
+    less = night.kernel("less", 1, context=20 * GIB)
+    big = night.kernel("big", 60)
+    big.request()
+    assert not big.lease
+    assert big.reason["code"] == "crowded"
+    night.sleep(0.5)
+    assert idle.hibernation is None
+    night.sleep(0.5)
+    assert big.lease
+    assert idle.where == "hibernated"  # the longest without work, and enough
+    assert less.hibernation is None
+
+
+def test_a_context_that_has_no_room_is_waited_for() -> None:
+    night = Night()
+    idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(3)]
+    newcomer = night.kernel("newcomer", context=30 * GIB)
+    assert not newcomer.context
+    assert newcomer.reason["code"] == "crowded"
+    night.sleep(3)
+    assert [k.where for k in idle].count("hibernated") == 1
+    assert newcomer.context
+    # Nobody makes way for more than the GPU has.
+    least = ev.Usage(GPU, 0, 0, 80 * GIB, 30 * GIB)
+    (answer,) = night.do(ev.Grow(newcomer.number, 4, least, 0))
+    assert answer.status == "device"
+
+
+def test_its_wake_waits_for_room_and_others_make_way() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    other = night.ran("b", 99)
+    night.foreign = GIB // 4
+    night.do(night.reading())
+    kernel.call()
+    night.sleep(40)
+    assert kernel.hibernation is None
+    assert other.resident < 99 * GIB
+
+
+def test_its_wait_can_be_cancelled_and_asked_for_again() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    night.foreign = 99 * GIB + 3 * GIB // 4
+    night.do(night.reading())
+    kernel.call()
+    assert kernel.state == "waking"
+    assert kernel.reason["code"] == "foreign_use"
+    assert night.group("a")["position"] == 1
+    night.do(ev.Cancel("a"))
+    assert kernel.where == "hibernated"
+    kernel.call()
+    night.foreign = 0
+    night.do(night.reading())
+    night.sleep(5)
+    assert kernel.hibernation is None
+
+
+def test_while_it_is_restored_the_reason_says_so() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    kernel.restores = None
+    kernel.call()
+    night.sleep(0.1)
+    assert kernel.reason["code"] == "waking"
+    assert kernel.reason["params"]["estimate"] == pytest.approx(1.4)
+
+
+@pytest.mark.parametrize("status", ["busy", "nccl", "ipc", "capture", "pinned"])
+def test_who_refuses_goes_on_and_is_left_alone(status: str) -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.parking = status
+    night.do(ev.HibernateNow("a"))
+    assert kernel.where == "refused"
+    assert kernel.hibernation["code"] == status
+    assert kernel.hibernation["text"]
+    assert not night.orders(ev.Hibernate)
+    assert not night.orders(ev.Hibernated)
+    night.sleep(590)
+    assert len(night.orders(ev.Park)) == 1
+    kernel.request()
+    assert kernel.lease
+
+
+def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.parking = None
+    night.do(ev.HibernateNow("a"))
+    assert kernel.where == "parking"
+    kernel.parked = True  # it hears it later
+    night.sleep(6)
+    (park,) = night.orders(ev.Park)
+    assert night.orders(ev.Hibernated) == [ev.Hibernated(kernel.number, park.serial, False)]
+    assert kernel.hibernation["code"] == "stuck"
+    codes = [notice["code"] for notice in night.core.status(night.now)["notices"]]
+    assert codes == ["hibernation_stuck"]
+    kernel.parking = "done"
+    night.do(ev.Parked(kernel.number, park.serial, "done", kernel.usage()))
+    assert not night.orders(ev.Hibernate)
+
+
+def test_a_call_before_the_checkpoint_ends_it() -> None:
+    night = Night()
+    kernel, other = night.ran("a"), Kernel(night, 2, "a")
+    other.attach()
+    night.begin_context(other)
+    other.parking = None
+    night.do(ev.HibernateNow("a"))
+    assert kernel.parked
+    kernel.call()
+    assert not night.orders(ev.Hibernate)
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
+    assert not kernel.parked
+
+
+def test_a_call_during_the_checkpoint_wakes_it_at_once() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = None
+    night.do(ev.HibernateNow("a"))
+    kernel.call()
+    assert kernel.where == "hibernating"
+    night.checkpointed(kernel, "")
+    assert kernel.hibernation is None
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
+
+
+def test_a_checkpoint_that_fails_leaves_it_as_it_was() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = "failed"
+    night.do(ev.HibernateNow("a"))
+    assert night.gpu["contexts"] == CONTEXT
+    assert kernel.where == "refused"
+    assert [d.done for d in night.orders(ev.Hibernated)] == [False]
+    assert len(night.orders(ev.Wakeup)) == 1  # whatever state it was left in
+    (line,) = night.logged("hibernate_failed")
+    assert line.fields == {"code": "failed", "text": "it says failed"}
+
+
+def test_a_checkpoint_that_does_not_end_is_undone_once_it_has() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = kernel.restores = "stuck"
+    night.do(ev.HibernateNow("a"))
+    assert night.gpu["contexts"] == CONTEXT
+    assert kernel.parked
+    night.sleep(10)
+    assert len(night.orders(ev.Wakeup)) > 2
+    kernel.call()
+    kernel.restores = ""
+    night.sleep(60)
+    assert kernel.hibernation is None or kernel.where == "refused"
+    assert not kernel.parked
+    assert [d.status for d in night.orders(ev.Awake)] in ([0], [46, 0])
+
+
+def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    kernel.restores = "failed"
+    kernel.call()
+    (answer,) = night.orders(ev.Awake)
+    assert (answer.serial, answer.status) == (1, 46)
+    assert "safe in host memory" in answer.text
+    assert kernel.where == "hibernated"
+    assert night.gpu["contexts"] == 0
+    kernel.restores = ""
+    kernel.call()
+    assert night.orders(ev.Awake)[1:] == [ev.Awake(kernel.number, 2)]
+    assert len(night.logged("wake_failed")) == 1
+
+
+def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    night.sleep(1)
+    night.slow = True
+    night.do(ev.HibernateNow("a"))
+    gpu = night.gpu
+    assert (gpu["contexts"], gpu["ghosts"]) == (0, CONTEXT)
+    assert gpu["free"] <= 100 * GIB - CONTEXT
+    night.do(night.reading())
+    assert night.gpu["ghosts"] == 0
+    assert kernel.where == "hibernated"
+
+
+def test_what_the_driver_keeps_is_others_use() -> None:
+    night = Night()
+    night.asleep("a")
+    night.ghosts = 4 * MIB
+    night.do(night.reading())
+    assert night.gpu["ghosts"] == 0
+    night.ran("b", 0)
+    night.do(ev.HibernateNow("b"))
+    assert night.gpu["ghosts"] == 0
+    assert night.gpu["foreign"] == 4 * MIB
+
+
+def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:
+    night = Night()
+    one, other = night.ran("a"), Kernel(night, 2, "a")
+    other.attach()
+    night.begin_context(other)
+    other.checkpoint = "failed"
+    night.do(ev.HibernateNow("a"))
+    assert not one.parked
+    assert not other.parked
+    assert night.gpu["contexts"] == 2 * CONTEXT
+    other.checkpoint = ""
+    night.do(ev.HibernateNow("a"))
+    assert one.where == "hibernated"
+    assert night.gpu["contexts"] == 0
+    other.call()
+    assert one.hibernation is None
+    assert not one.parked
+
+
+def test_one_that_ends_wakes_alone() -> None:
+    night = Night()
+    one, other = night.ran("a"), Kernel(night, 2, "a")
+    other.attach()
+    night.begin_context(other)
+    night.do(ev.HibernateNow("a"))
+    other.call("exit")
+    assert not other.parked
+    assert one.parked
+    assert one.where == "hibernated"
+    night.do(ev.Detach(other.number))
+    del night.processes[other.number]
+    assert one.where == "hibernated"
+    one.call()
+    assert one.hibernation is None
+
+
+@pytest.mark.parametrize("stage", ["park", "checkpoint", "hibernated", "restore"])
+def test_it_may_die_at_any_moment(stage: str) -> None:
+    night = Night()
+    kernel = night.ran("a")
+    if stage == "park":
+        kernel.parking = None
+    elif stage == "checkpoint":
+        kernel.checkpoint = None
+    elif stage == "restore":
+        kernel.restores = None
+    night.do(ev.HibernateNow("a"))
+    if stage == "restore":
+        kernel.call()
+    night.do(ev.Detach(kernel.number))
+    del night.processes[kernel.number]
+    night.do(ev.Checkpointed(kernel.number, True))
+    night.do(ev.Woken(kernel.number, True))
+    night.sleep(700)
+    assert night.gpu["free"] == 100 * GIB
+    assert not night.core._hibernating
+
+
+def test_a_new_scheduler_takes_it_as_it_is() -> None:
+    night = Night()
+    kernel = Kernel(night, 1, "a")
+    kernel.promised, kernel.context, kernel.away, kernel.parked = 10 * GIB, CONTEXT, True, True
+    kernel.attach(reattach=True, hibernated=True)
+    assert kernel.where == "hibernated"
+    assert night.gpu["contexts"] == 0
+    assert kernel.hibernation["frees"] == CONTEXT
+    kernel.needs = ev.Usage(GPU, 0, 0, 0, CONTEXT)
+    kernel.call()
+    assert kernel.hibernation is None
+    assert night.gpu["contexts"] == CONTEXT
+
+
+def test_what_cannot_be_is_refused() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    with pytest.raises(ProtocolViolation):
+        kernel.grow(1)
+    bad = Kernel(night, 9, "b")
+    bad.promised = bad.resident = GIB
+    with pytest.raises(ProtocolViolation):
+        night.core.handle(
+            ev.Attach(9, 9, "b", "b", "swap", usages=(bad.usage(),), hibernated=True), night.now
+        )
+
+
+def test_it_wakes_where_there_is_room() -> None:
+    night = Night(gpus=2)
+    kernel = night.asleep("a")
+    other = night.kernel("b", 99)
+    other.request()
+    other.restore()
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert (order.gpu_from, order.gpu_to) == (GPU, OTHER)
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1, 0, GPU, OTHER)]
+    (there,) = night.group("a")["gpus"]
+    assert there["uuid"] == OTHER
+    assert there["swapped"] == 10 * GIB
+    assert night.core.gpus[GPU].promised == 99 * GIB
+    assert night.logged("wake")[0].fields["gpu"] == OTHER
+    kernel.request()
+    assert kernel.lease
+    assert night.core.gpus[OTHER].holders.keys() == {"a"}
+
+
+def test_where_the_driver_cannot_move_it_it_wakes_where_it_was() -> None:
+    night = Night(gpus=2)
+    kernel = night.asleep("a")
+    night.do(ev.Drain(GPU, True))
+    kernel.restores = "failed"
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert order.gpu_to == OTHER
+    (there,) = night.group("a")["gpus"]
+    assert there["uuid"] == GPU
+    kernel.restores = ""
+    night.do(ev.Drain(GPU, False))
+    assert kernel.hibernation is None
+    assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
+
+
+def test_who_is_on_a_drained_gpu_leaves_it() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    night.do(ev.Drain(GPU, True))
+    night.sleep(5)
+    assert kernel.where == "hibernated"
+
+
+def test_the_time_that_wakes_take_is_learned() -> None:
+    night = Night()
+    kernel = night.asleep("a", 0)
+    assert kernel.hibernation["estimate"] == 0.5
+    kernel.restores = None
+    kernel.call()
+    kernel.away = False
+    night.do(ev.Woken(kernel.number, True, "", "", 2.0))
+    night.do(ev.HibernateNow("a"))
+    assert kernel.hibernation["estimate"] == 2.0
