@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
@@ -16,6 +15,7 @@ from traitlets.config import LoggingConfigurable
 
 from ..scheduler.address import MAX_PATH, is_own_place, socket_path
 from ..scheduler.arguments import quantum, size
+from ..scheduler.people import valid_hibernate_after
 from ..scheduler.policies import ENTRY_POINTS, OURS
 from ..scheduler.shares import parsed
 
@@ -124,12 +124,11 @@ class GpuShare(LoggingConfigurable):
 
     @validate("hibernate_after")
     def _valid_hibernate_after(self, proposal: dict[str, Any]) -> Any:
-        value = proposal["value"]
-        if value is not None and not 0 <= value < math.inf:
-            raise TraitError(
-                f"GpuShare.hibernate_after: write seconds, or 0 for never, not {value!r}"
-            )
-        return value
+        try:
+            valid_hibernate_after(proposal["value"])
+        except ValueError as error:
+            raise TraitError(f"GpuShare.{error}") from None
+        return proposal["value"]
 
     @validate("quantum")
     def _valid_quantum(self, proposal: dict[str, Any]) -> Any:
@@ -163,6 +162,7 @@ class GpuShare(LoggingConfigurable):
             *("--policy", self.policy),
             *("--quantum", str(self.quantum)),
             *("--anti-thrash", str(self.anti_thrash)),
+            *("--hibernate-after", f"{self.hibernate_after or 0:g}"),
         ]
         if self.reserve != "":
             arguments += ["--reserve", str(self.reserve)]

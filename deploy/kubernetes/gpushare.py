@@ -13,6 +13,9 @@ c.NodeScheduler.state_dir = "/var/lib/gpushare/state"
 c.NodeScheduler.shared_uids = [1000]
 c.NodeScheduler.hub_api_url = "http://hub.jhub.svc:8081/hub/api"
 
+# Processes in other pods cannot be hibernated: nothing is tried.
+c.NodeScheduler.hibernate_after = 0
+
 # docs/scheduling.md, "Policies".
 c.NodeScheduler.policy = "burst"
 # What users may have of the GPUs (docs/administration.md).

@@ -11,6 +11,9 @@ c = get_config()  # type: ignore[name-defined] # noqa: F821
 # c.NodeScheduler.hub_api_url = "http://127.0.0.1:8081/hub/api"
 # c.NodeScheduler.allowed_groups = ["gpu-users"]
 
+# Seconds after which an idle notebook is hibernated, 0: none is. It takes a capability: gpushare.service says which.
+# c.NodeScheduler.hibernate_after = 600
+
 # What they may have of the GPUs.
 # c.NodeScheduler.shares = {
 #     "user:*": {"limit": 0.5, "memory": "40GiB"},

@@ -50,31 +50,37 @@ def test_values_reach_the_scheduler(runtime: Path) -> None:
         policy="fcfs",
         quantum=2.5,
         anti_thrash="on",
+        hibernate_after=60,
         reserve="512MiB",
         host_memory=1 << 30,
         record=str(runtime / "events"),
     )
     assert options.scheduler_arguments() == (
-        *("--policy", "fcfs", "--quantum", "2.5", "--anti-thrash", "on"),
+        *("--policy", "fcfs", "--quantum", "2.5", "--anti-thrash", "on", "--hibernate-after", "60"),
         *("--reserve", "512MiB", "--host-memory", str(1 << 30)),
         *("--record", str(runtime / "events")),
     )
     assert GpuShare().scheduler_arguments() == (
         *("--policy", "burst", "--quantum", "auto", "--anti-thrash", "auto"),
+        *("--hibernate-after", "600"),
     )
+    for off in (0, None):
+        assert GpuShare(hibernate_after=off).scheduler_arguments()[-1] == "0"
 
 
 class TestScheduler:
     @pytest.fixture
     def jp_server_config(self, jp_server_config: Config, runtime: Path) -> Config:
-        options = {"policy": "fcfs", "record": str(runtime / "events")}
+        options = {"policy": "fcfs", "hibernate_after": 0, "record": str(runtime / "events")}
         jp_server_config.GpuShare = Config(options)
         return jp_server_config
 
     async def test_it_is_started_with_them(
         self, scheduler: Any, get_status: GetStatus, runtime: Path
     ) -> None:
-        assert (await get_status())["settings"]["policy"] == "fcfs"
+        settings = (await get_status())["settings"]
+        assert settings["policy"] == "fcfs"
+        assert settings["hibernate_after"] is None
         assert (runtime / "events").is_file()
 
 

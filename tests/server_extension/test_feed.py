@@ -330,6 +330,7 @@ class Ticker:
             "availability": {"code": "ok", "params": {}},
             "host": None,
             "settings": None,
+            "hibernation": None,
             "notices": [],
             "unshared": [],
             "gpus": [],

@@ -181,6 +181,10 @@ async def test_settings_are_taken(
     assert (answer["settings"]["quantum"], answer["settings"]["anti_thrash"]) == ("auto", "on")
     code, answer = await post(jp_fetch, "settings", '{"policy": "fcfs"}')
     assert (answer["settings"]["policy"], answer["settings"]["anti_thrash"]) == ("fcfs", "on")
+    assert answer["settings"]["hibernate_after"] == 600
+    for seconds, said in ((60, 60), (0, None)):
+        code, answer = await post(jp_fetch, "settings", json.dumps({"hibernate_after": seconds}))
+        assert (code, answer["settings"]["hibernate_after"]) == (200, said)
 
 
 @pytest.mark.parametrize(
@@ -210,6 +214,8 @@ async def test_settings_are_taken(
         ("settings", '{"quantum": "soon"}', "quantum"),
         ("settings", '{"anti_thrash": "maybe"}', "anti_thrash"),
         ("settings", '{"policy": "chaos"}', "policy"),
+        ("settings", '{"hibernate_after": -1}', "hibernate_after"),
+        ("settings", '{"hibernate_after": "never"}', "hibernate_after"),
         ("settings", '{"reserve": 1}', "reserve"),
         ("release", '{"group": "first", "offload": true}', "offload"),
     ],
@@ -222,7 +228,7 @@ async def test_a_bad_wish_is_answered_in_words(
     assert words in answer["message"]
 
 
-@pytest.mark.parametrize("op", ["release", "offload"])
+@pytest.mark.parametrize("op", ["release", "offload", "hibernate", "wake"])
 @pytest.mark.parametrize(
     ("body", "words"),
     [
