@@ -4,6 +4,7 @@ from __future__ import annotations
 import contextlib
 import struct
 import sys
+import uuid
 from typing import Any, get_args
 
 import pytest
@@ -112,6 +113,14 @@ def test_place_and_its_answer_arrive(group: str, order: list[str]) -> None:
     assert protocol.decode_place(kept.body) == (group, tuple(order), "it")
     (answer,) = frames(protocol.placed(order[::-1]), from_scheduler=True)
     assert protocol.decode_placed(answer.body) == tuple(order[::-1])
+
+
+def test_a_machine_may_have_more_gpus_than_a_process_uses() -> None:
+    order = [f"GPU-{uuid.UUID(int=number)}" for number in range(protocol.MAX_PLACES)]
+    (asked,) = frames(protocol.place("g", order))
+    assert protocol.decode_place(asked.body).gpus == tuple(order)
+    (answer,) = frames(protocol.placed(order), from_scheduler=True)
+    assert protocol.decode_placed(answer.body) == tuple(order)
 
 
 @pytest.mark.parametrize(
