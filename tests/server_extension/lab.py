@@ -140,10 +140,16 @@ class Lab:
         """POST to an address of its API."""
         return self._request(path, json.dumps(body).encode())
 
-    def _request(self, path: str, body: bytes | None) -> Any:
-        request = urllib.request.Request(self.url + path, body, {"Authorization": f"token {TOKEN}"})
+    def delete(self, path: str) -> None:
+        """DELETE an address of its API."""
+        self._request(path, None, "DELETE")
+
+    def _request(self, path: str, body: bytes | None, method: str | None = None) -> Any:
+        headers = {"Authorization": f"token {TOKEN}"}
+        request = urllib.request.Request(self.url + path, body, headers, method=method)
         with urllib.request.urlopen(request, timeout=PATIENCE) as response:
-            return json.loads(response.read())
+            answer = response.read()
+        return json.loads(answer) if answer else None
 
     def status(self) -> dict[str, Any]:
         """Return the GPU's state as this server tells it."""
