@@ -14,8 +14,9 @@ import ctypes
 import itertools
 import logging
 import os
+import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -212,12 +213,12 @@ class _Operation:
 
 
 class _Failed(Exception):
-    """A step failed."""
+    """A step failed, by the driver's result; or there was none to be taken."""
 
-    def __init__(self, code: str, text: str, result: int = 0) -> None:
+    def __init__(self, code: str, text: str, step: str = "", result: int = 0) -> None:
         super().__init__(text)
         self.code = code
-        #: The driver's.
+        self.step = step
         self.result = result
 
 
@@ -416,13 +417,25 @@ class Hibernator:
         return state == "locked"
 
     async def _awaken(self, operation: _Operation, pair: tuple[str, str] | None = None) -> None:
-        for life in range(1, LIVES + 1):
+        """Let it call its driver again. After each failure, its state is asked anew."""
+        lives, pauses = LIVES, iter(PAUSES)
+        while True:
             try:
                 await self._awaken_once(operation, pair)
                 return
             except HelperError:
-                if life == LIVES:
+                lives -= 1
+                if lives == 0:
                     raise
+            except _Failed as failed:
+                # A step that was under way may have ended between the question and the answer.
+                final = failed.step not in ("restore", "unlock") or _gone(operation.pid)
+                moved = pair is not None and failed.step == "restore"
+                pause = next(pauses, None)
+                if final or pause is None or (moved and failed.result != ILLEGAL_STATE):
+                    raise
+                log.info("%s; it is tried again in %g s", failed, pause)
+                await asyncio.sleep(pause)
 
     async def _awaken_once(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
         state = await self._settled(operation)
@@ -430,11 +443,10 @@ class Hibernator:
             return
         if state == "checkpointed":
             words = ["=".join(gpu_bytes(gpu).hex() for gpu in pair)] if pair else []
-            pauses = () if pair else PAUSES
-            await self._retried(operation, "restore", self._deadlines.restore, pauses, *words)
+            await self._step(operation, "restore", self._deadlines.restore, *words)
         elif state != "locked":
             raise _Failed("failed", f"the driver says that process {operation.pid} has {state}")
-        await self._retried(operation, "unlock", self._deadlines.unlock, PAUSES)
+        await self._step(operation, "unlock", self._deadlines.unlock)
 
     async def _settled(self, operation: _Operation) -> str:
         """Return the process's state, once nobody's step is under way in it."""
@@ -449,25 +461,6 @@ class Hibernator:
 
     async def _state(self, operation: _Operation) -> str:
         return (await self._step(operation, "state", self._deadlines.state)).value
-
-    async def _retried(
-        self,
-        operation: _Operation,
-        step: str,
-        deadline: float,
-        pauses: Iterable[float],
-        *words: str,
-    ) -> None:
-        for pause in pauses:
-            try:
-                await self._step(operation, step, deadline, *words)
-                return
-            except _Failed as failed:
-                if _gone(operation.pid):
-                    raise
-                log.info("%s; it is tried again in %g s", failed, pause)
-            await asyncio.sleep(pause)
-        await self._step(operation, step, deadline, *words)
 
     async def _step(self, operation: _Operation, step: str, deadline: float, *words: str) -> Answer:
         helper = await self._start()
@@ -493,7 +486,7 @@ class Hibernator:
             code, said = "permission", f"{said}: {ability.hint()}"
         elif step == "lock" and answer.result == NOT_READY:
             code, said = "busy", f"process {pid} was at work for {self._lock_timeout:g} s"
-        return _Failed(code, said, answer.result)
+        return _Failed(code, said, step, answer.result)
 
     async def _start(self) -> _Helper:
         async with self._starting:
@@ -509,7 +502,12 @@ class Hibernator:
 
 
 def _gone(pid: int) -> bool:
-    return not Path(f"/proc/{pid}").exists()
+    """Whether a process has ended, also if nobody has taken notice yet."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    return re.search(r"^State:\s*[ZX]", status, re.M) is not None
 
 
 def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:

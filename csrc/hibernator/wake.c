@@ -58,7 +58,10 @@ bool hib_wake(pid_t pid)
             return true;
         case CU_PROCESS_STATE_LOCKED:
             result = hib_driver_unlock(pid);
-            if (result != CUDA_SUCCESS)
+            /* A call that was under way when the state was asked may have ended since. */
+            if (result == CUDA_ERROR_ILLEGAL_STATE)
+                pause_for(POLL_MS);
+            else if (result != CUDA_SUCCESS)
                 return failed("cuCheckpointProcessUnlock", pid, result);
             break;
         case CU_PROCESS_STATE_CHECKPOINTED:

@@ -256,6 +256,13 @@ def test_waking_tries_a_restore_again(start: Start, stand_in: StandIn) -> None:
     assert stand_in.state(PID) == "running"
 
 
+def test_waking_believes_no_state_for_long(start: Start, stand_in: StandIn) -> None:
+    stand_in.put(PID, "locked")
+    stand_in.tell("unlock", "once 401")
+    assert start("--wake", str(PID)).wait(PATIENCE) == 0
+    assert stand_in.calls(PID) == ["state", "unlock", "state", "unlock", "state"]
+
+
 def test_waking_waits_for_what_is_under_way(start: Start, stand_in: StandIn) -> None:
     stand_in.put(PID, "restoring")
     process = start("--wake", str(PID))

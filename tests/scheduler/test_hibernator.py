@@ -231,6 +231,15 @@ async def test_what_an_earlier_scheduler_left_is_carried_on(
     assert stand_in.state(pid) == "running"
 
 
+async def test_a_state_that_is_old_when_it_is_told_is_asked_again(
+    make: Make, stand_in: StandIn, pid: int
+) -> None:
+    stand_in.put(pid, "locked")
+    stand_in.tell("unlock", "once 401")
+    assert said(await make().wake(pid)) == FINE
+    assert stand_in.calls(pid) == ["state", "unlock", "state", "unlock"]
+
+
 async def test_a_process_whose_driver_has_failed_is_reported(
     make: Make, stand_in: StandIn, pid: int
 ) -> None:
