@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..scheduler.arguments import quantum
+from ..scheduler.arguments import idleness, quantum
 from ..scheduler.control import ControlClient, ControlError
 from .main import complain
 
@@ -16,7 +16,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the subcommand."""
     parser = subparsers.add_parser(
         "set",
-        help="change the policy, the quantum or anti-thrashing",
+        help="change the policy, the quantum, anti-thrashing or hibernation",
         description="Change how the running scheduler shares the GPUs; print the settings. "
         "`gpushare set policy fcfs` is the same as `gpushare set --policy fcfs`.",
     )
@@ -24,7 +24,7 @@ def add_parser(subparsers: Any) -> None:
         "setting",
         metavar="SETTING VALUE",
         nargs="*",
-        help="policy, quantum or anti-thrash, and its value",
+        help="policy, quantum, anti-thrash or hibernate-after, and its value",
     )
     parser.add_argument(
         "--policy",
@@ -44,6 +44,12 @@ def add_parser(subparsers: Any) -> None:
         help="auto: serialise only what does not fit; on: one at a time; off: never where the "
         "memory can be paged",
     )
+    parser.add_argument(
+        "--hibernate-after",
+        type=idleness,
+        metavar="S|off",
+        help="seconds for which a notebook or program is idle before it is hibernated; off: never",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,12 +65,21 @@ def run(args: argparse.Namespace) -> int:
         return complain(str(error))
     for name, value in reply["settings"].items():
         if name != "policies":
-            print(f"{name}: {value}")
+            print(f"{name}: {'off' if value is None else value}")
     return 0
 
 
+#: The settings, and what reads their values.
+_PARSERS: dict[str, Callable[[str], Any]] = {
+    "policy": str,
+    "quantum": quantum,
+    "anti_thrash": str,
+    "hibernate_after": idleness,
+}
+
+
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    found = {"policy": args.policy, "quantum": args.quantum, "anti_thrash": args.anti_thrash}
+    found = {name: getattr(args, name) for name in _PARSERS}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -73,10 +88,9 @@ def _pairs(words: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for place in range(0, len(words), 2):
         name = words[place].replace("-", "_")
-        if name not in ("policy", "quantum", "anti_thrash") or place + 1 == len(words):
+        if name not in _PARSERS or place + 1 == len(words):
             raise argparse.ArgumentTypeError(
                 f"this is not understood: set {' '.join(words)}; write for instance set policy fcfs"
             )
-        value = words[place + 1]
-        found[name] = quantum(value) if name == "quantum" else value
+        found[name] = _PARSERS[name](words[place + 1])
     return found
