@@ -386,18 +386,18 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
             times.append((out, end - start))
             _compare(kernel, f"the kernel of {gib:g} GiB, time {turn + 1},", faults)
     target = None if scene.simulated or gib != HELD else TIME_GOAL
-    for index, name, metric, copy in (
-        (0, "out", "hibernate order to done", copies["out"]),
-        (1, "wake", "cell run to its first kernel's end, hibernated", copies["back"]),
+    for index, name, metric, copy, step in (
+        (0, "out", "hibernate order to done", copies["out"], "checkpoint"),
+        (1, "wake", "cell run to its first kernel's end, hibernated", copies["back"], "restore"),
     ):
         if name in chosen:
             first, *others = (each[index] for each in times)
             what = f"{name}, {size / GIB:.3g} GiB: "
             yield _figure(f"{what}{metric}", others, "s", alone[index], target)
             yield _figure(f"{what}the first time", [first], "s")
-            yield _figure(f"{what}the driver's checkpoint alone", [alone[index]], "s")
+            yield _figure(f"{what}the driver's {step} alone", [alone[index]], "s")
             yield _figure(
-                f"{what}possible: a pinned copy, and the driver's for an empty process",
+                f"{what}possible: a pinned copy, and the {step} of an empty process",
                 [size / copy + least[index]],
                 "s",
             )
@@ -433,8 +433,11 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
             if not (varied and same):
                 faults.append(f"cycle {done}: {'bytes' if not same else 'results'} differ")
         woken = [event["seconds"] for event in _history(scene, 0)[0] if event["kind"] == "wake"]
-    yield _figure("cycles with every byte equal", [right], "cycles", None, cycles)
-    yield _figure("wakes of them that were interrupted", [interrupted], "")
+    for metric, count, target in (
+        ("cycles with every byte equal", right, cycles),
+        ("cycles whose wake was interrupted", interrupted, None),
+    ):
+        yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target)
     yield _figure("each: hibernate order to done", outs or [0.0], "s")
     yield _figure("each: the driver's restore, the last ones", woken or [0.0], "s")
 

@@ -227,7 +227,8 @@ class Commands:
                 raise RuntimeError(f"{name}: CUDA error {result}")
 
         copy = min(COPY, size)
-        buffer = min(BUFFER, size)
+        # Either way has its half of the buffer, of whole copies; or there is room for one copy only.
+        buffer = max(1, min(BUFFER, size) // (2 * copy) * 2) * copy
         call("cuMemHostAlloc", ctypes.byref(host), buffer, 0)
         call("cuMemAlloc_v2", ctypes.byref(device), buffer)
         for stream in streams:

@@ -247,6 +247,11 @@ class Sleeper(Commands):
                 self.memory.add()
             return began, first, time.monotonic()
 
+    def equal(self) -> bool:
+        """Compare every byte, in a cell."""
+        with self._cell():
+            return super().equal()
+
     def first(self, call: str) -> bool:
         """Begin a cell with a call of this kind; False if an interrupt ended it."""
         try:

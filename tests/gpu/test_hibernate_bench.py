@@ -75,12 +75,12 @@ def test_times_stand_beside_the_drivers_own_and_what_is_possible(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     figures = bench(capsys, "--part", "out", "wake", "--gib", "0.5")
-    for way, metric in (
-        ("out", "hibernate order to done"),
-        ("wake", "cell run to its first kernel's end, hibernated"),
+    for way, metric, step in (
+        ("out", "hibernate order to done", "checkpoint"),
+        ("wake", "cell run to its first kernel's end, hibernated", "restore"),
     ):
         what = f"{way}, {0.5 / hibernate.SCALE:.3g} GiB: "
-        ours, alone = figures[what + metric], figures[what + "the driver's checkpoint alone"]
+        ours, alone = figures[what + metric], figures[f"{what}the driver's {step} alone"]
         assert ours["n"] == hibernate.ROUNDS
         assert ours["value"] > 0
         assert ours["bare"] == alone["value"] > 0
