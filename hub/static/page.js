@@ -835,14 +835,15 @@ function logView(title) {
         items,
         entries,
         entry => entry.key,
-        entry => {
-          const item = make(
-            'li',
-            {},
-            make('time', {}, clock(entry.time)),
-            make('span', {}, entry.text)
-          );
-          return { element: item, update() {} };
+        () => {
+          const [time, text] = [make('time'), make('span')];
+          return {
+            element: make('li', {}, time, text),
+            update(entry) {
+              say(time, clock(entry.time));
+              say(text, entry.text);
+            }
+          };
         }
       );
     }

@@ -11,11 +11,13 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.administration import LAST
+from jupyter_gpushare.scheduler.control import ControlClient
 from tests.hub.hub_api import HubApi
 from tests.hub.node import Node
 from tests.hub.service import HubService, machine, notebook
 from tests.labextension.lab_page import AXE, REACTION, SCREENSHOTS, launch
-from tests.scheduler.client import FakeClient
+from tests.scheduler.client import PATIENCE, FakeClient
 
 pytestmark = pytest.mark.browser
 
@@ -239,9 +241,19 @@ def test_a_history_that_is_full_goes_on(
             HubService(hub_api.environ(token), folder / "short.log", *arguments) as service,
             opened(browser, hub_api, service, admin) as page,
         ):
+            with ControlClient(node.socket, timeout=PATIENCE) as control:
+                # As many as the scheduler tells of.
+                for _ in range(LAST):
+                    control.request("maintenance", text="")
             page.get_by_role("link", name="History", exact=True).click()
             events = page.get_by_role("list", name="What happened")
-            for on, text in ((True, "drains"), (False, "is in use again")):
+            actions = page.get_by_role("list", name="Who did what").get_by_role("listitem")
+            expect(actions).to_have_count(LAST)
+            for on, event, action in (
+                (True, "drains", "hedy drained 1"),
+                (False, "is in use again", "hedy put 1 back into use"),
+            ):
                 answer = service.ask("api/nodes/gpu5/drain", admin, {"gpu": "1", "on": on})
                 assert answer.status == 200, answer.text
-                expect(events.get_by_role("listitem")).to_contain_text([text])
+                expect(events.get_by_role("listitem")).to_contain_text([event])
+                expect(actions.first).to_contain_text(action)
