@@ -23,8 +23,6 @@ __all__ = [
 #: Events that come with every cell: the page leaves them out.
 QUIET = frozenset({"burst", "cell", "grow", "restore", "release", "revoke"})
 
-_STATUS = {"done": "", "partly": ", in part", "failed": ", in vain"}
-
 EVENTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "join": lambda found: "uses the GPU from here on",
     "leave": lambda found: "has ended",
