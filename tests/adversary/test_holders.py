@@ -78,10 +78,13 @@ def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
             works(works_beside)
         middle.release("release")
         with node.user("ben") as seen:
-            text = str(seen.ok("status")["status"])
-        # It is named to those who may know it.
-        assert "another user" in text
-        assert holder.process.pid not in [int(w) for w in text.split() if w.isdecimal()]
+            status = seen.ok("status")["status"]
+        # It is named, to those who may know it: not its process.
+        (other,) = (g for g in status["groups"] if g["user"] == "another user")
+        assert {client["pid"] for client in other["clients"]} == {0}
+        notices = [n for n in status["notices"] if n["code"] == "stuck"]
+        assert other["id"] in {notice["group"] for notice in notices}
+        assert {notice["params"]["pid"] for notice in notices} == {0}
         holder.signal(signal.SIGCONT)
         assert holder.said() == "gave"
         assert holder.said() == "moved"
