@@ -128,50 +128,6 @@ static bool find_program(char *path, size_t size)
     return written > 0 && (size_t)written < size;
 }
 
-/* Of the libraries to preload, those that are not ours: it must be no client. */
-static char *preload_of_others(const char *list)
-{
-    char *others = malloc(strlen(list) + 1), *end = others;
-    if (others == NULL)
-        return NULL;
-    const char *prefix = "LD_PRELOAD=";
-    for (const char *at = list + strlen(prefix); *at != '\0';) {
-        size_t length = strcspn(at, ": ");
-        const char *name = at + length;
-        while (name > at && name[-1] != '/')
-            name--;
-        if (length != 0 && strncmp(name, "libgpushare", 11) != 0) {
-            if (end == others)
-                end = stpcpy(end, prefix);
-            else
-                *end++ = ':';
-            end = mempcpy(end, at, length);
-        }
-        at += length + (at[length] != '\0');
-    }
-    *end = '\0';
-    return others;
-}
-
-/* NULL if there is no memory for it. *own: the one string in it that is ours to free. */
-static char **environment(char **own)
-{
-    size_t count = 0, kept = 0;
-    while (environ[count] != NULL)
-        count++;
-    char **made = calloc(count + 1, sizeof(*made));
-    *own = NULL;
-    for (size_t i = 0; made != NULL && i < count; i++) {
-        bool preload = strncmp(environ[i], "LD_PRELOAD=", 11) == 0;
-        if (preload && *own == NULL)
-            *own = preload_of_others(environ[i]);
-        char *entry = preload ? *own : environ[i];
-        if (entry != NULL && *entry != '\0')
-            made[kept++] = entry;
-    }
-    return made;
-}
-
 static int spawn(const char *program, const char *path, int output)
 {
     char pid[16];
@@ -191,11 +147,8 @@ static int spawn(const char *program, const char *path, int output)
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
-    char *own, **variables = environment(&own);
-    int problem =
-        variables != NULL ? posix_spawn(&hibernator.pid, program, &files, &attributes, arguments, variables) : ENOMEM;
-    free(own);
-    free(variables);
+    /* It knows that it must not be a client, whatever is preloaded. */
+    int problem = posix_spawn(&hibernator.pid, program, &files, &attributes, arguments, environ);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attributes);
     return problem;

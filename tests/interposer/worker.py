@@ -261,6 +261,24 @@ class Worker:
         result = cuda.gpushare_oversubscribe(on, ctypes.byref(why))
         return {"result": result, "why": why.value.decode() if why.value else None}
 
+    def raw(self, function: str, arguments: list[int | str | None]) -> dict[str, Any]:
+        """Call any function: numbers and pointers as they are, bytes in hexadecimal; "out" is room for an answer."""
+        rooms, values = [], []
+        for argument in arguments:
+            if isinstance(argument, str):
+                given = bytes(256) if argument == "out" else bytes.fromhex(argument)
+                rooms.append(ctypes.create_string_buffer(given, len(given)))
+                values.append(rooms[-1])
+            else:
+                values.append(ctypes.c_uint64(argument or 0))
+        result = getattr(cuda, function)(*values)
+        return {"result": result, "out": [room.raw.hex() for room in rooms]}
+
+    def load(self, path: str) -> dict[str, Any]:
+        """Load a library."""
+        self.keep.append(ctypes.CDLL(path))
+        return {}
+
     def counters(self) -> dict[str, Any]:
         """What the simulated driver counts."""
         names = [

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""No thread is in the driver while its process is parked, whatever it calls, and none is kept out otherwise."""
+
+from __future__ import annotations
+
+import csv
+import mmap
+import platform
+import re
+import struct
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import PATIENCE, Machine, Script
+from tests.workshop import Workshop
+
+HERE = Path(__file__).parent
+#: What may be called while the process is parked: the driver answers it when the process is locked, or before cuInit.
+ENTER = re.compile(
+    r"cuDriverGetVersion|cuGetError(Name|String)|cuGetProcAddress(_v2)?|cuCheckpoint\w+"
+)
+CYCLES = 25
+
+
+def test_every_function_waits_but_those_that_the_driver_always_answers(root: Path) -> None:
+    with (root / "csrc/driver_api.csv").open(newline="", encoding="utf-8") as file:
+        rows = {row["function"]: row["parked"] for row in csv.DictReader(file)}
+    assert {name for name, parked in rows.items() if parked == "enters"} == {
+        name for name in rows if ENTER.fullmatch(name)
+    }
+    assert set(rows.values()) == {"waits", "enters"}
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """Compile the program, and the driver that watches; return their folder."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the driver that watches is made for x86-64")
+    folder = tmp_path_factory.mktemp("second_gate")
+    real = (LIBRARIES / "sim/libcuda.so.1").read_bytes()
+    # Under its own name it would be taken for the interposer, which has it too.
+    (folder / "libreal.so.1").write_bytes(real.replace(b"\0libcuda.so.1\0", b"\0libreal.so.1\0"))
+    flags = ["-std=gnu11", "-O1", "-g", "-Wall", "-Werror"]
+    command = ["cc", *flags, "-shared", "-fPIC", f"-I{root / 'csrc/sim'}", f"-Wl,-rpath,{folder}"]
+    command += ["-o", str(folder / "watched.so"), str(HERE / "watched.c"), "-Wl,--no-as-needed"]
+    subprocess.run([*command, str(folder / "libreal.so.1")], check=True)
+    command = ["cc", *flags, "-pthread", "-o", str(folder / "callers"), str(HERE / "callers.c")]
+    subprocess.run([*command, "-ldl"], check=True)
+    return folder
+
+
+class Callers:
+    """The program, under a scripted scheduler and over the driver that watches."""
+
+    def __init__(self, machine: Machine, tools: Path, *words: str) -> None:
+        file = machine.folder / "watched"
+        file.write_bytes(bytes(4096))
+        self.script = Script(machine)
+        with file.open("r+b") as shared:
+            self.shared = mmap.mmap(shared.fileno(), 4096)
+        environ = machine.environment("a")
+        environ |= {"WATCHED": str(file), "GPUSHARE_DRIVER": str(tools / "watched.so")}
+        self.process = subprocess.Popen(
+            [tools / "callers", *words],
+            env=environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.serial = 0
+        assert self.line() == "ready"
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def nobody_may(self, none: bool) -> None:
+        struct.pack_into("=I", self.shared, 0, none)
+
+    @property
+    def violations(self) -> int:
+        return int(struct.unpack_from("=I", self.shared, 4)[0])
+
+    def park(self) -> bool:
+        """Ask once; whoever waits for the GPU meanwhile is given it, and has it taken back."""
+        self.serial += 1
+        self.script.send(protocol.park(self.serial))
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            event = self.script.events.get(timeout=PATIENCE)
+            if isinstance(event, ev.Request):
+                frames = self.script.grant(filling=False)
+                self.script.send(*frames, protocol.revoke(self.script.lease))
+            elif isinstance(event, ev.Parked) and event.serial == self.serial:
+                return event.status == "done"
+        raise TimeoutError
+
+    def wake(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            assert self.violations == 0
+            try:
+                asked = self.script.next(ev.Wake, 0.1)
+                break
+            except TimeoutError:
+                assert time.monotonic() < deadline
+        self.nobody_may(False)
+        self.script.send(protocol.awake(ev.Awake(1, asked.serial)))
+
+    def stop(self) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.close()
+        said = self.line()
+        assert self.process.wait(PATIENCE) == 0
+        return said
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.script.close()
+
+
+@pytest.fixture
+def make_callers(
+    make_machine: Callable[..., Machine], tools: Path
+) -> Iterator[Callable[..., Callers]]:
+    """Return a function that starts the program."""
+    made: list[Callers] = []
+
+    def make(*words: str, libraries: Path | None = None) -> Callers:
+        machine = make_machine()
+        machine.kill_scheduler()
+        machine.libraries = libraries
+        made.append(Callers(machine, tools, *words))
+        return made[-1]
+
+    yield make
+    for callers in made:
+        callers.close()
+
+
+def cycle(callers: Callers, cycles: int) -> None:
+    """Park, and wake as soon as somebody asks, so often; nobody calls the driver meanwhile."""
+    deadline = time.monotonic() + PATIENCE
+    while cycles > 0:
+        assert time.monotonic() < deadline
+        if not callers.park():
+            continue
+        callers.nobody_may(True)
+        callers.wake()
+        cycles -= 1
+
+
+def test_nobody_is_in_the_driver_while_it_is_parked(make_callers: Callable[..., Callers]) -> None:
+    callers = make_callers("stress", "3")
+    cycle(callers, CYCLES)
+    calls, cancelled = map(int, callers.stop().split())
+    assert calls > 100 and cancelled == 0
+
+
+def test_a_gate_that_is_not_looked_at_is_found(
+    make_callers: Callable[..., Callers], workshop: Workshop
+) -> None:
+    libraries = workshop.build(
+        (
+            (
+                "interposer/awake.h",
+                "__builtin_expect(__atomic_load_n(&gs_awake_shut, __ATOMIC_RELAXED) == 0, 1)",
+                "1",
+            ),
+        )
+    )
+    callers = make_callers("stress", "3", libraries=libraries)
+    with pytest.raises(AssertionError):
+        cycle(callers, CYCLES)
+
+
+@pytest.mark.parametrize(("woken", "result"), [(True, "0"), (False, "4")])
+def test_a_process_that_ends_is_woken_first(
+    make_callers: Callable[..., Callers], woken: bool, result: str
+) -> None:
+    """If it cannot be, what it calls at its end fails, and does not wait for ever."""
+    callers = make_callers("exit")
+    assert callers.park()
+    callers.nobody_may(True)
+    callers.script.send(protocol.hibernated(callers.serial, done=True))
+    assert callers.process.stdin is not None
+    callers.process.stdin.write("\n")
+    callers.process.stdin.flush()
+    asked = callers.script.next(ev.Wake)
+    assert asked.cause == "exit"
+    if woken:
+        callers.nobody_may(False)
+        callers.script.send(protocol.awake(ev.Awake(1, asked.serial)))
+    assert callers.stop() == result
+    assert callers.violations == 0
