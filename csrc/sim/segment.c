@@ -479,24 +479,23 @@ void sim_segment_refund(unsigned device, enum sim_charge what, uint64_t bytes)
 uint64_t sim_segment_own(unsigned device)
 {
     device = sim_segment_machine(device);
-    if (self == NULL)
-        return 0;
     lock(&segment->lock);
-    uint64_t bytes = (is_parked ? parked : self->charged)[device][SIM_CHARGE_MEMORY];
+    uint64_t bytes = self == NULL ? 0 : (is_parked ? parked : self->charged)[device][SIM_CHARGE_MEMORY];
     pthread_mutex_unlock(&segment->lock);
     return bytes;
 }
 
 void sim_segment_park(uint64_t left)
 {
-    if (self == NULL)
-        return;
     lock(&segment->lock);
-    memcpy(parked, self->charged, sizeof parked);
-    memset(self->charged, 0, sizeof self->charged);
-    for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
-        self->left[machine] = parked[machine][SIM_CHARGE_CONTEXT] < left ? parked[machine][SIM_CHARGE_CONTEXT] : left;
-    is_parked = true;
+    if (self != NULL) { /* it may end meanwhile */
+        memcpy(parked, self->charged, sizeof parked);
+        memset(self->charged, 0, sizeof self->charged);
+        for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
+            self->left[machine] =
+                parked[machine][SIM_CHARGE_CONTEXT] < left ? parked[machine][SIM_CHARGE_CONTEXT] : left;
+        is_parked = true;
+    }
     pthread_mutex_unlock(&segment->lock);
 }
 
@@ -541,8 +540,8 @@ static void renumber(const unsigned to[SIM_MAX_DEVICES])
             chosen[i] = to[machine];
             continue;
         }
-        /* Back along the moves to where one began that nobody moves to. */
-        while (entered[machine] && inverse[machine] != chosen[i])
+        /* Back along the moves, to where one began that nobody moves to. */
+        while (entered[machine])
             machine = inverse[machine];
         chosen[i] = machine;
     }
@@ -550,11 +549,9 @@ static void renumber(const unsigned to[SIM_MAX_DEVICES])
 
 bool sim_segment_unpark(const unsigned to[SIM_MAX_DEVICES])
 {
-    if (self == NULL || !is_parked)
-        return false;
     lock(&segment->lock);
     reap();
-    bool fits = make_room(to);
+    bool fits = self != NULL && is_parked && make_room(to);
     if (fits) {
         for (unsigned machine = 0; machine < SIM_MAX_DEVICES; machine++)
             for (unsigned what = 0; what < CHARGES; what++)
