@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import contextlib
 import importlib.metadata
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import __version__
 from ..kernel_provisioner import ticket
@@ -26,6 +28,9 @@ from ..scheduler.address import AddressError, is_own_place, prepare, socket_path
 from ..scheduler.drivers import Driver, DriverError, Libraries, find_driver, libraries
 from .main import complain
 from .wording import size
+
+if TYPE_CHECKING:
+    from ..scheduler.ability import Ability
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: Seconds that a driver is given.
@@ -116,10 +121,11 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
             )
     except DriverError as error:
         yield Finding("driver", "fail", str(error), "mend or unset the variable")
-    if driver is not None:
-        yield from _driver(driver, environ)
+    facts = (yield from _driver(driver, environ)) if driver is not None else None
     socket = socket_path(environ)
     yield from _guarded("scheduler", lambda: _scheduler(socket))
+    if driver is not None and facts is not None:
+        yield from _guarded("hibernation", lambda: _hibernation(driver, facts, socket))
     if driver is not None and shims is not None:
         yield from _guarded("LD_PRELOAD", lambda: _preload(driver, shims, socket, environ))
     yield from _guarded("provisioner", lambda: _provisioner(environ))
@@ -157,14 +163,17 @@ def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Find
         yield Finding(topic, "fail", f"could not be examined: {error!r}")
 
 
-def _driver(driver: Driver, environ: Mapping[str, str]) -> Iterator[Finding]:
+def _driver(
+    driver: Driver, environ: Mapping[str, str]
+) -> Generator[Finding, None, dict[str, Any] | None]:
+    """Look at the driver, and return what it says of itself and its GPUs."""
     paths = [str(driver.cuda), *([str(driver.nvml)] if driver.nvml else [])]
     found = _probe(environ, "driver", *paths)
     if "error" in found:
         yield Finding(
             "driver", "fail", f"{driver.cuda}: {found['error']}", "check the driver with nvidia-smi"
         )
-        return
+        return None
     kind = "simulated, " if driver.simulated else ""
     yield Finding("driver", "ok", f"{driver.cuda} ({kind}CUDA {found['cuda']})")
     if "nvml" not in found:
@@ -182,10 +191,11 @@ def _driver(driver: Driver, environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(
             "GPUs", "fail", "the driver has no GPU", "check nvidia-smi and CUDA_VISIBLE_DEVICES"
         )
-        return
+        return None
     for index, gpu in enumerate(found["gpus"]):
         yield Finding(f"GPU {index}", "ok", f"{gpu['name']}, {size(gpu['total'])}")
     yield _backend(driver, found["gpus"], environ)
+    return found
 
 
 def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, str]) -> Finding:
@@ -258,6 +268,70 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
         "ok",
         f"{size(host['budget'])} may hold swapped data; {size(host['swapped'])} do",
     )
+
+
+def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterator[Finding]:
+    from ..scheduler.ability import Ability
+    from ..scheduler.control import ControlClient, ControlError
+
+    topic = "hibernation"
+    status: dict[str, Any] = {}
+    with contextlib.suppress(AddressError, ControlError), ControlClient(socket) as client:
+        # What is wrong with the scheduler was said.
+        status = client.request("status")["status"]
+    after = status["settings"].get("hibernate_after") if status else None
+    if status and not after:
+        yield Finding(
+            topic, "ok", "is switched off", "to switch it on: gpushare set --hibernate-after 600"
+        )
+        return
+    told = status.get("hibernation", {"able": None})
+    if told["able"] is None:
+        found = asyncio.run(_ability(driver, facts))
+    else:
+        found = Ability(told["able"], told["code"] or "", told["text"], told["moves"])
+    if not found.able:
+        yield Finding(topic, "warn", f"is not possible: {found.text}")
+        return
+    if status and (obstacle := _obstacle(status["scheduler"]["pid"])) is not None:
+        yield Finding(topic, "warn", *obstacle)
+        return
+    when = f"after {after:g} s of idleness a notebook leaves the GPU" if after else "is possible"
+    moves = ", and may come back on another one of the same name" if found.moves and after else ""
+    yield Finding(topic, "ok", f"{when}{moves}")
+
+
+async def _ability(driver: Driver, facts: dict[str, Any]) -> Ability:
+    from ..scheduler.hibernator import Hibernator
+
+    hibernator = Hibernator(driver)
+    try:
+        version = facts.get("nvml", {}).get("driver")
+        return await hibernator.probe((version, [gpu["name"] for gpu in facts["gpus"]]))
+    finally:
+        await hibernator.close()
+
+
+def _obstacle(pid: int) -> tuple[str, str] | None:
+    """Return why a scheduler cannot reach into this user's processes, and what to do; None: it can."""
+    from ..scheduler.ability import may_debug
+
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        owner = Path(f"/proc/{pid}").stat().st_uid
+    except OSError:
+        words, owner = b"", 0
+    if b"gpushare" not in words:
+        return (
+            "the scheduler is in another container than this process, and leaves such kernels alone",
+            "let both have one PID namespace, if idle notebooks are to leave the GPU",
+        )
+    if owner != os.getuid() and not may_debug(pid):
+        return (
+            "the scheduler may not reach into this user's processes, and leaves them alone",
+            "let it run as root, or give it CAP_SYS_PTRACE: gpushare.service says how",
+        )
+    return None
 
 
 def _preload(

@@ -145,10 +145,10 @@ def ptrace_scope() -> int:
         return 0
 
 
-def may_debug() -> bool:
-    """Whether this process has the capability to debug everybody's (CAP_SYS_PTRACE, bit 19)."""
+def may_debug(pid: int | str = "self") -> bool:
+    """Whether a process has the capability to debug everybody's (CAP_SYS_PTRACE, bit 19)."""
     try:
-        status = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except OSError:
         return False
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jupyter_gpushare import __version__
+from jupyter_gpushare.cli.doctor import _obstacle
+from jupyter_gpushare.scheduler.drivers import libraries
 
 GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
 
@@ -39,6 +42,15 @@ def doctor(
     )
 
 
+@contextmanager
+def scheduler(*arguments: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "jupyter_gpushare.scheduler", "--parent-pipe", *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield
+
+
 def findings(done: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
     return {finding["topic"]: finding for finding in json.loads(done.stdout)}
 
@@ -54,6 +66,7 @@ def test_all_is_well_where_a_scheduler_runs() -> None:
         "backend",
         "scheduler",
         "host memory",
+        "hibernation",
         "LD_PRELOAD",
     ):
         assert found[topic]["state"] == "ok", found[topic]
@@ -81,6 +94,67 @@ def test_what_is_wrong_comes_with_a_remedy(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "cannot be loaded" in findings(done)["driver"]["found"]
     assert findings(done)["driver"]["remedy"]
+
+
+def test_hibernation_where_it_is_possible() -> None:
+    assert findings(doctor("--json"))["hibernation"]["found"] == "is possible"
+    two = {"GPUSHARE_SIM_DEVICES": "2"}
+    found = findings(doctor("--json", under=("run", "--"), **two))["hibernation"]
+    assert found["state"] == "ok"
+    assert found["found"].startswith("after 600 s of idleness")
+    assert "another one of the same name" in found["found"]
+
+
+def test_hibernation_that_is_switched_off() -> None:
+    with scheduler("--hibernate-after", "off"):
+        found = findings(doctor("--json"))["hibernation"]
+    assert (found["state"], found["found"]) == ("ok", "is switched off")
+    assert "gpushare set --hibernate-after" in found["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("version", "why"),
+    [("565.57.01", "is older than 570"), ("610.57.04", "NVIDIA/cuda-checkpoint issue 58")],
+)
+def test_drivers_that_cannot_hibernate(version: str, why: str) -> None:
+    old = {"GPUSHARE_SIM_DRIVER_VERSION": version}
+    for under in ((), ("run", "--")):
+        found = findings(doctor("--json", under=under, **old))["hibernation"]
+        assert found["state"] == "warn"
+        assert found["found"].startswith("is not possible: the driver")
+        assert version in found["found"]
+        assert why in found["found"]
+
+
+def test_a_missing_hibernator_is_named(tmp_path: Path) -> None:
+    found = libraries()
+    for library in found.preload():
+        (tmp_path / library.name).symlink_to(library)
+    said = findings(doctor("--json", GPUSHARE_LIBRARIES=str(tmp_path)))["hibernation"]
+    assert said["state"] == "warn"
+    assert "gpushare-hibernator cannot be run: No such file" in said["found"]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_a_scheduler_that_cannot_reach_its_users_is_named() -> None:
+    sleeping = "import os, sys; os.setuid(65534); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", sleeping, "gpushare scheduler"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        obstacle = _obstacle(other.pid)
+    assert obstacle is not None
+    assert "may not reach into" in obstacle[0]
+    assert "CAP_SYS_PTRACE" in obstacle[1]
+
+
+def test_a_scheduler_of_another_container_is_named() -> None:
+    obstacle = _obstacle(2**22 + 1)
+    assert obstacle is not None
+    assert "another container" in obstacle[0]
 
 
 def test_another_provisioner_is_named() -> None:
