@@ -108,6 +108,7 @@ def test_settings_are_changed_and_printed(scheduler: Scheduler, gpushare: Comman
     done = gpushare("set", "quantum", "auto", "policy", "burst", "anti-thrash", "off")
     assert [line.split(": ")[1] for line in sorted(done.stdout.splitlines())] == [
         "off",
+        "600.0",
         "burst",
         "auto",
     ]

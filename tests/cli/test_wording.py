@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.cli import wording
+from jupyter_gpushare.hub.words import event as event_words
+from jupyter_gpushare.scheduler.ability import WHY
 
 GIB = 1 << 30
 
@@ -35,6 +37,7 @@ REASONS = {
     "exclusive": {"holder": "k", "holder_name": "a", "until_in": 30.0, "lack": GIB, "gpu": "GPU-1"},
     "limited": {"whose": "user:ada", "until_in": 2.5},
     "thrashing": {"holder": "k", "holder_name": "a", "yields_in": 3.0},
+    "waking": {"for": 0.4, "estimate": 0.8},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
 }
 
@@ -145,6 +148,80 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
     assert wording.estimate(nothing) == ""
 
 
+@pytest.mark.parametrize(
+    ("group", "text"),
+    [
+        (
+            {"state": "hibernated", "hibernation": {"frees": 719 << 20, "estimate": 1.2}},
+            "frees 719.0 MiB; about 1.2 s to wake",
+        ),
+        ({"state": "hibernated", "hibernation": {"frees": GIB, "estimate": None}}, "frees 1.0 GiB"),
+        (
+            {
+                "state": "waking",
+                "hibernation": {"state": "waking", "frees": GIB, "estimate": 1.2},
+                "reason": {"code": "waking", "params": {"for": 0.4, "estimate": 0.8}},
+            },
+            "it was hibernated, and is being woken (about 0.8 s more)",
+        ),
+        ({"state": "idle", "hibernation": {"state": "parking"}}, "it is being hibernated"),
+        (
+            {"state": "idle", "hibernation": {"state": "refused", "code": "ipc", "text": "x"}},
+            "not hibernated: x",
+        ),
+        # What people asked for, and what has nothing to give, is not worth a word.
+        ({"state": "idle", "hibernation": {"state": "refused", "code": "off", "text": "x"}}, ""),
+        ({"state": "idle", "hibernation": None}, ""),
+    ],
+)
+def test_hibernation(group: dict[str, object], text: str) -> None:
+    assert wording.remark(group) == text
+
+
+def test_why_nobody_hibernates() -> None:
+    assert wording.hibernation({}) == ""
+    assert wording.hibernation({"hibernation": {"able": None, "code": None, "text": ""}}) == ""
+    found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
+    assert wording.hibernation({"hibernation": found}) == (
+        "Kernels cannot be hibernated: the driver is older than 570"
+    )
+
+
+def test_the_panel_says_why_in_the_schedulers_words() -> None:
+    panel = Path(__file__).parents[2] / "labextension" / "src" / "alone.ts"
+    texts = dict(
+        re.findall(
+            r"case '(\w+)':\s+return trans\.__\(\s*['\"](.*?)['\"]\s*\);",
+            panel.read_text(encoding="utf-8"),
+        )
+    )
+    assert texts == WHY
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        (
+            {"kind": "hibernate", "bytes": 719 << 20, "seconds": 0.64},
+            "was hibernated in 0.6 s; frees 719.0 MiB",
+        ),
+        ({"kind": "wake", "seconds": 0.5}, "was woken in 0.5 s"),
+        ({"kind": "wake", "seconds": 0.5, "gpu": "GPU-1"}, "was woken in 0.5 s, on GPU-1"),
+        ({"kind": "hibernate_failed", "code": "ipc", "text": "x"}, "was not hibernated: x"),
+        ({"kind": "wake_failed", "code": "failed", "text": "x"}, "could not be woken: x"),
+        (
+            {
+                **{"kind": "settings", "policy": "burst", "quantum": "auto"},
+                **{"anti_thrash": "auto", "hibernate_after": None},
+            },
+            "policy burst, quantum auto, anti-thrash auto, hibernate off",
+        ),
+    ],
+)
+def test_the_page_of_all_nodes_tells_of_hibernation(event: dict[str, object], text: str) -> None:
+    assert event_words(event) == text
+
+
 def test_wishes() -> None:
     usual = {"priority": "auto", "keep": False, "frozen": False, "memory": 0, "limit": 0.0}
     assert wording.wishes(usual) == wording.wishes(None) == ""
@@ -217,3 +294,5 @@ def test_notices() -> None:
     assert text.startswith("a.ipynb runs without gpushare")
     assert "-11" in text
     assert wording.notice({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
+    stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
+    assert wording.notice(stuck, "a") == "waking a (pid 7) does not end; it goes on by itself"

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare hibernate``, ``wake`` and ``set hibernate-after``, and how a program that hibernates is shown."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from tests.cli.conftest import Command
+from tests.scheduler.client import PATIENCE
+from tests.scheduler.conftest import GIB, Scheduler, Start
+from tests.scheduler.test_server import until
+from tests.server_extension.notebook import SETUP
+
+#: Says whether its data is as it was, once for each line that it is told, in a cell as kernels have them.
+PROGRAM = f"""
+import sys
+{SETUP}
+gpushare = ctypes.CDLL(None)
+for line in sys.stdin:
+    gpushare.gpushare_cell_begin(b"cell")
+    same = data.read() == known
+    gpushare.gpushare_cell_end(b"cell")
+    print(same, flush=True)
+"""
+
+
+class Program:
+    """A program that uses the GPU whenever it is asked."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def use(self) -> bool:
+        """Have it use the GPU, and return whether it found its data."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline() == "True\n"
+
+
+@pytest.fixture
+def program(scheduler: Scheduler, environ: dict[str, str]) -> Iterator[Program]:
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.main", "run", "--name", "work"]
+    with subprocess.Popen(
+        [*command, "--", sys.executable, "-c", PROGRAM],
+        env=environ,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        program = Program(process)
+        try:
+            assert program.use()
+            yield program
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(PATIENCE)
+
+
+def shown(gpushare: Command, beginning: str) -> str:
+    """Return the line of a table that begins so, once there is one."""
+    found: list[str] = []
+
+    def look() -> bool:
+        lines = gpushare("status").stdout.splitlines()
+        found[:] = [line for line in lines if line.startswith(beginning)]
+        return bool(found)
+
+    until(look)
+    return found[0]
+
+
+def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command) -> None:
+    done = gpushare("hibernate", "work")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    line = shown(gpushare, "hibernated")
+    assert "work" in line
+    assert "frees " in line
+    assert " to wake" in line
+    (group,) = json.loads(gpushare("status", "--json").stdout)["groups"]
+    assert group["hibernation"]["state"] == "hibernated"
+    # The only one needs no name.
+    assert gpushare("wake").returncode == 0
+    assert "frees" not in shown(gpushare, "idle")
+    assert gpushare("hibernate").returncode == 0
+    shown(gpushare, "hibernated")
+    # Its own use of the GPU wakes it, too.
+    assert program.use()
+    assert not gpushare("status").stdout.startswith("hibernated")
+
+
+def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare: Command) -> None:
+    assert "hibernate after 10 min 0 s" in gpushare("status").stdout
+    done = gpushare("set", "--hibernate-after", "0.2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hibernate_after: 0.2" in done.stdout
+    shown(gpushare, "hibernated")
+    assert "hibernate_after: off" in gpushare("set", "hibernate-after", "off").stdout
+    assert "hibernate off" in gpushare("status").stdout
+    assert program.use()
+    # What is off is off for people, too; and the sentence says so.
+    done = gpushare("hibernate")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "hibernation is switched off" in done.stderr
+    for wrong in ("soon", "-1", "inf"):
+        done = gpushare("set", "hibernate-after", wrong)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "write off, or a number of seconds" in done.stderr
+
+
+def test_one_that_is_left_alone_is_shown_with_the_reason(
+    scheduler: Scheduler, gpushare: Command
+) -> None:
+    with scheduler.client("kernel-1", name="plain.ipynb", backend="plain") as client:
+        client.change(ev.Usage(scheduler.gpu, pinned=GIB, context=16 << 20))
+        until(lambda: "1.0 GiB" in gpushare("status").stdout)
+        until(lambda: gpushare("hibernate", "plain.ipynb").returncode == 2)
+        assert "plain.ipynb does not hibernate" in gpushare("hibernate", "plain.ipynb").stderr
+        gpushare("set", "hibernate-after", "0.1")
+        until(lambda: "not hibernated: " in shown(gpushare, "idle"))
+
+
+def test_a_machine_where_nobody_can_hibernate_says_so(start: Start, gpushare: Command) -> None:
+    start(GPUSHARE_SIM_DRIVER_VERSION="565")
+    until(lambda: "Kernels cannot be hibernated: " in gpushare("status").stdout)
+    assert "older than 570" in gpushare("status").stdout
