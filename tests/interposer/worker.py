@@ -271,10 +271,11 @@ class Worker:
                 values.append(rooms[-1])
             else:
                 values.append(ctypes.c_uint64(argument or 0))
-        result = getattr(cuda, function)(*values)
+        # Not the library above, whose functions know their arguments.
+        result = getattr(ctypes.CDLL("libcuda.so.1"), function)(*values)
         return {"result": result, "out": [room.raw.hex() for room in rooms]}
 
-    def load(self, path: str) -> dict[str, Any]:
+    def load_library(self, path: str) -> dict[str, Any]:
         """Load a library."""
         self.keep.append(ctypes.CDLL(path))
         return {}
