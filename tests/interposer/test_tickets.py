@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.kernel_provisioner import ticket
+from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
 from tests.scheduler.node import Activator, Place
 from tests.scheduler.shared import FakeHub, Peer
@@ -219,7 +220,7 @@ def ask(node: Node, group: str, op: str) -> object:
     environ = node.environment(
         group.removeprefix("group-"), GPUSHARE_TICKET_FILE=str(node.path_of(group))
     )
-    request = json.dumps({"op": op, "protocol": 4})
+    request = json.dumps({"op": op, "protocol": protocol.VERSION})
     done = subprocess.run(
         [sys.executable, "-c", CONTROL, request],
         env=environ,

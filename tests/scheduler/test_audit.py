@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jupyter_gpushare.scheduler import protocol
 from jupyter_gpushare.scheduler.audit import MOST_A_MINUTE, Audit, line
 
 ADMIN = {"user": "root", "uid": 0, "admin": True}
@@ -15,7 +16,7 @@ NOW = 1.7e9
 
 
 def drain(gpu: str = "GPU-0") -> dict[str, Any]:
-    return {"op": "drain", "protocol": 4, "gpu": gpu, "on": True}
+    return {"op": "drain", "protocol": protocol.VERSION, "gpu": gpu, "on": True}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
