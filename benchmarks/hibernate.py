@@ -49,6 +49,8 @@ PARTS = ("memory", "out", "wake", "crowd", "cycles", "mapping")
 #: is checkpointed goes on using.
 SCALE = 128
 CONTEXT, REST = 719 * MIB, 4 * MIB
+#: Bytes of the simulated GPU. We count a context as 512 MiB, on a small GPU as a 64th of it: here that is scaled, too.
+SIMULATED = 64 * 512 * MIB // SCALE
 #: GiB that are held in ``out`` and ``wake``; bytes of one tensor; how often, beside the first time.
 HELD, TENSOR, ROUNDS = 24.0, 512 * MIB, 3
 #: Bytes that a kernel holds whose use of the GPU is read.
@@ -125,8 +127,7 @@ class Scene:
         self.simulated = here.driver.simulated
         self.torch = torch_can(self.simulated)
         self._processes: list[Popen[str]] = []
-        #: Those that wait for processes, which end when these do.
-        self.threads: list[threading.Thread] = []
+        self._pools: list[ThreadPoolExecutor] = []
         self.watcher = Watcher(here.bare_environ(), here.driver, self._started)
         if not self.watcher.able:
             raise RuntimeError("the driver cannot checkpoint a process (it is older than 570)")
@@ -162,6 +163,11 @@ class Scene:
     def bare(self) -> Kernel:
         """Start a kernel without us."""
         return Kernel(self.here.bare_environ(), torch=self.torch, started=self._started)
+
+    def pool(self, threads: int) -> ThreadPoolExecutor:
+        """Return threads that wait for processes."""
+        self._pools.append(ThreadPoolExecutor(threads))
+        return self._pools[-1]
 
     def used(self) -> int:
         """Bytes of the GPU that are in use."""
@@ -219,21 +225,21 @@ class Scene:
         """End the processes."""
         for process in self._processes:
             process.kill()
-        for thread in self.threads:
-            thread.join()
+        # Their threads wait for processes, and end when these do.
+        for pool in self._pools:
+            pool.shutdown()
         for process in self._processes:
             end(process)
 
 
 @contextlib.contextmanager
-def _scene(clock: Clock, *, scheduler: bool = True, memory: int | None = None) -> Iterator[Scene]:
-    """Set up a machine, of so many bytes where it is simulated."""
+def _scene(clock: Clock, *, scheduler: bool = True) -> Iterator[Scene]:
+    """Set up a machine."""
     environ = {
+        "GPUSHARE_SIM_MEMORY": str(SIMULATED),
         "GPUSHARE_SIM_CONTEXT": str(CONTEXT // SCALE),
         "GPUSHARE_SIM_CHECKPOINT_LEFT": str(REST // SCALE),
     }
-    if memory is not None:
-        environ["GPUSHARE_SIM_MEMORY"] = str(memory)
     with machine(scheduler=False, whole=True, **environ) as here:
         scene = Scene(here, clock)
         try:
@@ -473,44 +479,45 @@ class Crowd:
         self._since = 0
         self._lock = threading.Lock()
         self._free: set[str] = set()
+        self._starting: dict[int, Future[str]] = {}
+        self._pool = scene.pool(AT_ONCE + self.active)
 
     @property
     def active(self) -> int:
         """How many run cells at any time."""
         return max(1, round(ACTIVE * self._count))
 
-    def start(self, number: int) -> None:
-        """Start one, let it take its memory, and run a cell."""
+    def start(self, number: int) -> str:
+        """Start one, let it take its memory, and run a cell; what went wrong, or nothing."""
         name = f"kernel-{number}"
         try:
             kernel = self.scene.kernel(name)
             kernel.call("start", self.scene.scaled(DATA), self.scene.scaled(BLOCK), number)
             kernel.call("cell", 1)
         except (OSError, RuntimeError) as error:
-            self._faults.append(f"{name} did not start: {error}")
-            return
+            return f"{name} did not start: {error}"
         with self._lock:
             self.live[name] = kernel
             self._free.add(name)
+        return ""
 
     def fill(self) -> int:
         """Start kernels one after the other while nobody is hibernated; how many fit.
 
-        The one that does not is left waiting.
+        The one that does not is left waiting, if it waits.
         """
         for number in range(self._count):
-            starting = threading.Thread(target=self.start, args=(number,))
-            self.scene.threads.append(starting)
-            starting.start()
+            newcomer = self._pool.submit(self.start, number)
             waiting, until = time.monotonic(), time.monotonic() + STARTING
-            while starting.is_alive() and time.monotonic() < until:
+            while not newcomer.done():
                 self.scene.clock.check()
-                starting.join(0.1)
+                wait([newcomer], timeout=0.1)
                 if self._state(f"kernel-{number}") != "waiting":
                     waiting = time.monotonic()
-                elif time.monotonic() - waiting > PATIENCE:
+                if time.monotonic() > min(waiting + PATIENCE, until):
+                    self._starting[number] = newcomer
                     return len(self.live)
-            if starting.is_alive():
+            if newcomer.result():
                 return len(self.live)
         return len(self.live)
 
@@ -518,36 +525,33 @@ class Crowd:
         groups = self.scene.status()["groups"]
         return next((str(group["state"]) for group in groups if group["name"] == name), "")
 
-    def complete(self, fit: int) -> None:
+    def complete(self) -> None:
         """Start the others, some at once, as long as the host has memory for them."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            starting: set[Future[None]] = set()
-            for number in range(fit + 1, self._count):
-                if len(starting) == AT_ONCE:
-                    starting -= wait(starting, return_when="FIRST_COMPLETED").done
+        for number in range(len(self.live) + len(self._starting), self._count):
+            while sum(not starting.done() for starting in self._starting.values()) >= AT_ONCE:
                 self.scene.clock.check()
-                if not self.scene.simulated and _available() < HOST:
-                    print(
-                        f"gpushare: hibernate: the host has memory for {number} kernels only",
-                        file=sys.stderr,
-                    )
-                    break
-                starting.add(pool.submit(self.start, number))
-        # The one that did not fit.
-        while len(self.live) < min(fit + 1, self._count) and self.scene.clock.left() > ENDING:
-            time.sleep(0.05)
+                wait(self._starting.values(), timeout=0.1, return_when="FIRST_COMPLETED")
+            if not self.scene.simulated and _available() < HOST:
+                print(
+                    f"gpushare: hibernate: the host has memory for {number} kernels only",
+                    file=sys.stderr,
+                )
+                break
+            self._starting[number] = self._pool.submit(self.start, number)
+        for number, starting in self._starting.items():
+            wait([starting], timeout=max(0.0, self.scene.clock.left() - ENDING))
+            if not starting.done():
+                self._faults.append(f"kernel-{number} did not start in time")
+            elif said := starting.result():
+                self._faults.append(said)
 
     def play(self, seconds: float) -> None:
         """Let a tenth of them run random cells."""
         until = time.monotonic() + seconds
         players = [
-            threading.Thread(target=self._play, args=(random.Random(i), until))
-            for i in range(self.active)
+            self._pool.submit(self._play, random.Random(i), until) for i in range(self.active)
         ]
-        self.scene.threads += players
-        for player in players:
-            player.start()
-        while any(player.is_alive() for player in players):
+        while not all(player.done() for player in players):
             self.scene.clock.check()
             self.look()
             time.sleep(0.1)
@@ -615,7 +619,7 @@ def _crowd(
     clock: Clock, faults: list[str], kernels: int | None, seconds: float | None, more: bool
 ) -> Iterator[Figure]:
     """Measure many kernels; ``more``: time has to be left for another part."""
-    with _scene(clock, scheduler=False, memory=2 * SIMULATED_CAP // SCALE) as scene:
+    with _scene(clock, scheduler=False) as scene:
         cap = scene.scaled(SIMULATED_CAP if scene.simulated else CAP)
         count = kernels or (SIMULATED_KERNELS if scene.simulated else KERNELS)
         total, before = scene.watcher.call("memory")
@@ -624,7 +628,7 @@ def _crowd(
         scene.here.control("set", hibernate_after=0)
         fit = crowd.fill()
         scene.here.control("set", hibernate_after=AFTER)
-        crowd.complete(fit)
+        crowd.complete()
         left = clock.left() - ENDING * (4 if more else 2)
         crowd.play(
             max(0.0, min(seconds or (SIMULATED_SECONDS if scene.simulated else SECONDS), left))

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
-from ..scheduler.control import ControlClient
+from ..scheduler.control import ControlClient, ControlError
 from ..scheduler.drivers import Driver, find_driver
 from .figures import Figure, percentile
 
@@ -442,7 +442,7 @@ class Watch:
         try:
             self.last = self.place.control("status")["status"]
             history = self.place.control("history", since=self._since)
-        except (OSError, RuntimeError) as error:
+        except (OSError, ControlError) as error:
             self.over.append(f"the scheduler does not answer: {error}")
             return
         self._since = history["sequence"]
