@@ -202,7 +202,7 @@ static void answer(struct sim_desk *desk)
     }
     if (after == CU_PROCESS_STATE_RUNNING || after == CU_PROCESS_STATE_FAILED)
         sim_gate_open();
-    desk->result = (int)result;
+    __atomic_store_n(&desk->result, (int)result, __ATOMIC_RELAXED);
     if (change(desk, word_of(before, TAKEN), word_of(after, IDLE)))
         return;
     /* Nobody waits for the lock any more. */
@@ -298,7 +298,7 @@ static CUresult post(const struct target *target, enum call call)
     for (;;) {
         uint32_t word = look(desk);
         if (word != word_of(state, POSTED) && word != word_of(state, TAKEN))
-            return word != 0 ? (CUresult)desk->result : CUDA_ERROR_INVALID_VALUE;
+            return word != 0 ? (CUresult)__atomic_load_n(&desk->result, __ATOMIC_RELAXED) : CUDA_ERROR_INVALID_VALUE;
         if (!lives(target))
             return CUDA_ERROR_INVALID_VALUE;
         if (desk->deadline != 0 && sim_now() >= desk->deadline && take_back(desk, state))

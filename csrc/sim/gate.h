@@ -31,7 +31,7 @@ static inline struct sim_visitor *sim_gate_enter(void)
     unsigned depth = visitor->depth;
     __atomic_store_n(&visitor->depth, depth + 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
-    if (depth == 0 && __builtin_expect(__atomic_load_n(&sim_gate_is_shut, __ATOMIC_RELAXED) != 0, 0))
+    if (depth == 0 && __builtin_expect(__atomic_load_n(&sim_gate_is_shut, __ATOMIC_ACQUIRE) != 0, 0))
         sim_gate_wait(visitor);
     return visitor;
 }
