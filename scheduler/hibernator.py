@@ -255,6 +255,8 @@ class Hibernator:
         self._starting = asyncio.Lock()
         self._closed = False
         self._under_way: dict[int, _Operation] = {}
+        #: Processes that were woken on another GPU, from which one on which, until they are hibernated again.
+        self._moved: dict[int, tuple[str, str]] = {}
         self._hibernating = asyncio.Semaphore(HIBERNATING)
         self._waking = asyncio.Semaphore(WAKING)
 
@@ -305,7 +307,8 @@ class Hibernator:
             The process.
         pair
             UUIDs, as NVML has them, of the GPU that it was on and of the one that it is to be on; None: where it was.
-            With a pair, a restore is tried once: it is still hibernated then, and may be woken where it was.
+            With a pair, a restore is tried once, and it is an error if there is none to be done: it may be woken where
+            it was.
         """
 
         async def work(operation: _Operation) -> None:
@@ -396,6 +399,7 @@ class Hibernator:
 
     async def _lock(self, operation: _Operation) -> bool:
         """Lock it, or find it locked, as an earlier scheduler may have left it. False: it is hibernated already."""
+        self._moved.pop(operation.pid, None)
         timeout = self._lock_timeout
         try:
             await self._step(
@@ -438,15 +442,31 @@ class Hibernator:
                 await asyncio.sleep(pause)
 
     async def _awaken_once(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
+        pid = operation.pid
         state = await self._settled(operation)
+        if pair is not None and state != "checkpointed" and self._moved.get(pid) != pair:
+            text = f"process {pid} is not hibernated, and stays on the GPU that it is on"
+            raise _Failed("failed", text)
         if state == "running":
             return
         if state == "checkpointed":
-            words = ["=".join(gpu_bytes(gpu).hex() for gpu in pair)] if pair else []
-            await self._step(operation, "restore", self._deadlines.restore, *words)
+            await self._restore(operation, pair)
         elif state != "locked":
-            raise _Failed("failed", f"the driver says that process {operation.pid} has {state}")
+            raise _Failed("failed", f"the driver says that process {pid} has {state}")
         await self._step(operation, "unlock", self._deadlines.unlock)
+
+    async def _restore(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
+        words = []
+        self._moved.pop(operation.pid, None)
+        if pair is not None:
+            words.append("=".join(gpu_bytes(gpu).hex() for gpu in pair))
+            # Whoever asks for the pair again, after a step that overran or a helper that ended, may find it done.
+            self._moved[operation.pid] = pair
+        try:
+            await self._step(operation, "restore", self._deadlines.restore, *words)
+        except _Failed:
+            self._moved.pop(operation.pid, None)
+            raise
 
     async def _settled(self, operation: _Operation) -> str:
         """Return the process's state, once nobody's step is under way in it."""

@@ -210,6 +210,44 @@ async def test_it_is_woken_on_another_gpu(make: Make, stand_in: StandIn, pid: in
     stand_in.let_go("restore")
     assert said(await one.wake(pid, pair)) == FINE
     assert stand_in.state(pid) == "running"
+    # Who asks again finds it done.
+    assert said(await one.wake(pid, pair)) == FINE
+
+
+@pytest.mark.parametrize("state", ["running", "locked"])
+async def test_what_is_not_hibernated_is_moved_nowhere(
+    make: Make, stand_in: StandIn, pid: int, state: str
+) -> None:
+    stand_in.put(pid, state)
+    one = make()
+    pair = (f"GPU-{uuid.UUID('01' * 16)}", f"GPU-{uuid.UUID('02' * 16)}")
+    outcome = await one.wake(pid, pair)
+    assert said(outcome) == (False, "failed")
+    assert "stays on the GPU that it is on" in outcome.text
+    assert said(await one.wake(pid)) == FINE
+    assert stand_in.state(pid) == "running"
+
+
+@pytest.mark.parametrize("ending", ["hang", "die"])
+async def test_a_move_whose_answer_did_not_come_counts(
+    make: Make, stand_in: StandIn, pid: int, ending: str
+) -> None:
+    stand_in.tell("gpus", "12")
+    one = make(Deadlines(restore=0.2)) if ending == "hang" else make()
+    pair = (f"GPU-{uuid.UUID('01' * 16)}", f"GPU-{uuid.UUID('02' * 16)}")
+    await one.hibernate(pid)
+    stand_in.tell("restore" if ending == "hang" else "unlock", ending)
+    outcome = await one.wake(pid, pair)
+    if ending == "hang":
+        assert said(outcome) == (False, "stuck")
+        stand_in.let_go("restore")
+        outcome = await one.wake(pid, pair)
+    assert said(outcome) == FINE
+    assert stand_in.lines("pairs") == ["12 21 "]
+    # Hibernated again, it is on the other GPU.
+    await one.hibernate(pid)
+    assert said(await one.wake(pid)) == FINE
+    assert said(await one.wake(pid, pair)) == (False, "failed")
 
 
 @pytest.mark.parametrize(

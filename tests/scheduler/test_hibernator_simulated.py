@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack
 
 import pytest
 
+from jupyter_gpushare.scheduler import hibernator
 from jupyter_gpushare.scheduler.drivers import Driver
 from jupyter_gpushare.scheduler.hibernator import Deadlines, Hibernator, Outcome
-from tests.sim.machine import LIBRARIES, MIB, Talker, run, sim_env
+from tests.sim.machine import LIBRARIES, MIB, Talker, sim_env
 
 PATIENCE = 60.0
 
@@ -99,13 +101,17 @@ class Machine:
         return done.stdout.split()[3]
 
     def _nvml(self, call: str) -> list[str]:
-        code = f"""
+        code = f"""if True:
             import pynvml
             pynvml.nvmlInit()
             for handle in map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount())):
                 print(pynvml.{call})
         """
-        return run(self.environment, code).stdout.split()
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.split()
 
     async def close(self) -> None:
         for each in self._made:
@@ -256,14 +262,16 @@ async def test_a_driver_that_fails_leaves_the_program_as_it_was(machine: Make, s
     holder.gpu()
 
 
-async def test_a_restore_without_room_waits_for_it(machine: Make) -> None:
+async def test_without_room_it_stays_hibernated_until_there_is(
+    machine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hibernator, "PAUSES", (0.01, 0.01))
     simulated = machine(memory="200MiB", context="100MiB")
     one = simulated.hibernator()
     holder = simulated.holder()
     assert said(await one.hibernate(holder.pid)) == FINE
     other = simulated.holder()
-    waking = asyncio.create_task(one.wake(holder.pid))
-    outcome = await waking
+    outcome = await one.wake(holder.pid)
     assert said(outcome) == (False, "failed")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in outcome.text
     assert said(await one.hibernate(other.pid)) == FINE
