@@ -24,9 +24,8 @@ async def test_it_wakes_itself(scheduler: Ask) -> None:
             return [g["state"] for g in scheduler("status")["status"]["groups"]] == ["hibernated"]
 
         await eventually(hibernated, "it is hibernated")
-        os.kill(scheduler("status")["status"]["scheduler"]["pid"], signal.SIGKILL)
+        os.kill(scheduler("status")["status"]["scheduler"]["pid"], signal.SIGTERM)
         result = await kernel.execute("data.read() == known")
         assert result.data() == {"text/plain": "True"}
-        assert "gpushare" in result.stream("stderr")
         # And it goes on by itself.
         assert (await kernel.execute("data.read() == known")).data() == {"text/plain": "True"}

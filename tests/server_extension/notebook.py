@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from jupyter_client.blocking.client import BlockingKernelClient
 
 from tests.server_extension.lab import PATIENCE, Lab
 
-#: Uses the GPU without any library. ``data`` is an array there, ``known`` what it must hold.
+#: Uses the GPU without any library. ``data`` is an array there, ``known`` what it must hold. ``fail(rules)`` lets the
+#: simulated driver fail (docs/simulated-driver.md); ``hang(step, reached, over)`` lets a step of a checkpoint last
+#: until the file ``over`` is there, and makes the file ``reached`` when it has begun.
 SETUP = """
-import atexit, ctypes, gc, os, threading, time, weakref
+import atexit, ctypes, gc, os, signal, threading, time, weakref
 cuda = ctypes.CDLL("libcuda.so.1")
 
 class CudaError(RuntimeError):
@@ -48,6 +51,28 @@ class Array:
 
 known = os.urandom(4 << 20)
 data = Array(known)
+
+simulated = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+
+def fail(rules=""):
+    assert simulated.gpushare_sim_fail(rules.encode()) == 0
+
+def injected():
+    counters = (ctypes.c_uint64 * 15)()
+    simulated.gpushare_sim_counters(counters, ctypes.c_size_t(ctypes.sizeof(counters)))
+    return counters[6]
+
+def hang(step, reached, over):
+    def wait():
+        while injected() == before:
+            time.sleep(0.005)
+        open(reached, "w").close()
+        while not os.path.exists(over):
+            time.sleep(0.005)
+        fail()
+    before = injected()
+    fail(f"cuCheckpointProcess{step}:1/hang")
+    threading.Thread(target=wait, daemon=True).start()
 
 def whenever(path, work):
     # Once the file is there, does the work on a thread of its own, and writes what came of it beside the file.
@@ -85,7 +110,8 @@ class Notebook:
     def __init__(self, lab: Lab, name: str = "python3") -> None:
         self._lab = lab
         self.id: str = lab.post("api/kernels", {"name": name})["id"]
-        self.client = self._connect()
+        self.client = BlockingKernelClient()
+        self.connect()
         assert self.run(SETUP)["status"] == "ok"
 
     def __enter__(self) -> Notebook:
@@ -96,12 +122,21 @@ class Notebook:
         if any(kernel["id"] == self.id for kernel in self._lab.get("api/kernels")):
             self.shut_down()
 
-    def _connect(self) -> BlockingKernelClient:
-        client = BlockingKernelClient()
-        client.load_connection_file(str(self._lab.folder / "runtime" / f"kernel-{self.id}.json"))
-        client.start_channels()
-        client.wait_for_ready(timeout=PATIENCE)
-        return client
+    def connect(self) -> None:
+        """Connect to its process, as soon as that answers."""
+        file = self._lab.folder / "runtime" / f"kernel-{self.id}.json"
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            self.client.stop_channels()
+            self.client = BlockingKernelClient()
+            self.client.load_connection_file(str(file))
+            self.client.start_channels()
+            try:
+                self.client.wait_for_ready(timeout=PATIENCE)
+                return
+            except RuntimeError:
+                # It was not there yet.
+                assert time.monotonic() < deadline, "the kernel does not answer"
 
     # --- Cells --------------------------------------------------------------------------------------------------
 
@@ -109,6 +144,13 @@ class Notebook:
         """Begin a cell, and return its message's id."""
         expressions = {"value": value}
         return self.client.execute(code, user_expressions=expressions, allow_stdin=True)  # type: ignore[no-any-return]
+
+    def begin_now(self, code: str, folder: Path) -> str:
+        """Begin a cell, and return its message's id once it runs: an interrupt before is lost in ipykernel."""
+        runs = folder / f"runs-{uuid.uuid4()}"
+        message = self.begin(f"open({str(runs)!r}, 'w').close()\n{code}")
+        until(runs.exists, "the cell runs")
+        return message
 
     def end(self, message: str) -> dict[str, Any]:
         """Wait until a cell has ended, and return the reply's content."""
@@ -148,9 +190,8 @@ class Notebook:
 
     def restart(self) -> None:
         """Restart it, and wait until it answers."""
-        self.client.stop_channels()
         self._lab.post(f"api/kernels/{self.id}/restart", {})
-        self.client = self._connect()
+        self.connect()
 
     def shut_down(self) -> None:
         """Shut it down."""
