@@ -10,6 +10,9 @@ copy has ended, and under a grant that fills nothing arrives beyond the room tha
 memory waits for some, and in the end answers that only a part has left. Some processes may hold more than a GPU has:
 of theirs, what has no room is used from where it is.
 
+Where the driver can checkpoint, those that are idle are told to park. Parked, a process does nothing before it was told
+to be awake; the driver takes its contexts off the GPU and puts them back when it likes, fails at it, or does not end.
+
 Some processes are stopped for a while, or for ever: they hear nothing, say nothing and hold what they have.
 
 People change their wishes at any time, also for groups that are not there; shares, the focus and the policy change too.
@@ -50,7 +53,12 @@ TEAMS = {"a": (), "b": (), "c": ("lab",), "d": ("lab", "all")}
 SPEED = 1e9
 PIECE = 64 * MIB
 #: Seconds: shorter than people would have them, so that they matter as often as all else does.
-PATIENCE = {"keep_patience": 50.0, "exclusive_limit": 80.0, "revoke_deadline": 20.0}
+PATIENCE = {
+    "keep_patience": 50.0,
+    "exclusive_limit": 80.0,
+    "revoke_deadline": 20.0,
+    "hibernate_after": 30.0,
+}
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
 
@@ -72,13 +80,19 @@ class Memory:
     context: int = 0
     #: Of the contexts, what they took beyond what they were admitted with.
     surplus: int = 0
+    #: It was checkpointed: what cannot move is not on the GPU.
+    away: bool = False
 
     def usage(self, gpu: str) -> ev.Usage:
         return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, self.host)
 
     @property
     def physical(self) -> int:
-        return self.mapped + self.pinned + self.context
+        return self.mapped + self.fixed
+
+    @property
+    def fixed(self) -> int:
+        return 0 if self.away else self.pinned + self.context
 
 
 @dataclass
@@ -127,6 +141,17 @@ class Process:
     limits: dict[str, int] = field(default_factory=dict)
     #: It hears, says and does nothing.
     stopped: bool = False
+    #: It stays out of the driver, as it was told to (the order's number), and has asked to be awake (its own number).
+    parked: bool = False
+    park: int = 0
+    asks: int = 0
+    #: What the driver is to do with it.
+    steps: deque[ev.Hibernate | ev.Wakeup] = field(default_factory=deque)
+
+    def needs(self) -> ev.Usage:
+        """What it needs to be awake, on the GPU that it was on."""
+        gpu, memory = max(self.memory.items(), key=lambda m: m[1].pinned + m[1].context)
+        return ev.Usage(gpu, 0, 0, memory.pinned, memory.context)
 
     def limit(self, gpu: str) -> int:
         return self.limits.get(gpu, ev.ALL)
@@ -176,6 +201,7 @@ class World(RuleBasedStateMachine):
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
+        hibernates=st.booleans(),
         wishes=st.lists(
             st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
             max_size=len(GROUPS),
@@ -190,8 +216,10 @@ class World(RuleBasedStateMachine):
         foreign: int,
         host: int,
         footprints: list[int],
+        hibernates: bool,
         wishes: list[dict[str, Any]],
     ) -> None:
+        self.hibernates = hibernates
         self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash, "policy": policy}
         self.steady = steady
@@ -203,7 +231,7 @@ class World(RuleBasedStateMachine):
                 self.adjust_as(group, wish)
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
-            self.ask(process, GPUS[0], size * MIB, 0, 0)
+            self.ask(process, GPUS[0], size * MIB, 0, 0, 20 * MIB if hibernates else None)
             self.settle()
             self.submit_as(process)
         for group, wish in zip(GROUPS[: len(footprints)], wishes, strict=False):
@@ -218,19 +246,22 @@ class World(RuleBasedStateMachine):
         for gpu in GPUS:
             self.feed(self.reading(gpu))
         self.feed(ev.HostMemory(self.host))
+        if self.hibernates:
+            self.feed(ev.Hibernatable(True, moves=True))
 
     def used(self, gpu: str) -> int:
         ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
         return ours + self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
 
     def surplus(self, gpu: str) -> int:
-        return sum(p.memory[gpu].surplus for p in self.processes.values() if gpu in p.memory)
+        found = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
+        return sum(m.surplus for m in found if not m.away)
 
     def room(self, gpu: str) -> int:
         return TOTAL - self.used(gpu)
 
     def reading(self, gpu: str) -> ev.Device:
-        return ev.Device(gpu, TOTAL, self.used(gpu), gpu, GPUS.index(gpu))
+        return ev.Device(gpu, TOTAL, self.used(gpu), "Test GPU", GPUS.index(gpu))
 
     def feed(self, event: ev.Event) -> None:
         """Give an event to the core; check and deliver what it decides."""
@@ -251,7 +282,10 @@ class World(RuleBasedStateMachine):
                 process = self.processes.get(decision.client)
                 assert process is not None, f"{decision} is for nobody"
                 self.check(process, decision, before, event)
-                process.inbox.append(decision)
+                if isinstance(decision, ev.Hibernate | ev.Wakeup):
+                    process.steps.append(decision)
+                else:
+                    process.inbox.append(decision)
         for gpu in readings:
             self.feed(self.reading(gpu))
 
@@ -306,6 +340,8 @@ class World(RuleBasedStateMachine):
             if group.wishes.stopped or self.core.gpus[decision.gpu].drained:
                 return  # it cannot go on with it
             self.broken.add(group.id)
+            if group.hibernation is not None:
+                return  # it has had nothing to do for long
             if group.wait is not None:
                 return  # it waits itself: one that grows within its turn may take its memory
             if any(p.growing is not None and p.growing.capturing for p in self.processes.values()):
@@ -333,6 +369,17 @@ class World(RuleBasedStateMachine):
                 grows = any(p.growing for p in self.processes.values() if p.group == group.id)
                 too_much = any(gpu.free < 0 for gpu in self.core.gpus.values())
                 assert grows or too_much or group.filling, "interrupted within a whole cell"
+        elif isinstance(decision, ev.Park):
+            assert group.lease is None, "parked under a lease"
+            assert group.wait is None, "parked while it waits"
+            assert not group.cells, "parked within a cell"
+            assert not group.wishes.keep, "parked though it is kept"
+            assert not any(s.resident for s in group.shares.values()), "parked with memory in"
+        elif isinstance(decision, ev.Hibernate):
+            assert process.parked or process.park != self.core.clients[process.number].park
+            waits = [w for w in self.core.queue if w.group is group]
+            assert not waits, "checkpointed while it waits"
+            assert group.lease is None, "checkpointed under a lease"
         elif isinstance(decision, ev.Grown) and group.wishes.memory:
             for gpu, share in group.shares.items():
                 most = max(group.wishes.memory, promised.get(gpu, 0))
@@ -397,7 +444,8 @@ class World(RuleBasedStateMachine):
                     total += min(max(holding.room, memory.mapped), memory.promised)
                 else:
                     total += memory.promised
-                total += memory.pinned + memory.context
+                if not self.core.clients[process.number].gone:
+                    total += memory.pinned + memory.context
         return total
 
     @invariant()
@@ -460,15 +508,39 @@ class World(RuleBasedStateMachine):
             assert gpu.unsettled == sum(h.unsettled for h in holdings)
             assert gpu.unused == sum(h.spare for h in holdings)
             assert gpu.lost == sum(h.lost for h in holdings)
+            assert gpu.hibernated == sum(h.client.gone for h in holdings)
             assert gpu.lost == sum(s.lost for s in gpu.shares.values())
             assert gpu.coming == sum(h.evicting for h in holdings if not h.lost)
+            for holding in holdings:
+                if holding.client.gone:
+                    assert (holding.pinned, holding.context, holding.resident) == (0, 0, 0)
         for group in core.groups.values():
+            asleep = [c for c in group.clients.values() if c.stage != "awake"]
+            assert group.hibernation is not None or not asleep
+            assert not any(c.lease is not None for c in asleep), "a lease of one that is parked"
+            waits = {w.grow.client for w in core.queue if w.grow and w.group is group}
+            assert waits >= {c.number for c in asleep if c.stage == "waiting"}
             assert group.silent == sum(c.silent for c in group.clients.values())
         for client in core.clients.values():
             asked = any(h.client is client for h, _ in core._evictions.values())
             asked = asked or (client.lease is not None and client.group.yielding)
             assert (client.owes_since is not None) is asked
             assert asked or not client.silent
+
+    @invariant()
+    def nobody_is_thought_to_be_awake_who_is_not(self) -> None:
+        if not hasattr(self, "core"):
+            return
+        for process in self.processes.values():
+            client = self.core.clients[process.number]
+            if any(m.away for m in process.memory.values()):
+                assert client.stage != "awake", "it was checkpointed, and nobody knows"
+            told = [d for d in process.inbox if isinstance(d, ev.Hibernated | ev.Awake)]
+            if process.parked and client.stage == "awake":
+                assert told, "it is parked, and was not told that it need not be"
+            if process.asks and not any(isinstance(e, ev.Wake) for e in process.outbox):
+                cancelled = client.stage == "hibernated"
+                assert told or client.asked == process.asks or cancelled, "its call was lost"
 
     @invariant()
     def victims_are_ranked_as_they_would_be_anew(self) -> None:
@@ -580,10 +652,17 @@ class World(RuleBasedStateMachine):
         )
         return process
 
+    def idle_processes(self) -> list[Process]:
+        return [
+            p
+            for p in self.processes.values()
+            if p.growing is None and not p.waiting and not p.parked
+        ]
+
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), size=sizes, extra=st.integers(0, 100), capturing=st.booleans())
     def grow(self, data: Any, size: int, extra: int, capturing: bool) -> None:
-        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        free = self.idle_processes()
         if free:
             process = self.pick(data, free)
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
@@ -600,7 +679,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), size=st.integers(1, 150).map(lambda n: n * MIB))
     def pin(self, data: Any, size: int) -> None:
-        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        free = self.idle_processes()
         if free:
             process = self.pick(data, free)
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
@@ -610,7 +689,7 @@ class World(RuleBasedStateMachine):
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), size=st.integers(1, 80).map(lambda n: n * MIB))
     def begin_context(self, data: Any, size: int) -> None:
-        free = [p for p in self.processes.values() if p.growing is None and not p.waiting]
+        free = self.idle_processes()
         if free:
             process = self.pick(data, free)
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
@@ -640,7 +719,7 @@ class World(RuleBasedStateMachine):
     @rule(data=st.data(), part=st.floats(0, 1))
     def free(self, data: Any, part: float) -> None:
         process = self.pick(data, list(self.processes.values()))
-        if process.growing is None and not process.stopped:
+        if process.growing is None and not process.stopped and not process.parked:
             gpu = data.draw(st.sampled_from(sorted(process.memory)))
             memory = process.on(gpu)
             memory.promised = int(memory.promised * part)
@@ -657,6 +736,9 @@ class World(RuleBasedStateMachine):
     def submit_as(self, process: Process) -> None:
         if process.waiting or process.busy or process.stopped:
             return
+        if process.parked:
+            self.call_as(process)
+            return
         if process.lease is not None:
             process.busy = True
             process.outbox.append(ev.Burst(process.number, "begin", "none", self.now))
@@ -664,6 +746,104 @@ class World(RuleBasedStateMachine):
             process.waiting = True
             self.serial += 1
             process.outbox.append(ev.Request(process.number, self.serial))
+
+    def call_as(self, process: Process, cause: Any = "call") -> None:
+        """A thread of a parked process waits to enter the driver."""
+        if process.asks == 0:
+            self.serial += 1
+            process.asks = self.serial
+            needs = process.needs()
+            process.outbox.append(ev.Wake(process.number, process.asks, cause, needs))
+
+    @precondition(lambda self: any(p.parked and not p.stopped for p in self.processes.values()))
+    @rule(data=st.data(), cause=st.sampled_from(["call", "exit"]))
+    def call(self, data: Any, cause: Any) -> None:
+        parked = [p for p in self.processes.values() if p.parked and not p.stopped]
+        self.call_as(self.pick(data, parked), cause)
+
+    @precondition(lambda self: self.hibernates and self.processes)
+    @rule(told=st.booleans())
+    def everybody_rests(self, told: bool) -> None:
+        """All come to the end of their work, and then nothing happens for a while."""
+        self.settle()
+        for group in self.core.groups.values():
+            for cell in list(group.cells):
+                self.feed(ev.Cell(group.id, "end", cell, self.now, True))
+        for process in self.processes.values():
+            if process.busy and not process.stopped:
+                process.busy = False
+                process.outbox.append(ev.Burst(process.number, "end", "cell", self.now))
+        self.settle()
+        self.advance(self.now + 31.0)
+        if told:
+            # Their memory has left: they hear that they are to park.
+            for _ in range(2):
+                for process in self.processes.values():
+                    while process.inbox and self.may_hear(process):
+                        self.obey_as(process)
+                    while process.leaving and self.move_as(process, patient=False):
+                        pass
+                    while self.may_say(process):
+                        self.say_as(process)
+
+    @precondition(lambda self: self.hibernates and self.processes)
+    @rule(data=st.data(), hibernate=st.booleans())
+    def hibernate_or_wake(self, data: Any, hibernate: bool) -> None:
+        group = self.core.groups[self.pick(data, list(self.processes.values())).group]
+        if not hibernate:
+            self.feed(ev.WakeNow(group.id))
+            return
+        try:
+            self.feed(ev.HibernateNow(group.id))
+        except ValueError:
+            assert group.wishes.keep or group.hibernation is None
+
+    @precondition(lambda self: self.hibernates)
+    @rule(seconds=st.sampled_from([0.0, 1.0, 30.0, 30.0]))
+    def configure_hibernation(self, seconds: float) -> None:
+        self.feed(ev.Configure(hibernate_after=seconds))
+
+    @precondition(lambda self: any(p.steps for p in self.processes.values()))
+    @rule(data=st.data(), outcome=st.sampled_from(["", "", "failed", "stuck", "late"]))
+    def the_driver_does_something(self, data: Any, outcome: str) -> None:
+        """The driver does something, fails at it, does not end, or says that it does not and ends all the same."""
+        having = [p for p in self.processes.values() if p.steps]
+        self.driver_steps(self.pick(data, having), outcome)
+
+    def driver_steps(self, process: Process, outcome: str = "") -> None:
+        order = process.steps.popleft()
+        if process.stopped:
+            outcome = "stuck"
+        said = "stuck" if outcome == "late" else outcome
+        if outcome in ("", "late") and not self.carry_out(process, order):
+            said = "failed"
+        kind = ev.Checkpointed if isinstance(order, ev.Hibernate) else ev.Woken
+        self.feed(kind(process.number, not said, said, said, 0.5))
+
+    def carry_out(self, process: Process, order: ev.Hibernate | ev.Wakeup) -> bool:
+        if isinstance(order, ev.Hibernate):
+            for memory in process.memory.values():
+                memory.away = True
+            return True
+        if not any(m.away for m in process.memory.values()):
+            return True
+        if order.gpu_to:
+            old, new = process.memory.pop(order.gpu_from), process.on(order.gpu_to)
+            assert not new.physical
+            process.on(order.gpu_from)
+            new.promised, new.host = new.promised + old.promised, new.host + old.host
+            new.pinned, new.context, new.surplus = old.pinned, old.context, old.surplus
+            new.away = True
+        for gpu, memory in process.memory.items():
+            fixed = memory.pinned + memory.context
+            if memory.away and fixed:
+                if self.steady and not self.floated:
+                    assert fixed <= self.room(gpu), "no room for what was restored"
+                if fixed > self.room(gpu):
+                    return False
+        for memory in process.memory.values():
+            memory.away = False
+        return True
 
     @precondition(lambda self: self.processes)
     @rule(data=st.data(), cause=st.sampled_from(["cell", "quiet", "idle"]))
@@ -805,6 +985,26 @@ class World(RuleBasedStateMachine):
                 process.contended = decision.waiting
             case ev.Pace():
                 process.pace = decision
+            case ev.Park():
+                self.park_as(process, decision, well)
+            case ev.Hibernated():
+                if decision.serial == process.park and not decision.done:
+                    assert not any(m.away for m in process.memory.values())
+                    process.parked = False
+                    process.asks = 0
+            case ev.Awake():
+                if decision.status == 0:
+                    assert not any(m.away for m in process.memory.values())
+                    process.parked = False
+                process.asks = 0
+
+    def park_as(self, process: Process, order: ev.Park, well: bool) -> None:
+        working = process.waiting or process.busy or process.growing is not None
+        status: Any = "done" if well else "ipc"
+        if working or process.lease is not None or process.leaving:
+            status = "busy"
+        process.park, process.parked = order.serial, status == "done"
+        process.outbox.append(ev.Parked(process.number, order.serial, status, process.needs()))
 
     def step_as(self, process: Process, lease: int) -> None:
         """Submit once under a lease that the group gives back, and wait at the gate again."""
@@ -924,6 +1124,7 @@ class World(RuleBasedStateMachine):
                 process.outbox.append(ev.UsageChanged(process.number, memory.usage(gpu)))
             return
         process.growing = None
+        assert not process.parked
         if answer.status not in ("resident", "swapped"):
             return
         gpu = grow.least.gpu
@@ -1178,7 +1379,10 @@ class World(RuleBasedStateMachine):
         self.ask_again(process)
 
     def cut_off(self, process: Process) -> None:
-        """What was said to it and by it is lost."""
+        """What was said to it and by it is lost; the driver carries out what it was told."""
+        while process.steps:
+            self.carry_out(process, process.steps.popleft())
+        process.asks = 0
         process.inbox.clear()
         process.outbox.clear()
         process.contended = 0
@@ -1196,7 +1400,7 @@ class World(RuleBasedStateMachine):
             usages=tuple(m.usage(g) for g, m in process.memory.items()),
             reattach=True, leased=process.lease is not None, busy=process.busy,
             lease=process.lease or 0, oversubscribe=process.over,
-            user=USERS[process.group], teams=TEAMS[process.group],
+            user=USERS[process.group], teams=TEAMS[process.group], hibernated=process.parked,
         )  # fmt: skip
 
     def ask_again(self, process: Process) -> None:
@@ -1283,6 +1487,9 @@ class World(RuleBasedStateMachine):
                     self.obey_as(process)
                     busy = True
                 busy = self.move_as(process) or busy
+                while process.steps and not process.stopped:
+                    self.driver_steps(process)
+                    busy = True
                 while self.may_say(process):
                     self.say_as(process)
                     busy = True
@@ -1309,6 +1516,7 @@ class World(RuleBasedStateMachine):
             if p.waiting and not self.core.groups[p.group].wishes.stopped
         }
         growing = {p.number for p in self.processes.values() if p.growing}
+        calling = {p.number: p.asks for p in self.processes.values() if p.asks}
         arriving = {p.number: p.lease for p in self.processes.values() if p.arriving}
         self.served.clear()
         rounds = (len(self.processes) + 2) * 3
@@ -1328,6 +1536,7 @@ class World(RuleBasedStateMachine):
                 for n, lease in arriving.items()
                 if self.processes[n].arriving and self.processes[n].lease == lease
             }
+            stuck |= {n for n, serial in calling.items() if self.processes[n].asks == serial}
             late = [p for n in open_ | asked | stuck if self.can_be_served(p := self.processes[n])]
             if not late:
                 return
