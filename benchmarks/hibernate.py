@@ -621,7 +621,8 @@ def _crowd(
     """Measure many kernels; ``more``: time has to be left for another part."""
     with _scene(clock, scheduler=False) as scene:
         cap = scene.scaled(SIMULATED_CAP if scene.simulated else CAP)
-        count = kernels or (SIMULATED_KERNELS if scene.simulated else KERNELS)
+        goal = SIMULATED_KERNELS if scene.simulated else KERNELS
+        count = kernels or goal
         total, before = scene.watcher.call("memory")
         scene.start_scheduler("--reserve", str(total - before - cap))
         crowd = Crowd(scene, count, faults)
@@ -642,7 +643,7 @@ def _crowd(
     under = f"{cap / GIB:.3g} GiB, {crowd.active} active"
     yield _figure(
         f"crowd: live under {under}, beside how many fit without", [live], "kernels", fit,
-        SIMULATED_KERNELS if scene.simulated else KERNELS,
+        goal if count >= goal else None,
     )  # fmt: skip
     yield _figure("crowd: with every byte right", [right], "kernels", None, live)
     yield _figure("crowd: most of the GPU in use", [(crowd.most - before) / GIB], "GiB", cap / GIB)

@@ -15,6 +15,7 @@ import pytest
 
 from jupyter_gpushare.benchmarks import hibernate, ranges
 from jupyter_gpushare.benchmarks.figures import Figure
+from jupyter_gpushare.benchmarks.sleeper import Kernel
 from jupyter_gpushare.cli.main import main
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -116,6 +117,7 @@ def test_ranges_that_the_driver_forgets_are_told_from_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranges, "SMALL_SIZES", (2 * MIB,))
+    monkeypatch.setattr(ranges, "PROCESSES", {ranges.PINNED: ranges.PROCESSES[ranges.PINNED]})
     monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuCheckpointProcessRestore/forget")
     figures = bench(capsys, "--part", "mapping")
     assert all(figure["bare"] == 0 for figure in figures.values())
@@ -140,12 +142,12 @@ def test_a_missed_goal_is_said_and_is_no_failure(
 def test_a_byte_that_differs_is_a_failure(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = hibernate.Kernel.call
+    call = Kernel.call
 
-    def other(self: hibernate.Kernel, *command: Any) -> Any:
+    def other(self: Kernel, *command: Any) -> Any:
         return False if command == ("equal",) else call(self, *command)
 
-    monkeypatch.setattr(hibernate.Kernel, "call", other)
+    monkeypatch.setattr(Kernel, "call", other)
     assert main(["bench", "hibernate", "--part", "memory"]) == 1
     assert "has bytes that differ" in capsys.readouterr().err
 
