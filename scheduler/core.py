@@ -101,6 +101,27 @@ keeps what has arrived, and comes back to its old place.
 The peak of host memory during a switch is therefore what the GPUs cannot hold and what is in flight, and not, as it
 would be if all left before anything arrived, the newcomer's swapped data besides.
 
+Hibernation
+-----------
+A group that has had no work, no wait and no open cell for ``hibernate_after`` gives its contexts back too
+(``hibernation.py``), as a whole or not at all: its lease is revoked, all its memory leaves, its clients *park* (none of
+their threads is in the driver, ``Park``), then the driver checkpoints them (``Hibernate``). So it does after
+``hibernate_pressure`` for one that lacks room even if everybody yields, longest idle first, and on a drained GPU. Never
+if it is kept. Work that comes up before the checkpoint has begun ends the attempt; after that, it is woken as soon as
+the checkpoint has ended. A refusal is remembered for a while.
+
+What a client held is taken off its GPU only when its checkpoint is confirmed, and is a ghost until a reading shows it
+gone. Where it is not known how a step ended, everything stays charged.
+
+It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
+growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored
+(``Wakeup``), then told (``Awake``). If the restore fails it is hibernated still, and its next call tries again. Where
+its GPU lacks room or is drained, it may be restored on another of the same name.
+
+Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
+room for the one of them that needs the most; so any of them can run beside each other one, as it could without this.
+Whoever needs more waits until others are idle.
+
 """
 
 from __future__ import annotations
