@@ -84,7 +84,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "gpus": [_gpu(gpu) for gpu in status["gpus"]],
         "processes": _processes(status, indices),
         "notebooks": [
-            _notebook(group, indices, status["time"], offset, viewer)
+            _notebook(group, indices, offset, viewer)
             for group in sorted(
                 status["groups"],
                 key=lambda g: (_ORDER.get(g["state"], 9), g["position"] or 0, g["name"]),
@@ -147,7 +147,6 @@ def _gpu(gpu: dict[str, Any]) -> dict[str, Any]:
 def _notebook(
     group: dict[str, Any],
     indices: dict[str, int],
-    now: float,
     offset: float,
     viewer: Viewer,
 ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import events as ev
 from . import suspicion
-from .audit import AT_HAND, Audit
+from .audit import Audit
 from .bookkeeping import File
 from .control import user_name
 from .counters import Counters
@@ -283,7 +283,7 @@ class Administration:
     def _op_audit(self, connection: Connection, request: dict[str, Any]) -> Answer:
         since = request.get("since")
         if since is None:
-            return {"audit": self.audit.last(min(LAST, AT_HAND))}
+            return {"audit": self.audit.last(LAST)}
         return self._audit_since(_wall(request, "since"))
 
     async def _audit_since(self, since: float) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class _Handler(logging.handlers.RotatingFileHandler):
         return os.fdopen(os.open(self.baseFilename, flags, 0o600), "a", encoding="utf-8")
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """Say it once in our own log; who steers is not to notice."""
+        """Say it in our own log; who steers is not to notice."""
         log.exception("the audit log %s cannot be written", self.baseFilename)
 
 

@@ -89,14 +89,16 @@ def opened(
         viewport={"width": 1280, "height": 800},
         color_scheme=scheme,  # type: ignore[arg-type]
     )
-    page = context.new_page()
-    page.set_default_timeout(REACTION)
-    wrong: list[str] = []
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.goto(service.url)
-    expect(page.get_by_text("live", exact=True)).to_be_visible()
-    yield page
-    context.close()
+    try:
+        page = context.new_page()
+        page.set_default_timeout(REACTION)
+        wrong: list[str] = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.goto(service.url)
+        expect(page.get_by_text("live", exact=True)).to_be_visible()
+        yield page
+    finally:
+        context.close()
     assert not wrong
 
 
