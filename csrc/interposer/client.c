@@ -954,7 +954,8 @@ static enum gpushare_parking park(struct gpushare_usage *needed)
 
 static void on_park(const struct gpushare_park *order)
 {
-    struct gpushare_parked parked = {.serial = order->serial, .status = GPUSHARE_PARKING_BUSY};
+    struct gpushare_parked parked = {.serial = order->serial};
+    parked.status = gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_BUSY;
     gs_hibernate_needs(&parked.needs);
     if (is_awake() && !is_busy()) {
         gs_awake_shut_gate();

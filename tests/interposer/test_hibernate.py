@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A process that is parked, checkpointed and woken: what it may call, who wakes it, and that nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import PATIENCE, UNIT, Machine, Script
+from tests.interposer.test_filling import evicted, filled
+
+PIECE = 8 * UNIT
+SMALL = 64 << 10
+#: Of enum cudaError_enum.
+OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_READY = 2, 304, 600
+
+
+class Hibernator:
+    """The program that a scheduler has the driver checkpoint processes with."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.process = subprocess.Popen(
+            [LIBRARIES / "gpushare-hibernator", "--driver", LIBRARIES / "sim/libcuda.so.1"],
+            env=machine.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+        )
+        self.serial = 0
+
+    def __call__(self, step: str, pid: int, *words: object) -> list[str]:
+        self.serial += 1
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(" ".join(map(str, (self.serial, step, pid, *words))) + "\n")
+        serial, *answer = self.process.stdout.readline().split()
+        assert int(serial) == self.serial
+        return answer
+
+    def ok(self, step: str, pid: int, *words: object) -> None:
+        answer = self(step, pid, *words)
+        assert answer[0] == "0", (step, answer)
+
+    def checkpoint(self, pid: int) -> None:
+        self.ok("lock", pid, 5000)
+        self.ok("checkpoint", pid)
+
+    def restore(self, pid: int, *pair: str) -> None:
+        self.ok("restore", pid, *pair)
+        self.ok("unlock", pid)
+
+    def state(self, pid: int) -> str:
+        return self("state", pid)[-1].lower()
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(PATIENCE)
+        self.process.stdout.close()
+
+
+class Bed:
+    """A scripted scheduler, its client, and the driver's checkpoint of it."""
+
+    def __init__(self, machine: Machine, **environ: str) -> None:
+        self.machine = machine
+        self.script = Script(machine)
+        self.environ = environ
+        self.a = machine.program("a", **environ)
+        self.hibernator = Hibernator(machine)
+        self.serial = 0
+
+    def lend(self) -> None:
+        """Let who asks for it have the GPU, and take it back."""
+        self.script.next(ev.Request)
+        self.script.send(*self.script.grant(filling=False))
+
+    def take_back(self) -> None:
+        """Take the lease back, and the memory off the GPU."""
+        self.script.send(protocol.revoke(self.script.lease))
+        self.script.next(ev.Released)
+        assert evicted(self.script, 1 << 40).usage.resident == 0
+
+    def run(self, op: str, **parameters: Any) -> dict[str, Any]:
+        """Carry out what needs the GPU."""
+        started = self.a.start(op, **parameters)
+        self.lend()
+        result = self.a.result(started)
+        self.take_back()
+        return result
+
+    def park(self) -> ev.Parked:
+        self.serial += 1
+        self.script.send(protocol.park(self.serial))
+        parked = self.script.next(ev.Parked)
+        assert parked.serial == self.serial
+        return parked
+
+    def parked(self) -> ev.Usage:
+        parked = self.park()
+        assert parked.status == "done"
+        return parked.needs
+
+    def hibernate(self) -> ev.Usage:
+        """Have it parked and checkpointed."""
+        needs = self.parked()
+        self.hibernator.checkpoint(self.a.pid)
+        self.script.send(protocol.hibernated(self.serial, done=True))
+        return needs
+
+    def wake(self, *pair: str) -> ev.Wake:
+        """Answer WAKE; what was on the first GPU of a pair is on the second then."""
+        asked = self.script.next(ev.Wake)
+        uuids = "=".join(protocol.gpu_bytes(gpu).hex() for gpu in pair)
+        self.hibernator.restore(self.a.pid, *([uuids] if pair else []))
+        self.script.send(protocol.awake(ev.Awake(1, asked.serial, 0, *pair)))
+        return asked
+
+    def fail(self, text: str = "") -> None:
+        """Answer WAKE: it cannot be woken."""
+        asked = self.script.next(ev.Wake)
+        self.script.send(protocol.awake(ev.Awake(1, asked.serial, OUT_OF_MEMORY, text=text)))
+
+    def close(self) -> None:
+        self.a.close()
+        self.hibernator.close()
+        self.script.close()
+
+
+@pytest.fixture
+def make_bed() -> Iterator[Callable[..., Bed]]:
+    """Return a function that sets it up; keywords are environment variables."""
+    beds: list[Bed] = []
+
+    def make(*, program: dict[str, str] | None = None, **environ: str) -> Bed:
+        # Not pytest's own folder: a socket's path may have 107 bytes.
+        machine = Machine(Path(tempfile.mkdtemp(prefix="gs-")), **environ)
+        machine.socket.parent.mkdir(mode=0o700)
+        beds.append(Bed(machine, **(program or {})))
+        return beds[-1]
+
+    yield make
+    for bed in beds:
+        bed.close()
+        bed.machine.close()
+        shutil.rmtree(bed.machine.folder)
+
+
+@pytest.fixture
+def bed(make_bed: Callable[..., Bed]) -> Bed:
+    return make_bed()
+
+
+def test_what_waits_asks_once_and_goes_on_when_it_is_awake(bed: Bed) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    assert evicted(bed.script, PIECE).usage.resident == 0
+    needs = bed.hibernate()
+    assert needs.gpu == bed.script.gpu
+    assert needs.context > 0
+    assert needs.resident == 0
+    calls = [bed.a.start("attribute", pointer=pointer, attribute=2, thread="1")]
+    calls += [bed.a.start("free", pointer=pointer + 1, thread="2"), bed.a.start("info")]
+    assert all(bed.a.waits(call, 0.1) for call in calls)
+    asked = bed.wake()
+    assert asked.cause == "call"
+    assert asked.needs.context == needs.context
+    assert [bed.a.result(call)["result"] for call in calls] == [0, 1, 0]
+    with pytest.raises(TimeoutError):
+        bed.script.next(ev.Wake, 0.05)
+
+
+def test_the_memory_is_off_the_gpu_meanwhile_and_the_same_afterwards(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(GPUSHARE_SIM_CHECKPOINT_LEFT="0")
+    plain = bed.machine.program("plain", GPUSHARE_DISABLE="1")
+    before = plain.call("info")["free"]
+    large, small = (filled(bed.script, bed.a, size, 7) for size in (PIECE, SMALL))
+    stream = bed.a.call("stream")["stream"]
+    assert bed.run("load", path=str(LIBRARIES / "bench/empty.so"))["result"] == 0
+    assert bed.run("capture", stream=stream, count=3)["result"] == 0
+    for cycle in range(3):
+        evicted(bed.script, 1 << 40)
+        bed.hibernate()
+        assert plain.call("info")["free"] > before
+        checking = bed.a.start("check", pointer=large, bytes=PIECE, value=7 + cycle)
+        bed.wake()
+        bed.lend()
+        assert bed.a.result(checking)["equal"]
+        assert bed.a.holds(small, SMALL, 7 + cycle)
+        ran = bed.a.call("counters")["kernels"]
+        assert bed.a.call("launch_graph", stream=stream, count=2)["result"] == 0
+        assert bed.a.call("raw", function="cuStreamSynchronize", arguments=[stream])["result"] == 0
+        assert bed.a.call("counters")["kernels"] == ran + 6
+        for pointer, size in ((large, PIECE), (small, SMALL)):
+            filling = bed.a.call("fill", pointer=pointer, bytes=size, value=8 + cycle)
+            assert filling["result"] == 0
+        bed.take_back()
+    assert not bed.a.errors
+
+
+def test_the_driver_may_forget_what_was_reserved(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(
+        program={
+            "GPUSHARE_LOG": "debug",
+            "GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/forget",
+        }
+    )
+    large, small = (filled(bed.script, bed.a, size, 7) for size in (PIECE, SMALL))
+    for _ in range(2):
+        evicted(bed.script, 1 << 40)
+        bed.hibernate()
+        checking = bed.a.start("check", pointer=large, bytes=PIECE, value=7)
+        bed.wake()
+        bed.lend()
+        assert bed.a.result(checking)["equal"]
+        assert bed.a.holds(small, SMALL, 7)
+        bed.take_back()
+    said = [line for line in bed.a.errors if "reserved again" in line]
+    assert len(said) == 4, bed.a.errors
+
+
+def test_a_park_that_comes_to_nothing_leaves_it_as_it_was(bed: Bed) -> None:
+    bed.parked()
+    waiting = bed.a.start("info")
+    assert bed.a.waits(waiting, 0.1)
+    bed.script.send(protocol.hibernated(bed.serial, done=False))
+    assert bed.a.result(waiting)["result"] == 0
+    asked = bed.script.next(ev.Wake)
+    bed.script.send(protocol.awake(ev.Awake(1, asked.serial)))
+    bed.hibernate()
+    bed.hibernator.restore(bed.a.pid)
+    bed.script.send(protocol.awake(ev.Awake(1, 0)))
+    assert bed.a.call("info")["result"] == 0
+
+
+def test_a_wake_that_fails_is_told_and_asked_for_again(bed: Bed) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    assert [bed.a.call("info", thread=str(i))["result"] for i in range(2)] == [0, 0]
+    bed.hibernate()
+    calls = [bed.a.start("info", thread=str(i)) for i in range(2)]
+    assert all(bed.a.waits(call, 0.1) for call in calls)
+    bed.fail("no room now")
+    assert [bed.a.result(call)["result"] for call in calls] == [OUT_OF_MEMORY] * 2
+    assert sum("no room now" in line for line in bed.a.errors) == 1
+    start = time.monotonic()
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.wake()
+    assert time.monotonic() - start > 0.5
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+
+
+@pytest.mark.parametrize("how", ["frame", "signal"])
+def test_an_interrupt_ends_the_wait_and_changes_nothing(bed: Bed, how: str) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    freeing = bed.a.start("free", pointer=pointer)
+    bed.script.next(ev.Wake)
+    if how == "frame":
+        bed.script.send(protocol.cancel())
+        assert bed.a.result(freeing)["result"] == OPERATING_SYSTEM
+    else:
+        os.kill(bed.a.pid, signal.SIGINT)
+        assert bed.a.result(freeing).get("interrupted")
+    # It is still on its way: what is asked next need not ask again.
+    checking = bed.a.start("attribute", pointer=pointer, attribute=2)
+    bed.hibernator.restore(bed.a.pid)
+    bed.script.send(protocol.awake(ev.Awake(1, 0)))
+    assert bed.a.result(checking)["result"] == 0
+    assert bed.a.call("free", pointer=pointer)["result"] == 0
+
+
+def test_a_cell_and_figures_do_not_wake_it(bed: Bed) -> None:
+    bed.hibernate()
+    bed.a.call("cell", phase="begin")
+    bed.a.call("cell", phase="end")
+    assert bed.a.call("attached")["attached"] == 1
+    assert bed.a.call("raw", function="cuDriverGetVersion", arguments=["out"])["result"] == 0
+    with pytest.raises(TimeoutError):
+        bed.script.next(ev.Wake, 0.1)
+    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+
+
+def test_a_child_has_nothing_to_do_with_it(bed: Bed) -> None:
+    bed.hibernate()
+    child = bed.a.call("fork")["child"]
+    os.kill(child, signal.SIGKILL)
+    with pytest.raises(TimeoutError):
+        bed.script.next(ev.Wake, 0.1)
+
+
+def test_it_can_be_killed(bed: Bed) -> None:
+    plain = bed.machine.program("plain", GPUSHARE_DISABLE="1")
+    bed.hibernate()
+    bed.a.close()
+    assert plain.call("info")["result"] == 0
+
+
+# --- Who is not parked ---
+
+
+def refusal(bed: Bed) -> str:
+    """Ask, and see that everything goes on."""
+    status = bed.park().status
+    assert bed.a.call("info")["result"] == 0
+    assert bed.hibernator.state(bed.a.pid) == "running"
+    return status
+
+
+def test_one_that_is_busy_is_not_parked(bed: Bed) -> None:
+    pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
+    filling = bed.a.start("fill", pointer=pointer, bytes=PIECE, value=7, thread="1")
+    bed.script.next(ev.Request)
+    assert refusal(bed) == "busy"
+    bed.script.send(*bed.script.grant(filling=False))
+    assert bed.a.result(filling)["result"] == 0
+    assert refusal(bed) == "busy"
+    bed.take_back()
+    bed.parked()
+
+
+def test_an_open_capture_is_not_parked(bed: Bed) -> None:
+    stream = bed.a.call("stream")["stream"]
+    begun = bed.a.start("raw", function="cuStreamBeginCapture_v2", arguments=[stream, 2])
+    bed.lend()
+    assert bed.a.result(begun)["result"] == 0
+    assert refusal(bed) == "capture"
+    ended = bed.a.call("raw", function="cuStreamEndCapture", arguments=[stream, "out"])
+    assert ended["result"] == 0
+    bed.take_back()
+    bed.parked()
+
+
+def test_several_gpus_are_not_parked(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
+    assert bed.a.call("init", ordinal=1)["result"] == 0
+    assert refusal(bed) == "gpus"
+
+
+def test_managed_memory_is_not_parked(bed: Bed) -> None:
+    allocated = bed.a.call("raw", function="cuMemAllocManaged", arguments=["out", 4096, 1])
+    assert allocated["result"] == 0
+    assert refusal(bed) == "managed"
+
+
+def test_memory_of_other_processes_is_not_parked(bed: Bed) -> None:
+    pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
+    exported = bed.run("raw", function="cuIpcGetMemHandle", arguments=["out", pointer])
+    assert exported["result"] == 0
+    assert refusal(bed) == "ipc"
+
+
+def test_much_memory_that_cannot_be_evicted_is_not_parked(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(GPUSHARE_SIM_MEMORY=str(1 << 30))
+    side = 8192
+    for status in ("done", "pinned"):
+        descriptor = b"".join(
+            value.to_bytes(size, "little")
+            for value, size in ((side, 8), (side, 8), (0x20, 4), (1, 4))
+        )
+        made = bed.a.call("raw", function="cuArrayCreate_v2", arguments=["out", descriptor.hex()])
+        assert made["result"] == 0
+        assert bed.park().status == status
+        bed.script.send(protocol.hibernated(bed.serial, done=False))
+        side = 4096
+
+
+@pytest.mark.parametrize(("world", "status"), [("2", "nccl"), ("1", "done")])
+def test_ranks_with_communicators_are_not_parked(
+    make_bed: Callable[..., Bed], world: str, status: str
+) -> None:
+    bed = make_bed(program={"WORLD_SIZE": world})
+    library = bed.machine.folder / "libnccl.so.2"
+    shutil.copy2(LIBRARIES / "sim/libnvrtc.so.13", library)
+    bed.a.call("load_library", path=str(library))
+    assert bed.park().status == status
+
+
+def test_what_we_do_not_manage_is_not_parked(make_bed: Callable[..., Bed]) -> None:
+    assert refusal(make_bed(program={"GPUSHARE_BACKEND": "plain"})) == "plain"
+
+
+# --- Without a scheduler ---
+
+
+def attached_again(bed: Bed) -> ev.Attach:
+    while not (attach := bed.script.next(ev.Attach)).reattach:
+        pass
+    return attach
+
+
+def test_it_wakes_itself_where_no_scheduler_does(bed: Bed) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    bed.script.close()
+    bed.machine.socket.unlink()
+    waiting = bed.a.start("info")
+    assert bed.a.result(waiting)["result"] == 0
+    assert bed.hibernator.state(bed.a.pid) == "running"
+    assert bed.a.holds(pointer, PIECE, 7)
+    bed.script = Script(bed.machine)
+    again = bed.script.next(ev.Attach)
+    assert again.reattach
+    assert not again.hibernated
+
+
+def test_a_scheduler_that_comes_back_finds_it_hibernated(bed: Bed) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    needs = bed.hibernate()
+    bed.script.disconnect()
+    again = attached_again(bed)
+    assert again.hibernated
+    assert [usage.context for usage in again.usages] == [needs.context]
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    asked = bed.wake()
+    assert asked.needs.context == needs.context
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+
+
+def test_a_park_whose_scheduler_is_lost_stays_until_it_is_woken(bed: Bed) -> None:
+    """Somebody may still checkpoint it."""
+    bed.parked()
+    bed.script.disconnect()
+    assert attached_again(bed).hibernated
+    bed.hibernator.checkpoint(bed.a.pid)
+    waiting = bed.a.start("info")
+    assert bed.a.waits(waiting, 0.1)
+    bed.wake()
+    assert bed.a.result(waiting)["result"] == 0
+
+
+def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_scheduler(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore=OUT_OF_MEMORY"})
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    bed.script.close()
+    bed.machine.socket.unlink()
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.machine.until_said(bed.a, "nothing is lost")
+    assert bed.a.waits(checking, 0.1)
+    bed.script = Script(bed.machine)
+    assert bed.script.next(ev.Attach).hibernated
+    bed.fail("not yet")
+    assert bed.a.result(checking)["result"] == OUT_OF_MEMORY
+    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+
+
+def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
+    home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    assert bed.hibernate().gpu == home
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.wake(home, away)
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+    bed.script.send(protocol.revoke(bed.script.lease))
+    bed.script.next(ev.Released)
+    bed.script.gpu = away
+    assert evicted(bed.script, PIECE).bytes == PIECE
+    assert bed.parked().gpu == away
