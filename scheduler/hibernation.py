@@ -36,6 +36,10 @@ WEIGHT = 0.3
 
 #: Why a group does not hibernate, by code.
 TEXTS = {**WHY, "nothing": "it has no CUDA context, so there is nothing to give back"}
+#: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
+UNSETTLED = frozenset({"stuck", "helper"})
+#: After a pause of so many seconds, a helper that does not run is not waited for any longer.
+LAST_PAUSE = 8.0
 #: Those that pass by themselves.
 PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
 
@@ -291,12 +295,15 @@ class Hibernating(Grower):
             self._out.append(Hibernated(client.number, client.park, True))
             self._vanish(client)
         else:
-            # Whatever became of it: what it held counts until it is known to be awake.
             state.failed = state.failed or (event.code, event.text)
+            if event.code in UNSETTLED:
+                # Whatever became of it: what it held counts until it is known to be awake.
+                client.stage, client.step_pause = "waking", 0.0
+                self._out.append(Wakeup(client.number))
+            else:
+                self._release(client)
             if event.code == "stuck":
                 self._name_stuck(group, client.pid, "checkpoint")
-            client.stage, client.step_pause = "waking", 0.0
-            self._out.append(Wakeup(client.number))
         self._settle(group)
 
     # --- Out of it ---------------------------------------------------------------------------------
@@ -389,7 +396,9 @@ class Hibernating(Grower):
         if client is None or client.stage != "waking":
             return
         group = client.group
-        if event.ok:
+        lost = client.step_pause >= LAST_PAUSE and client.parked and event.code == "helper"
+        if event.ok or lost:
+            # Without a helper it can neither be asked nor woken: but then nothing was done to it, most likely.
             self._awake(client, event.seconds)
         elif event.code == "stuck" or client.parked:
             # It may still come to an end by itself, so what it needs stays charged.
@@ -473,7 +482,7 @@ class Hibernating(Grower):
         if "checkpointing" in stages:
             self._enter(group, "hibernating")
             return
-        if self._hibernating.pop(group.id, None) is not None and stages & {"hibernated", "waking"}:
+        if self._hibernating.pop(group.id, None) is not None and state.stage == "hibernating":
             self._conclude(group, state)
             return
         if stages & {"waiting", "waking"}:

@@ -29,8 +29,7 @@ from .protocol import gpu_bytes
 log = logging.getLogger(__name__)
 
 #: Results of the driver (cuda.h) that mean more than that it failed.
-NOT_SUPPORTED, NOT_READY, ILLEGAL_STATE = 801, 600, 401
-REFUSED = (800, 304)  # CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_OPERATING_SYSTEM
+OPERATING_SYSTEM, ILLEGAL_STATE, NOT_READY, NOT_PERMITTED, NOT_SUPPORTED = 304, 401, 600, 800, 801
 #: Processes that are checkpointed, and restored, at a time.
 HIBERNATING, WAKING = 4, 8
 #: With so many steps that do not end, nobody else is hibernated: the helper has 64 threads, and waking comes first.
@@ -319,8 +318,10 @@ class Hibernator:
     async def close(self) -> None:
         """End the helper, after what is under way for some seconds at most. Nobody is woken by it."""
         self._closed = True
-        if self._helper is not None:
-            await self._helper.close(self._deadlines.close)
+        async with self._starting:
+            helper = self._helper
+        if helper is not None:
+            await helper.close(self._deadlines.close)
         tasks = [operation.task for operation in self._under_way.values() if operation.task]
         for task in tasks:
             task.cancel()
@@ -393,7 +394,8 @@ class Hibernator:
             await self._awaken(operation)
         except (_Failed, HelperError) as still:
             text = f"{error}; and it is not awake again: {still}" if error else str(still)
-            raise _Failed("failed", text) from None
+            # It may be anything but running: whoever asked has to have it woken.
+            raise _Failed("stuck", text) from None
         if error is not None:
             raise error
 
@@ -501,11 +503,15 @@ class Hibernator:
         if _gone(pid):
             said = f"process {pid} has ended"
         elif answer.value == "busy":
-            said = f"process {pid} has to wait: too many steps of others do not end"
-        elif answer.result in REFUSED:
-            code, said = "permission", f"{said}: {ability.hint()}"
+            code, said = "stuck", f"process {pid} has to wait: too many steps of others do not end"
         elif step == "lock" and answer.result == NOT_READY:
             code, said = "busy", f"process {pid} was at work for {self._lock_timeout:g} s"
+        elif answer.result == NOT_PERMITTED or (
+            step == "lock" and answer.result == OPERATING_SYSTEM
+        ):
+            # Who may lock it may do the rest, as far as rights go; the hint has more than those.
+            code = "permission" if step == "lock" else "failed"
+            said += f": {ability.hint()}"
         return _Failed(code, said, step, answer.result)
 
     async def _start(self) -> _Helper:

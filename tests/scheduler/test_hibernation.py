@@ -399,7 +399,7 @@ def test_a_checkpoint_that_fails_leaves_it_as_it_was() -> None:
     assert night.gpu["contexts"] == CONTEXT
     assert kernel.where == "refused"
     assert [d.done for d in night.orders(ev.Hibernated)] == [False]
-    assert len(night.orders(ev.Wakeup)) == 1  # whatever state it was left in
+    assert not night.orders(ev.Wakeup)
     (line,) = night.logged("hibernate_failed")
     assert line.fields == {"code": "failed", "text": "it says failed"}
 
@@ -419,6 +419,17 @@ def test_a_checkpoint_that_does_not_end_is_undone_once_it_has() -> None:
     assert kernel.hibernation is None or kernel.where == "refused"
     assert not kernel.parked
     assert [d.status for d in night.orders(ev.Awake)] in ([0], [46, 0])
+
+
+def test_without_a_helper_nobody_stays_parked_for_ever() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = kernel.restores = "helper"
+    night.do(ev.HibernateNow("a"))
+    assert kernel.parked
+    night.sleep(60)
+    assert not kernel.parked
+    assert kernel.where == "refused"
 
 
 def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> None:

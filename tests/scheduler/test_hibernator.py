@@ -165,7 +165,7 @@ async def test_what_cannot_be_let_go_is_said_and_can_be_woken_later(
     stand_in.tell("unlock", "2")
     one = make()
     outcome = await one.hibernate(pid)
-    assert said(outcome) == (False, "failed")
+    assert said(outcome) == (False, "stuck")
     assert "CUDA_ERROR_NOT_SUPPORTED; and it is not awake again: " in outcome.text
     assert stand_in.state(pid) == "locked"
     stand_in.let_go("unlock")
@@ -195,6 +195,15 @@ async def test_what_cannot_be_restored_stays_as_it_is(
     assert stand_in.state(pid) == "checkpointed"
     stand_in.let_go("restore")
     assert said(await one.wake(pid)) == FINE
+
+
+@pytest.mark.parametrize("result", [304, 800])
+async def test_rights_are_no_matter_of_waking(
+    make: Make, stand_in: StandIn, pid: int, result: int
+) -> None:
+    stand_in.put(pid, "checkpointed")
+    stand_in.tell("restore", str(result))
+    assert said(await make().wake(pid)) == (False, "failed")
 
 
 async def test_it_is_woken_on_another_gpu(make: Make, stand_in: StandIn, pid: int) -> None:
