@@ -27,6 +27,7 @@ import {
   announce,
   explain,
   firstRows,
+  isResidue,
   makeSections,
   makeShares,
   noticeText
@@ -293,7 +294,7 @@ function Body(props: IBodyProps): JSX.Element {
         label={trans.__('Idle')}
         groups={sections.idle}
       />
-      <OtherPrograms status={status} wording={wording} />
+      <OtherPrograms status={status} shares={shares} wording={wording} />
       <NotSharing unshared={status.unshared} trans={trans} />
       {timeline && status.gpus.length > 0 && (
         <Timeline
@@ -485,14 +486,17 @@ function Section(props: ISectionProps): JSX.Element {
 
 interface IOtherProgramsProps {
   status: IStatus;
+  shares: ReadonlyMap<string, readonly IGroupShare[]>;
   wording: IWording;
 }
 
 /** What is on the GPUs without us. */
 function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
-  const { status, wording } = props;
+  const { status, shares, wording } = props;
   const { trans, units } = wording;
-  const gpus = status.gpus.filter(gpu => gpu.foreign > 0);
+  const gpus = status.gpus.filter(
+    gpu => !isResidue(gpu, shares.get(gpu.uuid) ?? NO_SHARES)
+  );
   if (gpus.length === 0) {
     return null;
   }

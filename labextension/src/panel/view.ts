@@ -190,6 +190,19 @@ export interface IGroupShare extends Pick<
 > {
   id: string;
   name: string;
+  /** It is hibernated. */
+  asleep: boolean;
+}
+
+/** Bytes that the driver may keep on a GPU for one that is hibernated, which nobody can tell from others' use. */
+const RESIDUE = 16 * 1024 ** 2;
+
+/** Whether what is on a GPU without us is no more than what hibernated notebooks leave there. */
+export function isResidue(
+  { foreign }: Pick<IGpu, 'foreign'>,
+  shares: readonly IGroupShare[]
+): boolean {
+  return foreign <= RESIDUE * shares.filter(({ asleep }) => asleep).length;
 }
 
 /** What the groups have on each GPU, by its uuid; the same arrays where it is as before. */
@@ -198,9 +211,10 @@ export function makeShares(
   before: ReadonlyMap<string, IGroupShare[]> = new Map()
 ): Map<string, IGroupShare[]> {
   const shares = new Map<string, IGroupShare[]>();
-  for (const { id, name, gpus } of groups) {
+  for (const { id, name, state, gpus } of groups) {
+    const asleep = state === 'hibernated' || state === 'waking';
     for (const { uuid, resident, pinned, swapped } of gpus) {
-      const share = { id, name, resident, pinned, swapped };
+      const share = { id, name, resident, pinned, swapped, asleep };
       const others = shares.get(uuid);
       if (others) {
         others.push(share);
@@ -232,7 +246,8 @@ function areSame(
         one.name === other.name &&
         one.resident === other.resident &&
         one.pinned === other.pinned &&
-        one.swapped === other.swapped
+        one.swapped === other.swapped &&
+        one.asleep === other.asleep
       );
     })
   );
@@ -250,7 +265,9 @@ export function makeGpu(
   const size = (bytes: number): string => formatBytes(bytes, units);
   const labels: Partial<Record<Part, string>> = {
     contexts: trans.__('CUDA contexts'),
-    foreign: trans.__('other programs'),
+    foreign: isResidue(gpu, groups)
+      ? trans.__('left by hibernated notebooks')
+      : trans.__('other programs'),
     ghosts: trans.__('being freed'),
     free: trans.__('free')
   };

@@ -227,6 +227,21 @@ describe('PanelContent', () => {
     expect(await violations(container)).toEqual([]);
   });
 
+  it('takes what the driver keeps of hibernated ones for no program', () => {
+    const status = makeStatus(makeHibernated('asleep'));
+    const [gpu] = status.gpus;
+    const left = { ...gpu!, foreign: 4 * 1024 ** 2 };
+    const { tell, container } = setUp({ ...status, gpus: [left] });
+    expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
+    expect(textOf(container)).toContain('left by hibernated notebooks 4 MiB');
+    tell({ ...status, gpus: [{ ...left, foreign: GiB }] });
+    screen.getByRole('region', { name: 'Other programs' });
+    tell({ ...makeStatus(), gpus: [left] });
+    screen.getByRole('region', { name: 'Other programs' });
+    tell({ ...makeStatus(), gpus: [{ ...left, foreign: 0 }] });
+    expect(screen.queryByRole('region', { name: 'Other programs' })).toBeNull();
+  });
+
   it.each<[string, Partial<IStatus>, string]>([
     ['after how long', {}, 'when they have been idle for 10 min'],
     [

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Real notebooks that hibernate and wake: what one sees and does in JupyterLab."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.labextension.lab_page import SCREENSHOTS, THEMES, LabPage, notebook, overflowing
+from tests.server_extension.lab import Lab
+from tests.server_extension.notebook import SETUP
+
+pytestmark = pytest.mark.browser
+
+USE = "print('found' if data.read() == known else 'lost')"
+
+#: The kernel of the notebook in front has answered, and its cell of this number is selected.
+SELECT = """async index => {
+  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+  await sessionContext.ready;
+  await sessionContext.session.kernel.info;
+  content.activeCellIndex = index;
+}"""
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, str]:
+    """Return a driver that takes long enough to wake a process for all to see it."""
+    return {"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/5000ms"}
+
+
+@pytest.fixture(scope="module")
+def lab(lab: Lab) -> Lab:
+    """Return the server, whose notebooks use the GPU."""
+    for name in ("plots.ipynb", "train.ipynb"):
+        (lab.notebooks / name).write_text(json.dumps(notebook(SETUP, USE)))
+    return lab
+
+
+@pytest.fixture(scope="module")
+def notebooks(page: LabPage) -> LabPage:
+    """Two notebooks that have used the GPU, the one in front last."""
+    page.execute("application:toggle-left-area")
+    page.resize_panel(340)
+    for name in ("train.ipynb", "plots.ipynb"):
+        page.execute("docmanager:open", {"path": name})
+        run(page, 0)
+        run(page, 1)
+        expect(output(page)).to_have_text("found")
+        expect(page.row("Idle", name)).to_be_visible()
+    return page
+
+
+def run(page: LabPage, index: int) -> None:
+    """Run a cell of the notebook in front, with the toolbar's button."""
+    page.page.evaluate(SELECT, index)
+    page.front.get_by_role("button", name="Run this cell and advance").click()
+
+
+def output(page: LabPage) -> Locator:
+    return page.front.locator(".jp-CodeCell").nth(1).locator(".jp-OutputArea-output")
+
+
+def choose(page: LabPage, row: Locator, action: str) -> None:
+    """Choose what is in a row's menu."""
+    row.hover()
+    row.get_by_role("button", name="More actions").click()
+    page.page.get_by_role("menuitem", name=action).click()
+
+
+def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, lab: Lab) -> None:
+    page = notebooks
+    assert lab.status()["gpus"][0]["contexts"] > 0
+    for name in ("train.ipynb", "plots.ipynb"):
+        choose(page, page.row("Idle", name), "Hibernate Now")
+        row = page.row("Idle", name)
+        expect(row.get_by_text("Hibernated", exact=True)).to_be_visible()
+        expect(row).to_contain_text(re.compile(r"frees \d+\sMiB · about .* to wake"))
+    assert lab.status()["gpus"][0]["contexts"] == 0
+    expect(page.chip).to_have_text("GPU: hibernated")
+    expect(page.status_item).to_have_text("GPU: hibernated")
+    for theme in THEMES:
+        page.set_theme(theme)
+        assert page.violations("#jupyter-gpushare-panel", "#jp-main-statusbar") == []
+        assert overflowing(page.panel) == []
+        page.picture(f"hibernated {theme}")
+    page.set_theme("JupyterLab Light")
+
+    run(page, 1)
+    row = page.row("Waiting", "plots.ipynb")
+    expect(row.get_by_text("Waking…", exact=True)).to_be_visible()
+    expect(row).to_contain_text("it was hibernated, and is being woken")
+    expect(page.chip).to_have_text("GPU: waking…")
+    expect(page.status_item).to_contain_text("waking…")
+    expect(page.strip).to_contain_text("waking…")
+    assert overflowing(page.panel) == []
+    for theme in THEMES if SCREENSHOTS else ():
+        page.picture(f"waking {theme}")
+        page.set_theme(theme)
+    expect(page.row("Idle", "plots.ipynb")).not_to_contain_text("Hibernated")
+    expect(output(page)).to_have_text("found")
+    # The other is not disturbed.
+    expect(page.row("Idle", "train.ipynb").get_by_text("Hibernated", exact=True)).to_be_visible()
+
+
+def test_people_wake_a_notebook(notebooks: LabPage) -> None:
+    page = notebooks
+    row = page.row("Idle", "train.ipynb")
+    choose(page, row, "Wake")
+    expect(row).not_to_contain_text("Hibernated")
+    page.execute("docmanager:open", {"path": "train.ipynb"})
+    run(page, 1)
+    expect(output(page)).to_have_text("found")
+
+
+def test_what_cannot_be_hibernated_says_why(notebooks: LabPage) -> None:
+    page = notebooks
+    row = page.row("Idle", "train.ipynb")
+    choose(page, row, "Keep on the GPU")
+    expect(row).to_contain_text("kept on the GPU")
+    row.hover()
+    row.get_by_role("button", name="More actions").click()
+    item = page.page.get_by_role("menuitem", name="Hibernate Now")
+    expect(item).to_have_attribute("aria-disabled", "true")
+    page.page.keyboard.press("Escape")
+    caption = page.page.evaluate(
+        "group => window.jupyterapp.commands.caption('gpushare:hibernate', { group })",
+        page.kernel_of("train.ipynb"),
+    )
+    assert caption == "It cannot be hibernated now: it is kept on the GPU."
+    choose(page, row, "No Longer Keep")
+
+
+def test_idle_notebooks_hibernate_after_the_time_that_people_set(
+    notebooks: LabPage, lab: Lab
+) -> None:
+    page = notebooks
+    mode = page.panel.get_by_role("button", name="How notebooks share")
+
+    def ask(minutes: str) -> None:
+        mode.click()
+        page.page.get_by_role("menuitem", name="Set When Idle Notebooks Hibernate").click()
+        dialog = page.page.get_by_role("dialog")
+        dialog.get_by_role("textbox").fill(minutes)
+        dialog.get_by_role("button", name="Set").click()
+        dialog.wait_for(state="detached")
+
+    ask("0.01")
+    row = page.row("Idle", "train.ipynb")
+    expect(row.get_by_text("Hibernated", exact=True)).to_be_visible()
+    assert lab.status()["settings"]["hibernate_after"] == pytest.approx(0.6)
+    mode.click()
+    page.page.get_by_role("menuitemcheckbox", name="Hibernate Idle").click()
+    expect(mode).to_have_attribute("title", re.compile("Idle notebooks do not hibernate."))
+    assert lab.status()["settings"]["hibernate_after"] is None
