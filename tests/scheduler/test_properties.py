@@ -60,6 +60,9 @@ PATIENCE = {
     "hibernate_after": 30.0,
 }
 
+#: What becomes of the driver's steps: done, failed, not ended, or not ended in time and done all the same.
+OUTCOMES = ["", "", "failed", "helper", "stuck", "late"]
+
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
 
 
@@ -762,8 +765,12 @@ class World(RuleBasedStateMachine):
         self.call_as(self.pick(data, parked), cause)
 
     @precondition(lambda self: self.hibernates and self.processes)
-    @rule(told=st.booleans())
-    def everybody_rests(self, told: bool) -> None:
+    @rule(
+        told=st.booleans(),
+        outcomes=st.lists(st.sampled_from(OUTCOMES), max_size=6),
+        calling=st.lists(st.booleans(), max_size=6),
+    )
+    def everybody_rests(self, told: bool, outcomes: list[str], calling: list[bool]) -> None:
         """All come to the end of their work, and then nothing happens for a while."""
         self.settle()
         for group in self.core.groups.values():
@@ -785,6 +792,14 @@ class World(RuleBasedStateMachine):
                         pass
                     while self.may_say(process):
                         self.say_as(process)
+        for process, calls in zip(list(self.processes.values()), calling, strict=False):
+            if calls and process.parked and not process.stopped:
+                self.call_as(process)
+                self.say_as(process)
+        for outcome in outcomes:
+            having = [p for p in self.processes.values() if p.steps]
+            if having:
+                self.driver_steps(having[len(outcomes) % len(having)], outcome)
 
     @precondition(lambda self: self.hibernates and self.processes)
     @rule(data=st.data(), hibernate=st.booleans())
@@ -804,7 +819,7 @@ class World(RuleBasedStateMachine):
         self.feed(ev.Configure(hibernate_after=seconds))
 
     @precondition(lambda self: any(p.steps for p in self.processes.values()))
-    @rule(data=st.data(), outcome=st.sampled_from(["", "", "failed", "stuck", "late"]))
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
     def the_driver_does_something(self, data: Any, outcome: str) -> None:
         """The driver does something, fails at it, does not end, or says that it does not and ends all the same."""
         having = [p for p in self.processes.values() if p.steps]
