@@ -342,6 +342,8 @@ class Hibernator:
             return operation.outcome.result()
         self._under_way[pid] = operation
         operation.task = asyncio.create_task(self._carry_out(operation, work, places))
+        # Not by the task itself, which may be cancelled before it has begun.
+        operation.task.add_done_callback(lambda _: self._forget(operation))
         # Who waits may be cancelled; the operation is not.
         return await asyncio.shield(operation.outcome)
 
@@ -373,9 +375,10 @@ class Hibernator:
             operation.end(False, failed.code, str(failed))
         except HelperError as error:
             operation.end(False, "helper", str(error))
-        finally:
-            del self._under_way[operation.pid]
-            operation.end(False, "busy", "it was given up, since it was not wanted any more")
+
+    def _forget(self, operation: _Operation) -> None:
+        del self._under_way[operation.pid]
+        operation.end(False, "busy", "it was given up, since it was not wanted any more")
 
     # --- Steps --------------------------------------------------------------------------------
 

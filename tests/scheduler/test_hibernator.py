@@ -375,8 +375,9 @@ async def test_who_hangs_holds_up_no_other(
     assert said(await one.wake(other)) == FINE
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3])
 async def test_a_hibernation_that_has_not_begun_is_given_up_for_a_wake(
-    make: Make, stand_in: StandIn, processes: Callable[[], subprocess.Popen[bytes]]
+    make: Make, stand_in: StandIn, processes: Callable[[], subprocess.Popen[bytes]], rounds: int
 ) -> None:
     one = make()
     stand_in.tell("lock", "hang")
@@ -385,8 +386,8 @@ async def test_a_hibernation_that_has_not_begun_is_given_up_for_a_wake(
     await wait_for(lambda: all(stand_in.calls(pid) for pid in first))
     late = processes().pid
     hibernating = asyncio.create_task(one.hibernate(late))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    for _ in range(rounds):
+        await asyncio.sleep(0)
     assert said(await one.wake(late)) == FINE
     assert said(await hibernating) == (False, "busy")
     assert "lock" not in stand_in.calls(late)
