@@ -795,7 +795,8 @@ class World(RuleBasedStateMachine):
         for process, calls in zip(list(self.processes.values()), calling, strict=False):
             if calls and process.parked and not process.stopped:
                 self.call_as(process)
-                self.say_as(process)
+                while self.may_say(process):
+                    self.say_as(process)
         for outcome in outcomes:
             having = [p for p in self.processes.values() if p.steps]
             if having:
