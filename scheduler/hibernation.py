@@ -10,6 +10,7 @@ from .ability import WHY
 from .events import (
     Awake,
     Checkpointed,
+    EndBurst,
     Grow,
     Hibernatable,
     Hibernate,
@@ -131,6 +132,8 @@ class Hibernating(Grower):
             self._overrun(group)
             return
         since = self._idle_since(group)
+        if since is None:
+            self._ask_for_end(group)
         if group.dismissed:
             if since is None:
                 self._rest(group)
@@ -148,6 +151,13 @@ class Hibernating(Grower):
             self._rest(group, due)
         else:
             self._begin(group)
+
+    def _ask_for_end(self, group: Group) -> None:
+        """Have a group say whether its burst is over: outside cells, and while nobody waits, it would not by itself."""
+        if group.busy and not group.cells:
+            for client in group.granted.values():
+                if client.busy:
+                    self._out.append(EndBurst(client.number, self._now))
 
     def _begin(self, group: Group) -> None:
         """Have all that can move leave the GPU; then it is to park."""

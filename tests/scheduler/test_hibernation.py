@@ -25,6 +25,8 @@ class Kernel(Process):
     #: What becomes of its checkpoint and its restore; None: nothing, yet.
     checkpoint: str | None = ""
     restores: str | None = ""
+    #: It submits nothing now, and says so if it is asked.
+    rests = False
     #: It is parked; it is off the GPU; what it needs to come back.
     parked = away = False
     needs = ev.Usage(GPU)
@@ -43,6 +45,8 @@ class Kernel(Process):
                 self.evict(decision)
             case ev.Revoke() if self.lease:
                 self.release()
+            case ev.EndBurst() if self.rests:
+                self.end("idle")
             case ev.Park() if self.parking is not None:
                 self.park(decision)
             case ev.Hibernate() if self.checkpoint is not None:
@@ -255,6 +259,20 @@ def test_nobody_does_within_a_cell() -> None:
     assert kernel.where == "held"
     night.do(ev.Cell("a", "end", "1", night.now, from_kernel=True))
     night.sleep(1)
+    assert kernel.where == "hibernated"
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_what_ran_outside_cells_is_asked_whether_it_is_over(ordered: bool) -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.begin()
+    if ordered:
+        night.do(ev.HibernateNow("a"))
+    night.sleep(5_000)
+    assert kernel.where == "running"
+    kernel.rests = True
+    night.sleep(2 if ordered else 1_300)
     assert kernel.where == "hibernated"
 
 
