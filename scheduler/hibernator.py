@@ -396,6 +396,8 @@ class Hibernator:
         try:
             await self._awaken(operation)
         except (_Failed, HelperError) as still:
+            if _gone(operation.pid):
+                raise
             text = f"{error}; and it is not awake again: {still}" if error else str(still)
             # It may be anything but running: whoever asked has to have it woken.
             raise _Failed("stuck", text) from None
