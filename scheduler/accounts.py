@@ -112,8 +112,10 @@ class Accounts:
             return None
         yields = share.oversubscribes and (over or more <= 0)
         held = (share.floor if yields else share.promised) + share.pinned + share.context
-        others = self._fixed_beside(share)
+        others = gpu.pinned - share.pinned + gpu.context - share.context
         limit = gpu.total - gpu.reserve - others - gpu.foreign
+        if gpu.hibernated or (held + asked > limit and self._may_press()):
+            limit += others - self._fixed_beside(share)
         if held + asked > limit:
             text = (
                 f"{_gib(asked)} more would make {_gib(held + asked)}, "
@@ -173,11 +175,8 @@ class Accounts:
 
         Of those that hibernate, the one that needs the most counts: all others can make way for it.
         """
-        gpu = share.gpu
-        if not gpu.hibernated and not self._may_press():
-            return gpu.pinned - share.pinned + gpu.context - share.context
         fixed = most = 0
-        for other in gpu.shares.values():
+        for other in share.gpu.shares.values():
             if other is share:
                 continue
             held = other.pinned + other.context
@@ -186,7 +185,7 @@ class Accounts:
                 for h in other.holdings.values()
                 if h.client.gone and h.client.needs is not None
             )
-            if gone or (held and self._makes_way(other.group)):
+            if gone or (held and self._may_press() and self._makes_way(other.group)):
                 most = max(most, held + gone)
             else:
                 fixed += held

@@ -201,6 +201,8 @@ class Hibernating(Grower):
         self._enter(group, "parking")
         self._timers.set(group.rests, self._now + self.park_deadline)
         for client in _with_context(group):
+            if client.stage != "awake":
+                continue
             self._serial += 1
             client.stage, client.park, client.parked = "parking", self._serial, True
             self._out.append(Park(client.number, client.park))
@@ -393,9 +395,10 @@ class Hibernating(Grower):
             # What it had not heard of yet has told it so, or is about to.
             self._out.append(Awake(client.number, event.serial))
             return
-        client.asked = event.serial
+        client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
             client.needs.pinned, client.needs.context = event.needs.pinned, event.needs.context
+        self._concern(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)
         else:

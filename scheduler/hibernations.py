@@ -37,13 +37,13 @@ class Hibernations:
         self._handle = handle
         self._hibernator: Hibernator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._probed = self._closed = False
+        self._probing: asyncio.Task[None] | None = None
+        self._closed = False
 
     def probe(self) -> None:
         """Find out in the background whether processes can be checkpointed here; once."""
-        if self._driver is not None and not self._probed:
-            self._probed = True
-            self._do(self._probe())
+        if self._driver is not None and self._probing is None:
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
 
     def may_park(self, client: int, pid: int) -> bool:
         """Whether a client may be told to park; if not, the core is told why, in the loop's next round."""
@@ -51,7 +51,7 @@ class Hibernations:
         if code is None:
             return True
         outcome = ev.Checkpointed(client, False, code, WHY[code])
-        asyncio.get_running_loop().call_soon(self._tell, outcome)
+        asyncio.get_running_loop().call_soon(self._handle, outcome)
         return False
 
     def hibernate(self, client: int, pid: int) -> None:
@@ -65,6 +65,8 @@ class Hibernations:
     async def close(self) -> None:
         """Let what is under way come to its end, for some seconds; what is hibernated stays so."""
         self._closed = True
+        if self._probing is not None:
+            self._probing.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=PATIENCE)
         for task in self._tasks:
@@ -80,10 +82,6 @@ class Hibernations:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    def _tell(self, event: ev.Event) -> None:
-        if not self._closed or self._tasks:
-            self._handle(event)
 
     def _helper(self) -> Hibernator:
         if self._hibernator is None:

@@ -66,7 +66,8 @@ class Bounds(Hibernating):
         """Whether one that waits is passed over for what administrators bound."""
         drained = next((gpu.uuid for gpu in self._gpus_of(wait) if gpu.drained), None)
         bar = None
-        if drained is not None:
+        ends = wait.grow is not None and self.clients[wait.grow.client].ends
+        if drained is not None and not ends:
             bar = Bar("gpu_draining", gpu=drained)
         elif self.times.counted and wait.grow is None:
             bar = self._quota_bar(wait)

@@ -348,8 +348,9 @@ class Client:
     #: Of the last ``Park``; and whether what came of it is yet to be said.
     park: int = 0
     parked: bool = False
-    #: Of a ``Wake`` that is to be answered; 0: none.
+    #: Of a ``Wake`` that is to be answered; 0: none. And whether that was because the process ends.
     asked: int = 0
+    ends: bool = False
     #: What it needs to be awake, on the GPU where it is to be; and the GPU where it was.
     needs: Usage | None = None
     home: str = ""

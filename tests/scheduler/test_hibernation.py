@@ -619,6 +619,11 @@ def test_who_is_on_a_drained_gpu_leaves_it() -> None:
     night.do(ev.Drain(GPU, True))
     night.sleep(5)
     assert kernel.where == "hibernated"
+    kernel.call()
+    assert kernel.reason["code"] == "gpu_draining"
+    # One that ends is no lease.
+    kernel.call("exit")
+    assert kernel.hibernation is None
 
 
 def test_the_time_that_wakes_take_is_learned() -> None:
