@@ -45,7 +45,7 @@ class Watching:
         if not found:
             raise RuntimeError(f"NVML shows no GPU ({self._devices.state})")
         self._gpu = found[0].gpu
-        return hasattr(self._cuda, "cuCheckpointProcessCheckpoint")
+        return hasattr(self._cuda, "cuCheckpointProcessCheckpoint") and self._cuda.cuInit(0) == 0
 
     def step(self, name: str, pid: int) -> tuple[int, float]:
         """Lock, Checkpoint, Restore or Unlock a process; the driver's answer, and the seconds that it took."""

@@ -72,7 +72,7 @@ CYCLES, CYCLED = 200, GIB
 #: Parts of the cycles in which the cell comes while the kernel is still on its way out, and in which it is interrupted.
 EARLY, INTERRUPTED = 0.2, 0.2
 #: Seconds after which all of it ends; and what is left of them for the end of a part.
-LIMIT, ENDING = 570.0, 30.0
+LIMIT, ENDING = 1200.0, 30.0
 #: Goals: bytes, seconds.
 MEMORY_GOAL, TIME_GOAL = 8 * MIB, 1.5
 #: Units of what there should be much of.

@@ -109,7 +109,7 @@ def add_parser(subparsers: Any) -> None:
         "--time-limit",
         type=float,
         metavar="S",
-        help="hibernate: seconds after which it ends (default: 570)",
+        help="hibernate: seconds after which it ends (default: 1200)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
