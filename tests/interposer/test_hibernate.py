@@ -19,7 +19,7 @@ import pytest
 from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
-from tests.interposer.conftest import PATIENCE, UNIT, Machine, Script
+from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script
 from tests.interposer.test_filling import evicted, filled
 
 PIECE = 8 * UNIT
@@ -80,8 +80,8 @@ class Bed:
     def __init__(self, machine: Machine, **environ: str) -> None:
         self.machine = machine
         self.script = Script(machine)
-        self.environ = environ
-        self.a = machine.program("a", **environ)
+        self.a = Program(machine.environment("a", None, **environ))
+        assert self.a.call("init")["result"] == 0, self.a.errors
         self.hibernator = Hibernator(machine)
         self.serial = 0
 
@@ -147,9 +147,15 @@ def make_bed() -> Iterator[Callable[..., Bed]]:
     """Return a function that sets it up; keywords are environment variables."""
     beds: list[Bed] = []
 
-    def make(*, program: dict[str, str] | None = None, **environ: str) -> Bed:
+    def make(
+        libraries: Path | None = None,
+        *preload_first: str,
+        program: dict[str, str] | None = None,
+        **environ: str,
+    ) -> Bed:
         # Not pytest's own folder: a socket's path may have 107 bytes.
         machine = Machine(Path(tempfile.mkdtemp(prefix="gs-")), **environ)
+        machine.libraries, machine.preload_first = libraries, preload_first
         machine.socket.parent.mkdir(mode=0o700)
         beds.append(Bed(machine, **(program or {})))
         return beds[-1]

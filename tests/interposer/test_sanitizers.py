@@ -18,8 +18,12 @@ from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz,
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.test_filling import evicted, filled
+from tests.interposer.test_hibernate import Bed, attached_again, make_bed
 from tests.interposer.test_many_processes import wait_for_a_worker
 from tests.interposer.test_pacing import Paced
+
+__all__ = ["make_bed"]
 
 #: What each build says when it has found something, the runtime that has to come first, its settings, and how far it is
 #: optimised, so that building and running together take least.
@@ -161,6 +165,44 @@ def test_no_race_is_found_while_the_pace_changes(
         assert not any(words in said for words in found), said
     finally:
         script.close()
+
+
+@pytest.mark.parametrize("name", SANITIZERS)
+def test_nothing_is_found_while_it_hibernates(
+    make_bed: Callable[..., Bed], sanitized: Callable[[str], tuple[Path, str]], name: str
+) -> None:
+    found, _, settings, _ = SANITIZERS[name]
+    libraries, runtime = sanitized(name)
+    bed = make_bed(
+        libraries,
+        runtime,
+        program={**settings, "GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore:2/forget"},
+    )
+    pointer = filled(bed.script, bed.a, 8 * UNIT, 7)
+    threads = [f"t{i}" for i in range(3)]
+    for thread in threads:
+        assert bed.a.call("info", thread=thread)["result"] == 0
+    for cycle in range(4):
+        evicted(bed.script, 8 * UNIT)
+        bed.hibernate()
+        calls = [bed.a.start("info", thread=thread) for thread in threads]
+        if cycle == 1:
+            bed.script.next(ev.Wake)
+            while any(bed.a.waits(call, 0.1) for call in calls):
+                bed.script.send(protocol.cancel())
+            assert {bed.a.result(call)["result"] for call in calls} == {304}
+            calls = []
+            os.kill(bed.a.call("fork")["child"], 9)
+            bed.script.disconnect()
+            assert attached_again(bed).hibernated
+        checking = bed.a.start("check", pointer=pointer, bytes=8 * UNIT, value=7)
+        bed.wake()
+        assert [bed.a.result(call)["result"] for call in calls] == [0] * len(calls)
+        bed.lend()
+        assert bed.a.result(checking)["equal"]
+        bed.take_back()
+    said = "".join(bed.a.errors)
+    assert not any(words in said for words in found), said
 
 
 @pytest.mark.parametrize("name", SANITIZERS)
