@@ -92,7 +92,12 @@ class FakeClient:
     # --- What an interposer does --------------------------------------------------------------
 
     def attach(
-        self, *, reattach: bool = False, leased: bool = False, busy: bool = False
+        self,
+        *,
+        reattach: bool = False,
+        leased: bool = False,
+        busy: bool = False,
+        hibernated: bool = False,
     ) -> protocol.Welcome:
         """Say HELLO and wait for the answer."""
         attach = ev.Attach(
@@ -107,6 +112,7 @@ class FakeClient:
             leased=leased,
             busy=busy,
             lease=self.lease,
+            hibernated=hibernated,
         )
         self.send(attach)
         return self.expect_welcome()

@@ -26,7 +26,7 @@ from jupyter_gpushare.scheduler.control import (
 from jupyter_gpushare.scheduler.state import Wishes
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import GIB, Scheduler
-from tests.scheduler.test_server import state, until
+from tests.scheduler.test_server import can_hibernate, state, until
 
 
 def kinds(control: ControlClient, since: int = 0) -> list[str]:
@@ -92,6 +92,30 @@ def test_settings_are_set(scheduler: Scheduler) -> None:
         assert control.request("set", quantum="auto")["settings"]["quantum"] == "auto"
         assert control.request("set", policy="fcfs")["settings"]["policy"] == "fcfs"
         assert control.request("set", anti_thrash="auto")["settings"]["policy"] == "fcfs"
+        assert control.request("set", hibernate_after=60)["settings"]["hibernate_after"] == 60.0
+        assert control.request("set", quantum=1)["settings"]["hibernate_after"] == 60.0
+        for off in (0, None):
+            control.request("set", hibernate_after=60)
+            assert (
+                control.request("set", hibernate_after=off)["settings"]["hibernate_after"] is None
+            )
+        with pytest.raises(ControlError, match="number of seconds"):
+            control.request("set", hibernate_after=-1)
+
+
+def test_what_cannot_hibernate_is_said(scheduler: Scheduler) -> None:
+    until(lambda: can_hibernate(scheduler))
+    with scheduler.client("a") as a, scheduler.control() as control:
+        with pytest.raises(ControlError, match="no CUDA context"):
+            control.request("hibernate", group="a")
+        a.grow(GIB, context=64 << 20)
+        control.request("set", hibernate_after=0)
+        with pytest.raises(ControlError, match="switched off"):
+            control.request("hibernate", group="a")
+        # One that is awake has nothing to wake from.
+        assert control.request("wake", group="a") == {"ok": True, "group": "a"}
+        with pytest.raises(ControlError, match="nobody"):
+            control.request("wake", group="nobody")
 
 
 def test_users_and_teams_are_entitled(scheduler: Scheduler) -> None:

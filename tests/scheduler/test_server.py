@@ -46,6 +46,57 @@ def state(scheduler: Scheduler, group: str) -> dict[str, Any]:
     return found
 
 
+# --- Hibernation ----------------------------------------------------------------------------------
+
+
+def can_hibernate(scheduler: Scheduler) -> bool:
+    """Whether the simulated driver has said that it can checkpoint."""
+    with scheduler.control() as control:
+        return bool(control.request("status")["status"]["hibernation"]["able"])
+
+
+def test_who_cannot_be_checkpointed_goes_on(scheduler: Scheduler) -> None:
+    """The client is this process, which the driver does not know."""
+    until(lambda: can_hibernate(scheduler))
+    with scheduler.client("a") as a, scheduler.control() as control:
+        a.grow(GIB, context=64 << 20)
+        a.run()
+        a.end_burst("cell")
+        control.request("hibernate", group="a")
+        a.expect(ev.Revoke)
+        a.release()
+        assert a.evict().bytes == GIB
+        park = a.expect(ev.Park)
+        assert a.usage is not None
+        a.send(ev.Parked(a.number, park.serial, "done", a.usage))
+        told = a.expect(ev.Hibernated)
+        assert (told.serial, told.done) == (park.serial, False)
+        until(lambda: (state(scheduler, "a")["hibernation"] or {}).get("state") == "refused")
+        assert state(scheduler, "a")["hibernation"]["text"]
+        failed = [
+            e for e in control.request("history")["events"] if e["kind"] == "hibernate_failed"
+        ]
+        assert len(failed) == 1
+        a.run()
+
+
+def test_a_hibernated_client_is_that_to_any_scheduler(scheduler: Scheduler) -> None:
+    usage = ev.Usage(scheduler.gpu, GIB, 0, 0, 64 << 20, GIB)
+    with FakeClient(scheduler.path, "a", scheduler.gpu) as a:
+        a.usage = usage
+        a.attach(reattach=True, hibernated=True)
+        found = state(scheduler, "a")
+        assert found["state"] == "hibernated"
+        assert found["hibernation"]["frees"] == 64 << 20
+        assert found["gpus"][0]["context"] == 0
+        a.send(ev.Wake(a.number, 5, "call", ev.Usage(scheduler.gpu, context=64 << 20)))
+        # This process is none that could be restored.
+        answer = a.expect(ev.Awake)
+        assert (answer.serial, answer.status) == (5, 46)
+        assert "safe" in answer.text
+        assert state(scheduler, "a")["state"] == "hibernated"
+
+
 # --- Sharing --------------------------------------------------------------------------------------
 
 
