@@ -1005,6 +1005,7 @@ SPANS = {
     "wait": ("waits", "waited"),
     "in": ("moves in", "moved in"),
     "out": ("moves out", "moved out"),
+    "hibernated": ("is hibernated", "was hibernated"),
 }
 
 

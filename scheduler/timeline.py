@@ -25,7 +25,7 @@ GAP = 0.5
 #: A utilisation that stays the same is noted again after so many seconds.
 SAME = 10.0
 
-SpanKind = Literal["burst", "wait", "in", "out"]
+SpanKind = Literal["burst", "wait", "in", "out", "hibernated"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,8 @@ class Glimpse:
     #: It has no process any more.
     left: bool = False
     user: str = ""
+    #: Since when nothing of it has been on the GPU.
+    hibernated_since: float | None = None
 
 
 def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
@@ -53,19 +55,25 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
     group = core.groups.get(group_id)
     if group is None:
         return Glimpse(now, group_id, group_id, None, None, {}, left=True)
+    sleep = group.hibernation
+    waits = [w.since for w in core.queue if w.group is group and w.logged and not w.frozen]
+    # Where people only wake it, nobody waits.
+    needed = bool(group.cells) or any(client.asked for client in group.clients.values())
+    if sleep is not None and group.waking and needed:
+        waits.append(sleep.since)
     return Glimpse(
         now,
         group_id,
         group.name,
         group.ran_since if group.busy else None,
-        min(
-            (w.since for w in core.queue if w.group is group and w.logged and not w.frozen),
-            default=None,
-        ),
+        min(waits, default=None),
         dict(group.cells),
         leased=group.lease is not None and not group.yielding,
         movable_at=core.movable_at(group),
         user=group.user,
+        hibernated_since=(
+            sleep.since if sleep is not None and sleep.stage == "hibernated" else None
+        ),
     )
 
 
@@ -119,6 +127,7 @@ class Timeline:
         """Take in how a group stands."""
         self._update(seen, "burst", seen.ran_since)
         self._update(seen, "wait", seen.waited_since)
+        self._update(seen, "hibernated", seen.hibernated_since)
 
     def move(
         self, time: float, group: str, name: str, kind: SpanKind, fields: Any, user: str = ""

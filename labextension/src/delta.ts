@@ -120,7 +120,7 @@ const isSpan = shape({
   id: isNumber,
   group: isText,
   name: isText,
-  kind: oneOf('burst', 'wait', 'in', 'out'),
+  kind: oneOf('burst', 'wait', 'in', 'out', 'hibernated'),
   start: isNumber,
   end: nullable(isNumber),
   gpu: nullable(isText),

@@ -226,7 +226,7 @@ export interface ISpan {
   id: number;
   group: string;
   name: string;
-  kind: 'burst' | 'wait' | 'in' | 'out';
+  kind: 'burst' | 'wait' | 'in' | 'out' | 'hibernated';
   start: number;
   /** Null while it lasts. */
   end: number | null;

@@ -94,7 +94,7 @@ def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command
     shown(gpushare, "hibernated")
     # Its own use of the GPU wakes it, too.
     assert program.use()
-    assert not gpushare("status").stdout.startswith("hibernated")
+    assert gpushare("history").stdout.count("was hibernated") == 2
 
 
 def test_the_time_of_idleness_is_set_and_switched_off(program: Program, gpushare: Command) -> None:

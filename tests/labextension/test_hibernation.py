@@ -98,10 +98,13 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
     expect(page.strip).to_contain_text("waking…")
     assert overflowing(page.panel) == []
     for theme in THEMES if SCREENSHOTS else ():
-        page.picture(f"waking {theme}")
         page.set_theme(theme)
+        page.picture(f"waking {theme}")
+    page.set_theme("JupyterLab Light")
     expect(page.row("Idle", "plots.ipynb")).not_to_contain_text("Hibernated")
     expect(output(page)).to_have_text("found")
+    expect(page.strip).to_contain_text(re.compile(r"waited \d+ s"))
+    expect(page.section("Last 5 minutes")).to_contain_text("hibernated")
     # The other is not disturbed.
     expect(page.row("Idle", "train.ipynb").get_by_text("Hibernated", exact=True)).to_be_visible()
 

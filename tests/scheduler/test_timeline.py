@@ -21,8 +21,18 @@ def seen(
     waited: float | None = None,
     cells: dict[str, float] | None = None,
     left: bool = False,
+    hibernated: float | None = None,
 ) -> Glimpse:
-    return Glimpse(time, group, f"{group}.ipynb", ran, waited, cells or {}, left=left)
+    return Glimpse(
+        time,
+        group,
+        f"{group}.ipynb",
+        ran,
+        waited,
+        cells or {},
+        left=left,
+        hibernated_since=hibernated,
+    )
 
 
 def told(timeline: Timeline, version: int, now: float) -> dict[str, Any]:
@@ -48,6 +58,15 @@ def test_a_wait_ends_when_the_burst_begins_and_a_burst_when_it_is_over() -> None
     timeline.see(seen(15))
     timeline.see(seen(16))
     assert spans(timeline) == [("wait", 9.5, 12), ("burst", 12, 15)]
+
+
+def test_hibernation_lasts_until_the_wait_for_the_wake_begins() -> None:
+    timeline = Timeline(0.0)
+    timeline.see(seen(10, hibernated=10))
+    timeline.see(seen(20, hibernated=10))
+    timeline.see(seen(30, waited=30))
+    timeline.see(seen(31, ran=31))
+    assert spans(timeline) == [("hibernated", 10, 30), ("burst", 31, None), ("wait", 30, 31)]
 
 
 def test_a_group_that_leaves_ends_what_it_did() -> None:

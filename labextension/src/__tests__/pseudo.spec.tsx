@@ -300,8 +300,9 @@ describe('in a language of brackets', () => {
       ],
       timeline: {
         ...makeTimeline(
-          ...(['burst', 'wait', 'in', 'out'] as const).map((kind, index) =>
-            makeSpan(index, 'a', { kind, name, bytes: GiB, gpu: 'GPU-0' })
+          ...(['burst', 'wait', 'in', 'out', 'hibernated'] as const).map(
+            (kind, index) =>
+              makeSpan(index, 'a', { kind, name, bytes: GiB, gpu: 'GPU-0' })
           )
         ),
         samples: [[90, 'GPU-0', 50]]

@@ -24,6 +24,7 @@ const ROWS = 200;
 const SHAPES: Record<Kind, { top: number; height: number }> = {
   burst: { top: 3, height: 12 },
   wait: { top: 7.5, height: 3 },
+  hibernated: { top: 8.5, height: 1 },
   in: { top: 4, height: 10 },
   out: { top: 4, height: 10 }
 };
@@ -45,6 +46,7 @@ function kindText(kind: Kind, trans: TranslationBundle): string {
   return {
     burst: trans.__('running'),
     wait: trans.__('waiting'),
+    hibernated: trans.__('hibernated'),
     in: trans.__('memory arriving'),
     out: trans.__('memory leaving')
   }[kind];
@@ -112,7 +114,12 @@ export function Timeline(props: ITimelineProps): JSX.Element {
               )}
             </p>
           )}
-          <Legend trans={trans} />
+          <Legend
+            hibernation={lanes.some(({ spans }) =>
+              spans.some(({ kind }) => kind === 'hibernated')
+            )}
+            trans={trans}
+          />
           <Table lanes={all} wording={wording} clock={clock} />
         </>
       )}
@@ -361,10 +368,15 @@ function markText(
   return [lane.name, many, length, ...size, since].join(' · ');
 }
 
-function Kinds({ trans }: { trans: TranslationBundle }): JSX.Element {
+function Kinds(props: {
+  hibernation: boolean;
+  trans: TranslationBundle;
+}): JSX.Element {
+  const { hibernation, trans } = props;
+  const kinds: Kind[] = ['burst', 'wait', 'in', 'out'];
   return (
     <div className="jp-GpuShare-legend">
-      {(['burst', 'wait', 'in', 'out'] as const).map(kind => (
+      {(hibernation ? [...kinds, 'hibernated' as const] : kinds).map(kind => (
         <span key={kind}>
           <svg aria-hidden="true" width={14} height={LANE_HEIGHT - 4}>
             <path

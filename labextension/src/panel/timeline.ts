@@ -4,7 +4,13 @@ import type { ISpan, ITimeline } from '../status';
 export type Kind = ISpan['kind'];
 
 /** In the order in which they are drawn: the later lies above. */
-export const KINDS: readonly Kind[] = ['wait', 'burst', 'out', 'in'];
+export const KINDS: readonly Kind[] = [
+  'hibernated',
+  'wait',
+  'burst',
+  'out',
+  'in'
+];
 
 /** What happened to one group. */
 export interface ILane {
@@ -30,7 +36,13 @@ export interface IMark {
 }
 
 /** A moment that is shorter than this is drawn as long, or nobody would see it. */
-const NARROWEST: Record<Kind, number> = { wait: 1, burst: 1.5, in: 3, out: 3 };
+const NARROWEST: Record<Kind, number> = {
+  hibernated: 1,
+  wait: 1,
+  burst: 1.5,
+  in: 3,
+  out: 3
+};
 
 /** To compare a string with `localeCompare` makes one each time. */
 const NAMES = new Intl.Collator();
@@ -42,11 +54,12 @@ export function makeLanes(
   nameOf: (group: string, name: string) => string
 ): ILane[] {
   const lanes = new Map<string, ILane & { last: number }>();
-  for (const span of timeline.spans) {
-    const end = span.end ?? Infinity;
-    if (end < since) {
+  const shown = timeline.spans.filter(({ end }) => (end ?? Infinity) >= since);
+  for (const span of shown) {
+    if (span.kind === 'hibernated') {
       continue;
     }
+    const end = span.end ?? Infinity;
     const lane = lanes.get(span.group);
     if (lane) {
       lane.spans.push(span);
@@ -55,6 +68,12 @@ export function makeLanes(
       const name = nameOf(span.group, span.name);
       const { group } = span;
       lanes.set(group, { group, name, spans: [span], last: end });
+    }
+  }
+  // Who only sleeps does nothing.
+  for (const span of shown) {
+    if (span.kind === 'hibernated') {
+      lanes.get(span.group)?.spans.push(span);
     }
   }
   // Those that are active now keep their order, by name: lanes that jump cannot be read.

@@ -29,6 +29,23 @@ describe('makeLanes', () => {
   });
 });
 
+describe('hibernation', () => {
+  it('is in the lane of one that did something, and makes none of its own', () => {
+    const lanes = makeLanes(
+      makeTimeline(
+        makeSpan(1, 'sleeps', { kind: 'hibernated', start: 10, end: null }),
+        makeSpan(2, 'slept', { kind: 'hibernated', start: 10, end: 50 }),
+        makeSpan(3, 'slept', { start: 51, end: 52 }),
+        makeSpan(4, 'runs', { start: 60, end: 61 })
+      ),
+      10,
+      nameOf
+    );
+    expect(lanes.map(({ group }) => group)).toEqual(['runs', 'slept']);
+    expect(lanes[1]?.spans.map(({ id }) => id)).toEqual([3, 2]);
+  });
+});
+
 describe('makeMarks', () => {
   it('draws a span where it was, and one that lasts up to now', () => {
     const marks = makeMarks(
