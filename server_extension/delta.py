@@ -186,7 +186,8 @@ def _estimate(old: Any, new: Any, passed: float) -> bool:
 def _reason(old: Any, new: Any, passed: float) -> bool:
     if old is None or new is None:
         return old is new
-    params, counts = new["params"], {"yields_in": _down, "until_in": _down, "for": _up}
+    params = new["params"]
+    counts = {"yields_in": _down, "until_in": _down, "estimate": _down, "for": _up}
     return (
         old["code"] == new["code"]
         and old["params"].keys() == params.keys()

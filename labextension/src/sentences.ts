@@ -366,8 +366,8 @@ export function sleepTitle(
     case 'hibernating':
       return trans.__('It is being hibernated.');
     case 'refused':
-      // What people asked for, they know.
-      return wishes.keep || hibernation.code === 'off'
+      // What people asked for, they know; and what has nothing there matters to nobody.
+      return wishes.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
         ? ''
         : trans.__('Not hibernated: %1.', aloneText(hibernation, trans));
     default:

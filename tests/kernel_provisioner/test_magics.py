@@ -39,6 +39,11 @@ def displayed(result: Result) -> dict[str, str]:
     return data
 
 
+def repr_of(result: Result) -> str:
+    """What a cell's value is as text."""
+    return str(result.data()["text/plain"])
+
+
 class Deaf(in_kernel.Interposer):
     """An interposer whose scheduler does nothing, and which is asked that of it."""
 
@@ -267,6 +272,27 @@ async def test_release_and_offload(scheduler: Ask) -> None:
         assert json.loads(printed) == {"group": kernel.manager.kernel_id}
         refused = await kernel.execute("%gpushare release nobody")
         assert "nobody" in refused.stream("stderr")
+
+
+async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None:
+    async with started() as kernel, started() as other:
+        await kernel.execute(SETUP)
+        said = displayed(await kernel.execute("%gpushare hibernate"))["text/plain"]
+        assert said == (
+            "This kernel is taken off the GPU as soon as it is idle; its next cell wakes it."
+        )
+        await eventually(
+            lambda: group_of(scheduler, kernel)["state"] == "hibernated", "it is hibernated"
+        )
+        # Another's status does not wake it, and says what it is.
+        status = repr_of(await other.execute("%gpushare status"))
+        assert re.search(r" hibernated .* frees [\d.]+ MiB; about [\d.]+ s to wake", status)
+        name = group_of(scheduler, kernel)["name"]
+        woken = displayed(await other.execute(f"%gpushare wake {name}"))["text/plain"]
+        assert woken == f"{name} is awake as soon as there is room for it."
+        await eventually(lambda: group_of(scheduler, kernel)["state"] == "idle", "it is awake")
+        assert (await kernel.execute("work()")).reply["status"] == "ok"
+        assert "was hibernated" in repr_of(await kernel.execute("%gpushare history"))
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,9 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
     assert lab.status()["gpus"][0]["contexts"] == 0
     expect(page.chip).to_have_text("GPU: hibernated")
     expect(page.status_item).to_have_text("GPU: hibernated")
+    page.resize_panel(240)
+    assert overflowing(page.panel) == []
+    page.resize_panel(340)
     for theme in THEMES:
         page.set_theme(theme)
         assert page.violations("#jupyter-gpushare-panel", "#jp-main-statusbar") == []

@@ -377,6 +377,7 @@ describe('hibernation', () => {
       'Not hibernated: the scheduler says: of_a_newer.'
     );
     expect(refused('off')).toBe('');
+    expect(refused('nothing', 'it has no CUDA context')).toBe('');
     const kept = makeGroup('a', {
       wishes: makeWishes({ keep: true }),
       hibernation: makeSleep({ state: 'refused', code: 'busy' })
