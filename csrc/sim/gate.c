@@ -95,10 +95,4 @@ void sim_gate_forget(void)
     lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
     sim_gate_is_shut = 0;
     sim_counters_now.waiting = 0;
-    for (struct sim_visitor *visitor = visitors; visitor != NULL; visitor = visitor->next) {
-        if (visitor == sim_gate_visitor)
-            continue;
-        visitor->depth = 0;
-        visitor->taken = false;
-    }
 }

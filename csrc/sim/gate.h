@@ -46,7 +46,7 @@ void sim_gate_shut(void);
 bool sim_gate_is_empty(void);
 void sim_gate_open(void);
 
-/* The child of a fork: it is open, and only the calling thread is left. */
+/* In the child of a fork, which nobody locks: it is open. */
 void sim_gate_forget(void);
 
 #endif

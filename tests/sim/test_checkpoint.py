@@ -298,6 +298,14 @@ def in_reach(address):
     os.close(reader), os.close(writer)
     return done == 8
 
+def can_write(address):
+    # The system writes there what is there.
+    reader, writer = os.pipe()
+    os.write(writer, read(address, 8, np.uint8).tobytes())
+    done = libc.read(reader, ctypes.c_void_p(int(address)), ctypes.c_size_t(8))
+    os.close(reader), os.close(writer)
+    return done == 8
+
 def reach():
     return {in_reach(a) for a in (*contents, numbers, scratch)}
 """
@@ -306,6 +314,7 @@ CHECKS = """
 for address, data in contents.items():
     assert (read(address, data.size, np.uint8) == data).all(), hex(address)
 assert reach() == {True}
+assert [can_write(a) for a in contents] == [True, True, True, True, False]
 assert read(answer, 1, np.int32)[0] == 43
 assert (read(numbers, 256) == 1).all()
 assert (read(scratch, 256) == 1).all(), "an allocation of a graph"
@@ -540,6 +549,13 @@ def test_who_is_stopped_does_not_answer(machine: Machine, start: Start) -> None:
     os.kill(target.pid, signal.SIGSTOP)
     assert hibernator(f"lock({target.pid}, 100), state({target.pid})") == (NOT_READY, RUNNING)
     os.kill(target.pid, signal.SIGCONT)
+    assert target(f"holds({pointer}, 5, 4096)")
+    # Nor does one help that answers when nobody waits any more.
+    assert target("fail('cuCheckpointProcessLock:1/hang')") == 0
+    assert hibernator(f"lock({target.pid}, 50), state({target.pid})") == (NOT_READY, RUNNING)
+    assert target("fail('')") == 0
+    # Who asks next waits until that is over.
+    assert hibernator(f"unlock({target.pid}), state({target.pid})") == (ILLEGAL_STATE, RUNNING)
     assert target(f"holds({pointer}, 5, 4096)")
     assert hibernator(f"lock({target.pid})") == 0
     os.kill(target.pid, signal.SIGSTOP)
