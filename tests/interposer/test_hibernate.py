@@ -490,3 +490,48 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     bed.script.gpu = away
     assert evicted(bed.script, PIECE).bytes == PIECE
     assert bed.parked().gpu == away
+
+
+# --- With the scheduler ---
+
+
+def states(machine: Machine) -> list[str]:
+    return [group["state"] for group in machine.control("status")["status"]["groups"]]
+
+
+def hibernate(machine: Machine, name: str) -> None:
+    machine.control("hibernate", group=f"group-{name}")
+    machine.until(lambda: machine.group(name)["state"] == "hibernated")
+
+
+def test_the_scheduler_hibernates_and_wakes(machine: Machine) -> None:
+    a, plain = machine.program("a"), machine.program("plain", GPUSHARE_DISABLE="1")
+    pointer = a.filled(PIECE, 7)
+    used = plain.call("info")["free"]
+    for _ in range(2):
+        hibernate(machine, "a")
+        assert plain.call("info")["free"] >= used + PIECE
+        assert a.holds(pointer, PIECE, 7)
+        assert machine.group("a")["state"] != "hibernated"
+    hibernate(machine, "a")
+    machine.kill_scheduler()
+    machine.start_scheduler()
+    machine.until(lambda: states(machine) == ["hibernated"])
+    assert a.holds(pointer, PIECE, 7)
+    hibernate(machine, "a")
+    assert a.process.stdin is not None
+    a.process.stdin.close()
+    assert a.process.wait(PATIENCE) == 0
+    assert not a.errors
+
+
+def test_one_that_hibernates_makes_room_for_another(machine: Machine) -> None:
+    a, b = machine.program("a"), machine.program("b")
+    at_a = a.filled(200 * UNIT, 1)
+    hibernate(machine, "a")
+    at_b = b.filled(200 * UNIT, 2)
+    for _ in range(3):
+        assert a.holds(at_a, 200 * UNIT, 1)
+        hibernate(machine, "a")
+        assert b.holds(at_b, 200 * UNIT, 2)
+        hibernate(machine, "b")
