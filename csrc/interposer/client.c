@@ -655,6 +655,7 @@ static void cancel_waits(void)
     pthread_mutex_lock(&client.lock);
     client.cancels++;
     client.requested = false;
+    client.wake_asked = false; /* the scheduler may have given the wait up, too: the next call asks again */
     wake_waiters();
     pthread_mutex_unlock(&client.lock);
 }

@@ -991,11 +991,15 @@ void gs_host_context_ends(CUcontext context)
     pthread_mutex_unlock(&host.lock);
 }
 
-static bool is_page_locked(struct pool *pool, uint32_t i)
+/* Page-locks it unless it is; false: it was not. */
+static bool stays_page_locked(struct pool *pool, uint32_t i)
 {
-    unsigned flags;
-    return GS_REAL(cuCtxSetCurrent)(pool->chunks[i].pinned_in) == CUDA_SUCCESS &&
-           GS_REAL(cuMemHostGetFlags)(&flags, address_of(pool, i)) == CUDA_SUCCESS;
+    CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].pinned_in);
+    if (result == CUDA_SUCCESS)
+        result = GS_REAL(cuMemHostRegister_v2)(address_of(pool, i), GPUSHARE_POOL_CHUNK, CU_MEMHOSTREGISTER_PORTABLE);
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
+        record_pinned_locked(pool, i, NULL);
+    return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
 void gs_host_restored(void)
@@ -1006,12 +1010,8 @@ void gs_host_restored(void)
     pthread_mutex_lock(&host.lock);
     for (struct pool *pool = host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
-            if (pool->chunks[i].pinned_in == NULL || is_page_locked(pool, i))
-                continue;
-            /* What is in it is about to move; of free ones, the thread makes as many again as are wanted. */
-            if (pool->chunks[i].used == 0 || !page_lock(pool, i))
-                record_pinned_locked(pool, i, NULL);
-            lost++;
+            if (pool->chunks[i].pinned_in != NULL && !stays_page_locked(pool, i))
+                lost++;
         }
     }
     if (host.pools != NULL)
