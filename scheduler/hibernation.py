@@ -205,6 +205,7 @@ class Hibernating(Grower):
                 continue
             self._serial += 1
             client.stage, client.park, client.parked = "parking", self._serial, True
+            client.moved = ("", "")
             self._out.append(Park(client.number, client.park))
         self._settle(group)
 
@@ -392,8 +393,8 @@ class Hibernating(Grower):
         client = self._client(event.client)
         self._check(client.number, client.backend, event.needs)
         if client.stage == "awake":
-            # What it had not heard of yet has told it so, or is about to.
-            self._out.append(Awake(client.number, event.serial))
+            # It had not heard so yet; and what was said to an earlier call it does not heed any more.
+            self._out.append(Awake(client.number, event.serial, 0, *client.moved))
             return
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
@@ -413,7 +414,7 @@ class Hibernating(Grower):
         if event.ok or lost:
             # Without a helper it can neither be asked nor woken: but then nothing was done to it, most likely.
             self._awake(client, event.seconds)
-        elif event.code == "stuck" or client.parked:
+        elif event.code in UNSETTLED or client.parked:
             # It may still come to an end by itself, so what it needs stays charged.
             pause = max(2 * client.step_pause, self.shortest_step_pause)
             client.step_pause = min(pause, self.longest_step_pause)
@@ -440,9 +441,9 @@ class Hibernating(Grower):
         if client.parked:
             self._release(client)
             return
-        pair = ("", "")
+        client.moved = ("", "")
         if needs is not None and client.home not in ("", needs.gpu):
-            pair = client.home, needs.gpu
+            client.moved = client.home, needs.gpu
         for holding in client.holdings.values():
             self._unsettle(holding, -holding.unsettled)
         if self.wake_seconds is None:
@@ -450,10 +451,10 @@ class Hibernating(Grower):
         self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
         client.stage, client.needs = "awake", None
         group.active_at = self._now
-        self._out.append(Awake(client.number, client.asked, 0, *pair))
+        self._out.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
-        moved = {"gpu": pair[1]} if pair[1] else {}
-        self._log("wake", group, seconds=seconds, **moved)
+        there = client.moved[1]
+        self._log("wake", group, seconds=seconds, **({"gpu": there} if there else {}))
 
     def _fail(self, client: Client, event: Woken) -> None:
         """Say that a client cannot be woken now; its next call asks again."""

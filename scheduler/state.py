@@ -354,6 +354,8 @@ class Client:
     #: What it needs to be awake, on the GPU where it is to be; and the GPU where it was.
     needs: Usage | None = None
     home: str = ""
+    #: When it was woken last, it was put from the one on the other.
+    moved: tuple[str, str] = ("", "")
     #: The pause after which a step that does not end is asked for again.
     step_pause: float = 0.0
     #: Names of the timers for that.
