@@ -254,6 +254,8 @@ class Hibernator:
         self._starting = asyncio.Lock()
         self._closed = False
         self._under_way: dict[int, _Operation] = {}
+        #: Processes in which no lock is under way that a helper asked for which has ended since.
+        self._known: set[int] = set()
         #: Processes that were woken on another GPU, from which one on which, until they are hibernated again.
         self._moved: dict[int, tuple[str, str]] = {}
         self._hibernating = asyncio.Semaphore(HIBERNATING)
@@ -295,6 +297,7 @@ class Hibernator:
             return Outcome(False, code, ability.WHY[code], 0.0)
         if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
             return Outcome(False, "stuck", "the hibernation of too many others does not end", 0.0)
+        self._known.add(pid)
         return await self._run(_Operation(pid, optional=True), self._hibernate, self._hibernating)
 
     async def wake(self, pid: int, pair: tuple[str, str] | None = None) -> Outcome:
@@ -407,14 +410,8 @@ class Hibernator:
     async def _lock(self, operation: _Operation) -> bool:
         """Lock it, or find it locked, as an earlier scheduler may have left it. False: it is hibernated already."""
         self._moved.pop(operation.pid, None)
-        timeout = self._lock_timeout
         try:
-            await self._step(
-                operation,
-                "lock",
-                timeout + self._deadlines.lock,
-                str(max(1, round(timeout * 1000))),
-            )
+            await self._lock_once(operation)
             return True
         except _Failed as failed:
             if failed.result != ILLEGAL_STATE:
@@ -426,6 +423,11 @@ class Hibernator:
         if state not in ("locked", "checkpointed"):
             raise error
         return state == "locked"
+
+    async def _lock_once(self, operation: _Operation) -> None:
+        timeout = self._lock_timeout
+        words = str(max(1, round(timeout * 1000)))
+        await self._step(operation, "lock", timeout + self._deadlines.lock, words)
 
     async def _awaken(self, operation: _Operation, pair: tuple[str, str] | None = None) -> None:
         """Let it call its driver again. After each failure, its state is asked anew."""
@@ -451,6 +453,11 @@ class Hibernator:
     async def _awaken_once(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
         pid = operation.pid
         state = await self._settled(operation)
+        if state == "running" and pid not in self._known:
+            # A helper that has ended may have asked for a lock that is still under way: this one comes after it.
+            with contextlib.suppress(_Failed, HelperError):
+                await self._lock_once(operation)
+            state = await self._settled(operation)
         if pair is not None and state != "checkpointed" and self._moved.get(pid) != pair:
             text = f"process {pid} is not hibernated, and stays on the GPU that it is on"
             raise _Failed("failed", text)
@@ -492,12 +499,16 @@ class Hibernator:
     async def _step(self, operation: _Operation, step: str, deadline: float, *words: str) -> Answer:
         helper = await self._start()
         operation.begun = True
+        if step == "lock":
+            self._known.discard(operation.pid)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(deadline, operation.overdue, step, deadline)
         try:
             answer = await helper.ask(step, str(operation.pid), *words)
         finally:
             timer.cancel()
+        if step != "state":
+            self._known.add(operation.pid)
         if answer.result != 0:
             raise self._failure(operation.pid, step, answer)
         return answer

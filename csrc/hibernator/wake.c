@@ -10,6 +10,7 @@
 
 #define SECONDS 60
 #define POLL_MS 50
+#define LOCK_MS 5000
 /* Somebody else's memory may be on its way out: pauses before a restore is tried again. */
 static const unsigned pauses_ms[] = {500, 1000, 2000};
 #define PAUSES (sizeof(pauses_ms) / sizeof(pauses_ms[0]))
@@ -48,6 +49,7 @@ bool hib_wake(pid_t pid)
 {
     arm();
     size_t pauses = 0;
+    bool alone = false; /* no lock is under way that a hibernator asked for which has ended: ours came after it */
     for (;;) {
         CUprocessState state;
         CUresult result = hib_driver_state(pid, &state);
@@ -55,9 +57,14 @@ bool hib_wake(pid_t pid)
             return failed("cuCheckpointProcessGetState", pid, result);
         switch (state) {
         case CU_PROCESS_STATE_RUNNING:
-            return true;
+            if (alone)
+                return true;
+            hib_driver_lock(pid, LOCK_MS);
+            alone = true;
+            break;
         case CU_PROCESS_STATE_LOCKED:
             result = hib_driver_unlock(pid);
+            alone = true;
             /* A call that was under way when the state was asked may have ended since. */
             if (result == CUDA_ERROR_ILLEGAL_STATE)
                 pause_for(POLL_MS);

@@ -387,6 +387,33 @@ def test_a_hibernator_that_dies_is_replaced(lab: Lab, notebook: Notebook) -> Non
     assert notebook.has_its_data()
 
 
+@pytest.mark.parametrize(
+    ("step", "whose"),
+    [
+        ("Lock", "hibernator"),
+        ("Lock", "scheduler"),
+        ("Checkpoint", "scheduler"),
+        ("Restore", "hibernator"),
+    ],
+)
+def test_who_hibernates_or_wakes_it_dies_in_the_middle(
+    lab: Lab, notebook: Notebook, tmp_path: Path, step: str, whose: str
+) -> None:
+    scheduler = scheduler_of(lab)
+    with held_up(notebook, step, tmp_path):
+        if whose == "hibernator":
+            os.kill(hibernator_of(lab), signal.SIGKILL)
+        else:
+            os.kill(scheduler, signal.SIGKILL)
+            until(lambda: scheduler_of(lab) != scheduler, "there is another scheduler")
+            until(lambda: notebook.group, "it knows the notebook")
+        cell = notebook.begin_now("same = data.read() == known", tmp_path)
+    assert notebook.end(cell)["status"] == "ok"
+    assert notebook.value("same")
+    notebook.hibernate()
+    assert notebook.has_its_data()
+
+
 def test_a_notebook_that_is_stopped_goes_on(notebook: Notebook) -> None:
     pid = notebook.pid
     with stopped(pid):
