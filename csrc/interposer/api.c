@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "api.h"
 
+#include "awake.h"
 #include "client.h"
 #include "connection.h"
 #include "memory.h"
@@ -40,7 +41,14 @@ void gpushare_cell_end(const char *msg_id)
 int gpushare_oversubscribe(int on, const char **why)
 {
     const char *reason = gs_client_why_not();
-    bool done = reason == NULL && gs_memory_oversubscribe(on != 0, &reason);
+    struct gs_slot *called;
+    bool done = false;
+    if (reason == NULL && gs_awake_enter(&called) != CUDA_SUCCESS) {
+        reason = "this process is hibernated, and was not woken for it";
+    } else if (reason == NULL) {
+        done = gs_memory_oversubscribe(on != 0, &reason);
+        gs_awake_leave(called);
+    }
     if (why != NULL)
         *why = reason;
     return done ? 0 : -1;

@@ -231,18 +231,17 @@ void gs_blocks_after_fork(void)
 bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
 {
     CUdeviceptr address = 0;
-    if (!*lost && GS_REAL(cuMemAddressFree)(base, size) != CUDA_SUCCESS)
+    bool known = *lost;
+    if (!known && GS_REAL(cuMemAddressFree)(base, size) != CUDA_SUCCESS)
         return false;
-    *lost = true;
-    if (GS_REAL(cuMemAddressReserve)(&address, size, 0, base, 0) != CUDA_SUCCESS)
-        return false;
-    *lost = address != base;
-    if (*lost) {
+    CUresult result = GS_REAL(cuMemAddressReserve)(&address, size, 0, base, 0);
+    *lost = result != CUDA_SUCCESS || address != base;
+    if (result == CUDA_SUCCESS && *lost)
         GS_REAL(cuMemAddressFree)(address, size);
+    if (*lost && !known)
         gs_say(
-            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver has "
-            "given away; nothing is lost, and it is tried again with the next cell",
-            size);
-    }
+            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver does "
+            "not give again (CUDA error %d); nothing is lost, and it is tried again",
+            size, (int)result);
     return !*lost;
 }

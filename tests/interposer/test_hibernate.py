@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import struct
 import subprocess
 import tempfile
 import time
@@ -239,6 +240,66 @@ def test_the_driver_may_forget_what_was_reserved(make_bed: Callable[..., Bed]) -
         bed.take_back()
     said = [line for line in bed.a.errors if "reserved again" in line]
     assert len(said) == 4, bed.a.errors
+
+
+def test_addresses_that_cannot_be_had_again_are_tried_again(make_bed: Callable[..., Bed]) -> None:
+    refused = "cuCheckpointProcessRestore/forget,cuMemAddressReserve%gpushare:1=OUT_OF_MEMORY"
+    bed = make_bed(program={"GPUSHARE_SIM_FAIL": refused})
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.wake()
+    bed.lend()
+    bed.machine.until_said(bed.a, "nothing is lost, and it is tried again")
+    assert bed.a.waits(checking, 0.1)
+    bed.script.send(*bed.script.grant(filling=False))
+    assert bed.a.result(checking)["equal"]
+    bed.take_back()
+    assert bed.a.call("free", pointer=pointer)["result"] == 0
+
+
+def made(program: Program, function: str, *arguments: int | str) -> int:
+    """Return what a function hands out."""
+    answer = program.call("raw", function=function, arguments=["out", *arguments])
+    assert answer["result"] == 0, function
+    return int.from_bytes(bytes.fromhex(answer["out"][0])[:8], "little")
+
+
+def test_arenas_that_the_program_maps_itself_come_back(make_bed: Callable[..., Bed]) -> None:
+    """Of a reservation of several mappings, and one that has none when the process hibernates."""
+    bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/forget"})
+    size = 2 << 20
+    properties = struct.pack("=5i4xQQ", 1, 0, 1, 0, 0, 0, 0).hex()
+    access = struct.pack("=3i", 1, 0, 3).hex()
+    place = made(bed.a, "cuMemAddressReserve", 4 * size, 0, 0, 0)
+    handles = [made(bed.a, "cuMemCreate", size, properties, 0) for _ in range(3)]
+
+    def map_at(index: int) -> None:
+        at = place + index * size
+        for function, *arguments in (
+            ("cuMemMap", at, size, 0, handles[index], 0),
+            ("cuMemSetAccess", at, size, access, 1),
+        ):
+            done = bed.a.call("raw", function=function, arguments=arguments)
+            assert done["result"] == 0, function
+
+    for index in range(2):
+        map_at(index)
+        assert bed.run("fill", pointer=place + index * size, bytes=size, value=index)["result"] == 0
+    for cycle in range(2):
+        bed.hibernate()
+        started = bed.a.start("info")
+        bed.wake()
+        assert bed.a.result(started)["result"] == 0
+        if cycle == 0:
+            map_at(2)
+            filling = bed.run("fill", pointer=place + 2 * size, bytes=size, value=2)
+            assert filling["result"] == 0
+        for index in range(3):
+            checking = {"pointer": place + index * size, "bytes": size, "value": index}
+            assert bed.run("check", **checking)["equal"]
+    assert not bed.a.errors
 
 
 def test_the_driver_may_forget_what_was_page_locked(make_bed: Callable[..., Bed]) -> None:
