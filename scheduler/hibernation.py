@@ -35,8 +35,9 @@ FIRST_WAKE = 0.5
 #: Of the average, what each wake counts for.
 WEIGHT = 0.3
 
+NOTHING = "nothing"
 #: Why a group does not hibernate, by code.
-TEXTS = {**WHY, "nothing": "it has no CUDA context, so there is nothing to give back"}
+TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
@@ -162,6 +163,9 @@ class Hibernating(Grower):
     def _begin(self, group: Group) -> None:
         """Have all that can move leave the GPU; then it is to park."""
         code = _unfit(group)
+        if code == NOTHING:
+            self._rest(group)
+            return
         if code:
             self._find_unfit(group, code, TEXTS[code], log=False)
             return
@@ -617,7 +621,7 @@ def _unfit(group: Group) -> str:
         if len(_used(client)) > 1:
             return "gpus"
     if not any(s.pinned + s.context for s in group.shares.values()):
-        return "nothing"
+        return NOTHING
     return ""
 
 

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from jupyter_gpushare.scheduler import checkpoint
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.accounts import ProtocolViolation
+from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.counters import Counters
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 MIB = 1 << 20
@@ -624,6 +628,60 @@ def test_who_is_on_a_drained_gpu_leaves_it() -> None:
     # One that ends is no lease.
     kernel.call("exit")
     assert kernel.hibernation is None
+
+
+def test_who_has_no_context_has_nothing_to_give_back() -> None:
+    night = Night()
+    night.process("a")
+    night.sleep(5000)
+    assert night.group("a")["hibernation"] is None
+    assert not night.orders(ev.Park)
+
+
+def test_who_has_memory_that_is_not_moved_is_not_asked() -> None:
+    night = Night()
+    other = night.process("a", backend="managed", gib=1)
+    night.do(ev.UsageChanged(other.number, ev.Usage(GPU, GIB, 0, 0, CONTEXT)))
+    night.sleep(700)
+    assert night.group("a")["hibernation"]["code"] == "managed"
+    assert not night.orders(ev.Park)
+
+
+def test_what_it_holds_is_asked_anew_once_it_changes() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.parking = "pinned"
+    night.do(ev.HibernateNow("a"))
+    assert kernel.where == "refused"
+    kernel.parking = "done"
+    night.do(ev.UsageChanged(kernel.number, kernel.usage()))
+    assert kernel.hibernation is None
+    night.sleep(1300)
+    assert kernel.where == "hibernated"
+
+
+def test_its_state_can_be_written_and_read() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    kernel.restores = None
+    kernel.call()
+    table = json.loads(json.dumps(checkpoint.encode(night.core, Core)))
+    copy = checkpoint.decode(table)
+    for event in (ev.Woken(kernel.number, True, "", "", 0.5), ev.Request(kernel.number, 9)):
+        assert copy.handle(event, night.now) == night.core.handle(event, night.now)
+    assert copy.status(night.now) == night.core.status(night.now)
+
+
+def test_they_are_counted() -> None:
+    night, counters = Night(), Counters()
+    kernel = night.asleep("a")
+    kernel.call()
+    kernel.parking = "ipc"
+    night.do(ev.HibernateNow("a"))
+    for line in night.history:
+        counters.see(line, night.core)
+    found = counters.figures()["hibernations"]
+    assert found == {"hibernate": 1, "wake": 1, "hibernate_failed": 1}
 
 
 def test_the_time_that_wakes_take_is_learned() -> None:
