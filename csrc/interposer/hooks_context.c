@@ -178,10 +178,12 @@ CUresult CUDAAPI cuInit(unsigned int flags)
 
 static CUresult created(CUresult result, CUcontext *handle, CUdevice device)
 {
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         add(*handle, device, false);
-    else
+        gs_memory_context_begun(device);
+    } else {
         gs_memory_context_gone(device);
+    }
     return result;
 }
 
@@ -243,17 +245,20 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle)
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 {
-    bool last;
-    if (primary_of(device, &last) == NULL) {
+    bool last, first = primary_of(device, &last) == NULL;
+    if (first) {
         CUresult refused = gs_memory_admit_context(device);
         if (refused != CUDA_SUCCESS)
             return refused;
     }
     CUresult result = GS_REAL(cuDevicePrimaryCtxRetain)(handle, device);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
         add(*handle, device, true);
-    else if (primary_of(device, &last) == NULL)
+        if (first)
+            gs_memory_context_begun(device);
+    } else if (primary_of(device, &last) == NULL) {
         gs_memory_context_gone(device);
+    }
     return result;
 }
 

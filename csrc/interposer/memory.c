@@ -641,6 +641,17 @@ CUresult gs_memory_admit_context(CUdevice ordinal)
     return gs_device_book(device, 0, 0, context_bytes(device));
 }
 
+void gs_memory_context_begun(CUdevice ordinal)
+{
+    struct gs_device *device = gs_client_attached() ? gs_device_of(ordinal) : NULL;
+    if (device == NULL)
+        return;
+    pthread_mutex_lock(&gs_memory_lock);
+    device->usage_changed = true;
+    pthread_mutex_unlock(&gs_memory_lock);
+    gs_device_flush_reports();
+}
+
 void gs_memory_context_gone(CUdevice ordinal)
 {
     struct gs_device *device = gs_client_attached() ? gs_device_of(ordinal) : NULL;

@@ -84,7 +84,12 @@ struct gs_block;
 bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_block *, size_t, void *),
                           void *argument);
 
+/*
+ * A context may begin; it has: what the GPU has in use beyond it is others', which the scheduler cannot tell before; it
+ * has not, or has ended.
+ */
 CUresult gs_memory_admit_context(CUdevice device);
+void gs_memory_context_begun(CUdevice device);
 void gs_memory_context_gone(CUdevice device);
 
 /* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
