@@ -334,7 +334,7 @@ def _figure(
     target: float | None = None,
 ) -> Figure:
     return Figure(
-        "hibernate", metric, statistics.median(values), unit, bare, len(values),
+        "hibernate", metric, statistics.median(values) if values else 0.0, unit, bare, len(values),
         quartile_distance(values), target,
     )  # fmt: skip
 
@@ -448,8 +448,8 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
         ("cycles whose wake was interrupted", interrupted, None),
     ):
         yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target)
-    yield _figure("each: hibernate order to done", outs or [0.0], "s")
-    yield _figure("each: the driver's restore, the last ones", woken or [0.0], "s")
+    yield _figure("each: hibernate order to done", outs, "s")
+    yield _figure("each: the driver's restore, the last ones", woken, "s")
 
 
 def _history(scene: Scene, since: int) -> tuple[list[dict[str, Any]], int]:
@@ -658,11 +658,11 @@ def _crowd(
             len(crowd.waits), quartile_distance(crowd.waits),
         )  # fmt: skip
     for kind in ("hibernate", "wake"):
-        times = [event["seconds"] for event in crowd.events.get(kind, ())] or [0.0]
+        times = [event["seconds"] for event in crowd.events.get(kind, ())]
         yield _figure(f"crowd: each {kind}", times, "s")
         failed = len(crowd.events.get(f"{kind}_failed", ()))
         yield _figure(f"crowd: each {kind} that failed", [failed], "")
     yield _figure("crowd: host memory of a process, beside its resident set",
-                  [each / MIB for each in share or [0.0]], "MiB",
+                  [each / MIB for each in share], "MiB",
                   statistics.median(resident or [0.0]) / MIB)  # fmt: skip
     yield _figure("crowd: swapped data of a kernel", [swapped / max(live, 1) / MIB], "MiB")
