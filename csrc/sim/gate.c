@@ -4,11 +4,21 @@
 #include "managed.h"
 
 #include <linux/futex.h>
-#include <linux/membarrier.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+/* <linux/membarrier.h> is younger than the oldest system that we build on. */
+enum { MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+
+#ifndef SYS_membarrier
+#ifdef __x86_64__
+#define SYS_membarrier 324
+#else
+#define SYS_membarrier 283
+#endif
+#endif
 
 #define STORES_NS 10000000 /* without membarrier: by then every store is seen */
 
@@ -69,8 +79,8 @@ void sim_gate_wait(struct sim_visitor *visitor)
 void sim_gate_shut(void)
 {
     __atomic_store_n(&sim_gate_is_shut, 1, __ATOMIC_SEQ_CST);
-    if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0) != 0 ||
-        syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0) != 0)
+    if (syscall(SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0) != 0 ||
+        syscall(SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0) != 0)
         sim_sleep_until(sim_now() + STORES_NS);
 }
 
