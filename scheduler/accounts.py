@@ -171,21 +171,21 @@ class Accounts:
         return None
 
     def _fixed_beside(self, share: Share) -> int:
-        """Return the bytes of a GPU that others hold and that cannot move.
+        """Return the bytes of a GPU that others hold and that cannot move; of its own, what is hibernated.
 
         Of those that hibernate, the one that needs the most counts: all others can make way for it.
         """
         fixed = most = 0
         for other in share.gpu.shares.values():
-            if other is share:
-                continue
             held = other.pinned + other.context
             gone = sum(
                 h.client.needs.pinned + h.client.needs.context
                 for h in other.holdings.values()
                 if h.client.gone and h.client.needs is not None
             )
-            if gone or (held and self._may_press() and self._makes_way(other.group)):
+            if other is share:
+                fixed += gone  # that it will need beside what is asked for
+            elif gone or (held and self._may_press() and self._makes_way(other.group)):
                 most = max(most, held + gone)
             else:
                 fixed += held

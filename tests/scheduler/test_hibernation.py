@@ -312,6 +312,37 @@ def test_a_context_that_has_no_room_is_waited_for() -> None:
     assert answer.status == "device"
 
 
+def test_many_more_take_turns_than_contexts_fit() -> None:
+    night = Night()
+    kernels = []
+    for number in range(20):
+        kernel = night.kernel(f"k{number}", context=14 * GIB)
+        night.sleep(5)
+        assert kernel.context, "its first call fails, or waits for ever"
+        kernels.append(kernel)
+        kernel.grow(20)
+        kernel.request()
+        night.sleep(5)
+        assert kernel.lease
+        kernel.restore()
+        kernel.end()
+    assert sum(k.context for k in kernels) == 280 * GIB
+    for kernel in (*kernels, *kernels[::-3], *kernels[1::2]):
+        night.do(ev.Cell(kernel.group, "begin", str(night.now), night.now, from_kernel=False))
+        if kernel.parked:
+            kernel.call()
+        night.sleep(5)
+        assert not kernel.parked
+        if not kernel.lease:
+            kernel.request()
+            night.sleep(5)
+            assert kernel.lease
+            kernel.restore()
+        kernel.end()
+        (cell,) = night.core.groups[kernel.group].cells
+        night.do(ev.Cell(kernel.group, "end", cell, night.now, from_kernel=False))
+
+
 def test_its_wake_waits_for_room_and_others_make_way() -> None:
     night = Night()
     kernel = night.asleep("a")
