@@ -70,6 +70,8 @@ unsigned gs_hibernate_needs(struct gpushare_usage *needs)
     struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
     unsigned count = gs_memory_usages(usages), used = 0;
     *needs = (struct gpushare_usage){0};
+    if (count != 0)
+        memcpy(needs->gpu, usages[0].gpu, sizeof(needs->gpu)); /* one that uses none needs nothing of it */
     for (unsigned i = 0; i < count; i++) {
         if (usages[i].promised == 0 && usages[i].pinned == 0 && usages[i].context == 0)
             continue;
