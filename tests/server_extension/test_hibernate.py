@@ -256,6 +256,18 @@ def end(check=check, data=data, path=PATH):
         assert (tmp_path / "end").read_text() in ("freed", "CUDA error 4")
 
 
+def test_a_notebook_shuts_down_while_it_is_woken_for_a_thread(lab: Lab, tmp_path: Path) -> None:
+    with Notebook(lab) as notebook:
+        pid = notebook.pid
+        go = tmp_path / "go"
+        notebook.run(f"whenever({str(go)!r}, data.read)")
+        with held_up(notebook, "Restore", tmp_path):
+            go.touch()
+            notebook.shut_down()
+        until(lambda: has_ended(pid), "the process has ended")
+        until(lambda: notebook.group is None, "its group is gone")
+
+
 @pytest.mark.parametrize("step", ["", "Checkpoint"])
 def test_a_notebook_that_is_killed_leaves_nothing_behind(
     lab: Lab, tmp_path: Path, step: str
@@ -347,6 +359,27 @@ thread.start()
     notebook.run("over.set(); thread.join()")
     assert not notebook.value("thread.is_alive()")
     assert notebook.has_its_data()
+
+
+def test_many_threads_wait_for_one_wake(notebook: Notebook) -> None:
+    notebook.run("""
+def together(count):
+    results, go = [], threading.Barrier(count)
+    def read():
+        go.wait()
+        try:
+            results.append(data.read() == known)
+        except Exception as error:
+            results.append(repr(error))
+    threads = [threading.Thread(target=read) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return results
+""")
+    notebook.hibernate()
+    assert notebook.value("together(8)") == [True] * 8
 
 
 def test_a_callback_of_a_widget_has_its_data(notebook: Notebook, tmp_path: Path) -> None:
