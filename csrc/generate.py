@@ -44,6 +44,9 @@ SHARES = re.compile(
     r"|LogicalEndpoint(Export|Import)|EGLStream\w+Connect|(GL|VDPAU)CtxCreate|G\w*Register)"
 )
 
+# A kernel is looked up by its name, which tells NCCL's.
+LOOKS_UP = frozenset({"cuLibraryGetKernel", "cuModuleGetFunction"})
+
 # What class ``a`` submits (interposer/work.h), by the beginning of the name; what takes a function is a kernel.
 WORK = [
     (re.compile(pattern), work)
@@ -320,6 +323,7 @@ def wrappers_source(functions: list[Function]) -> str:
             "    CUresult gs_result = gs_awake_enter(&gs_called);",
             "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
             "        return gs_result;",
+            *(["    gs_hibernate_looks_up(name);"] if function.name in LOOKS_UP else []),
             f"    gs_result = gs_hook_{function.name}({', '.join(names)});",
             *(shares if SHARES.match(function.name) else []),
             "    gs_awake_leave(gs_called);",

@@ -28,7 +28,7 @@
 /* More than this besides the contexts is not worth the time that its way to the host and back takes. */
 static const uint64_t most_pinned = UINT64_C(256) << 20;
 
-static uint32_t shares, manages;
+static uint32_t shares, manages, communicates;
 
 void gs_hibernate_shares(void)
 {
@@ -38,6 +38,12 @@ void gs_hibernate_shares(void)
 void gs_hibernate_manages(void)
 {
     __atomic_store_n(&manages, 1, __ATOMIC_RELAXED);
+}
+
+void gs_hibernate_looks_up(const char *name)
+{
+    if (name != NULL && strstr(name, "ncclDevKernel") != NULL)
+        __atomic_store_n(&communicates, 1, __ATOMIC_RELAXED);
 }
 
 static int is_nccl(struct dl_phdr_info *info, size_t size, void *found)
@@ -55,10 +61,15 @@ static bool says_several(const char *variable)
     return text != NULL && strtol(text, NULL, 10) > 1;
 }
 
-/* PyTorch loads NCCL into every process; what has communicators is one of several that were told so. */
+/*
+ * PyTorch loads NCCL into every process. What has communicators has looked NCCL's kernels up for them, or is one of
+ * several processes that were told so.
+ */
 static bool may_have_communicators(void)
 {
     bool loaded = false;
+    if (__atomic_load_n(&communicates, __ATOMIC_RELAXED))
+        return true;
     if (!says_several("WORLD_SIZE") && !says_several("OMPI_COMM_WORLD_SIZE") && !says_several("PMI_SIZE"))
         return false;
     dl_iterate_phdr(is_nccl, &loaded);
@@ -222,5 +233,5 @@ void gs_hibernate_after_fork(void)
     if (hibernator.pid != 0)
         close(hibernator.output);
     hibernator.pid = 0;
-    shares = manages = 0;
+    shares = manages = communicates = 0;
 }

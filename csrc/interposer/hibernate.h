@@ -26,6 +26,9 @@ enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs);
 void gs_hibernate_shares(void);
 void gs_hibernate_manages(void);
 
+/* A kernel of that name is looked up. */
+void gs_hibernate_looks_up(const char *name);
+
 /* It is about to be awake: what was on the GPU `from` is on `to` now (both NULL: where it was). */
 void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16]);
 

@@ -484,6 +484,16 @@ def test_ranks_with_communicators_are_not_parked(
     assert bed.park().status == status
 
 
+def test_one_that_looks_for_nccls_kernels_is_not_parked(bed: Bed) -> None:
+    for name, status in (("allReduce", "done"), ("_Z9ncclDevKernel_AllReduce", "nccl")):
+        text = (name.encode() + b"\0").hex()
+        assert bed.a.call("raw", function="cuLibraryGetKernel", arguments=["out", 0, text])[
+            "result"
+        ]
+        assert bed.park().status == status
+        bed.script.send(protocol.hibernated(bed.serial, done=False))
+
+
 def test_what_we_do_not_manage_is_not_parked(make_bed: Callable[..., Bed]) -> None:
     assert refusal(make_bed(program={"GPUSHARE_BACKEND": "plain"})) == "plain"
 
