@@ -139,7 +139,6 @@ class Hibernating(Grower):
             if since is None:
                 self._rest(group)
             else:
-                group.dismissed = False
                 self._begin(group)
             return
         after = self.hibernate_after
@@ -162,6 +161,7 @@ class Hibernating(Grower):
 
     def _begin(self, group: Group) -> None:
         """Have all that can move leave the GPU; then it is to park."""
+        group.dismissed = False
         code = _unfit(group)
         if code == NOTHING:
             self._rest(group)

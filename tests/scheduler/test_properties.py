@@ -236,7 +236,10 @@ class World(RuleBasedStateMachine):
                 self.adjust_as(group, wish)
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
-            self.ask(process, GPUS[0], size * MIB, 0, 0, 20 * MIB if hibernates else None)
+            if hibernates:
+                self.ask(process, GPUS[0], 0, 0, 0, 20 * MIB)
+                self.settle()
+            self.ask(process, GPUS[0], size * MIB, 0, 0)
             self.settle()
             self.submit_as(process)
         for group, wish in zip(GROUPS[: len(footprints)], wishes, strict=False):
