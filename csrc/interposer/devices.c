@@ -70,12 +70,15 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
 
 void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
 {
-    struct gs_device *device = gs_device_by_uuid(from);
+    struct gs_device *device = gs_device_by_uuid(from), *other = gs_device_by_uuid(to);
     if (device == NULL)
         return;
     pthread_mutex_lock(&gs_memory_lock);
     memcpy(device->usage.gpu, to, sizeof(device->usage.gpu));
     device->limit = UINT64_MAX;
+    /* One that was only asked about has no memory of ours; each stays there once. */
+    if (other != NULL)
+        memcpy(other->usage.gpu, from, sizeof(other->usage.gpu));
     pthread_mutex_unlock(&gs_memory_lock);
 }
 

@@ -337,9 +337,13 @@ void gs_meter_restart(void)
 void gs_meter_moved(const uint8_t from[16], const uint8_t to[16])
 {
     pthread_mutex_lock(&meter.lock);
-    for (unsigned i = 0; i < meter.gpu_count; i++)
-        if (memcmp(meter.gpus[i].gpu, from, sizeof(meter.gpus[i].gpu)) == 0)
-            memcpy(meter.gpus[i].gpu, to, sizeof(meter.gpus[i].gpu));
+    for (unsigned i = 0; i < meter.gpu_count; i++) {
+        uint8_t *gpu = meter.gpus[i].gpu;
+        if (memcmp(gpu, from, sizeof(meter.gpus[i].gpu)) == 0)
+            memcpy(gpu, to, sizeof(meter.gpus[i].gpu));
+        else if (memcmp(gpu, to, sizeof(meter.gpus[i].gpu)) == 0)
+            memcpy(gpu, from, sizeof(meter.gpus[i].gpu));
+    }
     pthread_mutex_unlock(&meter.lock);
 }
 
