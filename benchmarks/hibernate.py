@@ -661,7 +661,8 @@ def _crowd(
         times = [event["seconds"] for event in crowd.events.get(kind, ())]
         yield _figure(f"crowd: each {kind}", times, "s")
         failed = len(crowd.events.get(f"{kind}_failed", ()))
-        yield _figure(f"crowd: each {kind} that failed", [failed], "")
+        metric, tried = f"crowd: times that {kind} failed", len(times) + failed
+        yield Figure("hibernate", metric, failed, "", None, tried, 0.0)
     yield _figure("crowd: host memory of a process, beside its resident set",
                   [each / MIB for each in share], "MiB",
                   statistics.median(resident or [0.0]) / MIB)  # fmt: skip
