@@ -37,6 +37,7 @@ def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
     with scheduler.client("a", name="train.ipynb") as a, scheduler.control() as control:
         a.grow(GIB)
         a.run()
+        until(lambda: state(scheduler, "a")["state"] == "running")
         status = control.request("status")["status"]
     assert status["scheduler"]["pid"] == scheduler.process.pid
     assert status["scheduler"]["socket"] == str(scheduler.path)
