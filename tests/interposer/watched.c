@@ -21,7 +21,7 @@ __attribute__((visibility("hidden"))) volatile uint32_t *watched;
 #define SYMBOL(base, since, per_thread, name)                                                                          \
     __attribute__((visibility("hidden"))) void *real_##name;                                                           \
     __asm__(".text\n.globl " #name "\n.type " #name ", @function\n" #name ":\n"                                        \
-            "    movq watched(%rip), %r11\n    cmpl $0, (%r11)\n    je 1f\n    lock incl 4(%r11)\n"                     \
+            "    movq watched(%rip), %r11\n    cmpl $0, (%r11)\n    je 1f\n    lock incl 4(%r11)\n"                    \
             "1:\n    jmp *real_" #name "(%rip)\n");
 #include "symbols.def"
 #undef SYMBOL
