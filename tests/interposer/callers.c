@@ -3,6 +3,8 @@
  * A program that calls the driver, as a library finds it, in the ways that a second gate has to stop.
  *
  *   callers stress THREADS   threads ask, wait, free and submit, until a line comes; prints "<calls> <cancelled>"
+ *   callers sweep NAMES      when a line comes, calls each function that the file names, with nothing but zeros; prints
+ *                            the names of those that were not cancelled, and "done"
  *   callers exit             calls once more when the process ends, after what was registered later: "<result>"
  *
  * "ready" comes first. A call that fails, but for one that was cancelled, ends it.
@@ -96,12 +98,23 @@ static void at_the_end(void)
     fflush(stdout);
 }
 
+static void sweep(const char *file)
+{
+    char name[128];
+    FILE *names = fopen(file, "r");
+    while (names != NULL && fscanf(names, "%127s", name) == 1)
+        if (((int (*)())symbol(name))(0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L, 0L) != CANCELLED)
+            say(name);
+    say(names != NULL ? "done" : "no names");
+}
+
 int main(int count, char **arguments)
 {
     char line[16];
+    const char *names = count == 3 && strcmp(arguments[1], "sweep") == 0 ? arguments[2] : NULL;
     int at_exit = count == 2 && strcmp(arguments[1], "exit") == 0;
     unsigned long threads = count == 3 && strcmp(arguments[1], "stress") == 0 ? strtoul(arguments[2], NULL, 10) : 0;
-    if (!at_exit && (threads == 0 || threads > MOST))
+    if (!at_exit && names == NULL && (threads == 0 || threads > MOST))
         return 2;
     driver = dlopen("libcuda.so.1", RTLD_NOW);
     if (driver == NULL)
@@ -118,6 +131,10 @@ int main(int count, char **arguments)
         pthread_create(&ids[i], NULL, ask, (void *)i);
     if (fgets(line, sizeof(line), stdin) == NULL)
         return 1;
+    if (names != NULL) {
+        sweep(names);
+        _exit(0);
+    }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (unsigned long i = 0; i < threads; i++)
         pthread_join(ids[i], NULL);

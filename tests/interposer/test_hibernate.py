@@ -182,11 +182,12 @@ def test_what_waits_asks_once_and_goes_on_when_it_is_awake(bed: Bed) -> None:
     assert needs.resident == 0
     calls = [bed.a.start("attribute", pointer=pointer, attribute=2, thread="1")]
     calls += [bed.a.start("free", pointer=pointer + 1, thread="2"), bed.a.start("info")]
+    calls.append(bed.a.start("oversubscribe", on=False, thread="3"))
     assert all(bed.a.waits(call, 0.1) for call in calls)
     asked = bed.wake()
     assert asked.cause == "call"
     assert asked.needs.context == needs.context
-    assert [bed.a.result(call)["result"] for call in calls] == [0, 1, 0]
+    assert [bed.a.result(call)["result"] for call in calls] == [0, 1, 0, 0]
     with pytest.raises(TimeoutError):
         bed.script.next(ev.Wake, 0.05)
 

@@ -9,6 +9,7 @@ import platform
 import re
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,13 @@ def test_every_function_waits_but_those_that_the_driver_always_answers(root: Pat
         name for name in rows if ENTER.fullmatch(name)
     }
     assert set(rows.values()) == {"waits", "enters"}
+
+
+@pytest.fixture
+def waiting(root: Path) -> list[str]:
+    """Return the functions that the table says wait."""
+    with (root / "csrc/driver_api.csv").open(newline="", encoding="utf-8") as file:
+        return [row["function"] for row in csv.DictReader(file) if row["parked"] == "waits"]
 
 
 @pytest.fixture(scope="session")
@@ -169,6 +177,37 @@ def test_nobody_is_in_the_driver_while_it_is_parked(make_callers: Callable[..., 
     calls, cancelled = map(int, callers.stop().split())
     assert calls > 100
     assert cancelled == 0
+
+
+def test_every_function_waits_in_fact(
+    make_callers: Callable[..., Callers], waiting: list[str], tmp_path: Path
+) -> None:
+    """Each is called while the process is parked, and ends when the wait is cancelled."""
+    names = tmp_path / "names"
+    names.write_text("\n".join(waiting))
+    callers = make_callers("sweep", str(names))
+    assert callers.park()
+    callers.nobody_may(True)
+    assert callers.process.stdin is not None
+    callers.process.stdin.write("\n")
+    callers.process.stdin.flush()
+    said: list[str] = []
+
+    def read() -> None:
+        while (line := callers.line()) and line != "done":
+            said.append(line)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    deadline = time.monotonic() + PATIENCE
+    while reading.is_alive():
+        assert time.monotonic() < deadline
+        callers.script.send(protocol.cancel())
+        reading.join(0.001)
+    reading.join()
+    assert said == []
+    assert callers.violations == 0
+    assert callers.process.wait(PATIENCE) == 0
 
 
 def test_a_gate_that_is_not_looked_at_is_found(
