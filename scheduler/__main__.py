@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hibernate-after",
         type=idleness,
         metavar="S",
-        help="seconds of idleness after which a kernel gives its CUDA context back too, 0 or off: never by itself "
+        help="seconds of idleness after which a kernel gives its CUDA context back too, 0 or off: none does "
         "(default: 600)",
     )
     parser.add_argument(

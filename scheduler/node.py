@@ -123,8 +123,8 @@ class NodeScheduler(Configurable):
     hibernate_after = Float(
         600.0,
         min=0.0,
-        help="Seconds of idleness after which a kernel gives its CUDA context back too, until its next cell; 0: never "
-        "by itself (default: 600).",
+        help="Seconds of idleness after which a kernel gives its CUDA context back too, until its next cell; 0: none "
+        "does (default: 600).",
     ).tag(config=True)
 
     reserve = Union(

@@ -89,7 +89,8 @@ class GpuShare(LoggingConfigurable):
         600.0,
         allow_none=True,
         help="Seconds for which a notebook must have been idle before it is hibernated: then nothing of it is on the "
-        "GPU, and its next cell wakes it. 0 or None: never (default: 600). For a scheduler that this server starts.",
+        "GPU, and its next cell wakes it. 0 or None: none is hibernated, neither for those who lack room nor by order "
+        "(default: 600). For a scheduler that this server starts.",
     ).tag(config=True)
 
     record = Unicode(

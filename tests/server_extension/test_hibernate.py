@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import signal
 import tempfile
+import urllib.error
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,6 +173,27 @@ def test_it_hibernates_by_itself_unless_it_is_to_be_kept(lab: Lab, notebook: Not
             lab.post("gpushare/api/settings", {"hibernate_after": LONG})
         assert kept.has_its_data()
     assert notebook.has_its_data()
+
+
+def test_what_is_switched_off_or_kept_is_refused_in_words(lab: Lab, notebook: Notebook) -> None:
+    def refused() -> str:
+        with pytest.raises(urllib.error.HTTPError) as refusal:
+            notebook.do("hibernate")
+        assert refusal.value.code == 400
+        return str(json.loads(refusal.value.read())["message"])
+
+    lab.post("gpushare/api/settings", {"hibernate_after": 0})
+    try:
+        assert lab.status()["settings"]["hibernate_after"] is None
+        assert "switched off" in refused()
+    finally:
+        lab.post("gpushare/api/settings", {"hibernate_after": LONG})
+    notebook.do("adjust", keep=True)
+    try:
+        assert "keeps its place" in refused()
+    finally:
+        notebook.do("adjust", keep=False)
+    assert notebook.state != "hibernated"
 
 
 # --- What people do -----------------------------------------------------------------------------------------------
