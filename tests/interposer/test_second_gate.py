@@ -122,10 +122,14 @@ class Callers:
         self.nobody_may(False)
         self.script.send(protocol.awake(ev.Awake(1, asked.serial)))
 
-    def stop(self) -> str:
+    def go(self) -> None:
+        """Send the line that it waits for."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
-        self.process.stdin.close()
+        self.process.stdin.flush()
+
+    def end(self) -> str:
+        """Return what it says before it ends."""
         said = self.line()
         assert self.process.wait(PATIENCE) == 0
         return said
@@ -174,7 +178,8 @@ def cycle(callers: Callers, cycles: int) -> None:
 def test_nobody_is_in_the_driver_while_it_is_parked(make_callers: Callable[..., Callers]) -> None:
     callers = make_callers("stress", "3")
     cycle(callers, CYCLES)
-    calls, cancelled = map(int, callers.stop().split())
+    callers.go()
+    calls, cancelled = map(int, callers.end().split())
     assert calls > 100
     assert cancelled == 0
 
@@ -188,9 +193,7 @@ def test_every_function_waits_in_fact(
     callers = make_callers("sweep", str(names))
     assert callers.park()
     callers.nobody_may(True)
-    assert callers.process.stdin is not None
-    callers.process.stdin.write("\n")
-    callers.process.stdin.flush()
+    callers.go()
     said: list[str] = []
 
     def read() -> None:
@@ -236,13 +239,11 @@ def test_a_process_that_ends_is_woken_first(
     assert callers.park()
     callers.nobody_may(True)
     callers.script.send(protocol.hibernated(callers.serial, done=True))
-    assert callers.process.stdin is not None
-    callers.process.stdin.write("\n")
-    callers.process.stdin.flush()
+    callers.go()
     asked = callers.script.next(ev.Wake)
     assert asked.cause == "exit"
     if woken:
         callers.nobody_may(False)
         callers.script.send(protocol.awake(ev.Awake(1, asked.serial)))
-    assert callers.stop() == result
+    assert callers.end() == result
     assert callers.violations == 0
