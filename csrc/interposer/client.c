@@ -959,7 +959,9 @@ static void on_park(const struct gpushare_park *order)
     parked.status = gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_BUSY;
     gs_hibernate_needs(&parked.needs);
     if (is_awake() && !is_busy()) {
+        pthread_mutex_lock(&client.lock);
         gs_awake_shut_gate();
+        pthread_mutex_unlock(&client.lock);
         parked.status = park(&parked.needs);
     }
     bool again = is_busy();
