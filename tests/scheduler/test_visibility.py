@@ -113,7 +113,10 @@ class Watched(World):
         self.server.subscribers.update(self.viewers.values())  # type: ignore[arg-type]
 
     async def make(self, core: Core) -> Server:
-        return Server(core, Devices(None), Options(Path("/s"), identity=Identity(node=True)))
+        made = Server(core, Devices(None), Options(Path("/s"), identity=Identity(node=True)))
+        # What the driver does, the world says.
+        made.hibernations = mock.Mock(**{"may_park.return_value": True})
+        return made
 
     def feed(self, event: ev.Event) -> None:
         if self.mirrored is not self.core:
