@@ -620,6 +620,9 @@ def _unfit(group: Group) -> str:
             return "managed" if client.backend == "managed" else "plain"
         if len(_used(client)) > 1:
             return "gpus"
+    # Ranks are on a GPU each. Processes that wait for each other there cannot be locked one by one.
+    if len({gpu for client in clients for gpu in _used(client)}) > 1:
+        return "nccl"
     if not any(s.pinned + s.context for s in group.shares.values()):
         return NOTHING
     return ""

@@ -141,7 +141,8 @@ class Night(Machine):
         return kernel
 
     def begin_context(self, kernel: Kernel, context: int = CONTEXT) -> None:
-        least = ev.Usage(GPU, kernel.promised, kernel.resident, kernel.pinned, context)
+        gpu = self.place_of.get(kernel.number, GPU)
+        least = ev.Usage(gpu, kernel.promised, kernel.resident, kernel.pinned, context)
         kernel.begins = context
         self.do(ev.Grow(kernel.number, 3, least, kernel.promised))
 
@@ -544,6 +545,20 @@ def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:
     other.call()
     assert one.hibernation is None
     assert not one.parked
+
+
+def test_processes_on_a_gpu_each_may_wait_for_each_other() -> None:
+    night = Night(gpus=2)
+    night.place_of[2] = OTHER
+    one, other = night.ran("a"), Kernel(night, 2, "a")
+    other.attach()
+    night.begin_context(other)
+    with pytest.raises(ValueError, match="NCCL"):
+        night.do(ev.HibernateNow("a"))
+    night.sleep(700)
+    assert one.where == "refused"
+    assert one.hibernation["code"] == "nccl"
+    assert not night.orders(ev.Park)
 
 
 def test_one_that_ends_wakes_alone() -> None:
