@@ -13,7 +13,7 @@ from .ability import WHY, refuses
 
 if TYPE_CHECKING:
     from .drivers import Driver
-    from .hibernator import Hibernator
+    from .hibernator import Hibernator, Outcome
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Hibernations:
         self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
 
     async def _hibernate(self, client: int, pid: int) -> None:
-        outcome = await self._helper().hibernate(pid)
+        outcome = await self._outcome(self._helper().hibernate(pid))
         self._handle(ev.Checkpointed(client, *outcome))
 
     async def _wake(self, decision: ev.Wakeup, pid: int) -> None:
@@ -108,4 +108,13 @@ class Hibernations:
             self._handle(ev.Woken(client, False, "helper", WHY["helper"]))
             return
         pair = (decision.gpu_from, decision.gpu_to) if decision.gpu_to else None
-        self._handle(ev.Woken(client, *await self._helper().wake(pid, pair)))
+        outcome = await self._outcome(self._helper().wake(pid, pair))
+        self._handle(ev.Woken(client, *outcome))
+
+    async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:
+        """Return what came of a step: a fault of ours is an answer too, since the core waits for one."""
+        try:
+            return await step
+        except Exception:
+            log.exception("a step of the hibernator's failed")
+            return False, "helper", WHY["helper"], 0.0
