@@ -302,27 +302,6 @@ class Accounts:
             self._unsettle(holding, needs.pinned + needs.context)
             self._account(holding, holding.promised, holding.resident, needs.pinned, needs.context)
 
-    def _rekey(self, client: Client, uuid: str, other: str) -> None:
-        """Charge what a client that is off the GPUs has on one of them to another."""
-        group, holding = client.group, client.holdings.pop(uuid)
-        share, gpu = holding.share, holding.share.gpu
-        promised, spare, host = holding.promised, holding.spare, holding.host
-        self._account(holding, 0, 0, 0, 0)
-        self._spare(holding, 0)
-        self._lose(holding, False)
-        gpu.hibernated -= 1
-        del share.holdings[client.number]
-        if not share.holdings:
-            del group.shares[uuid], gpu.shares[group.id]
-        moved = self._holding(client, other)
-        moved.host = host
-        self._account(moved, moved.promised + promised, 0, 0, 0)
-        self._spare(moved, moved.spare + spare)
-        self._reseat(group)
-        self._recount = True
-        self._dirty[uuid] = self._stock_of[uuid] = gpu
-        self._dirty[other] = self._stock_of[other] = moved.share.gpu
-
     def _order_out(self, holding: Holding, more: int) -> None:
         """So many bytes more of a holding are on their way out; less if negative."""
         holding.evicting += more

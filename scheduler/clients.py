@@ -31,7 +31,7 @@ from .events import (
     Usage,
     UsageChanged,
 )
-from .leases import OVER
+from .leases import OVER, refusal
 from .people import People
 from .plan import is_managed
 from .state import Client, Group, Hibernation, Holding
@@ -238,16 +238,8 @@ class Clients(People):
             self._repace.update(self.gpus)
             self._log("leave", group)
             return
-        for uuid in [u for u, s in group.shares.items() if not s.holdings]:
-            if self.gpus[uuid].filling is group.shares[uuid]:
-                self.gpus[uuid].filling = None
-            gpu = self.gpus[uuid]
-            del group.shares[uuid], gpu.shares[group.id]
-            if group.lease is not None:
-                self._end_holding(group, gpu)
-            if group.wait is not None:
-                gpu.queue.remove(group.wait)
-            self._crowded[uuid] = gpu
+        for share in [s for s in group.shares.values() if not s.holdings]:
+            self._leave(share)
         self._touch(group)
         self._settle(group)
 
@@ -475,8 +467,3 @@ class Clients(People):
             duration=event.duration,
             status=event.status,
         )
-
-
-def refusal(holding: Holding) -> str:
-    """Return the name of the timer to ask a holding once more that refused for long."""
-    return f"holding {holding.client.number} {holding.share.gpu.uuid}"

@@ -26,6 +26,7 @@ from .events import (
     Woken,
 )
 from .growth import Grower
+from .leases import refusal
 from .state import Client, Gpu, Group, Hibernation, Progress, Unfit
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
@@ -379,6 +380,30 @@ class Hibernating(Grower):
             if now or (home.drained and wanted <= gpu.capacity):
                 found.append((not now, -gpu.free, gpu.uuid))
         return min(found)[2] if found else None
+
+    def _rekey(self, client: Client, uuid: str, other: str) -> None:
+        """Charge what a client that is off the GPUs has on one of them to another."""
+        group, holding = client.group, client.holdings.pop(uuid)
+        share, gpu = holding.share, holding.share.gpu
+        promised, spare, host = holding.promised, holding.spare, holding.host
+        self._order_out(holding, -holding.evicting)
+        self._evictions = {s: e for s, e in self._evictions.items() if e[0] is not holding}
+        self._account(holding, 0, 0, 0, 0)
+        self._spare(holding, 0)
+        self._lose(holding, False)
+        gpu.hibernated -= 1
+        self._timers.set(refusal(holding), None)
+        del share.holdings[client.number]
+        if not share.holdings:
+            self._leave(share)
+        moved = self._holding(client, other)
+        moved.host = host
+        self._account(moved, moved.promised + promised, 0, 0, 0)
+        self._spare(moved, moved.spare + spare)
+        self._reseat(group)
+        self._recount = True
+        self._dirty[uuid] = self._stock_of[uuid] = gpu
+        self._dirty[other] = self._stock_of[other] = moved.share.gpu
 
     def _wake_up(self, client: Client) -> None:
         """There is room for a client: have it restored."""

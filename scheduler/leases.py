@@ -229,6 +229,18 @@ class Leases(Pacer):
         gpu.background -= group.classed == "background"
         self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
 
+    def _leave(self, share: Share) -> None:
+        """A group has nothing on a GPU any more."""
+        group, gpu = share.group, share.gpu
+        if gpu.filling is share:
+            gpu.filling = None
+        del group.shares[gpu.uuid], gpu.shares[group.id]
+        if group.lease is not None:
+            self._end_holding(group, gpu)
+        if group.wait is not None:
+            gpu.queue.remove(group.wait)
+        self._crowded[gpu.uuid] = gpu
+
     def _retry(self, client: Client) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
@@ -441,3 +453,8 @@ class Leases(Pacer):
         if share.ceiling is None or not holding.client.oversubscribes:
             return more
         return min(more, max(0, share.gpu.capacity - share.gpu.ghosts - share.goal))
+
+
+def refusal(holding: Holding) -> str:
+    """Return the name of the timer to ask a holding once more that refused for long."""
+    return f"holding {holding.client.number} {holding.share.gpu.uuid}"

@@ -29,6 +29,8 @@ class Kernel(Process):
     #: What becomes of its checkpoint and its restore; None: nothing, yet.
     checkpoint: str | None = ""
     restores: str | None = ""
+    #: It does not answer ``Evict``.
+    late = False
     #: It submits nothing now, and says so if it is asked.
     rests = False
     #: It is parked; it is off the GPU; what it needs to come back.
@@ -45,7 +47,7 @@ class Kernel(Process):
 
     def obey(self, decision: ev.Decision) -> None:
         match decision:
-            case ev.Evict():
+            case ev.Evict() if not self.late:
                 self.evict(decision)
             case ev.Revoke() if self.lease:
                 self.release()
@@ -661,6 +663,53 @@ def test_where_the_driver_cannot_move_it_it_wakes_where_it_was() -> None:
     night.do(ev.Drain(GPU, False))
     assert kernel.hibernation is None
     assert night.orders(ev.Awake) == [ev.Awake(kernel.number, 1)]
+
+
+@pytest.mark.parametrize("meanwhile", ["asks", "joins"])
+def test_what_began_on_the_other_gpu_meanwhile_comes_back_with_it(meanwhile: str) -> None:
+    night = Night(gpus=2)
+    kernel = night.asleep("a")
+    night.do(ev.Drain(GPU, True))
+    kernel.restores = None
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert order.gpu_to == OTHER
+    there = night.core.gpus[OTHER]
+    if meanwhile == "asks":
+        kernel.request()
+        assert [wait.group.id for wait in there.queue] == ["a"]
+    else:
+        second = Kernel(night, 7, "a")
+        second.attach()
+        second.request()
+        assert there.holders.keys() == {"a"}
+    kernel.restores = ""
+    night.woken(kernel, "failed", order)
+    assert (there.queue, there.holders, there.shares) == ([], {}, {})
+    night.do(ev.Drain(GPU, False))
+    assert kernel.hibernation is None
+    assert night.core.gpus[GPU].holders.keys() == {"a"}
+    assert not night.core.queue
+
+
+def test_an_eviction_that_is_answered_late_charges_nobody() -> None:
+    night = Night(gpus=2)
+    kernel = night.ran("a")
+    kernel.late = True
+    night.do(ev.HibernateNow("a"))
+    (order,) = night.orders(ev.Evict)
+    # It says that nothing is on the GPU any more, and owes the answer still.
+    kernel.resident = 0
+    night.do(ev.UsageChanged(kernel.number, kernel.usage()))
+    assert kernel.where == "hibernated"
+    night.do(ev.Drain(GPU, True))
+    kernel.call()
+    assert night.place_of[kernel.number] == OTHER
+    home = night.core.gpus[GPU]
+    assert (home.promised, home.leaving) == (0, 0)
+    kernel.evict(order, "partial")
+    assert (home.promised, home.leaving, home.shares) == (0, 0, {})
+    assert night.core.gpus[OTHER].promised == 10 * GIB
 
 
 def test_who_is_on_a_drained_gpu_leaves_it() -> None:
