@@ -16,6 +16,7 @@ from . import protocol
 from .accounts import ProtocolViolation
 from .control import peer_pid, peer_uid
 from .permissions import Denied
+from .pool import start_time
 from .principals import Known, Principal
 from .throttle import Lane
 
@@ -40,6 +41,7 @@ class Connection(asyncio.Protocol):
         "_queued",
         "_reader",
         "_server",
+        "_started",
         "_work",
         "attached",
         "group",
@@ -77,12 +79,15 @@ class Connection(asyncio.Protocol):
         #: Then, what to tell it.
         self.why = ""
         self.uid = -1
+        #: When the process at the other end was started.
+        self._started: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Number the connection, and find out whose it is, or refuse it."""
         self.transport = cast("asyncio.Transport", transport)
         self.number = self._server.add(self)
         self.uid = peer_uid(transport.get_extra_info("socket"))
+        self._started = start_time(self.process)
         throttle = self._server.throttle
         throttle.admit(self, f"uid {self.uid}")
         if throttle.limits.introduction:
@@ -188,6 +193,11 @@ class Connection(asyncio.Protocol):
     def process(self) -> int:
         """The process at the other end; 0 where it cannot be seen from here."""
         return peer_pid(self.transport.get_extra_info("socket"))
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the process that connected lives: a socket can be passed on, and a number be given out again."""
+        return self._started is not None and start_time(self.process) == self._started
 
     @property
     def unread(self) -> int:

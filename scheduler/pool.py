@@ -60,14 +60,14 @@ class Process:
             raise
         except OSError:
             # An old kernel, or a sandbox that forbids the call.
-            self._started = _start_time(pid)
+            self._started = start_time(pid)
             if self._started is None:
                 raise ProcessLookupError(f"there is no process {pid}") from None
 
     def has_ended(self) -> bool:
         """Whether it runs no more and has let its memory go."""
         if self._descriptor is None:
-            return _start_time(self.pid) != self._started
+            return start_time(self.pid) != self._started
         ready = select.poll()
         ready.register(self._descriptor, select.POLLIN)
         return bool(ready.poll(0))
@@ -83,7 +83,7 @@ class Process:
             self._descriptor = None
 
 
-def _start_time(pid: int) -> str | None:
+def start_time(pid: int) -> str | None:
     """When a process that has not ended was started; None for none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:

@@ -372,8 +372,9 @@ class Server:
         self._arm()
 
     def _process(self, client: int) -> int:
+        """Return the process to be checkpointed or restored; 0 where it cannot be told, or is gone."""
         connection = self._clients.get(client)
-        return 0 if connection is None else connection.process
+        return 0 if connection is None or not connection.is_there else connection.process
 
     def _send(self, client: int, data: bytes) -> None:
         connection = self._clients.get(client)

@@ -8,6 +8,7 @@ import errno
 import os
 import pwd
 import signal
+import socket
 import stat
 import struct
 import subprocess
@@ -78,6 +79,42 @@ def test_who_cannot_be_checkpointed_goes_on(scheduler: Scheduler) -> None:
         ]
         assert len(failed) == 1
         a.run()
+
+
+PASSES_IT_ON = """
+import socket, sys
+connection = socket.socket(socket.AF_UNIX)
+connection.connect(sys.argv[1])
+socket.send_fds(socket.socket(fileno=0), [b"x"], [connection.fileno()])
+sys.stdin.close()
+connection.detach()
+socket.socket(fileno=1).recv(1)
+"""
+
+
+def test_a_number_that_may_be_another_process_by_now_is_not_checkpointed(
+    scheduler: Scheduler,
+) -> None:
+    """A client could pass its socket on, end, and have whoever gets its number checkpointed."""
+    until(lambda: can_hibernate(scheduler))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", PASSES_IT_ON, str(scheduler.path)]
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs)
+        _, (passed,), _, _ = socket.recv_fds(ours, 1, 1)
+        with (
+            FakeClient(
+                scheduler.path, "a", scheduler.gpu, connection=socket.socket(fileno=passed)
+            ) as a,
+            scheduler.control() as control,
+        ):
+            a.attach()
+            a.grow(GIB, context=64 << 20)
+            ours.send(b"x")
+            assert process.wait(PATIENCE) == 0
+            control.request("hibernate", group="a")
+            until(lambda: (state(scheduler, "a")["hibernation"] or {}).get("state") == "refused")
+            assert state(scheduler, "a")["hibernation"]["code"] == "container"
 
 
 def test_a_hibernated_client_is_that_to_any_scheduler(scheduler: Scheduler) -> None:
