@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from . import events as ev
-from .ability import WHY, refuses
+from .ability import WHY, Ability, refuses
 
 if TYPE_CHECKING:
     from .drivers import Driver
@@ -93,7 +93,11 @@ class Hibernations:
         return self._hibernator
 
     async def _probe(self) -> None:
-        found = await self._helper().probe()
+        try:
+            found = await self._helper().probe()
+        except Exception:
+            log.exception("whether processes can be hibernated here cannot be found out")
+            found = Ability(False, "helper", WHY["helper"])
         if not found.able:
             log.info("no hibernation: %s", found.text)
         self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))

@@ -145,11 +145,13 @@ class _Helper:
 
     async def _read(self) -> None:
         assert self.process.stdout is not None
-        async for line in self.process.stdout:
-            number, result, name, *value = line.decode("ascii", "replace").split()
-            waiting = self._waiting.pop(int(number))
-            if not waiting.done():
-                waiting.set_result(Answer(int(result), name, *value))
+        try:
+            async for line in self.process.stdout:
+                self._answer(line.decode("ascii", "replace"))
+        except (TypeError, ValueError):
+            # Whose answer that was nobody knows, and they would wait for ever.
+            log.warning("the hibernator says what is no answer; killing it")
+            self._kill()
         status = await self.process.wait()
         await self._logging
         said = f": {self._said[0]}" if self._said else ""
@@ -159,12 +161,29 @@ class _Helper:
                 waiting.set_exception(HelperError(self.ended))
         self._waiting.clear()
 
+    def _answer(self, line: str) -> None:
+        number, result, name, *value = line.split()
+        answer = Answer(int(result), name, *value)
+        waiting = self._waiting.pop(int(number), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
     async def _log(self) -> None:
         assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        while True:
+            try:
+                line = await self.process.stderr.readline()
+            except ValueError:
+                continue  # too long for a line: it was dropped
+            if not line:
+                return
             text = line.decode("utf-8", "replace").strip().removeprefix("gpushare: ")
             self._said.append(text)
             log.warning("the hibernator: %s", text)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
 
     async def close(self, patience: float) -> None:
         assert self.process.stdin is not None
@@ -172,8 +191,7 @@ class _Helper:
         done, _ = await asyncio.wait({self._reading}, timeout=patience)
         if not done:
             log.warning("the hibernator (pid %d) does not end; killing it", self.process.pid)
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+            self._kill()
             await self._reading
 
 
@@ -378,6 +396,10 @@ class Hibernator:
             operation.end(False, failed.code, str(failed))
         except HelperError as error:
             operation.end(False, "helper", str(error))
+        except Exception:
+            # A fault of ours is an answer too: whoever asked has to have it woken.
+            log.exception("a step of the hibernator's failed")
+            operation.end(False, "helper", ability.WHY["helper"])
 
     def _forget(self, operation: _Operation) -> None:
         del self._under_way[operation.pid]

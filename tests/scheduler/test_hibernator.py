@@ -16,7 +16,9 @@ import pytest
 
 from jupyter_gpushare.scheduler import ability, hibernator
 from jupyter_gpushare.scheduler.ability import judge
-from jupyter_gpushare.scheduler.drivers import Driver
+from jupyter_gpushare.scheduler.drivers import Driver, Libraries
+from jupyter_gpushare.scheduler.events import Event, Hibernatable
+from jupyter_gpushare.scheduler.hibernations import Hibernations
 from jupyter_gpushare.scheduler.hibernator import Deadlines, Hibernator, Outcome
 from tests.checkpoints import StandIn, build_stand_in
 
@@ -475,6 +477,61 @@ async def test_no_helper(make: Make, pid: int, tmp_path: Path) -> None:
     assert not found.able
     assert found.code == "helper"
     assert found.text.endswith("install jupyter-gpushare again")
+
+
+def put_program(folder: Path, *lines: str) -> Path:
+    program = folder / "program"
+    program.write_text("\n".join(["#!/bin/sh", *lines, ""]))
+    program.chmod(0o700)
+    return program
+
+
+@pytest.mark.parametrize("said_instead", ["nonsense", "1", "one 0 RUNNING", "1 0 A B C"])
+async def test_a_helper_that_gives_no_answer_is_ended(
+    make: Make, pid: int, tmp_path: Path, said_instead: str
+) -> None:
+    program = put_program(tmp_path, "read line", f"echo {said_instead}", "exec sleep 1000")
+    one = make(program=program)
+    outcome = await asyncio.wait_for(one.hibernate(pid), PATIENCE)
+    assert said(outcome) == (False, "helper")
+    assert "ended with status -9" in outcome.text
+
+
+async def test_what_a_driver_says_besides_is_read_however_long_it_is(
+    make: Make, pid: int, tmp_path: Path
+) -> None:
+    flood = "head -c 1000000 /dev/zero | tr '\\0' x >&2"
+    program = put_program(tmp_path, flood, "read number rest", "echo $number 801 NO")
+    outcome = await asyncio.wait_for(make(program=program).hibernate(pid), PATIENCE)
+    assert said(outcome) == (False, "failed")
+    assert "failed with NO" in outcome.text
+
+
+async def test_a_fault_of_ours_is_an_answer(
+    make: Make, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = make()
+
+    async def fails(*words: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(one, "_step", fails)
+    assert said(await one.hibernate(pid)) == (False, "helper")
+
+
+async def test_a_driver_that_answers_nonsense_is_none_that_can(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_program(tmp_path, "read number rest", "echo $number 0 YES none", "exec cat").rename(
+        tmp_path / "gpushare-hibernator"
+    )
+    monkeypatch.setattr(hibernator, "libraries", lambda: Libraries(*[tmp_path / "library"] * 3))
+    events: list[Event] = []
+    steps = Hibernations(Driver(stand_in.library, None, False), events.append)
+    steps.probe()
+    await wait_for(lambda: events)
+    assert events == [Hibernatable(False, False, "helper", ability.WHY["helper"])]
+    await steps.close()
 
 
 async def test_closing_waits_for_what_is_under_way(make: Make, stand_in: StandIn, pid: int) -> None:
