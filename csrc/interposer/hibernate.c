@@ -13,7 +13,6 @@
 #include "real.h"
 #include "say.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <link.h>
@@ -131,17 +130,40 @@ static struct {
     size_t length;
 } hibernator;
 
-static bool find_program(char *path, size_t size)
+struct own_path {
+    char *path;
+    size_t size;
+    bool known;
+};
+
+static int is_own(struct dl_phdr_info *info, size_t size, void *argument)
 {
-    Dl_info info;
-    const char *slash;
-    if (dladdr((void *)&find_program, &info) == 0 || (slash = strrchr(info.dli_fname, '/')) == NULL)
-        return false;
-    int written = snprintf(path, size, "%.*s/gpushare-hibernator", (int)(slash - info.dli_fname), info.dli_fname);
-    return written > 0 && (size_t)written < size;
+    (void)size;
+    struct own_path *own = argument;
+    uintptr_t here = (uintptr_t)&is_own;
+    bool within = false;
+    for (unsigned i = 0; i < info->dlpi_phnum && !within; i++) {
+        uintptr_t start = (uintptr_t)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        within = info->dlpi_phdr[i].p_type == PT_LOAD && here >= start && here - start < info->dlpi_phdr[i].p_memsz;
+    }
+    const char *slash = within ? strrchr(info->dlpi_name, '/') : NULL;
+    if (slash == NULL)
+        return within;
+    int directory = (int)(slash - info->dlpi_name);
+    int written = snprintf(own->path, own->size, "%.*s/gpushare-hibernator", directory, info->dlpi_name);
+    own->known = written > 0 && (size_t)written < own->size;
+    return 1;
 }
 
-static int spawn(const char *program, const char *path, int output)
+/* Not by dladdr: a constructor that calls CUDA holds the linker's lock, and waits for what is started here. */
+static bool find_program(char *path, size_t size)
+{
+    struct own_path own = {.path = path, .size = size};
+    dl_iterate_phdr(is_own, &own);
+    return own.known;
+}
+
+static int spawn(const char *program, const char *path, int output, pid_t *child)
 {
     char pid[16];
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
@@ -161,7 +183,7 @@ static int spawn(const char *program, const char *path, int output)
     posix_spawn_file_actions_adddup2(&files, output, STDOUT_FILENO);
     posix_spawn_file_actions_adddup2(&files, output, STDERR_FILENO);
     /* It knows that it must not be a client, whatever is preloaded. */
-    int problem = posix_spawn(&hibernator.pid, program, &files, &attributes, arguments, environ);
+    int problem = posix_spawn(child, program, &files, &attributes, arguments, environ);
     posix_spawn_file_actions_destroy(&files);
     posix_spawnattr_destroy(&attributes);
     return problem;
@@ -180,16 +202,17 @@ static bool start(char *text, size_t size)
         snprintf(text, size, "%s", strerror(errno));
         return false;
     }
-    int problem = spawn(program, path, ends[1]);
+    pid_t child;
+    int problem = spawn(program, path, ends[1], &child);
     close(ends[1]);
     if (problem != 0) {
-        hibernator.pid = 0;
         close(ends[0]);
         snprintf(text, size, "%s: %s", program, strerror(problem));
         return false;
     }
     hibernator.output = ends[0];
     hibernator.length = 0;
+    __atomic_store_n(&hibernator.pid, child, __ATOMIC_RELEASE); /* last: a child that is forked now closes the output */
     return true;
 }
 
@@ -217,8 +240,8 @@ enum gs_hibernator gs_hibernator_run(char *text, size_t size)
     read_output();
     if (ended == 0)
         return GS_HIBERNATOR_RUNS;
+    __atomic_store_n(&hibernator.pid, 0, __ATOMIC_RELEASE);
     close(hibernator.output);
-    hibernator.pid = 0;
     /* Where the application has reaped it, or ignores its children, what it said tells how it ended. */
     bool done = ended > 0 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : hibernator.length == 0;
     if (done)

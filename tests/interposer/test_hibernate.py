@@ -113,7 +113,10 @@ class Bed:
         return parked
 
     def parked(self) -> ev.Usage:
-        parked = self.park()
+        deadline = time.monotonic() + PATIENCE
+        # A thread of the client's own may be in the driver.
+        while (parked := self.park()).status == "busy":
+            assert time.monotonic() < deadline
         assert parked.status == "done"
         return parked.needs
 
@@ -347,13 +350,13 @@ def test_a_wake_that_fails_is_told_and_asked_for_again(bed: Bed) -> None:
     bed.hibernate()
     calls = [bed.a.start("info", thread=str(i)) for i in range(2)]
     assert all(bed.a.waits(call, 0.1) for call in calls)
+    start = time.monotonic()
     bed.fail("no room now")
     assert [bed.a.result(call)["result"] for call in calls] == [OUT_OF_MEMORY] * 2
     assert sum("no room now" in line for line in bed.a.errors) == 1
-    start = time.monotonic()
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
     bed.wake()
-    assert time.monotonic() - start > 0.5
+    assert time.monotonic() - start >= 1
     bed.lend()
     assert bed.a.result(checking)["equal"]
 
@@ -508,14 +511,35 @@ def attached_again(bed: Bed) -> ev.Attach:
     return attach
 
 
-def test_it_wakes_itself_where_no_scheduler_does(bed: Bed) -> None:
+#: A library that calls the driver as soon as it is loaded, when its thread holds the linker's lock.
+EAGER = """
+#include <dlfcn.h>
+__attribute__((constructor)) static void begin(void)
+{
+    unsigned long free_bytes, total;
+    int (*call)() = (int (*)())dlsym(dlopen("libcuda.so.1", RTLD_NOW), "cuMemGetInfo_v2");
+    call(&free_bytes, &total);
+}
+"""
+
+
+@pytest.fixture
+def eager(tmp_path: Path) -> Path:
+    """Return the library."""
+    library = tmp_path / "libeager.so"
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(library), "-ldl"]
+    subprocess.run(command, input=EAGER, text=True, check=True)
+    return library
+
+
+def test_it_wakes_itself_where_no_scheduler_does(bed: Bed, eager: Path) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     bed.hibernate()
     bed.script.close()
     bed.machine.socket.unlink()
-    waiting = bed.a.start("info")
-    assert bed.a.result(waiting)["result"] == 0
+    bed.a.call("load_library", path=str(eager))
+    assert bed.a.call("info")["result"] == 0
     assert bed.hibernator.state(bed.a.pid) == "running"
     assert bed.a.holds(pointer, PIECE, 7)
     bed.script = Script(bed.machine)
