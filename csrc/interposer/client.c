@@ -503,18 +503,19 @@ static CUresult await_awake(uint64_t patience)
     uint64_t cancels = client.cancels, failures = client.wake_failures;
     client.sleepers++;
     while (__atomic_load_n(&gs_awake_shut, __ATOMIC_RELAXED)) {
+        uint64_t now = gs_now_ns();
         if (client.ended)
             result = CUDA_ERROR_DEINITIALIZED;
         else if (client.cancels != cancels)
             result = GS_ERROR_CANCELLED;
         else if (client.wake_failures != failures)
             result = client.wake_failure;
-        else if (gs_now_ns() >= end)
+        else if (now >= end)
             result = CUDA_ERROR_TIMEOUT;
         if (result != CUDA_SUCCESS)
             break;
         ask_to_wake(&needed);
-        uint64_t now = gs_now_ns(), pause = client.wake_asked || client.ask_at <= now ? SECOND : client.ask_at - now;
+        uint64_t pause = client.wake_asked || client.ask_at <= now ? SECOND : client.ask_at - now;
         if (end - now < pause)
             pause = end - now;
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
@@ -911,11 +912,16 @@ static void open_second_gate_locked(void)
 }
 
 /* Something of ours is under way, or about to be. */
+static bool is_busy_locked(void)
+{
+    return client.leased || client.requested || client.waiters != 0 || client.paced != 0 || client.growths != NULL ||
+           client.release != RELEASE_NONE || client.sleepers != 0 || client.ending;
+}
+
 static bool is_busy(void)
 {
     pthread_mutex_lock(&client.lock);
-    bool busy = client.leased || client.requested || client.waiters != 0 || client.paced != 0 ||
-                client.growths != NULL || client.release != RELEASE_NONE || client.sleepers != 0 || client.ending;
+    bool busy = is_busy_locked();
     pthread_mutex_unlock(&client.lock);
     return busy;
 }
@@ -964,11 +970,10 @@ static void on_park(const struct gpushare_park *order)
         pthread_mutex_unlock(&client.lock);
         parked.status = park(&parked.needs);
     }
-    bool again = is_busy();
     pthread_mutex_lock(&client.lock);
     if (client.sleep != AWAKE) {
         parked.status = GPUSHARE_PARKING_DONE;
-    } else if (parked.status == GPUSHARE_PARKING_DONE && !again && client.sleepers == 0) {
+    } else if (parked.status == GPUSHARE_PARKING_DONE && !is_busy_locked()) {
         client.sleep = PARKED;
         client.alone_gap = shortest_wake_retry;
         client.alone_at = 0;
