@@ -219,7 +219,7 @@ class Core(Clients):
         Seconds, beside ten times what the moves take, after which one that was told to give something up, and has not
         answered, holds nobody up any longer.
     hibernate_after
-        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does by itself.
+        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
     hibernate_pressure
         Seconds of idleness after which it does for one that lacks room.
     """

@@ -312,7 +312,7 @@ class Configure:
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
-    #: Seconds of idleness after which a group hibernates; 0: none does by itself.
+    #: Seconds of idleness after which a group hibernates; 0: none does.
     hibernate_after: float | None = None
 
 

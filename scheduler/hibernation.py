@@ -136,6 +136,8 @@ class Hibernating(Grower):
         since = self._idle_since(group)
         if since is None:
             self._ask_for_end(group)
+        if group.wishes.keep or self.hibernate_after is None:
+            group.dismissed = False  # people think otherwise by now
         if group.dismissed:
             if since is None:
                 self._rest(group)
@@ -145,7 +147,8 @@ class Hibernating(Grower):
         after = self.hibernate_after
         if after is None:
             return
-        due = self._now + after if since is None or group.wishes.keep else since + after
+        later = self._now + max(after, self.look_again)
+        due = later if since is None or group.wishes.keep else since + after
         if group.unfit is not None:
             due = max(due, group.unfit.until)
         if due > self._now:

@@ -283,6 +283,32 @@ def test_what_ran_outside_cells_is_asked_whether_it_is_over(ordered: bool) -> No
     assert kernel.where == "hibernated"
 
 
+def test_who_is_at_work_is_not_asked_all_the_time_nor_stopped() -> None:
+    night = Night(hibernate_after=1e-12)
+    kernel = night.kernel("a", 10)
+    kernel.request()
+    kernel.restore()
+    night.sleep(2)
+    assert kernel.lease
+    assert not night.orders(ev.Revoke)
+    assert 1 <= len(night.orders(ev.EndBurst)) <= 5
+
+
+@pytest.mark.parametrize("change", [ev.Adjust("a", keep=True), ev.Configure(hibernate_after=0)])
+def test_an_order_is_void_once_people_think_otherwise(change: ev.Event) -> None:
+    night = Night()
+    kernel = night.kernel("a", 10)
+    kernel.request()
+    kernel.restore()
+    night.do(ev.HibernateNow("a"))
+    night.do(change)
+    night.sleep(1)
+    kernel.end()
+    night.sleep(5)
+    assert kernel.where == "held"
+    assert not night.orders(ev.Park)
+
+
 def test_it_makes_way_for_who_lacks_room() -> None:
     night = Night()
     idle = night.kernel("idle", 1, context=30 * GIB)
