@@ -50,7 +50,9 @@ def notice(found: dict[str, Any], name: str) -> str:
     if found.get("code") == "hibernation_stuck":
         params = found.get("params", {})
         doing = "waking" if params.get("step") == "restore" else "hibernating"
-        return f"{doing} {name} (pid {params.get('pid')}) does not end; it goes on by itself"
+        # Of others' processes it is 0.
+        process = f" (pid {params['pid']})" if params.get("pid") else ""
+        return f"{doing} {name}{process} does not end; it goes on by itself"
     if found.get("code") == "recording_ended":
         params = found.get("params", {})
         why = recording_end(params.get("why"), str(params.get("error", "")))

@@ -37,6 +37,7 @@ _PLAIN = frozenset(
         "quantum",
         "state",
         "status",
+        "step",
         "uuid",
     }
 )

@@ -296,3 +296,6 @@ def test_notices() -> None:
     assert wording.notice({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
     assert wording.notice(stuck, "a") == "waking a (pid 7) does not end; it goes on by itself"
+    stuck["params"] = {"name": "", "pid": 0, "step": "park"}
+    told = wording.notice(stuck, "another user")
+    assert told == "hibernating another user does not end; it goes on by itself"

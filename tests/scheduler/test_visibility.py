@@ -63,7 +63,7 @@ class Peer:
         self.principal = principal
         self.number = number
         self.uid = principal.uid
-        self.process = 0
+        self.process, self.is_there = 0, False
         self.why = ""
         self.attached = False
         self.written = b""
@@ -353,3 +353,5 @@ def test_the_scheduler_speaks_to_everybody(view: View) -> None:
         shown("", "recording_ended", {"file": "/var/log/gpushare.rec", "error": None})["file"] == ""
     )
     assert shown("mine", "stuck", {"kernel": "matmul", "pid": 7}) == {"kernel": "matmul", "pid": 7}
+    step = {"name": "a", "pid": 7, "step": "restore"}
+    assert shown("theirs", "hibernation_stuck", step) == {"name": "", "pid": 0, "step": "restore"}
