@@ -485,6 +485,7 @@ class Hibernating(Grower):
         group.active_at = self._now
         self._out.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
+        self._mark_silence(group)
         there = client.moved[1]
         self._log("wake", group, seconds=seconds, **({"gpu": there} if there else {}))
 

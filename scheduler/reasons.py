@@ -50,7 +50,8 @@ class Explainer:
         if wait.frozen:
             return _reason("on_hold" if group.wishes.held else "frozen")
         if wait.passed_over:
-            return waking(core, group, now) if group.waking else stuck(group, now)
+            asleep = group.hibernation is not None and not group.silent
+            return waking(core, group, now) if group.waking or asleep else stuck(group, now)
         if wait.barred is not None:
             return _barred(wait.barred, now)
         if wait.limited_until > now:

@@ -575,6 +575,31 @@ def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:
     assert not one.parked
 
 
+def test_one_of_several_that_is_awake_gets_its_turn_before_the_others_are() -> None:
+    night = Night()
+    one, other = night.ran("a"), Kernel(night, 2, "a")
+    other.attach()
+    night.begin_context(other)
+    night.do(ev.HibernateNow("a"))
+    one.restores = other.restores = None
+    one.request()
+    assert one.reason["code"] == "waking"
+    order = night.orders(ev.Wakeup)[0]
+    assert order.client == one.number
+    night.woken(one, "", order)
+    assert one.lease
+
+
+def test_who_asks_while_it_is_checkpointed_is_told_that_it_is_woken() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = None
+    night.do(ev.HibernateNow("a"))
+    kernel.request()
+    assert kernel.where == "hibernating"
+    assert kernel.reason["code"] == "waking"
+
+
 def test_processes_on_a_gpu_each_may_wait_for_each_other() -> None:
     night = Night(gpus=2)
     night.place_of[2] = OTHER
