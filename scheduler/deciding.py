@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, cast
 
 from . import reasons
@@ -30,7 +29,6 @@ class Decider(Bounds):
     """Decides, after each event, where something may have changed."""
 
     _keeper: Keeper
-    notices: deque[tuple[float, Notice]]
     #: What stands between those that wait and their grants, while nothing has come of it.
     _plans: dict[Wait, Plan]
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -68,6 +69,7 @@ class Hibernating(Grower):
     press_pause = 0.5
     #: Seconds after which a step that does not end is asked for again.
     shortest_step_pause, longest_step_pause = 1.0, 60.0
+    notices: deque[tuple[float, Notice]]
     #: Groups whose memory leaves first; and those that are on their way off the GPUs, these among them.
     _evacuating: dict[str, Group]
     _hibernating: dict[str, Group]
@@ -561,7 +563,11 @@ class Hibernating(Grower):
 
     def _name_stuck(self, group: Group, pid: int, step: str) -> None:
         params = {"name": group.name, "pid": pid, "step": step}
-        self._on_notice(Notice(group.id, "hibernation_stuck", params))
+        notice = Notice(group.id, "hibernation_stuck", params)
+        # It is tried again and again: that pushes no other notice out.
+        for told in [told for told in self.notices if told[1] == notice]:
+            self.notices.remove(told)
+        self._on_notice(notice)
 
     # --- For others --------------------------------------------------------------------------------
 

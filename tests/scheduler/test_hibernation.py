@@ -442,6 +442,13 @@ def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
     assert kernel.hibernation["code"] == "stuck"
     codes = [notice["code"] for notice in night.core.status(night.now)["notices"]]
     assert codes == ["hibernation_stuck"]
+    kernel.parked = False
+    night.do(ev.HibernateNow("a"))
+    kernel.parked = True
+    night.sleep(6)
+    # It is named once, so that other notices stay.
+    assert len(night.orders(ev.Park)) == 2
+    assert [notice.code for _, notice in night.core.notices] == codes
     kernel.parking = "done"
     night.do(ev.Parked(kernel.number, park.serial, "done", kernel.usage()))
     assert not night.orders(ev.Hibernate)
