@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Seconds that steps under way are given to end when the scheduler does.
-PATIENCE = 10.0
+#: Seconds that steps under way are given to end when the scheduler does. What it then still has to write has to be
+#: written before it is killed, after 10 in all (deploy/systemd/gpushare.service).
+PATIENCE = 3.0
 
 
 class Hibernations:

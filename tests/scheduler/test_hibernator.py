@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import ability, hibernator
+from jupyter_gpushare.scheduler import ability, hibernations, hibernator
 from jupyter_gpushare.scheduler.ability import judge
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.events import Event, Hibernatable
@@ -560,6 +561,12 @@ async def test_closing_ends_although_a_step_does_not(
     assert not Path(f"/proc/{helper}").exists()
     assert said(await hibernating)[0] is False
     assert said(await one.wake(pid)) == (False, "helper")
+
+
+def test_the_scheduler_ends_before_the_system_kills_it(root: Path) -> None:
+    unit = (root / "deploy" / "systemd" / "gpushare.service").read_text()
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.M)
+    assert hibernations.PATIENCE + Deadlines().close <= int(seconds) - 2
 
 
 # --- Who is left alone ---
