@@ -242,8 +242,8 @@ async function set(
   return null;
 }
 
-/** The longest time of idleness that one may ask for: a week, in minutes. */
-const LONGEST_IDLENESS = 7 * 24 * 60;
+/** The longest time of idleness that the scheduler takes: 30 days, in minutes. */
+const LONGEST_IDLENESS = 30 * 24 * 60;
 
 /** Those that come with the scheduler; others can be typed. */
 const POLICIES = ['burst', 'fcfs', 'tgs', 'gemini', 'priority'];
