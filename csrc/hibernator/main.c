@@ -31,16 +31,18 @@ int main(int argc, char **argv)
 {
     stay_plain(argv);
     char *end = NULL;
-    long pid = argc == 5 ? strtol(argv[4], &end, 10) : 0;
-    bool waking = argc == 5 && strcmp(argv[3], "--wake") == 0 && *end == '\0' && pid > 0 && pid <= INT_MAX;
+    struct hib_needs needs = {.bytes = 0};
+    long pid = argc == 5 || argc == 6 ? strtol(argv[4], &end, 10) : 0;
+    bool waking = pid > 0 && pid <= INT_MAX && *end == '\0' && strcmp(argv[3], "--wake") == 0 &&
+                  (argc == 5 || hib_read_needs(argv[5], &needs));
     if (argc < 3 || strcmp(argv[1], "--driver") != 0 || (argc > 3 && !waking)) {
-        gs_say("use: gpushare-hibernator --driver PATH [--wake PID]");
+        gs_say("use: gpushare-hibernator --driver PATH [--wake PID [UUID=BYTES]]");
         return 2;
     }
     if (!hib_driver_open(argv[2]))
         return 1;
     if (waking)
-        return hib_wake((pid_t)pid) ? 0 : 1;
+        return hib_wake((pid_t)pid, &needs) ? 0 : 1;
     /* It lives as long as its input: signals that end a terminal's session or a service are for the scheduler. */
     for (size_t i = 0; i < 4; i++)
         signal((const int[]){SIGINT, SIGTERM, SIGHUP, SIGPIPE}[i], SIG_IGN);

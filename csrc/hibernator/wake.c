@@ -45,12 +45,21 @@ static bool failed(const char *step, pid_t pid, CUresult result)
     return false;
 }
 
-bool hib_wake(pid_t pid)
+static bool lacks_room(pid_t pid, const struct hib_needs *needs, uint64_t left)
+{
+    gs_say("process %d cannot be woken: its GPU has %llu MiB free, and it needs %llu MiB", (int)pid,
+           (unsigned long long)(left >> 20), (unsigned long long)(needs->bytes >> 20));
+    return false;
+}
+
+bool hib_wake(pid_t pid, const struct hib_needs *needs)
 {
     arm();
     size_t pauses = 0;
     bool alone = false; /* no lock is under way that a hibernator asked for which has ended: ours came after it */
     for (;;) {
+        bool fits;
+        uint64_t left = 0;
         CUprocessState state;
         CUresult result = hib_driver_state(pid, &state);
         if (result != CUDA_SUCCESS)
@@ -72,9 +81,10 @@ bool hib_wake(pid_t pid)
                 return failed("cuCheckpointProcessUnlock", pid, result);
             break;
         case CU_PROCESS_STATE_CHECKPOINTED:
-            result = hib_driver_restore(pid, NULL);
+            fits = hib_has_room(needs, &left);
+            result = fits ? hib_driver_restore(pid, NULL) : CUDA_ERROR_OUT_OF_MEMORY;
             if (result != CUDA_SUCCESS && pauses == PAUSES)
-                return failed("cuCheckpointProcessRestore", pid, result);
+                return fits ? failed("cuCheckpointProcessRestore", pid, result) : lacks_room(pid, needs, left);
             if (result != CUDA_SUCCESS)
                 pause_for(pauses_ms[pauses++]);
             break;

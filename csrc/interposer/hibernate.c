@@ -165,9 +165,15 @@ static bool find_program(char *path, size_t size)
 
 static int spawn(const char *program, const char *path, int output, pid_t *child)
 {
-    char pid[16];
+    char pid[16], needs[64];
+    struct gpushare_usage needed;
+    gs_hibernate_needs(&needed);
     snprintf(pid, sizeof(pid), "%d", (int)getpid());
-    char *const arguments[] = {(char *)program, "--driver", (char *)path, "--wake", pid, NULL};
+    for (size_t i = 0; i < sizeof(needed.gpu); i++)
+        snprintf(needs + 2 * i, 3, "%02x", needed.gpu[i]);
+    snprintf(needs + 2 * sizeof(needed.gpu), sizeof(needs) - 2 * sizeof(needed.gpu), "=%llu",
+             (unsigned long long)(needed.context + needed.pinned));
+    char *const arguments[] = {(char *)program, "--driver", (char *)path, "--wake", pid, needs, NULL};
     sigset_t none, all;
     sigemptyset(&none);
     sigfillset(&all);

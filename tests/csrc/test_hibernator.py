@@ -295,7 +295,9 @@ def test_waking_says_in_one_sentence_why_it_failed(
     assert error.count("\n") == 1
 
 
-@pytest.mark.parametrize("arguments", [["--wake"], ["--wake", "x"], ["--wake", "0"], ["more"]])
+@pytest.mark.parametrize(
+    "arguments", [["--wake"], ["--wake", "x"], ["--wake", "0"], ["--wake", "1", "2=3"], ["more"]]
+)
 def test_its_use_is_said(start: Start, arguments: list[str]) -> None:
     process = start(*arguments)
     assert process.communicate(timeout=PATIENCE)[1].startswith("gpushare: use: ")

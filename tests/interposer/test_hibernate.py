@@ -594,6 +594,25 @@ def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_schedu
     assert bed.hibernator.state(bed.a.pid) == "checkpointed"
 
 
+def test_it_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) -> None:
+    """A driver that has no room for a restore may never restore that process again."""
+    bed = make_bed(GPUSHARE_SIM_CHECKPOINT_LEFT="0")
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    plain = bed.machine.program("plain", GPUSHARE_DISABLE="1")
+    filler = plain.call("alloc", bytes=plain.call("info")["free"] - SMALL)["pointer"]
+    bed.script.close()
+    bed.machine.socket.unlink()
+    waiting = bed.a.start("info")
+    bed.machine.until_said(bed.a, "its GPU has 0 MiB free, and it needs 1 MiB")
+    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+    assert plain.call("free", pointer=filler)["result"] == 0
+    assert bed.a.result(waiting)["result"] == 0
+    assert bed.a.holds(pointer, PIECE, 7)
+    bed.script = Script(bed.machine)
+
+
 def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
     home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
