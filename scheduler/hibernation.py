@@ -193,7 +193,7 @@ class Hibernating(Grower):
         """See whether all has left of a group that is to park, and order out what has not."""
         if group.lease is not None:
             return
-        if self._idle_since(group) is None:
+        if self._idle_since(group) is None or group.wishes.keep:
             self._let_go(group)
             return
         if not any(share.resident for share in group.shares.values()):

@@ -309,6 +309,20 @@ def test_an_order_is_void_once_people_think_otherwise(change: ev.Event) -> None:
     assert not night.orders(ev.Park)
 
 
+def test_who_is_kept_while_its_memory_leaves_stays() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.late = True
+    night.do(ev.HibernateNow("a"))
+    (order,) = night.orders(ev.Evict)
+    assert kernel.where == "parking"
+    night.do(ev.Adjust("a", keep=True))
+    assert kernel.hibernation is None
+    kernel.evict(order)
+    night.sleep(5)
+    assert not night.orders(ev.Park)
+
+
 def test_it_makes_way_for_who_lacks_room() -> None:
     night = Night()
     idle = night.kernel("idle", 1, context=30 * GIB)

@@ -307,6 +307,7 @@ class World(RuleBasedStateMachine):
         if isinstance(decision, ev.Grant):
             assert not group.wishes.stopped, "granted although frozen"
             assert not self.core.clients[process.number].silent, "granted although it says nothing"
+            assert self.core.clients[process.number].stage == "awake", "granted although it sleeps"
             self.served[process.number] += 1
             if lease is not None:
                 return  # joins a lease that was granted before
