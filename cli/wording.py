@@ -52,7 +52,7 @@ def notice(found: dict[str, Any], name: str) -> str:
         doing = "waking" if params.get("step") == "restore" else "hibernating"
         # Of others' processes it is 0.
         process = f" (pid {params['pid']})" if params.get("pid") else ""
-        return f"{doing} {name}{process} does not end; it goes on by itself"
+        return f"{name}: {doing} it{process} does not end; it goes on by itself"
     if found.get("code") == "recording_ended":
         params = found.get("params", {})
         why = recording_end(params.get("why"), str(params.get("error", "")))

@@ -41,8 +41,9 @@ EVENTS: dict[str, Callable[[dict[str, Any]], str]] = {
         f"was woken in {duration(found['seconds'])}"
         + (f", on {found['gpu']}" if found.get("gpu") else "")
     ),
-    "hibernate_failed": lambda found: f"was not hibernated: {found['text']}",
-    "wake_failed": lambda found: f"could not be woken: {found['text']}",
+    # Of others, the code alone is told.
+    "hibernate_failed": lambda found: f"was not hibernated: {found['text'] or found['code']}",
+    "wake_failed": lambda found: f"could not be woken: {found['text'] or found['code']}",
     "cancel": lambda found: "was interrupted while it waited",
     "adjust": lambda found: f"was adjusted: {wishes(found['wishes']) or 'as usual'}",
     "stuck": lambda found: f"keeps others waiting: its kernel {found['kernel']} does not end",

@@ -209,6 +209,14 @@ def test_the_panel_says_why_in_the_schedulers_words() -> None:
         ({"kind": "wake", "seconds": 0.5, "gpu": "GPU-1"}, "was woken in 0.5 s, on GPU-1"),
         ({"kind": "hibernate_failed", "code": "ipc", "text": "x"}, "was not hibernated: x"),
         ({"kind": "wake_failed", "code": "failed", "text": "x"}, "could not be woken: x"),
+        ({"kind": "hibernate_failed", "code": "ipc", "text": ""}, "was not hibernated: ipc"),
+        (
+            {
+                **{"kind": "notice", "code": "hibernation_stuck"},
+                "params": {"name": "a", "pid": 7, "step": "park"},
+            },
+            "hibernating it (pid 7) does not end; it goes on by itself",
+        ),
         (
             {
                 **{"kind": "settings", "policy": "burst", "quantum": "auto"},
@@ -295,7 +303,7 @@ def test_notices() -> None:
     assert "-11" in text
     assert wording.notice({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
-    assert wording.notice(stuck, "a") == "waking a (pid 7) does not end; it goes on by itself"
+    assert wording.notice(stuck, "a") == "a: waking it (pid 7) does not end; it goes on by itself"
     stuck["params"] = {"name": "", "pid": 0, "step": "park"}
     told = wording.notice(stuck, "another user")
-    assert told == "hibernating another user does not end; it goes on by itself"
+    assert told == "another user: hibernating it does not end; it goes on by itself"
