@@ -104,6 +104,7 @@ class Clients(People):
         self._keeper.concern(client)
         if group.hibernation is None:
             self._rest(group)
+        self._rouse_mixed(group)
         if not event.leased:
             return
         if self._has_lease(group, event.lease):

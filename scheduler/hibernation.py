@@ -344,6 +344,13 @@ class Hibernating(Grower):
             for client in list(group.clients.values()):
                 self._want_awake(client)
 
+    def _rouse_mixed(self, group: Group) -> None:
+        """Wake all of a group of which the scheduler before had hibernated some alone."""
+        state, holders = group.hibernation, _with_context(group)
+        mixed = any(client.stage == "awake" for client in holders)
+        if mixed and state is not None and state.stage == "hibernated":
+            self._rouse(group)
+
     def _want_awake(self, client: Client, *, home: bool = False) -> None:
         """Have a hibernated client wait for the room that it needs; with ``home``, where it was."""
         if client.stage != "hibernated":

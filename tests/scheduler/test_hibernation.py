@@ -688,6 +688,26 @@ def test_a_new_scheduler_takes_it_as_it_is() -> None:
     assert night.gpu["contexts"] == CONTEXT
 
 
+@pytest.mark.parametrize("first", ["awake", "hibernated"])
+def test_a_new_scheduler_wakes_all_of_whom_only_some_are_hibernated(first: str) -> None:
+    night = Night()
+    awake, asleep = Kernel(night, 1, "a"), Kernel(night, 2, "a")
+    awake.context = asleep.context = CONTEXT
+    asleep.away = asleep.parked = True
+    if first == "awake":
+        awake.attach(reattach=True)
+    asleep.attach(reattach=True, hibernated=True)
+    if first == "hibernated":
+        assert asleep.where == "hibernated"
+        awake.attach(reattach=True)
+    assert awake.hibernation is None
+    assert not asleep.parked
+    assert night.gpu["contexts"] == 2 * CONTEXT
+    night.sleep(700)
+    assert awake.where == "hibernated"
+    assert night.gpu["contexts"] == 0
+
+
 def test_what_cannot_be_is_refused() -> None:
     night = Night()
     kernel = night.asleep("a")
