@@ -5,6 +5,7 @@
  */
 #include <limits.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -41,8 +42,15 @@ int main(int argc, char **argv)
     }
     if (!hib_driver_open(argv[2]))
         return 1;
-    if (waking)
-        return hib_wake((pid_t)pid, &needs) ? 0 : 1;
+    if (waking) {
+        bool awake = hib_wake((pid_t)pid, &needs);
+        /* Who ignores its children does not learn how we end. */
+        if (awake)
+            puts("awake");
+        fflush(stdout);
+        /* As below. */
+        _exit(awake ? 0 : 1);
+    }
     /* It lives as long as its input: signals that end a terminal's session or a service are for the scheduler. */
     for (size_t i = 0; i < 4; i++)
         signal((const int[]){SIGINT, SIGTERM, SIGHUP, SIGPIPE}[i], SIG_IGN);

@@ -249,7 +249,7 @@ enum gs_hibernator gs_hibernator_run(char *text, size_t size)
     __atomic_store_n(&hibernator.pid, 0, __ATOMIC_RELEASE);
     close(hibernator.output);
     /* Where the application has reaped it, or ignores its children, what it said tells how it ended. */
-    bool done = ended > 0 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : hibernator.length == 0;
+    bool done = ended > 0 ? WIFEXITED(status) && WEXITSTATUS(status) == 0 : strstr(hibernator.text, "awake\n") != NULL;
     if (done)
         return GS_HIBERNATOR_DONE;
     hibernator.text[strcspn(hibernator.text, "\n")] = '\0';

@@ -532,12 +532,17 @@ def eager(tmp_path: Path) -> Path:
     return library
 
 
-def test_it_wakes_itself_where_no_scheduler_does(bed: Bed, eager: Path) -> None:
+@pytest.mark.parametrize("ignores_children", [False, True])
+def test_it_wakes_itself_where_no_scheduler_does(
+    bed: Bed, eager: Path, ignores_children: bool
+) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
     bed.hibernate()
     bed.script.close()
     bed.machine.socket.unlink()
+    if ignores_children:
+        bed.a.call("raw", function="signal", arguments=[signal.SIGCHLD, 1])
     bed.a.call("load_library", path=str(eager))
     assert bed.a.call("info")["result"] == 0
     assert bed.hibernator.state(bed.a.pid) == "running"
@@ -592,6 +597,22 @@ def test_one_that_cannot_be_woken_alone_says_so_and_goes_on_with_the_next_schedu
     bed.fail("not yet")
     assert bed.a.result(checking)["result"] == OUT_OF_MEMORY
     assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+
+
+def test_one_that_ignores_its_children_takes_no_end_for_a_wake(
+    make_bed: Callable[..., Bed],
+) -> None:
+    bed = make_bed(program={"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/die"})
+    bed.a.call("raw", function="signal", arguments=[signal.SIGCHLD, 1])
+    bed.hibernate()
+    bed.script.close()
+    bed.machine.socket.unlink()
+    waiting = bed.a.start("info")
+    bed.machine.until_said(bed.a, "the hibernator ended without a word")
+    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+    bed.script = Script(bed.machine)
+    bed.fail()
+    assert bed.a.result(waiting)["result"] == OUT_OF_MEMORY
 
 
 def test_it_waits_for_room_before_it_wakes_itself(make_bed: Callable[..., Bed]) -> None:
