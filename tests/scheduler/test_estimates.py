@@ -205,6 +205,12 @@ class World(test_properties.World):
         assert all(s["end"] is None or s["start"] <= s["end"] <= self.now for s in spans)
         busy = {g.id for g in self.core.groups.values() if g.busy}
         waiting = {w.group.id for w in self.core.queue if w.logged and not w.frozen}
+        # A cell or a call waits for the wake of its process.
+        waiting |= {
+            g.id
+            for g in self.core.groups.values()
+            if g.waking and (g.cells or any(c.asked for c in g.clients.values()))
+        }
         for kind, groups in (("burst", busy), ("wait", waiting)):
             opened = [s["group"] for s in spans if s["kind"] == kind and s["end"] is None]
             assert sorted(opened) == sorted(groups)

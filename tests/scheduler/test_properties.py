@@ -309,8 +309,8 @@ class World(RuleBasedStateMachine):
             assert not self.core.clients[process.number].silent, "granted although it says nothing"
             assert self.core.clients[process.number].stage == "awake", "granted although it sleeps"
             self.served[process.number] += 1
-            if lease is not None:
-                return  # joins a lease that was granted before
+            if lease is not None or (isinstance(event, ev.Attach) and event.leased):
+                return  # joins a lease that was granted before, or that came back
             drained = [s.gpu.uuid for s in group.shares.values() if s.gpu.drained]
             assert not drained, "granted on a GPU that is drained"
             for whose, entitlement in self.quotas_of(group):
