@@ -338,7 +338,8 @@ class Accounts:
             pinned, context = max(pinned, holding.pinned), max(context, holding.context)
         needs = holding.client.needs
         if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
-            needs.pinned, needs.context = pinned, context
+            # Its context may have taken more than the client knows.
+            needs.pinned, needs.context = pinned, max(needs.context, context)
         if holding.client.gone:
             pinned = context = 0
         before = holding.resident + holding.pinned + holding.context

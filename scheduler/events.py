@@ -379,6 +379,8 @@ class Checkpointed:
     code: str = ""
     text: str = ""
     seconds: float = 0.0
+    #: Bytes that the process had on its GPU before, as the driver says; 0: it does not say.
+    held: int = 0
 
 
 @dataclass(slots=True)
@@ -550,15 +552,21 @@ class Hibernate:
     """Have the client's process checkpointed; ``Checkpointed`` answers."""
 
     client: int
+    gpu: str = ""
 
 
 @dataclass(slots=True)
 class Wakeup:
-    """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first."""
+    """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first.
+
+    ``needs``: bytes that it takes on the GPU ``gpu``; 0: not known.
+    """
 
     client: int
     gpu_from: str = ""
     gpu_to: str = ""
+    gpu: str = ""
+    needs: int = 0
 
 
 @dataclass(slots=True)

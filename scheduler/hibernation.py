@@ -316,6 +316,11 @@ class Hibernating(Grower):
         if event.ok:
             client.stage, client.parked = "hibernated", False
             self._out.append(Hibernated(client.number, client.park, True))
+            needs = client.needs
+            if needs is not None and needs.gpu in self.gpus:
+                # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
+                held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
+                needs.context = max(needs.context, held)
             self._vanish(client)
         else:
             state.failed = state.failed or (event.code, event.text)
@@ -425,10 +430,13 @@ class Hibernating(Grower):
         self._settle(client.group)
 
     def _wakeup_of(self, client: Client) -> Wakeup:
-        moved = client.needs is not None and client.home not in ("", client.needs.gpu)
-        if moved and client.needs is not None:
-            return Wakeup(client.number, client.home, client.needs.gpu)
-        return Wakeup(client.number)
+        needs = client.needs
+        if needs is None:
+            return Wakeup(client.number)
+        size = needs.pinned + needs.context
+        if client.home not in ("", needs.gpu):
+            return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
+        return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
     def _on_wake(self, event: Wake) -> None:
         client = self._client(event.client)
@@ -439,7 +447,8 @@ class Hibernating(Grower):
             return
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
-            client.needs.pinned, client.needs.context = event.needs.pinned, event.needs.context
+            client.needs.pinned = event.needs.pinned
+            client.needs.context = max(client.needs.context, event.needs.context)
         self._concern(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)
@@ -533,7 +542,7 @@ class Hibernating(Grower):
             for client in group.clients.values():
                 if client.stage == "parked":
                     client.stage = "checkpointing"
-                    self._out.append(Hibernate(client.number))
+                    self._out.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:
             self._enter(group, "hibernating")

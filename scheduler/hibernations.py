@@ -12,6 +12,7 @@ from . import events as ev
 from .ability import WHY, Ability, refuses
 
 if TYPE_CHECKING:
+    from .devices import Devices
     from .drivers import Driver
     from .hibernator import Hibernator, Outcome
 
@@ -29,12 +30,17 @@ class Hibernations:
     ----------
     driver
         The driver that the clients use; None: there is none, and nobody hibernates.
+    devices
+        Says what is on the GPUs.
     handle
         Takes events in.
     """
 
-    def __init__(self, driver: Driver | None, handle: Callable[[ev.Event], None]) -> None:
+    def __init__(
+        self, driver: Driver | None, devices: Devices, handle: Callable[[ev.Event], None]
+    ) -> None:
         self._driver = driver
+        self._devices = devices
         self._handle = handle
         self._hibernator: Hibernator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -55,9 +61,9 @@ class Hibernations:
         asyncio.get_running_loop().call_soon(self._handle, outcome)
         return False
 
-    def hibernate(self, client: int, pid: int) -> None:
+    def hibernate(self, decision: ev.Hibernate, pid: int) -> None:
         """Have a client's process checkpointed."""
-        self._do(self._hibernate(client, pid))
+        self._do(self._hibernate(decision, pid))
 
     def wake(self, decision: ev.Wakeup, pid: int) -> None:
         """Have a client's process restored."""
@@ -103,9 +109,10 @@ class Hibernations:
             log.info("no hibernation: %s", found.text)
         self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
 
-    async def _hibernate(self, client: int, pid: int) -> None:
+    async def _hibernate(self, decision: ev.Hibernate, pid: int) -> None:
+        held = await asyncio.to_thread(self._devices.processes, decision.gpu) or {}
         outcome = await self._outcome(self._helper().hibernate(pid))
-        self._handle(ev.Checkpointed(client, *outcome))
+        self._handle(ev.Checkpointed(decision.client, *outcome, held=held.get(pid, 0)))
 
     async def _wake(self, decision: ev.Wakeup, pid: int) -> None:
         client = decision.client
@@ -113,7 +120,12 @@ class Hibernations:
             self._handle(ev.Woken(client, False, "helper", WHY["helper"]))
             return
         pair = (decision.gpu_from, decision.gpu_to) if decision.gpu_to else None
-        outcome = await self._outcome(self._helper().wake(pid, pair))
+
+        def has_room() -> bool:
+            found = self._devices.read(decision.gpu)
+            return found is None or found.total - found.used >= decision.needs
+
+        outcome = await self._outcome(self._helper().wake(pid, pair, has_room))
         self._handle(ev.Woken(client, *outcome))
 
     async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:

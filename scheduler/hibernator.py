@@ -38,6 +38,8 @@ MOST_STUCK = 32
 PAUSES = (0.5, 1.0, 2.0)
 #: Seconds between questions to a driver that is in the middle of something.
 POLL = 0.05
+#: Seconds for which a restore waits for room that was promised: others' memory may be on its way out.
+ROOM_PATIENCE = 5.0
 #: Times that one call is carried on with a new helper after the one before ended.
 LIVES = 3
 
@@ -318,7 +320,12 @@ class Hibernator:
         self._known.add(pid)
         return await self._run(_Operation(pid, optional=True), self._hibernate, self._hibernating)
 
-    async def wake(self, pid: int, pair: tuple[str, str] | None = None) -> Outcome:
+    async def wake(
+        self,
+        pid: int,
+        pair: tuple[str, str] | None = None,
+        has_room: Callable[[], bool] | None = None,
+    ) -> Outcome:
         """Restore a process, from whatever a call before has left it in.
 
         Parameters
@@ -329,10 +336,13 @@ class Hibernator:
             UUIDs, as NVML has them, of the GPU that it was on and of the one that it is to be on; None: where it was.
             With a pair, a restore is tried once, and it is an error if there is none to be done: it may be woken where
             it was.
+        has_room
+            Says whether the GPU has room for the process; called in a thread. A restore is only asked for once it has,
+            for some seconds: one that lacked room may have been the last (NVIDIA/cuda-checkpoint issue 44).
         """
 
         async def work(operation: _Operation) -> None:
-            await self._awaken(operation, pair)
+            await self._awaken(operation, pair, has_room)
 
         return await self._run(_Operation(pid), work, self._waking)
 
@@ -451,12 +461,17 @@ class Hibernator:
         words = str(max(1, round(timeout * 1000)))
         await self._step(operation, "lock", timeout + self._deadlines.lock, words)
 
-    async def _awaken(self, operation: _Operation, pair: tuple[str, str] | None = None) -> None:
+    async def _awaken(
+        self,
+        operation: _Operation,
+        pair: tuple[str, str] | None = None,
+        has_room: Callable[[], bool] | None = None,
+    ) -> None:
         """Let it call its driver again. After each failure, its state is asked anew."""
         lives, pauses = LIVES, iter(PAUSES)
         while True:
             try:
-                await self._awaken_once(operation, pair)
+                await self._awaken_once(operation, pair, has_room)
                 return
             except HelperError:
                 lives -= 1
@@ -472,7 +487,12 @@ class Hibernator:
                 log.info("%s; it is tried again in %g s", failed, pause)
                 await asyncio.sleep(pause)
 
-    async def _awaken_once(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
+    async def _awaken_once(
+        self,
+        operation: _Operation,
+        pair: tuple[str, str] | None,
+        has_room: Callable[[], bool] | None,
+    ) -> None:
         pid = operation.pid
         state = await self._settled(operation)
         if state == "running" and pid not in self._known:
@@ -486,10 +506,19 @@ class Hibernator:
         if state == "running":
             return
         if state == "checkpointed":
+            await self._await_room(pid, has_room)
             await self._restore(operation, pair)
         elif state != "locked":
             raise _Failed("failed", f"the driver says that process {pid} has {state}")
         await self._step(operation, "unlock", self._deadlines.unlock)
+
+    async def _await_room(self, pid: int, has_room: Callable[[], bool] | None) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while has_room is not None and not await asyncio.to_thread(has_room):
+            if loop.time() > begun + ROOM_PATIENCE:
+                raise _Failed("failed", f"the GPU has no room for process {pid} now")
+            await asyncio.sleep(POLL)
 
     async def _restore(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
         words = []

@@ -134,7 +134,7 @@ class Server:
         self._poller: asyncio.TimerHandle | None = None
         self._alert_until = 0.0
         self._readings: set[asyncio.Task[None]] = set()
-        self.hibernations = Hibernations(options.driver, self.handle)
+        self.hibernations = Hibernations(options.driver, devices, self.handle)
         self.administration = Administration(self, options.identity.state_dir)
         self._requests = Requests(self)
         self.placement = Placement(core)
@@ -340,7 +340,7 @@ class Server:
                 ):
                     pass
                 case ev.Hibernate():
-                    self.hibernations.hibernate(decision.client, self._process(decision.client))
+                    self.hibernations.hibernate(decision, self._process(decision.client))
                 case ev.Wakeup():
                     self.hibernations.wake(decision, self._process(decision.client))
                 case ev.ReadDevice():

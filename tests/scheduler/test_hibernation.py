@@ -565,6 +565,21 @@ def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
     assert kernel.where == "hibernated"
 
 
+def test_a_wake_has_room_for_all_that_the_context_took() -> None:
+    night = Night()
+    kernel = night.ran("a")
+    kernel.checkpoint = None
+    night.do(ev.HibernateNow("a"))
+    kernel.away = True
+    night.do(ev.Checkpointed(kernel.number, True, seconds=0.6, held=2 * CONTEXT))
+    assert kernel.where == "hibernated"
+    kernel.restores = None
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert (order.gpu, order.needs) == (GPU, 2 * CONTEXT)
+    assert night.gpu["contexts"] == 2 * CONTEXT
+
+
 def test_what_the_driver_keeps_is_others_use() -> None:
     night = Night()
     night.asleep("a")

@@ -17,6 +17,7 @@ import pytest
 
 from jupyter_gpushare.scheduler import ability, hibernations, hibernator
 from jupyter_gpushare.scheduler.ability import judge
+from jupyter_gpushare.scheduler.devices import Devices
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.events import Event, Hibernatable
 from jupyter_gpushare.scheduler.hibernations import Hibernations
@@ -528,11 +529,27 @@ async def test_a_driver_that_answers_nonsense_is_none_that_can(
     )
     monkeypatch.setattr(hibernator, "libraries", lambda: Libraries(*[tmp_path / "library"] * 3))
     events: list[Event] = []
-    steps = Hibernations(Driver(stand_in.library, None, False), events.append)
+    steps = Hibernations(Driver(stand_in.library, None, False), Devices(None), events.append)
     steps.probe()
     await wait_for(lambda: events)
     assert events == [Hibernatable(False, False, "helper", ability.WHY["helper"])]
     await steps.close()
+
+
+async def test_no_restore_is_asked_for_without_room(
+    make: Make, stand_in: StandIn, pid: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hibernator, "ROOM_PATIENCE", 0.0)
+    one = make()
+    assert said(await one.hibernate(pid)) == FINE
+    outcome = await one.wake(pid, None, lambda: False)
+    assert said(outcome) == (False, "failed")
+    assert "no room" in outcome.text
+    assert "restore" not in stand_in.calls(pid)
+    answers = iter([False, True])
+    monkeypatch.setattr(hibernator, "ROOM_PATIENCE", 60.0)
+    assert said(await one.wake(pid, None, lambda: next(answers))) == FINE
+    assert "restore" in stand_in.calls(pid)
 
 
 async def test_closing_waits_for_what_is_under_way(make: Make, stand_in: StandIn, pid: int) -> None:
