@@ -20,6 +20,7 @@ struct context {
     unsigned retained; /* of a primary context */
     bool primary;
     bool pending; /* recorded in this drain and not seen done */
+    bool ending;  /* being reset: not to be used from other threads */
     struct context *next;
 };
 
@@ -65,7 +66,10 @@ bool gs_context_alive(CUcontext handle)
 CUcontext gs_context_any(void)
 {
     pthread_mutex_lock(&contexts.lock);
-    CUcontext handle = contexts.first != NULL ? contexts.first->handle : NULL;
+    struct context *context = contexts.first;
+    while (context != NULL && context->ending)
+        context = context->next;
+    CUcontext handle = context != NULL ? context->handle : NULL;
     pthread_mutex_unlock(&contexts.lock);
     return handle;
 }
@@ -76,7 +80,8 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     GS_REAL(cuCtxGetCurrent)(&current);
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next)
-        if (context->device == device && context->handle != except && (found == NULL || context->handle == current))
+        if (context->device == device && context->handle != except && !context->ending &&
+            (found == NULL || context->handle == current))
             found = context->handle;
     pthread_mutex_unlock(&contexts.lock);
     return found;
@@ -128,7 +133,7 @@ bool gs_context_begin_drain(bool force)
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         context->pending = false;
-        if (GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS)
+        if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS)
             continue;
         bool records = gs_real_has(GS_FN_cuCtxRecordEvent);
         if (records && context->event == NULL &&
@@ -295,6 +300,18 @@ static bool is_usable(CUcontext handle)
            GS_REAL(cuCtxPopCurrent_v2)(&ignored) == CUDA_SUCCESS;
 }
 
+static void mark_ending(CUcontext handle, bool ending)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(handle);
+    if (context != NULL) {
+        context->ending = ending;
+        context->event = NULL; /* it goes with all that the context has */
+        context->pending = false;
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
 /* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
@@ -302,22 +319,18 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
     CUcontext handle = primary_of(device, &last);
     if (handle != NULL) {
         gs_memory_context_ends(handle);
-        pthread_mutex_lock(&contexts.lock);
-        struct context *context = find_locked(handle);
-        if (context != NULL) {
-            context->event = NULL;
-            context->pending = false;
-        }
-        pthread_mutex_unlock(&contexts.lock);
+        mark_ending(handle, true);
         gs_vmm_context_ends(handle);
         gs_capture_context_ends(handle);
         gs_meter_context_ends(handle);
     }
     CUresult result = real(device);
-    if (handle != NULL && is_usable(handle))
+    if (handle != NULL && is_usable(handle)) {
+        mark_ending(handle, false);
         gs_vmm_context_begins(handle, device);
-    else if (handle != NULL)
+    } else if (handle != NULL) {
         gs_memory_context_gone(remove_context(handle));
+    }
     return result;
 }
 
