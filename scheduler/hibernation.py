@@ -59,8 +59,9 @@ class Hibernating(Grower):
     hibernate_pressure: float
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
     park_deadline, leave_deadline = 5.0, 60.0
-    #: Seconds for which a refusal is taken for granted: one that may pass by itself, and others.
-    passing_refusal, lasting_refusal = 30.0, 600.0
+    #: Seconds for which a refusal is taken for granted: one that may pass by itself, twice as long each time that the
+    #: group was idle all the while, but never longer than others.
+    passing_refusal, lasting_refusal = 5.0, 600.0
     #: So many groups are on their way off the GPUs at once.
     most_hibernating = 16
     #: Seconds after which it is seen again whether one that is to hibernate may.
@@ -122,7 +123,8 @@ class Hibernating(Grower):
         if when is None and self.hibernate_after is not None:
             when = self._now + self.hibernate_after
         if group.dismissed:
-            when = self._now + self.look_again
+            until = 0.0 if group.unfit is None else group.unfit.until
+            when = max(self._now + self.look_again, until)
         self._timers.set(group.rests, when if self._able else None)
 
     def _rest_all(self) -> None:
@@ -167,9 +169,9 @@ class Hibernating(Grower):
 
     def _begin(self, group: Group) -> None:
         """Have all that can move leave the GPU; then it is to park."""
-        group.dismissed = False
         code = _unfit(group)
         if code == NOTHING:
+            group.dismissed = False
             self._rest(group)
             return
         if code:
@@ -245,16 +247,26 @@ class Hibernating(Grower):
 
     def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
         """A group cannot hibernate, or not now: those of its clients that are parked go on."""
-        pause = self.passing_refusal if code in PASSING else self.lasting_refusal
-        group.unfit = Unfit(code, text, self._now, self._now + pause)
-        if log:
-            self._log("hibernate_failed", group, code=code, text=text)
+        self._refuse(group, code, text, log=log)
         if group.hibernation is not None:
             self._let_go(group)
         else:
             self._touch(group)
-        if self.hibernate_after is not None:
+        if self.hibernate_after is not None and group.unfit is not None:
             self._rest(group, group.unfit.until)
+
+    def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
+        passes, since = code in PASSING, self._idle_since(group)
+        again = since is not None and since <= group.refused_at
+        group.refusals = group.refusals + 1 if again else 0
+        group.refused_at = self._now
+        group.dismissed = group.dismissed and passes
+        pause = self.lasting_refusal
+        if passes:
+            pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
+        group.unfit = Unfit(code, text, self._now, self._now + pause)
+        if log:
+            self._log("hibernate_failed", group, code=code, text=text)
 
     def _reconsider(self, group: Group) -> None:
         """What a group holds changed: why it did not hibernate may hold no longer."""
@@ -563,11 +575,9 @@ class Hibernating(Grower):
         """All of a group's clients were checkpointed, or some could not be: then none is to be."""
         self._timers.set(group.rests, None)
         if state.failed is not None:
-            code, text = state.failed
-            pause = self.passing_refusal if code in PASSING else self.lasting_refusal
-            group.unfit = Unfit(code, text, self._now, self._now + pause)
-            self._log("hibernate_failed", group, code=code, text=text)
+            self._refuse(group, *state.failed)
         else:
+            group.dismissed = False
             seconds = self._now - state.began
             self._log("hibernate", group, bytes=state.frees, seconds=seconds)
         self._enter(group, "hibernated")
@@ -631,7 +641,11 @@ class Hibernating(Grower):
 
     def _on_hibernate_now(self, event: HibernateNow) -> None:
         group = self.groups.get(event.group)
-        if group is None or group.hibernation is not None:
+        if group is None:
+            return
+        if group.hibernation is not None:
+            # It may be let go on its way there; and one that wakes will be idle again.
+            group.dismissed = group.hibernation.stage != "hibernated"
             return
         found = self.hibernatable
         if found is None or not found.able:

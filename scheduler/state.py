@@ -506,6 +506,9 @@ class Group:
     active_at: float = 0.0
     hibernation: Hibernation | None = None
     unfit: Unfit | None = None
+    #: When it was last found not to hibernate, and how often in a row before that.
+    refused_at: float = 0.0
+    refusals: int = 0
     #: People want it to hibernate once it is idle.
     dismissed: bool = False
     #: Restoring it on another GPU failed: it is not tried again.

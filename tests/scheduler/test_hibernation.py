@@ -438,9 +438,41 @@ def test_who_refuses_goes_on_and_is_left_alone(status: str) -> None:
     assert not night.orders(ev.Hibernate)
     assert not night.orders(ev.Hibernated)
     night.sleep(590)
-    assert len(night.orders(ev.Park)) == 1
+    # What passes by itself is tried again, ever more rarely.
+    assert len(night.orders(ev.Park)) == (7 if status in ("busy", "capture") else 1)
     kernel.request()
     assert kernel.lease
+
+
+def test_an_order_stands_until_it_is_carried_out() -> None:
+    night = Night()
+    kernel = night.asleep("a")
+    kernel.restores = None
+    kernel.request()
+    assert kernel.where == "waking"
+    night.do(ev.HibernateNow("a"))
+    kernel.restores = ""
+    night.woken(kernel, "", night.orders(ev.Wakeup)[0])
+    kernel.restore()
+    kernel.late = True
+    kernel.end()
+    night.sleep(1)
+    assert kernel.where == "parking"
+    kernel.request()  # a cell in between delays it
+    assert kernel.lease
+    kernel.evict(night.orders(ev.Evict)[-1])
+    kernel.late, kernel.parking = False, "busy"
+    kernel.end()
+    night.sleep(1)
+    assert kernel.where == "refused"
+    kernel.parking = "done"
+    night.sleep(6)
+    assert kernel.where == "hibernated"
+    kernel.request()
+    kernel.restore()
+    kernel.end()
+    night.sleep(500)
+    assert kernel.where == "held"
 
 
 def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
