@@ -1014,8 +1014,9 @@ static void be_awake(const uint8_t *from, const uint8_t *to)
 static void on_awake(const struct gpushare_awake *awake)
 {
     pthread_mutex_lock(&client.lock);
-    bool stale = client.sleep == AWAKE || (awake->serial != 0 && awake->serial != client.wake_serial);
-    bool failed = !stale && awake->status != 0 && awake->serial != 0;
+    /* That it is awake is true whoever asked; it is told no second time where it is now. */
+    bool woken = client.sleep != AWAKE && awake->status == 0;
+    bool failed = client.sleep != AWAKE && !woken && awake->serial != 0 && awake->serial == client.wake_serial;
     if (failed) {
         if (client.sleepers != 0)
             gs_say("%.*s", (int)sizeof(awake->text), awake->text);
@@ -1026,7 +1027,7 @@ static void on_awake(const struct gpushare_awake *awake)
         wake_waiters();
     }
     pthread_mutex_unlock(&client.lock);
-    if (!stale && awake->status == 0)
+    if (woken)
         be_awake(awake->moved ? awake->from : NULL, awake->to);
 }
 

@@ -361,6 +361,18 @@ def test_a_wake_that_fails_is_told_and_asked_for_again(bed: Bed) -> None:
     assert bed.a.result(checking)["equal"]
 
 
+def test_that_it_is_awake_is_true_whichever_call_it_was_told_to(bed: Bed) -> None:
+    bed.hibernate()
+    calling = bed.a.start("info")
+    asked = bed.script.next(ev.Wake)
+    other = asked.serial + 1
+    bed.script.send(protocol.awake(ev.Awake(1, other, OUT_OF_MEMORY, text="to another call")))
+    assert bed.a.waits(calling, 0.2)
+    bed.hibernator.restore(bed.a.pid)
+    bed.script.send(protocol.awake(ev.Awake(1, other)))
+    assert bed.a.result(calling)["result"] == 0
+
+
 @pytest.mark.parametrize("how", ["frame", "signal"])
 def test_an_interrupt_ends_the_wait_and_changes_nothing(bed: Bed, how: str) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)

@@ -1021,7 +1021,7 @@ class World(RuleBasedStateMachine):
                     process.parked = False
                     process.asks = 0
             case ev.Awake():
-                if decision.serial not in (0, process.asks):
+                if decision.status and decision.serial not in (0, process.asks):
                     return
                 if decision.status == 0:
                     assert not any(m.away for m in process.memory.values())
