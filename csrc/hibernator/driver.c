@@ -24,7 +24,10 @@ static struct {
     bool able; /* all of the last five are there */
 } driver;
 
-static pthread_once_t initialised = PTHREAD_ONCE_INIT;
+static struct {
+    pthread_mutex_t lock;
+    bool done, said;
+} initialising = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 bool hib_driver_open(const char *path)
 {
@@ -62,16 +65,17 @@ bool hib_driver_open(const char *path)
     return true;
 }
 
-static void initialise(void)
-{
-    CUresult result = driver.init(0);
-    if (result != CUDA_SUCCESS)
-        gs_say("the driver does not initialise: %s", hib_driver_name(result));
-}
-
 void hib_driver_initialise(void)
 {
-    pthread_once(&initialised, initialise);
+    pthread_mutex_lock(&initialising.lock);
+    if (!initialising.done) {
+        CUresult result = driver.init(0);
+        initialising.done = result == CUDA_SUCCESS;
+        if (!initialising.done && !initialising.said)
+            gs_say("the driver does not initialise: %s", hib_driver_name(result));
+        initialising.said = !initialising.done;
+    }
+    pthread_mutex_unlock(&initialising.lock);
 }
 
 CUresult hib_driver_version(int *version)

@@ -13,7 +13,8 @@ bool hib_driver_open(const char *path);
 /*
  * Restoring takes persistence mode or an initialised driver (cuda.h), and a process that has initialised it keeps the
  * GPU's firmware awake while everybody who computes is checkpointed. Takes seconds the first time; whoever calls it
- * meanwhile waits. It makes no context and takes nothing of the GPU's memory.
+ * meanwhile waits. It makes no context and takes nothing of the GPU's memory. What failed is tried again by the next
+ * call.
  */
 void hib_driver_initialise(void);
 

@@ -95,7 +95,7 @@ CUresult cuInit(unsigned flags)
     write_file("begun", O_TRUNC, "%s %s", preload != NULL ? preload : "-", visible != NULL ? visible : "-");
     printf("a driver may print\n");
     fflush(stdout);
-    return CUDA_SUCCESS;
+    return begin("init", 0);
 }
 
 CUresult cuDriverGetVersion(int *version)

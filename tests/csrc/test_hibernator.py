@@ -87,6 +87,22 @@ def test_steps_reach_the_driver_and_are_answered(start: Start, stand_in: StandIn
     assert stand_in.state(PID) == "running"
 
 
+def test_a_driver_that_does_not_initialise_is_tried_again(start: Start, stand_in: StandIn) -> None:
+    stand_in.tell("init", "once 999")
+    stand_in.put(PID, "checkpointed")
+    process = start()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for number, step in enumerate(("restore", "unlock", "lock", "checkpoint", "restore")):
+        words = "100" if step == "lock" else ""
+        process.stdin.write(f"{number} {step} {PID} {words}\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == f"{number} 0 CUDA_SUCCESS\n"
+    assert stand_in.calls(0) == ["init", "init"]
+    _, said = process.communicate(timeout=PATIENCE)
+    assert said.count("does not initialise") == 1, said
+
+
 def test_what_is_no_request_is_answered_and_harms_nothing(start: Start) -> None:
     requests = [
         "1",
