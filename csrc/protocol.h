@@ -338,6 +338,7 @@ struct gpushare_hibernated {
     uint64_t serial; /* of the PARK */
     uint32_t done;   /* 1: its contexts are off the GPU; 0: it was not to be, and the driver may be called */
     uint32_t pad;
+    uint64_t context; /* bytes that they take at least, by measurement: what it needs again; 0: not known */
 };
 
 struct gpushare_wake {

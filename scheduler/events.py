@@ -571,11 +571,15 @@ class Wakeup:
 
 @dataclass(slots=True)
 class Hibernated:
-    """Tell a parked client what came of it; not ``done``: it may call the driver."""
+    """Tell a parked client what came of it; not ``done``: it may call the driver.
+
+    ``context``: bytes that its contexts took, as far as is known.
+    """
 
     client: int
     serial: int
     done: bool
+    context: int = 0
 
 
 @dataclass(slots=True)

@@ -327,12 +327,13 @@ class Hibernating(Grower):
             return
         if event.ok:
             client.stage, client.parked = "hibernated", False
-            self._out.append(Hibernated(client.number, client.park, True))
             needs = client.needs
             if needs is not None and needs.gpu in self.gpus:
                 # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
                 held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
                 needs.context = max(needs.context, held)
+            context = 0 if needs is None else needs.context
+            self._out.append(Hibernated(client.number, client.park, True, context))
             self._vanish(client)
         else:
             state.failed = state.failed or (event.code, event.text)

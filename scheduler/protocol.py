@@ -635,9 +635,9 @@ def park(serial: int) -> bytes:
     return _frame(PARK, ffi.new(_PARK_P, (serial,)))
 
 
-def hibernated(serial: int, *, done: bool) -> bytes:
+def hibernated(serial: int, *, done: bool, context: int = 0) -> bytes:
     """HIBERNATED."""
-    return _frame(HIBERNATED, ffi.new(_HIBERNATED_P, (serial, done, 0)))
+    return _frame(HIBERNATED, ffi.new(_HIBERNATED_P, (serial, done, 0, context)))
 
 
 def awake(decision: ev.Awake) -> bytes:
@@ -682,7 +682,7 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
         case ev.Park():
             return park(decision.serial)
         case ev.Hibernated():
-            return hibernated(decision.serial, done=decision.done)
+            return hibernated(decision.serial, done=decision.done, context=decision.context)
         case ev.Awake():
             return awake(decision)
         case _:

@@ -992,10 +992,12 @@ static void on_hibernated(const struct gpushare_hibernated *hibernated)
 {
     pthread_mutex_lock(&client.lock);
     if (client.sleep == PARKED && hibernated->serial == client.park) {
-        if (hibernated->done)
+        if (hibernated->done) {
             client.sleep = HIBERNATED;
-        else
+            gs_hibernate_took(hibernated->context);
+        } else {
             open_second_gate_locked();
+        }
     }
     pthread_mutex_unlock(&client.lock);
 }
@@ -1323,6 +1325,8 @@ static enum greeting greet(int *problem)
         struct gpushare_hello hello;
         struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
     } message = {.hello = client.hello};
+    struct gpushare_usage needed;
+    gs_hibernate_needs(&needed);
     message.hello.gpu_count = gs_memory_usages(message.usages);
     message.hello.flags |= gs_memory_oversubscribed() ? GPUSHARE_HELLO_OVERSUBSCRIBE : 0;
     pthread_mutex_lock(&client.lock);
@@ -1332,8 +1336,12 @@ static enum greeting greet(int *problem)
             message.hello.flags |= GPUSHARE_HELLO_BUSY;
         message.hello.lease = client.lease;
     }
-    if (client.sleep != AWAKE)
+    if (client.sleep != AWAKE) {
+        for (unsigned i = 0; i < message.hello.gpu_count; i++)
+            if (memcmp(message.usages[i].gpu, needed.gpu, sizeof(needed.gpu)) == 0)
+                message.usages[i].context = needed.context;
         message.hello.flags |= GPUSHARE_HELLO_HIBERNATED;
+    }
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
     gs_inbox_clear(&client.inbox);

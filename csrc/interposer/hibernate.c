@@ -28,6 +28,7 @@
 static const uint64_t most_pinned = UINT64_C(256) << 20;
 
 static uint32_t shares, manages, communicates;
+static uint64_t took;
 
 void gs_hibernate_shares(void)
 {
@@ -90,7 +91,15 @@ unsigned gs_hibernate_needs(struct gpushare_usage *needs)
         needs->pinned = usages[i].pinned;
         needs->context = usages[i].context;
     }
+    uint64_t least = __atomic_load_n(&took, __ATOMIC_RELAXED);
+    if (needs->context != 0 && needs->context < least)
+        needs->context = least;
     return used;
+}
+
+void gs_hibernate_took(uint64_t bytes)
+{
+    __atomic_store_n(&took, bytes, __ATOMIC_RELAXED);
 }
 
 enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs)

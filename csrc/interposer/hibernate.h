@@ -19,6 +19,9 @@
 /* What it needs on its GPU to be awake. Returns how many GPUs it uses. */
 unsigned gs_hibernate_needs(struct gpushare_usage *needs);
 
+/* Bytes that its contexts took when they left: more than they had been admitted with, as a rule. */
+void gs_hibernate_took(uint64_t bytes);
+
 /* The same, and whether it may be parked, as far as that does not depend on its threads. */
 enum gpushare_parking gs_hibernate_may(struct gpushare_usage *needs);
 

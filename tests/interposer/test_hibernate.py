@@ -568,14 +568,17 @@ def test_it_wakes_itself_where_no_scheduler_does(
 def test_a_scheduler_that_comes_back_finds_it_hibernated(bed: Bed) -> None:
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
-    needs = bed.hibernate()
+    # More than it had been admitted with, as the scheduler has found.
+    took = bed.parked().context + UNIT
+    bed.hibernator.checkpoint(bed.a.pid)
+    bed.script.send(protocol.hibernated(bed.serial, done=True, context=took))
     bed.script.disconnect()
     again = attached_again(bed)
     assert again.hibernated
-    assert [usage.context for usage in again.usages] == [needs.context]
+    assert [usage.context for usage in again.usages] == [took]
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
     asked = bed.wake()
-    assert asked.needs.context == needs.context
+    assert asked.needs.context == took
     bed.lend()
     assert bed.a.result(checking)["equal"]
 

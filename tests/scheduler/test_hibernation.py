@@ -605,6 +605,8 @@ def test_a_wake_has_room_for_all_that_the_context_took() -> None:
     kernel.away = True
     night.do(ev.Checkpointed(kernel.number, True, seconds=0.6, held=2 * CONTEXT))
     assert kernel.where == "hibernated"
+    # It is told, for the next scheduler.
+    assert [told.context for told in night.orders(ev.Hibernated)] == [2 * CONTEXT]
     kernel.restores = None
     kernel.call()
     (order,) = night.orders(ev.Wakeup)

@@ -839,6 +839,10 @@ class World(RuleBasedStateMachine):
         away = any(m.away for m in process.memory.values())
         if outcome == "failed" and isinstance(order, ev.Wakeup) and not away:
             outcome = ""  # a driver that has nothing to restore does not fail at it
+        if isinstance(order, ev.Wakeup) and order.gpu_to and not away:
+            pair = order.gpu_from, order.gpu_to
+            # The hibernator knows what it moved, and restores nobody elsewhere who is not away.
+            outcome = outcome if process.moved == pair else "failed"
         said = "stuck" if outcome == "late" else outcome
         if outcome in ("", "late") and not self.carry_out(process, order):
             said = "failed"
