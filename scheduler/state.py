@@ -61,8 +61,7 @@ class Gpu:
     lowered: int = 0
     #: When a reading was asked for that has not come yet.
     asked_at: float | None = None
-    #: When to read again by itself, and after which pause then.
-    read_next: float | None = None
+    #: The pause after which to read again by itself.
     read_pause: float = 0.0
     #: Growth that waits for a fresh reading before it is answered.
     parked: list[Grow] = field(default_factory=list)

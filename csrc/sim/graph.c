@@ -78,11 +78,6 @@ static unsigned own_mode_captures; /* of mode global or thread-local */
 static unsigned long long next_id = 1;
 static __thread CUstreamCaptureMode thread_mode __attribute__((tls_model("initial-exec")));
 
-bool sim_capture_active(const struct sim_capture *capture)
-{
-    return capture != NULL && !capture->invalid;
-}
-
 void sim_capture_invalidate(struct sim_capture *capture)
 {
     capture->invalid = true;

@@ -19,7 +19,6 @@ CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUme
                               unsigned accessible, CUdeviceptr *address);
 CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address);
 
-bool sim_capture_active(const struct sim_capture *capture);
 void sim_capture_invalidate(struct sim_capture *capture);
 void sim_capture_invalidate_context(struct sim_context *context);
 

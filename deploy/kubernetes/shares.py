@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 #: How several shares of one container are chosen: of as few GPUs, or of as many, as can be.
 Several = Literal["together", "apart"]
-SEVERAL: tuple[str, ...] = get_args(Several)
 
 #: Between a GPU's UUID and the share's number. The kubelet takes identifiers of up to 63 characters; UUIDs have 40.
 _BETWEEN = "::"

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpushare.deploy.kubernetes.shares import SEVERAL, Several, Shares, UnknownShare
+from jupyter_gpushare.deploy.kubernetes.shares import Several, Shares, UnknownShare
 
 GPUS = ("A", "B", "C")
 PER_GPU = 4
@@ -84,7 +85,7 @@ def test_several_shares_of_one_container(
 
 @settings(deadline=None)
 @given(
-    several=st.sampled_from(SEVERAL),
+    several=st.sampled_from(get_args(Several)),
     free=st.lists(st.sampled_from(ALL), unique=True),
     must=st.lists(st.sampled_from(ALL), unique=True),
     size=st.integers(0, len(ALL) + 2),
