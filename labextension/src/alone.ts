@@ -66,10 +66,6 @@ function sentenceOf(code: string | null, trans: TranslationBundle): string {
       );
     case 'plain':
       return trans.__('its memory is not moved out by us first');
-    case 'nothing':
-      return trans.__(
-        'it has no CUDA context, so there is nothing to give back'
-      );
     case 'failed':
       return trans.__('the driver failed at it');
     case 'stuck':
