@@ -31,6 +31,7 @@ from .figures import Figure, percentile, quartile_distance
 from .holder import torch_can
 from .jobs import KERNEL_NS, PORTION, Job, calibrated, interval
 from .machine import MIB, Machine, machine
+from .notebooks import PORTS_TRIED
 
 PAIRS = 20
 #: Bursts a pair, portions a burst, and seconds between two on average.
@@ -112,14 +113,26 @@ class Person:
             connection_file=str(here.folder / f"{name}.json"),
         )
         self._kernel.start_kernel(env=environ)
-        self._client = self._kernel.client()
+        self._connect()
         try:
-            self._client.start_channels()
-            self._client.wait_for_ready(timeout=PATIENCE)
+            for tried in itertools.count(1):
+                try:
+                    self._client.wait_for_ready(timeout=PATIENCE)
+                    break
+                except RuntimeError:
+                    if tried == PORTS_TRIED or self._kernel.is_alive():
+                        raise
+                self._client.stop_channels()
+                self._kernel.restart_kernel(now=True, newports=True)
+                self._connect()
             self._run(_SET_UP.format(torch=torch, portion=portion, held=HELD))
         except BaseException:
             self.close()
             raise
+
+    def _connect(self) -> None:
+        self._client = self._kernel.client()
+        self._client.start_channels()
 
     def _run(self, code: str, **options: Any) -> dict[str, Any]:
         """Run a cell and return what the reply says."""

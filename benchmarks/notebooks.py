@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
@@ -26,6 +27,9 @@ from .machine import Machine, machine
 from .waits import QUANTUM, quantum_gaps
 
 _TIMEOUT = 60.0
+#: jupyter_client takes ports for a kernel that are free, and another program may have one before the kernel does. So many
+#: sets of them are tried.
+PORTS_TRIED = 3
 
 #: Waits for the GPU in one call, on the main thread or on another for which the main thread waits in C, as
 #: PyTorch's main thread does for autograd's; the call gives the GIL up (CDLL) or keeps it (PyDLL).
@@ -64,6 +68,36 @@ def set_quietly(gil):
 """
 
 
+async def answering(manager: AsyncKernelManager, patience: float) -> AsyncKernelClient:
+    """Connect to a kernel that was started just now, as soon as it answers.
+
+    Parameters
+    ----------
+    manager
+        Its manager; the kernel is started on other ports if it dies first.
+    patience
+        Seconds for it to answer.
+
+    Raises
+    ------
+    RuntimeError
+        If it dies again and again, or does not answer in time.
+    """
+    tried = 0
+    while True:
+        client: AsyncKernelClient = manager.client()
+        client.start_channels()
+        try:
+            await client.wait_for_ready(timeout=patience)
+            return client
+        except RuntimeError:
+            client.stop_channels()
+            tried += 1
+            if tried == PORTS_TRIED or await manager.is_alive():
+                raise
+        await manager.restart_kernel(now=True, newports=True)
+
+
 class Kernel:
     """A kernel and its client."""
 
@@ -77,9 +111,7 @@ class Kernel:
         factory.default_provisioner_name = self.provisioner
         self.manager = AsyncKernelManager(kernel_name="python3")
         await self.manager.start_kernel(env={**os.environ, **self.here.environ})
-        self.client = self.manager.client()
-        self.client.start_channels()
-        await self.client.wait_for_ready(timeout=_TIMEOUT)
+        self.client = await answering(self.manager, _TIMEOUT)
         return self
 
     async def run(self, code: str) -> dict[str, Any]:

@@ -40,21 +40,22 @@ class Program:
     """A worker process and the commands that it was given."""
 
     def __init__(self, environ: dict[str, str]) -> None:
+        # No pipe: what it wrote before it answered is there, with nobody who has to read it first.
+        self._standard_error = os.memfd_create("standard error")
+        self._last_words: list[str] | None = None
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER)],
             env=environ,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self._standard_error,
             text=True,
             bufsize=1,
         )
         self.replies: dict[int, dict[str, Any]] = {}
         self.arrived: SimpleQueue[dict[str, Any]] = SimpleQueue()
-        self.errors: list[str] = []
         self.serial = 0
         threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._read_errors, daemon=True).start()
         self._next(PATIENCE)
 
     def _read(self) -> None:
@@ -62,10 +63,13 @@ class Program:
         for line in self.process.stdout:
             self.arrived.put(json.loads(line))
 
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors.append(line)
+    @property
+    def errors(self) -> list[str]:
+        """The lines on its standard error."""
+        if self._last_words is not None:
+            return self._last_words
+        size = os.fstat(self._standard_error).st_size
+        return os.pread(self._standard_error, size, 0).decode().splitlines(keepends=True)
 
     def _next(self, timeout: float) -> dict[str, Any]:
         try:
@@ -120,10 +124,13 @@ class Program:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+        for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
+        if self._last_words is None:
+            self._last_words = self.errors
+            os.close(self._standard_error)
 
 
 class Machine:

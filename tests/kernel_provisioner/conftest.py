@@ -17,6 +17,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
+from jupyter_gpushare.benchmarks.notebooks import answering
 from jupyter_gpushare.scheduler.control import ControlClient, ControlError
 
 
@@ -146,13 +147,13 @@ async def started(
     """Start a kernel, wait until it is there, and end it."""
     manager = manager or AsyncKernelManager(kernel_name=name)
     await manager.start_kernel(**options)
-    client = manager.client()
-    client.start_channels()
     try:
-        await client.wait_for_ready(timeout=60)
-        yield Kernel(manager, client)
+        client = await answering(manager, 60)
+        try:
+            yield Kernel(manager, client)
+        finally:
+            client.stop_channels()
     finally:
-        client.stop_channels()
         await manager.shutdown_kernel(now=True)
 
 
