@@ -27,8 +27,8 @@ from .machine import Machine, machine
 from .waits import QUANTUM, quantum_gaps
 
 _TIMEOUT = 60.0
-#: jupyter_client takes ports for a kernel that are free, and another program may have one before the kernel does. So many
-#: sets of them are tried.
+#: jupyter_client chooses ports for a kernel that are free, and another program may have one before the kernel does. So
+#: many sets of them are tried.
 PORTS_TRIED = 3
 
 #: Waits for the GPU in one call, on the main thread or on another for which the main thread waits in C, as
