@@ -116,7 +116,8 @@ class Kernel:
 
     async def run(self, code: str) -> dict[str, Any]:
         """Execute code and return the reply's content."""
-        message = self.client.execute(code)
+        # After one that fails, ipykernel would abort what it is sent at once.
+        message = self.client.execute(code, stop_on_error=False)
         while True:
             reply = await self.client.get_shell_msg(timeout=_TIMEOUT)
             if reply["parent_header"]["msg_id"] == message:

@@ -111,7 +111,10 @@ class Kernel:
             if said is not None and message["msg_type"] == "stream":
                 said.set()
 
-        reply = await self.client.execute_interactive(code, output_hook=note, timeout=60)
+        # After one that fails, ipykernel would abort what it is sent at once.
+        reply = await self.client.execute_interactive(
+            code, output_hook=note, timeout=60, stop_on_error=False
+        )
         return Result(reply, outputs)
 
 

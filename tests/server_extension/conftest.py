@@ -232,7 +232,8 @@ class Kernel:
                 "store_history": False,
                 "user_expressions": {},
                 "allow_stdin": False,
-                "stop_on_error": True,
+                # Else ipykernel would abort what it is sent at once after one that fails.
+                "stop_on_error": False,
             },
         )
         message["header"]["subshell_id"] = subshell

@@ -143,7 +143,9 @@ class Notebook:
     def begin(self, code: str, value: str = "None") -> str:
         """Begin a cell, and return its message's id."""
         expressions = {"value": value}
-        return self.client.execute(code, user_expressions=expressions, allow_stdin=True)  # type: ignore[no-any-return]
+        # After one that fails, ipykernel would abort what it is sent at once.
+        options = {"user_expressions": expressions, "allow_stdin": True, "stop_on_error": False}
+        return self.client.execute(code, **options)  # type: ignore[no-any-return]
 
     def begin_now(self, code: str, folder: Path) -> str:
         """Begin a cell, and return its message's id once it runs: an interrupt before is lost in ipykernel."""
