@@ -247,15 +247,15 @@ class Hibernating(Grower):
 
     def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
         """A group cannot hibernate, or not now: those of its clients that are parked go on."""
-        self._refuse(group, code, text, log=log)
+        unfit = self._refuse(group, code, text, log=log)
         if group.hibernation is not None:
             self._let_go(group)
         else:
             self._touch(group)
-        if self.hibernate_after is not None and group.unfit is not None:
-            self._rest(group, group.unfit.until)
+        if self.hibernate_after is not None:
+            self._rest(group, unfit.until)
 
-    def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
+    def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
         passes, since = code in PASSING, self._idle_since(group)
         again = since is not None and since <= group.refused_at
         group.refusals = group.refusals + 1 if again else 0
@@ -264,9 +264,10 @@ class Hibernating(Grower):
         pause = self.lasting_refusal
         if passes:
             pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
-        group.unfit = Unfit(code, text, self._now, self._now + pause)
+        group.unfit = unfit = Unfit(code, text, self._now, self._now + pause)
         if log:
             self._log("hibernate_failed", group, code=code, text=text)
+        return unfit
 
     def _reconsider(self, group: Group) -> None:
         """What a group holds changed: why it did not hibernate may hold no longer."""
