@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """GPU programs that lose their memory all the time compute the same bits as without us.
 
-Each program (``tests/gpu/programs``) runs three times and prints a digest of its state after each step:
+Each program (``tests/gpu/programs``) runs four times and prints a digest of its state after each step:
 
 - ``plain``: without us;
 - ``offload``: under the interposer; between every two steps all its memory is moved out;
+- ``hibernate``: the same, and its context with it: it is checkpointed, and the next step wakes it. What the driver
+  cannot checkpoint is left alone, and has to say so;
 - ``antagonist``: beside a client that wants the whole GPU all the time, and with a quantum of milliseconds: every few
   kernels all its memory is moved out, wherever the program is.
 
@@ -38,8 +40,8 @@ from .antagonist import Antagonist
 from .figures import Figure
 from .machine import Machine
 
-Mode = Literal["plain", "offload", "antagonist"]
-MODES: tuple[Mode, ...] = ("plain", "offload", "antagonist")
+Mode = Literal["plain", "offload", "hibernate", "antagonist"]
+MODES: tuple[Mode, ...] = ("plain", "offload", "hibernate", "antagonist")
 #: The least number of evictions beside the antagonist.
 EVICTIONS = 10
 #: Seconds that a program has at least between two of them, and seconds until the antagonist comes again: before and
@@ -60,14 +62,15 @@ class Unfit(Exception):
 
 
 class Moves(NamedTuple):
-    """What a lease group lost and got back."""
+    """What a lease group lost and got back, and how often it was hibernated."""
 
     evictions: int
     evicted: int
     restored: int
+    hibernations: int
 
 
-NOTHING = Moves(0, 0, 0)
+NOTHING = Moves(0, 0, 0, 0)
 
 
 @dataclass
@@ -82,12 +85,15 @@ class Run:
         Of each step, and of the end; of each buffer of it.
     text
         Why it was absent or refused; the last lines of standard error of one that failed.
+    left_alone
+        Why it was not hibernated any more; empty if it was.
     """
 
     end: Literal["done", "absent", "refused", "failed"]
     digests: list[str] = field(default_factory=list)
     parts: list[list[str]] = field(default_factory=list)
     text: str = ""
+    left_alone: str = ""
     seconds: float = 0.0
     moves: Moves = NOTHING
 
@@ -98,6 +104,7 @@ class Verdict:
 
     program: str
     steps: int
+    modes: Sequence[Mode] = MODES
     runs: dict[Mode, Run] = field(default_factory=dict)
 
     @property
@@ -110,17 +117,21 @@ class Verdict:
         """What is wrong, in a few words; empty if nothing is."""
         if self.absent:
             return ""
-        missing = [mode for mode in MODES if mode not in self.runs]
+        missing = [mode for mode in self.modes if mode not in self.runs]
         for mode, run in self.runs.items():
             if run.end != "done":
                 return f"{mode}: {run.end}"
         if missing:
             return f"{missing[0]}: no time left"
         plain = self.runs["plain"].digests
-        for mode in MODES[1:]:
+        for mode in self.modes[1:]:
             run = self.runs[mode]
             if run.digests != plain:
                 return f"{mode}: differs from {_first_difference(self.runs['plain'], run)}"
+            if mode == "hibernate":
+                if run.moves.hibernations < self.steps and not run.left_alone:
+                    return f"{mode}: {run.moves.hibernations} times, fewer than {self.steps}"
+                continue
             least = self.steps if mode == "offload" else EVICTIONS
             if run.moves.evictions < least:
                 return f"{mode}: {run.moves.evictions} evictions, fewer than {least}"
@@ -135,6 +146,7 @@ class Verdict:
                 **run.moves._asdict(),
                 "digest": run.digests[-1] if run.digests else None,
                 "text": run.text,
+                "left_alone": run.left_alone,
             }
             for mode, run in self.runs.items()
         }
@@ -173,6 +185,7 @@ class _Counted(ExitStack):
         self.evictions: Counter[str] = Counter()
         self.evicted: Counter[str] = Counter()
         self.restored: Counter[str] = Counter()
+        self.hibernations: Counter[str] = Counter()
         #: The groups of the programs that run, and who takes their memory.
         self.running: set[str] = set()
         self.antagonist: Antagonist | None = None
@@ -186,7 +199,12 @@ class _Counted(ExitStack):
 
     def of(self, group: str) -> Moves:
         """Return the sums for a group."""
-        return Moves(self.evictions[group], self.evicted[group], self.restored[group])
+        return Moves(
+            self.evictions[group],
+            self.evicted[group],
+            self.restored[group],
+            self.hibernations[group],
+        )
 
     def _listen(self) -> None:
         try:
@@ -200,6 +218,8 @@ class _Counted(ExitStack):
                     self._set_pace()
                 elif event["kind"] == "restore":
                     self.restored[event["group"]] += event["bytes"]
+                elif event["kind"] == "hibernate":
+                    self.hibernations[event["group"]] += 1
         except ControlError as error:
             # What is missing will be found to be missing.
             print(f"gpushare: evictions are counted no more: {error}", file=sys.stderr)
@@ -227,6 +247,8 @@ class Suite:
         Seconds after which no further program is started.
     progress
         Is given a line for each run that ended.
+    ways
+        Which, beside ``plain``; all by default.
     """
 
     def __init__(
@@ -237,7 +259,9 @@ class Suite:
         jobs: int = 0,
         time_limit: float = TIME_LIMIT,
         progress: Callable[[str], object] = lambda line: None,
+        ways: Sequence[Mode] = MODES,
     ) -> None:
+        self.modes = [mode for mode in MODES if mode == "plain" or mode in ways]
         self.environ = _guarded(environ)
         self.steps = steps
         self.jobs = jobs or max(1, min(6, (os.cpu_count() or 1) // 2))
@@ -245,16 +269,15 @@ class Suite:
         self.progress = progress
 
     def run(self, programs: Sequence[Path]) -> list[Verdict]:
-        """Run all programs in all three ways, each way for all of them at once."""
-        verdicts = {path: Verdict(path.stem, self.steps) for path in programs}
+        """Run all programs in all ways, each way for all of them at once."""
+        verdicts = {path: Verdict(path.stem, self.steps, self.modes) for path in programs}
         with tempfile.TemporaryDirectory(prefix="gs-") as folder:
-            for mode in MODES:
+            for mode in self.modes:
                 # Where it does not run without us, there is nothing to compare.
                 going = [
                     path
                     for path, verdict in verdicts.items()
-                    if all(run.end == "done" for run in verdict.runs.values())
-                    or (mode == "antagonist" and verdict.runs["plain"].end == "done")
+                    if (plain := verdict.runs.get("plain")) is None or plain.end == "done"
                 ]
                 with self._world(mode) as world, ThreadPoolExecutor(self.jobs) as pool:
                     for path, run in zip(
@@ -293,8 +316,8 @@ class Suite:
         if world.counted is not None:
             environ = world.machine.client_environ(name)
             environ["GPUSHARE_CONFORMANCE_PROTOCOL"] = str(protocol.VERSION)
-            if mode == "offload":
-                environ["GPUSHARE_CONFORMANCE_STEP"] = "offload"
+            if mode in ("offload", "hibernate"):
+                environ["GPUSHARE_CONFORMANCE_STEP"] = mode
         helpers = [str(path.parent.parent), *filter(None, [environ.get("PYTHONPATH")])]
         environ["PYTHONPATH"] = os.pathsep.join(helpers)
         # What is compiled is compiled once, and the same code runs in all three.
@@ -314,7 +337,8 @@ class Suite:
         said = f": {run.text.splitlines()[-1]}" if run.text else ""
         self.progress(
             f"{path.stem:20} {mode:10} {run.end} in {run.seconds:5.1f} s, "
-            f"{run.moves.evictions} evictions{said}"
+            f"{run.moves.evictions} evictions, {run.moves.hibernations} hibernations"
+            f"{f' (left alone: {run.left_alone})' if run.left_alone else ''}{said}"
         )
         return run
 
@@ -401,7 +425,8 @@ def _start(
         why = f"{len(digests)} digests instead of {steps + 1}"
     if why:
         return Run("failed", digests, parts, "\n".join([*last, why]))
-    return Run("done", digests, parts)
+    alone = [str(line["left_alone"]) for line in lines if "left_alone" in line]
+    return Run("done", digests, parts, left_alone=alone[0] if alone else "")
 
 
 def _object(line: str) -> dict[str, Any]:
@@ -416,18 +441,21 @@ def _object(line: str) -> dict[str, Any]:
 def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Return the lines of a table, and what was said by those that failed."""
     yield (
-        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15}  equal"
+        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11}  equal"
         f"   (between steps / by the antagonist)"
     )
     for verdict in verdicts:
         if verdict.absent:
             yield f"{verdict.program:20} not here: {verdict.runs['plain'].text}"
             continue
-        pairs = [verdict.runs[mode].moves for mode in MODES[1:] if mode in verdict.runs]
+        ways = [mode for mode in ("offload", "antagonist") if mode in verdict.runs]
+        pairs = [verdict.runs[mode].moves for mode in ways]
         evictions = " / ".join(str(moves.evictions) for moves in pairs)
         moved = " / ".join(f"{(m.evicted + m.restored) / _GIB:.1f}" for m in pairs)
+        asleep = verdict.runs.get("hibernate")
+        times = "" if asleep is None else asleep.left_alone or str(asleep.moves.hibernations)
         end = verdict.problem or "yes"
-        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15}  {end}"
+        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15} {times:>11}  {end}"
     for verdict in verdicts:
         for mode, run in verdict.runs.items():
             if run.end in ("failed", "refused"):
@@ -448,10 +476,13 @@ def run() -> Iterator[Figure]:
         if verdict.problem:
             print(f"{verdict.program}: {verdict.problem}", file=sys.stderr)
     right = sum(not verdict.problem for verdict in verdicts)
-    evictions = sum(r.moves.evictions for v in verdicts for r in v.runs.values())
+    moves = [run.moves for verdict in verdicts for run in verdict.runs.values()]
+    evictions = sum(of.evictions for of in moves)
+    hibernations = sum(of.hibernations for of in moves)
     total = len(verdicts)
     share = right / total if total else 0.0
     yield Figure(
         "conformance", "programs equal to the last bit, of all", share, "", None, total, 0.0, 1.0
     )
     yield Figure("conformance", "evictions meanwhile", float(evictions), "", None, total, 0.0)
+    yield Figure("conformance", "hibernations meanwhile", float(hibernations), "", None, total, 0.0)

@@ -391,6 +391,7 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
             start, end = kernel.call("touch")
             times.append((out, end - start))
             _compare(kernel, f"the kernel of {gib:g} GiB, time {turn + 1},", faults)
+        restores = _woken(scene)[1:]
     target = None if scene.simulated or gib != HELD else TIME_GOAL
     for index, name, metric, copy, step in (
         (0, "out", "hibernate order to done", copies["out"], "checkpoint"),
@@ -407,6 +408,8 @@ def _moves(clock: Clock, faults: list[str], chosen: Sequence[str], gib: float) -
                 [size / copy + least[index]],
                 "s",
             )
+    if "wake" in chosen:
+        yield _figure(f"wake, {size / GIB:.3g} GiB: of that, the driver's restore", restores, "s")
 
 
 def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
@@ -442,7 +445,7 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
             right += varied and same
             if not (varied and same):
                 faults.append(f"cycle {done}: {'bytes' if not same else 'results'} differ")
-        woken = [event["seconds"] for event in _history(scene, 0)[0] if event["kind"] == "wake"]
+        woken = _woken(scene)
     for metric, count, target in (
         ("cycles with every byte equal", right, cycles),
         ("cycles whose wake was interrupted", interrupted, None),
@@ -450,6 +453,11 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
         yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target)
     yield _figure("each: hibernate order to done", outs, "s")
     yield _figure("each: the driver's restore, the last ones", woken, "s")
+
+
+def _woken(scene: Scene) -> list[float]:
+    """Return how long the driver took to restore each time, of the last ones."""
+    return [event["seconds"] for event in _history(scene, 0)[0] if event["kind"] == "wake"]
 
 
 def _history(scene: Scene, since: int) -> tuple[list[dict[str, Any]], int]:

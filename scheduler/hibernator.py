@@ -553,11 +553,12 @@ class Hibernator:
         if step == "lock":
             self._known.discard(operation.pid)
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(deadline, operation.overdue, step, deadline)
+        timer, begun = loop.call_later(deadline, operation.overdue, step, deadline), loop.time()
         try:
             answer = await helper.ask(step, str(operation.pid), *words)
         finally:
             timer.cancel()
+        log.debug("%s of %d: %s in %.3f s", step, operation.pid, answer.name, loop.time() - begun)
         if step != "state":
             self._known.add(operation.pid)
         if answer.result != 0:

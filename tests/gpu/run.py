@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m tests.gpu.run``: every program on the GPU here, evicted all the time, against itself without us.
+"""``python -m tests.gpu.run``: every program on the GPU here, evicted and hibernated, against itself without us.
 
 Exit status 0 if all that can run here gives the same bits, 1 if not, 2 if nothing can be run.
 """
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from jupyter_gpushare.benchmarks.conformance import (
+    MODES,
     STEPS,
     TIME_LIMIT,
     Suite,
@@ -26,6 +27,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run and print a table, or JSON."""
     parser = argparse.ArgumentParser(prog="python -m tests.gpu.run", description=__doc__)
     parser.add_argument("--only", action="append", metavar="NAME", help="a program; repeatable")
+    parser.add_argument(
+        "--way", action="append", choices=MODES[1:], help="in this way only; repeatable (all)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object a program")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of each program ({STEPS})")
     parser.add_argument(
@@ -52,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
             jobs=args.jobs,
             time_limit=args.time_limit,
             progress=lambda line: print(line, file=sys.stderr, flush=True),
+            ways=args.way or MODES,
         )
         verdicts = suite.run([programs[name] for name in args.only or programs])
     except Unfit as error:

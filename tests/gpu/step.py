@@ -2,8 +2,11 @@
 """What every program here does between two steps. Standard library only: it runs inside of the programs.
 
 A program is a number of steps. After each it prints one JSON line with the SHA-256 of all that matters (parameters,
-outputs, the state of random generators), and then, if ``GPUSHARE_CONFORMANCE_STEP=offload``, has its own lease group's
-memory moved out and waits until none is on the GPU.
+outputs, the state of random generators), and then, by ``GPUSHARE_CONFORMANCE_STEP``:
+
+- ``offload``: has its own lease group's memory moved out, and waits until none is on the GPU;
+- ``hibernate``: has its own lease group hibernated, and waits until it was; the next step wakes it. If it is left alone
+  for good, it says so (``left_alone``), and is not asked again.
 """
 
 from __future__ import annotations
@@ -24,6 +27,8 @@ from typing import Any, NoReturn
 #: Seconds for an offload, and for a reply.
 PATIENCE = 60.0
 _REPLY = 1 << 20
+#: Why a group is not hibernated now, but may be in a moment.
+_PASSING = ("busy", "capture", "stuck")
 
 
 def arguments() -> argparse.Namespace:
@@ -89,9 +94,14 @@ def run(steps: int, step: Callable[[int], object], state: Callable[[], Iterable[
 
 
 def boundary() -> None:
-    """Have the memory of this program moved out, if that is what is asked for between steps."""
-    if os.environ.get("GPUSHARE_CONFORMANCE_STEP") == "offload":
-        offload()
+    """Do what is asked for between steps."""
+    match os.environ.get("GPUSHARE_CONFORMANCE_STEP"):
+        case "offload":
+            offload()
+        case "hibernate":
+            if why := hibernate():
+                say(left_alone=why)
+                os.environ["GPUSHARE_CONFORMANCE_STEP"] = ""
 
 
 def offload() -> None:
@@ -112,6 +122,40 @@ def offload() -> None:
         if time.monotonic() > deadline:
             raise RuntimeError(f"not moved out after {PATIENCE:.0f} s: {before} before, {now} now")
         time.sleep(0.001)
+
+
+def hibernate() -> str:
+    """Have this process's lease group hibernated, and wait until it was; return why it is left alone, if it is.
+
+    Raises
+    ------
+    RuntimeError
+        If it was not within a minute.
+    """
+    own = os.environ["GPUSHARE_GROUP"]
+    seen = _control("history", since=0)["sequence"]
+    deadline = time.monotonic() + PATIENCE
+    ordered = False
+    while time.monotonic() < deadline:
+        if not ordered:
+            try:
+                _control("hibernate", group=own)
+            except RuntimeError as error:
+                return str(error)
+            ordered = True
+        time.sleep(0.005)
+        news = _control("history", since=seen)
+        seen = news["sequence"]
+        for event in news["events"]:
+            if event["group"] != own:
+                continue
+            if event["kind"] == "hibernate":
+                return ""
+            if event["kind"] == "hibernate_failed":
+                if event["code"] not in _PASSING:
+                    return str(event["code"])
+                ordered = False
+    raise RuntimeError(f"not hibernated after {PATIENCE:.0f} s: {_control('status')}")
 
 
 def _group() -> dict[str, Any]:
