@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "pool.h"
+#include "pool_pages.h"
 
 /* Work that was not to be had is looked for again after so long: chunks become free without notice. */
 #define GPUSHARE_POOL_PAUSE_MS 500
@@ -141,25 +142,24 @@ static inline uint32_t gpushare_pool_order(const uint32_t *order)
 
 /* Do one chunk's worth of work; false where there is none, or it cannot be done now. */
 static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care, int fd,
-                                          const struct gpushare_pool_orders *orders)
+                                          const struct gpushare_pool_orders *orders, uint32_t *small)
 {
     struct gpushare_pool_figures figures;
     gpushare_pool_survey(care, &figures);
     int64_t index = -1;
-    int mode = 0;
     bool prepare =
         figures.prepared < gpushare_pool_order(&orders->target) || figures.spare < gpushare_pool_order(&orders->ahead);
     if (prepare) {
         index = gpushare_pool_claim_bare(care);
     } else if (figures.prepared > gpushare_pool_order(&orders->most)) {
         index = gpushare_pool_claim_spare(care);
-        mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
     }
     if (index < 0)
         return false;
     struct gpushare_pool_chunk *chunk = &care->pool->chunks[index];
     off_t offset = (off_t)(care->data_offset + (uint64_t)index * GPUSHARE_POOL_CHUNK);
-    bool done = fallocate(fd, mode, offset, GPUSHARE_POOL_CHUNK) == 0;
+    bool done = prepare ? gpushare_pool_prepare(fd, offset, small)
+                        : fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, offset, GPUSHARE_POOL_CHUNK) == 0;
     if (done)
         gpushare_pool_set_prepared(chunk, prepare);
     gpushare_pool_return(chunk);
@@ -174,8 +174,9 @@ static inline bool gpushare_pool_tend_one(const struct gpushare_pool_care *care,
 static inline void gpushare_pool_tend(const struct gpushare_pool_care *care, int fd, int wake,
                                       const struct gpushare_pool_orders *orders)
 {
+    uint32_t small = 0;
     while (!gpushare_pool_order(&orders->stop)) {
-        if (gpushare_pool_tend_one(care, fd, orders))
+        if (gpushare_pool_tend_one(care, fd, orders, &small))
             continue;
         struct pollfd woken = {.fd = wake, .events = POLLIN};
         eventfd_t count;

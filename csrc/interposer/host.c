@@ -26,6 +26,7 @@
 #include "client.h"
 #include "gate.h"
 #include "pool.h"
+#include "pool_pages.h"
 #include "protocol.h"
 #include "real.h"
 #include "say.h"
@@ -42,11 +43,6 @@
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
-
-/* <linux/mman.h> of Linux 5.14; older kernels answer EINVAL. */
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 #define MILLISECOND UINT64_C(1000000)
 
@@ -108,6 +104,7 @@ static struct {
     unsigned taking;
     uint64_t last_move_ns;
     uint64_t bytes, pinned_late; /* atomic */
+    uint32_t small;              /* see gpushare_pool_enlarge */
     bool said_unpinned;
 } host = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -165,19 +162,20 @@ static const char *fault_of(const struct gpushare_pool *shared, uint64_t size, u
 static struct pool *map_pool(int fd, const struct stat *file, uint32_t slot)
 {
     size_t size = (size_t)file->st_size;
+    size_t mapped = (size + GPUSHARE_POOL_LARGE_PAGE - 1) / GPUSHARE_POOL_LARGE_PAGE * GPUSHARE_POOL_LARGE_PAGE;
     const char *fault = "it is too short";
     void *mapping = MAP_FAILED;
     if (size >= sizeof(struct gpushare_pool)) {
-        mapping = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        mapping = gpushare_pool_map(fd, 0, mapped);
         fault = mapping != MAP_FAILED ? fault_of(mapping, size, slot) : "it could not be mapped";
     }
     if (fault != NULL) {
         if (mapping != MAP_FAILED)
-            munmap(mapping, size);
+            munmap(mapping, mapped);
         gs_say("the scheduler's pool of host memory cannot be used (%s); this process uses memory of its own", fault);
         return NULL;
     }
-    struct pool *pool = new_pool(mapping, size, slot);
+    struct pool *pool = new_pool(mapping, mapped, slot);
     if (pool != NULL) {
         pool->device = file->st_dev;
         pool->inode = file->st_ino;
@@ -195,9 +193,8 @@ static struct pool *make_own_pool(void)
     for (; count != 0; count /= 2) {
         size_t table = sizeof(struct gpushare_pool) + count * sizeof(struct gpushare_pool_chunk);
         size_t offset = (table + UNIT - 1) / UNIT * UNIT, size = offset + count * GPUSHARE_POOL_CHUNK;
-        struct gpushare_pool *shared =
-            mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (shared == MAP_FAILED)
+        struct gpushare_pool *shared = gpushare_pool_map(-1, 0, size);
+        if ((void *)shared == MAP_FAILED)
             continue; /* where addresses are limited, a smaller one may do */
         shared->magic = GPUSHARE_POOL_MAGIC;
         shared->version = GPUSHARE_PROTOCOL_VERSION;
@@ -314,6 +311,8 @@ static bool claim_best(struct pool *pool, struct search *search, uint32_t *found
 static bool populate(struct pool *pool, uint32_t i)
 {
     struct gpushare_pool_chunk *chunk = &pool->shared->chunks[i];
+    if (!gpushare_pool_is_prepared(chunk))
+        gpushare_pool_enlarge(address_of(pool, i), &host.small);
     if (madvise(address_of(pool, i), GPUSHARE_POOL_CHUNK, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
         return false;
     gpushare_pool_set_prepared(chunk, true);

@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "host.h"
 #include "pool.h"
+#include "pool_pages.h"
 #include "real.h"
 
 #include <errno.h>
@@ -19,10 +20,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 enum { MOST_PIECES = 1024, MOST_LOCKED = 4096, THREADS = 3 };
 #define CONTEXT ((CUcontext)(uintptr_t)16)
@@ -170,6 +167,8 @@ static struct {
     unsigned company;       /* so many wait for one another, until nobody came for 10 s */
     unsigned present;
     bool met;
+    int no_large_pages; /* the error of a kernel without; 0: as it is */
+    unsigned collapsed; /* calls */
 } system_calls = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static void meet_locked(void)
@@ -199,9 +198,35 @@ static int failure(void)
 
 int __real_madvise(void *address, size_t bytes, int advice);
 
+static int collapse(void *address, size_t bytes)
+{
+    pthread_mutex_lock(&system_calls.lock);
+    int error = system_calls.no_large_pages;
+    system_calls.collapsed++;
+    pthread_mutex_unlock(&system_calls.lock);
+    if (error == 0)
+        return __real_madvise(address, bytes, MADV_COLLAPSE);
+    errno = error;
+    return -1;
+}
+
+/* Whether the kernel makes large pages. */
+static bool makes_large_pages(void)
+{
+    uint32_t small = 0;
+    void *chunk = gpushare_pool_map(-1, 0, GPUSHARE_POOL_CHUNK);
+    require(chunk != MAP_FAILED, "there is no memory");
+    gpushare_pool_enlarge(chunk, &small);
+    munmap(chunk, GPUSHARE_POOL_CHUNK);
+    return small == 0;
+}
+
 int __wrap_madvise(void *address, size_t bytes, int advice)
 {
-    if (advice != MADV_POPULATE_WRITE)
+    if (advice == MADV_COLLAPSE)
+        return collapse(address, bytes);
+    /* Of large pages a byte is populated first. */
+    if (advice != MADV_POPULATE_WRITE || bytes == 1)
         return __real_madvise(address, bytes, advice);
     require(bytes == GPUSHARE_POOL_CHUNK, "populates something else");
     int error = failure(), result = 0;
@@ -370,6 +395,13 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         system_calls.error = (int)second;
         pthread_mutex_unlock(&system_calls.lock);
         printf("ok\n");
+    } else if (strcmp(word, "makes_large_pages") == 0) {
+        printf("%d\n", makes_large_pages());
+    } else if (strcmp(word, "no_large_pages") == 0) {
+        pthread_mutex_lock(&system_calls.lock);
+        system_calls.no_large_pages = (int)first;
+        printf("%u\n", system_calls.collapsed);
+        pthread_mutex_unlock(&system_calls.lock);
     } else if (strcmp(word, "company") == 0) {
         pthread_mutex_lock(&system_calls.lock);
         printf("%d\n", system_calls.met);

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.pool import Pool as SchedulerPool
 from tests.interposer.conftest import UNIT, Machine
 
 HERE = Path(__file__).parent
@@ -169,6 +170,14 @@ class Client:
             if line.startswith("RssShmem:"):
                 return int(line.split()[1]) * 1024
         raise AssertionError("no RssShmem")
+
+    @property
+    def large_bytes(self) -> int:
+        """Bytes of shared memory that it has in large pages."""
+        for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("ShmemPmdMapped:"):
+                return int(line.split()[1]) * 1024
+        return 0
 
     def errors(self) -> str:
         """End it and return what it said."""
@@ -559,6 +568,62 @@ def test_a_kernel_that_does_not_populate(make_pool: MakePool, make_client: MakeC
     client.call("prepare", 6 * CHUNK)
     until(lambda: len(pool.pinned_by(0)) == 6)
     assert client.holds(piece)
+
+
+def test_pages_are_large_where_the_kernel_makes_such(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    pool = make_pool(8)
+    client = make_client(pool)
+    if client.call("makes_large_pages") == "0":
+        pytest.skip("this machine has no large pages for shared memory now")
+    client.offer(pool)
+    piece = client.taken(4 * CHUNK)
+    assert client.large_bytes > 0
+    assert client.holds(piece)
+    # Without a scheduler's pool, too.
+    alone = make_client()
+    alone.offer(None)
+    piece = alone.taken(4 * CHUNK)
+    assert alone.large_bytes > 0
+    assert alone.holds(piece)
+
+
+def test_pages_that_the_scheduler_makes_are_large(
+    make_pool: MakePool, make_client: MakeClient
+) -> None:
+    made = SchedulerPool(8 * CHUNK)
+    try:
+        made.order(limit=8 * CHUNK, target=4 * CHUNK, most=8 * CHUNK)
+        until(lambda: made.figures().prepared == 4 * CHUNK)
+        pool = make_pool(8, os.dup(made.descriptor))
+        client = make_client(pool)
+        if client.call("makes_large_pages") == "0":
+            pytest.skip("this machine has no large pages for shared memory now")
+        client.offer(pool)
+        tried = client.call("no_large_pages", 0)
+        piece = client.taken(4 * CHUNK)
+        assert client.call("no_large_pages", 0) == tried
+        assert client.large_bytes > 0
+        assert client.holds(piece)
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "tries"), [(errno.EINVAL, 1), (errno.ENOMEM, 2)], ids=["never", "none now"]
+)
+def test_a_kernel_without_large_pages_is_not_asked_for_each(
+    make_pool: MakePool, make_client: MakeClient, error: int, tries: int
+) -> None:
+    pool = make_pool(100)
+    client = make_client(pool)
+    client.offer(pool)
+    client.call("no_large_pages", error)
+    pieces = [client.taken(CHUNK) for _ in range(66)]
+    assert int(client.call("no_large_pages", error)) == tries
+    assert client.large_bytes == 0
+    assert all(client.holds(piece) for piece in pieces)
 
 
 def test_page_locks_end_with_their_context(make_pool: MakePool, make_client: MakeClient) -> None:
