@@ -50,7 +50,8 @@ class Deadlines:
 
     #: The helper's first answer, for which it loads the driver.
     start: float = 20.0
-    state: float = 5.0
+    #: The process itself answers, once what another has asked it for has ended: which may be the longest of these.
+    state: float = 30.0
     #: Beyond the timeout that the driver itself is told.
     lock: float = 3.0
     #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s. The first of all also waits for

@@ -26,7 +26,7 @@ from generate import (  # noqa: E402
 
 # What a locked process may still call.
 FREE = re.compile(
-    r"cuInit|cuDriverGetVersion|cuGetErrorName|cuGetErrorString|cuGetProcAddress(_v2)?|cuCheckpoint\w+"
+    r"cuDriverGetVersion|cuGetErrorName|cuGetErrorString|cuGetProcAddress(_v2)?|cuCheckpoint\w+"
 )
 
 

@@ -15,7 +15,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEGMENT_MAGIC UINT64_C(0x6770757368736d34)
+#define SEGMENT_MAGIC UINT64_C(0x6770757368736d35)
 #define MAX_RECORDS 512
 #define MAX_SHARED 1024
 
@@ -595,17 +595,24 @@ bool sim_segment_desk_is_of(const struct sim_desk *desk, pid_t pid, uint64_t sta
     return same;
 }
 
-bool sim_segment_lock(pthread_mutex_t *mutex, uint64_t deadline)
+bool sim_segment_reaches(pid_t pid)
 {
-    int error;
-    while ((error = pthread_mutex_trylock(mutex)) == EBUSY) {
-        if (deadline != 0 && sim_now() >= deadline)
-            return false;
-        sim_sleep_until(sim_now() + 1000000);
-    }
+    char path[64], text[64];
+    snprintf(path, sizeof path, "/proc/%d/ns/pid", (int)pid);
+    return process_started(pid) != 0 && readlink(path, text, sizeof text) > 0;
+}
+
+void sim_segment_lock(pthread_mutex_t *mutex)
+{
+    lock(mutex);
+}
+
+bool sim_segment_try(pthread_mutex_t *mutex)
+{
+    int error = pthread_mutex_trylock(mutex);
     if (error == EOWNERDEAD)
         pthread_mutex_consistent(mutex);
-    return true;
+    return error != EBUSY;
 }
 
 /* The shared memory of that file, or, if there is none and `add`, a free place; else NULL. */

@@ -108,8 +108,8 @@ void sim_segment_managed_drop(unsigned device, uint64_t bytes);
 struct sim_desk {
     pthread_mutex_t turn; /* of those who ask; robust */
     uint32_t word;        /* a futex */
-    uint32_t call;
-    uint64_t deadline; /* CLOCK_MONOTONIC, ns; 0: none */
+    uint32_t call;        /* until who asked has heard the answer */
+    uint32_t timeout_ms;  /* 0: none */
     int result;
     int tid;
     uint32_t pair_count;
@@ -123,8 +123,12 @@ struct sim_desk *sim_segment_desk(void);
 struct sim_desk *sim_segment_desk_of(pid_t pid, uint64_t *started);
 bool sim_segment_desk_is_of(const struct sim_desk *desk, pid_t pid, uint64_t started);
 
-/* pthread_mutex_lock of one in the segment, until the deadline (0: none). False if that is over. */
-bool sim_segment_lock(pthread_mutex_t *mutex, uint64_t deadline);
+/* Whether the process lives, and the kernel lets this one read it as a debugger would. */
+bool sim_segment_reaches(pid_t pid);
+
+/* Of one in the segment, which may be a dead one's. Try is false if somebody holds it who lives. */
+void sim_segment_lock(pthread_mutex_t *mutex);
+bool sim_segment_try(pthread_mutex_t *mutex);
 
 /* What this process has of the device, without contexts. */
 uint64_t sim_segment_own(unsigned device);

@@ -137,6 +137,7 @@ async def test_one_helper_serves_all(
         (800, "permission", "failed with CUDA_ERROR_NOT_PERMITTED: "),
         (304, "permission", "the driver's lock of process"),
         (801, "failed", "the driver's lock of process"),
+        (3, "failed", "the driver's lock of process"),
     ],
 )
 async def test_what_cannot_be_locked_goes_on(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -22,7 +23,8 @@ from tests.sim.machine import LIBRARIES, PRELUDE
 Machine = Callable[..., dict[str, str]]
 
 MIB = 1 << 20
-OUT_OF_MEMORY, ILLEGAL_STATE, NOT_READY, NOT_SUPPORTED, UNKNOWN = 2, 401, 600, 801, 999
+OUT_OF_MEMORY, NOT_INITIALIZED, OPERATING_SYSTEM, ILLEGAL_STATE, NOT_READY = 2, 3, 304, 401, 600
+NOT_SUPPORTED, UNKNOWN = 801, 999
 RUNNING, LOCKED, CHECKPOINTED, FAILED = range(4)
 
 #: A program that answers one piece of code after the other: with the value of its last line, if that has one.
@@ -167,6 +169,10 @@ class Process:
         line = self.process.stdout.readline()
         assert line, f"it ended with status {self.process.wait(10)}"
         return ast.literal_eval(line)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether it answers nothing for so long."""
+        return not select.select([self.process.stdout], [], [], seconds)[0]
 
     def __call__(self, code: str) -> Any:
         """Tell it something, and return the answer."""
@@ -404,12 +410,12 @@ def test_every_call_of_a_locked_process_waits(machine: Machine, start: Start) ->
     assert target(f"fill({pointer}, 5, 4096)") == 0
     assert hibernator(f"lock({target.pid})") == 0
     free = {
-        *("cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"),
+        *("cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString"),
         *("cuGetProcAddress", "cuGetProcAddress_v2"),
         *(name for name in exported() if name.startswith("cuCheckpoint")),
     }
     names = [name for name in exported() if name not in free]
-    assert len(free) == 13
+    assert len(free) == 12
     assert len(names) > 390
     # One whose end is seen, and the others, which would fall over what they were given.
     target(f"behind('holds({pointer}, 5, 4096)')")
@@ -433,11 +439,11 @@ for name in {names!r}:
         time.sleep(0.01)
     assert target("results, returned") == ([], [])
     text = "ctypes.create_string_buffer(8)"
-    assert target(f"lib.cuInit(0), lib.cuDriverGetVersion({text})") == (0, 0)
+    assert target(f"lib.cuDriverGetVersion({text})") == 0
     assert target(f"lib.cuGetErrorName(1, {text}), lib.cuGetErrorString(1, {text})") == (0, 0)
     assert target(f"lib.cuGetProcAddress(b'cuInit', {text}, 13000, ctypes.c_uint64())") == 0
     target.kill()
-    assert hibernator(f"state({target.pid})") == -1
+    assert hibernator(f"state({target.pid})") == -OPERATING_SYSTEM
 
 
 def test_who_waited_goes_on(machine: Machine, start: Start) -> None:
@@ -462,12 +468,25 @@ def test_who_waited_goes_on(machine: Machine, start: Start) -> None:
     assert target.process.wait(20) == 3
 
 
+EVERY = "state({0}), lock({0}), checkpoint({0}), restore({0}), unlock({0})"
+THREAD = """(lambda tid: (
+    lib.cuCheckpointProcessGetRestoreThreadId({}, ctypes.byref(tid)), tid.value
+))(ctypes.c_int())"""
+
+
 def test_wrong_order_and_wrong_arguments(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator, other = start(environment), start(environment), start(environment)
-    for pid in (target.pid, os.getpid(), 0, -1):
-        every = "state({0}), lock({0}), checkpoint({0}), restore({0}), unlock({0})"
-        assert hibernator(every.format(pid)) == (-1, 1, 1, 1, 1)
+    gone = start(environment)
+    gone.kill()
+    for pid, result in (
+        *((target.pid, NOT_INITIALIZED), (os.getpid(), NOT_INITIALIZED)),
+        *((gone.pid, OPERATING_SYSTEM), (2**22 + 1, OPERATING_SYSTEM), (0, 1), (-1, 1)),
+    ):
+        every = f"{EVERY.format(pid)}, {THREAD.format(pid)}[0]"
+        assert hibernator(every) == (-result, *[result] * 5)
+        # The first is asked where nobody has used the machine yet.
+        hibernator("lib.cuInit(0)")
     target("begin(4096)")
     calls = {"lock": RUNNING, "checkpoint": LOCKED, "restore": CHECKPOINTED, "unlock": LOCKED}
     for step, now in (("", RUNNING), ("lock", LOCKED), ("checkpoint", CHECKPOINTED)):
@@ -488,11 +507,7 @@ def test_wrong_order_and_wrong_arguments(machine: Machine, start: Start) -> None
         assert hibernator(code) == NOT_SUPPORTED
     assert hibernator("lib.cuCheckpointOperationComplete(None)") == NOT_SUPPORTED
     assert hibernator(f"lib.cuCheckpointProcessGetState({target.pid}, None)") == 1
-    thread = (
-        f"tid = ctypes.c_int(); lib.cuCheckpointProcessGetRestoreThreadId({target.pid}, "
-        "ctypes.byref(tid)), tid.value"
-    )
-    result, tid = hibernator(thread)
+    result, tid = hibernator(THREAD.format(target.pid))
     assert result == 0
     with open(f"/proc/{target.pid}/task/{tid}/comm") as file:
         assert file.read() == "sim-checkpoint\n"
@@ -501,15 +516,21 @@ def test_wrong_order_and_wrong_arguments(machine: Machine, start: Start) -> None
         f"lock({target.pid}), checkpoint({target.pid}), restore({target.pid}), unlock({target.pid})"
     )
     assert target(me) == (0, 0, 0, 0)
-    assert start(machine())(f"state({target.pid})") == -1
+    assert start(machine())(f"state({target.pid})") == -NOT_INITIALIZED
 
 
-def test_a_lock_waits_for_work_and_not_longer_than_it_may(machine: Machine, start: Start) -> None:
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_who_may_not_reach_a_process_is_told_so(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator = start(environment), start(environment)
-    pointer = target("begin(4096)")
-    target(
-        """
+    hibernator("lib.cuInit(0); os.setuid(65534)")
+    for code in ("", "begin(4096)"):
+        target(code)
+        assert hibernator(EVERY.format(target.pid)) == (-OPERATING_SYSTEM, *[OPERATING_SYSTEM] * 4)
+
+
+#: Work that lasts until it is told, and a thread that calls the driver until then.
+BUSY = """
 go = threading.Event()
 wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go.wait() and None)
 
@@ -518,7 +539,13 @@ def query():
         lib.cuStreamQuery(None)
     return lib.cuCtxGetCurrent(None)
 """
-    )
+
+
+def test_a_lock_waits_for_work_and_not_longer_than_it_may(machine: Machine, start: Start) -> None:
+    environment = machine()
+    target, hibernator = start(environment), start(environment)
+    pointer = target("begin(4096)")
+    target(BUSY)
     assert target("lib.cuLaunchHostFunc(None, wait, None)") == 0
     assert (
         target(f"lib.cuMemsetD8Async(ctypes.c_uint64({pointer}), 3, ctypes.c_size_t(64), None)")
@@ -541,34 +568,57 @@ def query():
     assert target(f"holds({pointer}, 3, 64)")
 
 
-def test_who_is_stopped_does_not_answer(machine: Machine, start: Start) -> None:
+def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start: Start) -> None:
     environment = machine()
     target, hibernator, other = start(environment), start(environment), start(environment)
     pointer = target("begin(4096)")
     assert target(f"fill({pointer}, 5, 4096)") == 0
     os.kill(target.pid, signal.SIGSTOP)
-    assert hibernator(f"lock({target.pid}, 100), state({target.pid})") == (NOT_READY, RUNNING)
+    hibernator.send(f"state({target.pid}), lock({target.pid}, 50)")
+    assert hibernator.is_silent(0.3)
     os.kill(target.pid, signal.SIGCONT)
-    assert target(f"holds({pointer}, 5, 4096)")
-    # Nor does one help that answers when nobody waits any more.
-    assert target("fail('cuCheckpointProcessLock:1/hang')") == 0
-    assert hibernator(f"lock({target.pid}, 50), state({target.pid})") == (NOT_READY, RUNNING)
-    assert target("fail('')") == 0
-    # Who asks next waits until that is over.
-    assert hibernator(f"unlock({target.pid}), state({target.pid})") == (ILLEGAL_STATE, RUNNING)
-    assert target(f"holds({pointer}, 5, 4096)")
-    assert hibernator(f"lock({target.pid})") == 0
+    assert hibernator.answer() == (RUNNING, 0)
+    os.kill(target.pid, signal.SIGSTOP)
+    hibernator.send(f"state({target.pid}), unlock({target.pid})")
+    assert hibernator.is_silent(0.3)
+    os.kill(target.pid, signal.SIGCONT)
+    assert hibernator.answer() == (LOCKED, 0)
+    # The time that a lock is given is for the work alone.
+    os.kill(target.pid, signal.SIGSTOP)
+    hibernator.send(f"lock({target.pid}, 50)")
+    assert hibernator.is_silent(0.3)
+    os.kill(target.pid, signal.SIGCONT)
+    assert hibernator.answer() == 0
     os.kill(target.pid, signal.SIGSTOP)
     hibernator.send(f"checkpoint({target.pid})")
-    # Who asked is gone; what was asked is done once the process goes on, whoever looks.
+    assert hibernator.is_silent(0.3)
+    # Who asked is gone; what was asked is done once the process goes on, and who asks now waits for that.
     hibernator.kill()
-    assert other(f"state({target.pid})") == LOCKED
+    other.send(f"state({target.pid})")
+    assert other.is_silent(0.3)
     os.kill(target.pid, signal.SIGCONT)
-    steps = {LOCKED: "checkpoint", CHECKPOINTED: "restore"}
-    while (now := other(f"state({target.pid})")) != CHECKPOINTED:
-        assert other(f"{steps[now]}({target.pid})") in (0, ILLEGAL_STATE)
+    assert other.answer() == CHECKPOINTED
     assert other(f"restore({target.pid}), unlock({target.pid})") == (0, 0)
     assert target(f"holds({pointer}, 5, 4096)")
+    # A lock of one who is gone locks nobody.
+    hibernator = start(environment)
+    os.kill(target.pid, signal.SIGSTOP)
+    hibernator.send(f"lock({target.pid}, 50)")
+    assert hibernator.is_silent(0.3)
+    hibernator.kill()
+    os.kill(target.pid, signal.SIGCONT)
+    assert target(f"holds({pointer}, 5, 4096)")
+    assert other(f"state({target.pid}), lock({target.pid}), unlock({target.pid})") == (
+        RUNNING,
+        0,
+        0,
+    )
+    # Who is killed while it is stopped has ended.
+    os.kill(target.pid, signal.SIGSTOP)
+    other.send(EVERY.format(target.pid))
+    assert other.is_silent(0.3)
+    target.kill()
+    assert other.answer() == (-OPERATING_SYSTEM, *[OPERATING_SYSTEM] * 4)
 
 
 STEPS = ("Lock", "Checkpoint", "Restore", "Unlock")
@@ -579,22 +629,42 @@ def test_who_asks_is_killed_in_each_step(machine: Machine, start: Start) -> None
     target, other = start(environment), start(environment)
     pointer = target("begin(4096)")
     assert target(f"fill({pointer}, 5, 4096)") == 0
-    after = (LOCKED, CHECKPOINTED, LOCKED, RUNNING)
+    # The lock is undone; all else goes on to its end.
+    after = (RUNNING, CHECKPOINTED, LOCKED, RUNNING)
     for step, reached in zip(STEPS, after, strict=True):
-        hibernator = start(environment)
-        before = target("injected()")
-        assert target(f"fail('cuCheckpointProcess{step}/hang')") == 0
-        hibernator.send(f"{step.lower()}({target.pid})")
-        target.until("injected()", before + 1)
-        hibernator.kill()
-        assert other(f"state({target.pid})") != reached
-        other.send(f"{step.lower()}({target.pid})")  # has to wait for what is under way
-        target("fail('')")
-        assert other.answer() == ILLEGAL_STATE
-        assert other(f"state({target.pid})") == reached, step
-        if step == "Checkpoint":  # back, so that Restore finds its state
-            assert other(f"restore({target.pid}), checkpoint({target.pid})") == (0, 0)
+        again = 0 if step == "Lock" else ILLEGAL_STATE
+        for code, answers in (("state", reached), (step.lower(), again)):
+            hibernator = start(environment)
+            before = target("injected()")
+            assert target(f"fail('cuCheckpointProcess{step}/hang')") == 0
+            hibernator.send(f"{step.lower()}({target.pid})")
+            target.until("injected()", before + 1)
+            other.send(f"{code}({target.pid})")  # has to wait for what is under way
+            assert other.is_silent(0.1)
+            hibernator.kill()
+            assert other.is_silent(0.1)
+            target("fail('')")
+            assert other.answer() == answers
+            back = {"Checkpoint": "restore", "Restore": "checkpoint", "Unlock": "lock"}
+            if code == "state" and step in back:
+                assert other(f"{back[step]}({target.pid})") == 0
     assert target(f"holds({pointer}, 5, 4096)")
+
+
+def test_a_lock_of_one_who_is_killed_ends_by_itself(machine: Machine, start: Start) -> None:
+    environment = machine()
+    target, hibernator, other = start(environment), start(environment), start(environment)
+    target("begin(4096)")
+    target(BUSY)
+    assert target("lib.cuLaunchHostFunc(None, wait, None)") == 0
+    hibernator.send(f"lock({target.pid})")
+    target("behind('query()')")
+    target.until("waiting()", 1)
+    hibernator.kill()
+    target("go.set()")
+    # Nobody else has to ask for that.
+    target.until("results", [1])
+    assert other(f"state({target.pid})") == RUNNING
 
 
 @pytest.mark.parametrize("how", ["hang", "die"])
@@ -611,9 +681,9 @@ def test_who_is_asked_is_killed_in_each_step(machine: Machine, start: Start, how
         if how == "hang":
             target.until("injected()", 1)
             target.kill()
-        assert hibernator.answer() == 1
+        assert hibernator.answer() == OPERATING_SYSTEM
         assert target.process.wait(20) == -signal.SIGKILL
-        assert hibernator(f"state({target.pid}), used()") == (-1, (0, 0))
+        assert hibernator(f"state({target.pid}), used()") == (-OPERATING_SYSTEM, (0, 0))
 
 
 def test_injected_failures_leave_the_state(machine: Machine, start: Start) -> None:
@@ -812,9 +882,8 @@ def test_old_drivers_have_no_checkpoints(machine: Machine, start: Start) -> None
         old = start(environment | {"GPUSHARE_SIM_DRIVER_VERSION": version})
         assert old(VERSION) == (cuda, text, False)
         old("begin(4096)")
-        every = "state({0}), lock({0}), checkpoint({0}), restore({0}), unlock({0})"
-        assert old(every.format(old.pid)) == (-NOT_SUPPORTED, *[NOT_SUPPORTED] * 4)
-        assert new(f"state({old.pid})") == -1
+        assert old(EVERY.format(old.pid)) == (-NOT_SUPPORTED, *[NOT_SUPPORTED] * 4)
+        assert new(f"state({old.pid})") == -NOT_INITIALIZED
     young = start(environment | {"GPUSHARE_SIM_DRIVER_VERSION": "570.86.10"})
     assert young(VERSION) == (12080, "570.86.10", True)
     young("begin(4096)")
