@@ -607,7 +607,9 @@ def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start
     assert hibernator.is_silent(0.3)
     hibernator.kill()
     os.kill(target.pid, signal.SIGCONT)
-    assert target(f"holds({pointer}, 5, 4096)")
+    target.send(f"holds({pointer}, 5, 4096)")
+    assert not target.is_silent(60)
+    assert target.answer()
     assert other(f"state({target.pid}), lock({target.pid}), unlock({target.pid})") == (
         RUNNING,
         0,
