@@ -28,8 +28,9 @@ MIB = 1 << 20
 GIB = 1 << 30
 #: Larger figures are a fault of the client, not memory.
 LARGEST = 1 << 50
-#: Bytes that the driver may keep on the GPU for a process that is checkpointed (4 MiB were seen on an H200).
-RESIDUE = 16 * MIB
+#: Seconds after which what the dead held is no longer expected to go soon. Perhaps it is gone, and something else grew
+#: as much meanwhile: contexts take more than they were admitted with, and readings cannot tell one from the other.
+HAUNTED = 5.0
 #: A move tells the bandwidth if it is at least this part of the GPU's memory.
 SMALLEST_MEASURE = 64
 
@@ -279,12 +280,11 @@ class Accounts:
             share.gpu.audience = None
 
     def _vanish(self, client: Client) -> None:
-        """Its contexts are said to be off its GPUs: as with the dead, they are free once a reading shows it."""
+        """Its contexts are said to be off its GPUs: what a reading shows all the same is others' use."""
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
-            gpu.ghosts += holding.pinned + holding.context
-            gpu.read_pause = 0.0
+            gpu.shrunk += holding.pinned + holding.context
             gpu.hibernated += 1
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, holding.promised, holding.resident, 0, 0)
@@ -436,7 +436,7 @@ class Accounts:
                 most += share.promised - share.resident
         before = gpu.foreign + gpu.ghosts
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
-        residue = gpu.ghosts if gpu.ghosts <= RESIDUE * gpu.hibernated else 0
+        residue = gpu.ghosts if self._now >= gpu.died_at + HAUNTED else 0
         gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who

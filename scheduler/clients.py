@@ -197,7 +197,7 @@ class Clients(People):
             if client.lease is not None:
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context
-            gpu.read_pause = 0.0
+            gpu.died_at, gpu.read_pause = self._now, 0.0
             self._order_out(holding, -holding.evicting)
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, 0, 0, 0, 0)

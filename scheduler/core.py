@@ -110,8 +110,9 @@ their threads is in the driver, ``Park``), then the driver checkpoints them (``H
 if it is kept. Work that comes up before the checkpoint has begun ends the attempt; after that, it is woken as soon as
 the checkpoint has ended. A refusal is remembered for a while.
 
-What a client held is taken off its GPU only when its checkpoint is confirmed, and is a ghost until a reading shows it
-gone. Where it is not known how a step ended, everything stays charged.
+What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
+reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
+charged.
 
 It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
 growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored

@@ -53,6 +53,8 @@ class Gpu:
     filling: Share | None = None
     foreign: int = 0
     ghosts: int = 0
+    #: When the last of them came.
+    died_at: float = 0.0
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims = field(default_factory=Victims)
     #: Bytes by which what is stated has shrunk since the last reading, other than by orders.

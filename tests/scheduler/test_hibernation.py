@@ -585,16 +585,46 @@ def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> No
 
 def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
     night = Night()
+    idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(3)]
+    newcomer = night.kernel("newcomer", context=30 * GIB)
+    night.slow = True
+    night.do(ev.HibernateNow("idle0"))
+    assert idle[0].where == "hibernated"
+    assert night.gpu["contexts"] == 60 * GIB
+    assert not newcomer.context
+    night.do(night.reading())
+    assert newcomer.context
+
+
+def test_what_a_checkpoint_does_not_free_is_others_use() -> None:
+    night = Night()
     kernel = night.ran("a")
     night.sleep(1)
-    night.slow = True
+    night.ghosts = CONTEXT
     night.do(ev.HibernateNow("a"))
-    gpu = night.gpu
-    assert (gpu["contexts"], gpu["ghosts"]) == (0, CONTEXT)
-    assert gpu["free"] <= 100 * GIB - CONTEXT
-    night.do(night.reading())
-    assert night.gpu["ghosts"] == 0
     assert kernel.where == "hibernated"
+    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, CONTEXT)
+    night.ghosts = 0
+    night.do(night.reading())
+    assert night.gpu["foreign"] == 0
+
+
+def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
+    night = Night()
+    idle = [night.kernel(f"idle{n}", context=30 * GIB) for n in range(2)]
+    dead = night.kernel("dead", context=30 * GIB)
+    night.sleep(10)
+    # It is gone, but as much has grown meanwhile that nobody stated.
+    night.foreign = 30 * GIB
+    del night.processes[dead.number]
+    night.do(ev.Detach(dead.number))
+    newcomer = night.kernel("newcomer", context=30 * GIB)
+    assert night.gpu["ghosts"] == 30 * GIB
+    assert newcomer.reason["code"] == "dying"
+    night.sleep(10)
+    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, 30 * GIB)
+    assert [kernel.where for kernel in idle].count("hibernated") == 1
+    assert newcomer.context
 
 
 def test_a_wake_has_room_for_all_that_the_context_took() -> None:

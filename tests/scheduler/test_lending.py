@@ -208,7 +208,7 @@ def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
         table = lab.table(ada)
         assert table.prepared_only == 1
         lab.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=4 * CHUNK))
-        await until(lambda: size(ada) >= 4 * CHUNK)
+        await until(lambda: lab.lending.status("ada")["prepared"] == 4 * CHUNK)  # type: ignore[index]
         ready = [i for i in range(64) if lib.gpushare_pool_is_prepared(table.chunks + i)]
         assert len(ready) == 4
         for index in ready[:2]:
