@@ -9,6 +9,8 @@
   rest), of which a tenth run cells at any time; beside it, how many fit without hibernation.
 - ``cycles``: a kernel is hibernated and woken again and again under random cells, some of them interrupted while it
   wakes; every byte is compared after each.
+- ``elsewhere``, where it is named: a kernel is woken on another GPU of the same name again and again, since its own is
+  drained; every byte is compared. Beside it, the same where it was.
 - ``mapping``, where it is named: which ranges of addresses can be mapped after a checkpoint (``ranges.py``).
 
 ::
@@ -44,7 +46,9 @@ from .ranges import mapping
 from .sleeper import FIRST, Kernel
 
 GIB = 1 << 30
-PARTS = ("memory", "out", "wake", "crowd", "cycles", "mapping")
+PARTS = ("memory", "out", "wake", "crowd", "cycles", "elsewhere", "mapping")
+#: Those that are run only where they are named.
+NAMED = ("elsewhere", "mapping")
 #: By how much all sizes are smaller on the simulated driver; of an H200: what a context takes, and what a process that
 #: is checkpointed goes on using.
 SCALE = 128
@@ -69,6 +73,8 @@ PATIENCE, STARTING = 4.0, 90.0
 AT_ONCE, HOST = 4, 8 * GIB
 #: Cycles, and bytes of the kernel that lives through them.
 CYCLES, CYCLED = 200, GIB
+#: GiB of the kernel that changes GPUs, and how often it does.
+CHANGING, CHANGES = 8.0, 6
 #: Parts of the cycles in which the cell comes while the kernel is still on its way out, and in which it is interrupted.
 EARLY, INTERRUPTED = 0.2, 0.2
 #: Seconds after which all of it ends; and what is left of them for the end of a part.
@@ -76,7 +82,7 @@ LIMIT, ENDING = 1200.0, 30.0
 #: Goals: bytes, seconds.
 MEMORY_GOAL, TIME_GOAL = 8 * MIB, 1.5
 #: Units of what there should be much of.
-MANY = ("kernels", "cycles")
+MANY = ("kernels", "cycles", "times")
 
 
 class Clock:
@@ -189,6 +195,11 @@ class Scene:
         self.here.control("offload", group=f"bench-{name}")
         self.until(name, lambda group: all(gpu["resident"] == 0 for gpu in group["gpus"]))
 
+    def gpu_of(self, name: str) -> str:
+        """The GPU that a group has its memory on, or left from."""
+        gpus: list[dict[str, Any]] = self.here.group(name)["gpus"]  # type: ignore[assignment]
+        return str(max(gpus, key=lambda gpu: int(gpu["footprint"]))["uuid"])
+
     def hibernate(self, name: str) -> float:
         """Hibernate a group; seconds from the order until that is done.
 
@@ -233,9 +244,10 @@ class Scene:
 
 
 @contextlib.contextmanager
-def _scene(clock: Clock, *, scheduler: bool = True) -> Iterator[Scene]:
-    """Set up a machine."""
+def _scene(clock: Clock, *, scheduler: bool = True, gpus: int = 1) -> Iterator[Scene]:
+    """Set up a machine; ``gpus``: so many, where they are simulated."""
     environ = {
+        "GPUSHARE_SIM_DEVICES": str(gpus),
         "GPUSHARE_SIM_MEMORY": str(SIMULATED),
         "GPUSHARE_SIM_CONTEXT": str(CONTEXT // SCALE),
         "GPUSHARE_SIM_CHECKPOINT_LEFT": str(REST // SCALE),
@@ -263,7 +275,7 @@ def run(
     Parameters
     ----------
     part
-        Which parts; all but ``mapping`` by default.
+        Which parts; all but ``elsewhere`` and ``mapping`` by default.
     gib
         What is held in ``out`` and ``wake``, GiB.
     kernels, seconds
@@ -280,7 +292,7 @@ def run(
     RuntimeError
         If a byte differs, a process ended, or the time was over.
     """
-    chosen = part or [name for name in PARTS if name != "mapping"]
+    chosen = part or [name for name in PARTS if name not in NAMED]
     if unknown := [name for name in chosen if name not in PARTS]:
         raise ValueError(f"no part is called {unknown[0]}; there are {', '.join(PARTS)}")
     clock, faults = Clock(time_limit), list[str]()
@@ -294,6 +306,8 @@ def run(
         todo.append(_crowd(clock, faults, kernels, seconds, "cycles" in chosen))
     if "cycles" in chosen:
         todo.append(_cycles(clock, faults, cycles))
+    if "elsewhere" in chosen:
+        todo.append(_elsewhere(clock, faults))
     if "mapping" in chosen:
         todo.append(mapping(clock.watch))
     try:
@@ -453,6 +467,42 @@ def _cycles(clock: Clock, faults: list[str], cycles: int) -> Iterator[Figure]:
         yield Figure("hibernate", metric, count, "cycles", None, done, 0.0, target)
     yield _figure("each: hibernate order to done", outs, "s")
     yield _figure("each: the driver's restore, the last ones", woken, "s")
+
+
+def _elsewhere(clock: Clock, faults: list[str]) -> Iterator[Figure]:
+    """Wake one kernel where it was, and then on another GPU, by turns."""
+    with _scene(clock, gpus=2) as scene:
+        found = scene.status()["hibernation"]
+        if not found["moves"]:
+            raise RuntimeError(
+                "nothing can be woken on another GPU here: that takes two of the same name, and driver 580"
+            )
+        size = scene.scaled(CHANGING * GIB)
+        kernel = scene.kernel("one")
+        kernel.call("start", size, scene.scaled(TENSOR), 1)
+        kernel.call("varied", 0)
+        stayed, changed, moved = list[float](), list[float](), 0
+        for turn in range(CHANGES):
+            scene.hibernate("one")
+            start, done = kernel.call("touch")
+            stayed.append(done - start)
+            scene.hibernate("one")
+            home = scene.gpu_of("one")
+            scene.here.control("drain", gpu=home)
+            start, done = kernel.call("touch")
+            changed.append(done - start)
+            moved += scene.gpu_of("one") != home
+            varied = kernel.call("varied", turn + 1)
+            scene.here.control("drain", gpu=home, on=False)
+            _compare(kernel, f"the kernel, on the other GPU, time {turn + 1},", faults)
+            if not varied:
+                faults.append(f"results on the other GPU, time {turn + 1}, differ")
+    what = f"elsewhere, {size / GIB:.3g} GiB: "
+    metric = f"{what}cell run to its first kernel's end, woken on another GPU, beside where it was"
+    yield _figure(metric, changed, "s", statistics.median(stayed))
+    yield Figure(
+        "hibernate", f"{what}times that it was on the other one", moved, "times", None, CHANGES, 0.0, CHANGES
+    )  # fmt: skip
 
 
 def _woken(scene: Scene) -> list[float]:

@@ -84,7 +84,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="+",
         metavar="NAME",
         help="makespan: only these of half, most, fitting, cells; hibernate: of memory, out, wake, crowd, cycles, "
-        "mapping (default: all but mapping); repeatable",
+        "elsewhere, mapping (default: all but the last two); repeatable",
     )
     parser.add_argument(
         "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"

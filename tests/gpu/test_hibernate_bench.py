@@ -85,7 +85,7 @@ def test_times_stand_beside_the_drivers_own_and_what_is_possible(
         assert ours["n"] == hibernate.ROUNDS
         assert ours["value"] > 0
         assert ours["bare"] == alone["value"] > 0
-        assert sum(metric.startswith(what) for metric in figures) == 4
+        assert sum(metric.startswith(what) for metric in figures) == 4 + (way == "wake")
 
 
 def test_more_kernels_live_than_fit(
@@ -111,6 +111,19 @@ def test_every_byte_is_compared_after_each_cycle(
     figures = bench(capsys, "--part", "cycles", "--cycles", "10")
     assert figures["cycles with every byte equal"]["value"] == 10
     assert figures["each: hibernate order to done"]["n"] >= 5
+
+
+def test_it_is_woken_on_another_gpu_and_compared(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hibernate, "CHANGES", 2)
+    wake, times = bench(capsys, "--part", "elsewhere").values()
+    assert times["value"] == 2
+    assert wake["n"] == 2
+    assert wake["bare"] > 0
+    monkeypatch.setenv("GPUSHARE_SIM_DRIVER_VERSION", "570.86.15")
+    assert main(["bench", "hibernate", "--part", "elsewhere"]) == 1
+    assert "nothing can be woken on another GPU here" in capsys.readouterr().err
 
 
 def test_ranges_that_the_driver_forgets_are_told_from_others(

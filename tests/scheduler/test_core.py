@@ -1196,13 +1196,16 @@ def test_whose_connection_breaks_goes_on_in_its_turn() -> None:
     assert comes_back(a, lease) == [ev.Revoke(4, lease)]
 
 
-def test_whose_connection_breaks_is_not_charged_twice() -> None:
+@pytest.mark.parametrize("away", [0, 10])
+def test_whose_connection_breaks_is_not_charged_twice(away: float) -> None:
     m = Machine(foreign=5 * GIB)
     a, b = m.runs("a", 60), m.runs("b", 30)
     m.sleep(100)
     m.do(ev.Detach(a.number))
     assert m.gpu["ghosts"] == 60 * GIB
-    # Before the next reading.
+    # Before the next reading, or when nobody expects any more that it has died.
+    m.sleep(away)
+    assert (m.gpu["ghosts"], m.gpu["foreign"]) in ((60 * GIB, 5 * GIB), (0, 65 * GIB))
     a.number = 3
     assert comes_back(a, a.lease) == []
     assert (a.state, b.state) == ("running", "running")
