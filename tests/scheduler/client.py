@@ -223,7 +223,11 @@ class FakeClient:
                     del self._inbox[index]
                     return decision
             seen = len(self._inbox)
-            self._receive(deadline - time.monotonic())
+            try:
+                self._receive(deadline - time.monotonic())
+            except TimeoutError:
+                others = [protocol.decode_decision(self.number, frame) for frame in self._inbox]
+                raise TimeoutError(f"no {kind.__name__} came; there were {others}") from None
 
     def expect_closed(self) -> None:
         """Wait until the scheduler ends the connection."""

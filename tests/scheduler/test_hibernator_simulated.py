@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 import uuid
@@ -17,6 +16,7 @@ from jupyter_gpushare.scheduler import hibernator
 from jupyter_gpushare.scheduler.drivers import Driver
 from jupyter_gpushare.scheduler.hibernator import Deadlines, Hibernator, Outcome
 from tests.sim.machine import LIBRARIES, MIB, Talker, sim_env
+from tests.stopping import go_on, stop
 
 PATIENCE = 60.0
 
@@ -223,12 +223,12 @@ async def test_a_stopped_program_is_let_go_when_it_goes_on(machine: Make) -> Non
     simulated = machine()
     one = simulated.hibernator(lock=0.1)
     holder = simulated.holder()
-    holder.process.send_signal(signal.SIGSTOP)
+    stop(holder.pid)
     # The driver's own timeout does not end its lock.
     outcome = await one.hibernate(holder.pid)
     assert said(outcome) == (False, "stuck")
     assert "lock" in outcome.text
-    holder.process.send_signal(signal.SIGCONT)
+    go_on(holder.pid)
     assert said(await one.hibernate(holder.pid)) == FINE
     assert said(await one.wake(holder.pid)) == FINE
     holder.gpu()
@@ -241,11 +241,11 @@ async def test_a_program_that_is_stopped_while_it_is_hibernated_wakes_when_it_go
     one = simulated.hibernator(state=0.5)
     holder = simulated.holder()
     await one.hibernate(holder.pid)
-    holder.process.send_signal(signal.SIGSTOP)
+    stop(holder.pid)
     outcome = await one.wake(holder.pid)
     assert said(outcome) == (False, "stuck")
     assert "state" in outcome.text
-    holder.process.send_signal(signal.SIGCONT)
+    go_on(holder.pid)
     assert said(await one.wake(holder.pid)) == FINE
     holder.gpu()
 

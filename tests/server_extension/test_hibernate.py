@@ -20,6 +20,7 @@ import pytest
 from jupyter_gpushare.scheduler.control import ControlClient
 from tests.server_extension.lab import Lab, environment
 from tests.server_extension.notebook import SETUP, Notebook, has_ended, until
+from tests.stopping import go_on, stop
 
 MIB = 1 << 20
 #: What the driver does, in this order.
@@ -76,11 +77,11 @@ def hibernator_of(lab: Lab) -> int:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[None]:
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         yield
     finally:
-        os.kill(pid, signal.SIGCONT)
+        go_on(pid)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.control import AsyncControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.scheduler.client import FakeClient
+from tests.stopping import go_on, stop
 
 Fetch = Callable[..., Awaitable[Any]]
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]
@@ -281,14 +282,14 @@ async def test_a_scheduler_that_does_not_answer_is_not_asked_again_until_it_does
         return await request(client, op, **params)
 
     monkeypatch.setattr(AsyncControlClient, "request", noted)
-    os.kill(pid, signal.SIGSTOP)
+    stop(pid)
     try:
         found = [(await get_status())["availability"] for _ in range(3)]
         assert [one["code"] for one in found] == ["scheduler_unreachable"] * 3
         assert "answer" in found[2]["params"]["error"]
         assert asked == ["status"]
     finally:
-        os.kill(pid, signal.SIGCONT)
+        go_on(pid)
 
     async def answers() -> bool:
         status = await get_status()

@@ -19,6 +19,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.sim.machine import LIBRARIES, PRELUDE
+from tests.stopping import go_on, stop
 
 Machine = Callable[..., dict[str, str]]
 
@@ -573,40 +574,40 @@ def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start
     target, hibernator, other = start(environment), start(environment), start(environment)
     pointer = target("begin(4096)")
     assert target(f"fill({pointer}, 5, 4096)") == 0
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     hibernator.send(f"state({target.pid}), lock({target.pid}, 50)")
     assert hibernator.is_silent(0.3)
-    os.kill(target.pid, signal.SIGCONT)
+    go_on(target.pid)
     assert hibernator.answer() == (RUNNING, 0)
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     hibernator.send(f"state({target.pid}), unlock({target.pid})")
     assert hibernator.is_silent(0.3)
-    os.kill(target.pid, signal.SIGCONT)
+    go_on(target.pid)
     assert hibernator.answer() == (LOCKED, 0)
     # The time that a lock is given is for the work alone.
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     hibernator.send(f"lock({target.pid}, 50)")
     assert hibernator.is_silent(0.3)
-    os.kill(target.pid, signal.SIGCONT)
+    go_on(target.pid)
     assert hibernator.answer() == 0
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     hibernator.send(f"checkpoint({target.pid})")
     assert hibernator.is_silent(0.3)
     # Who asked is gone; what was asked is done once the process goes on, and who asks now waits for that.
     hibernator.kill()
     other.send(f"state({target.pid})")
     assert other.is_silent(0.3)
-    os.kill(target.pid, signal.SIGCONT)
+    go_on(target.pid)
     assert other.answer() == CHECKPOINTED
     assert other(f"restore({target.pid}), unlock({target.pid})") == (0, 0)
     assert target(f"holds({pointer}, 5, 4096)")
     # A lock of one who is gone locks nobody.
     hibernator = start(environment)
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     hibernator.send(f"lock({target.pid}, 50)")
     assert hibernator.is_silent(0.3)
     hibernator.kill()
-    os.kill(target.pid, signal.SIGCONT)
+    go_on(target.pid)
     target.send(f"holds({pointer}, 5, 4096)")
     assert not target.is_silent(60)
     assert target.answer()
@@ -616,7 +617,7 @@ def test_who_is_stopped_does_not_answer_until_it_goes_on(machine: Machine, start
         0,
     )
     # Who is killed while it is stopped has ended.
-    os.kill(target.pid, signal.SIGSTOP)
+    stop(target.pid)
     other.send(EVERY.format(target.pid))
     assert other.is_silent(0.3)
     target.kill()
