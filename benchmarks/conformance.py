@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from ..scheduler import protocol
+from ..scheduler.ability import WHY
 from ..scheduler.control import ControlClient, ControlError
 from ..scheduler.devices import Devices
 from ..scheduler.drivers import find_driver
@@ -48,6 +49,8 @@ EVICTIONS = 10
 #: after all that run have had so many.
 QUANTUM, PAUSE, LEISURE, ENOUGH = 0.01, 0.01, 0.3, 40
 STEPS = 12
+#: Why a program may be left alone where it was to hibernate: what the driver cannot do, or must not.
+CANNOT = ("driver", "gpus", "nccl", "ipc", "managed", "pinned")
 #: Seconds for one run of one program, and for all.
 PATIENCE, TIME_LIMIT = 120.0, 330.0
 #: Lines of standard error that are kept of a run that failed.
@@ -129,6 +132,8 @@ class Verdict:
             if run.digests != plain:
                 return f"{mode}: differs from {_first_difference(self.runs['plain'], run)}"
             if mode == "hibernate":
+                if run.left_alone and not _for_good_reason(run.left_alone):
+                    return f"{mode}: {run.left_alone}"
                 if run.moves.hibernations < self.steps and not run.left_alone:
                     return f"{mode}: {run.moves.hibernations} times, fewer than {self.steps}"
                 continue
@@ -152,6 +157,11 @@ class Verdict:
         }
         fields = {"program": self.program, "steps": self.steps, "absent": self.absent}
         return json.dumps({**fields, "problem": self.problem, "runs": runs})
+
+
+def _for_good_reason(left_alone: str) -> bool:
+    """Whether what a program said of being left alone, a code or a sentence, is no fault."""
+    return any(left_alone == code or left_alone.endswith(WHY[code]) for code in CANNOT)
 
 
 def _first_difference(plain: Run, other: Run) -> str:

@@ -135,6 +135,12 @@ def hibernate() -> str:
     own = os.environ["GPUSHARE_GROUP"]
     seen = _control("history", since=0)["sequence"]
     deadline = time.monotonic() + PATIENCE
+    while (found := _control("status")["status"]["hibernation"])["able"] is None:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the scheduler does not find out whether anything can hibernate")
+        time.sleep(0.01)
+    if not found["able"]:
+        return str(found["code"])
     ordered = False
     while time.monotonic() < deadline:
         if not ordered:

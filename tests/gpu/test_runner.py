@@ -35,6 +35,7 @@ def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
     (verdict,) = Suite(environ, steps=STEPS, jobs=1).run([PROGRAMS / "driver_api.py"])
     assert not verdict.problem, verdict.as_json()
     assert verdict.runs["offload"].moves.evictions >= STEPS
+    assert verdict.runs["hibernate"].moves.hibernations >= STEPS
     assert verdict.runs["antagonist"].moves.restored > 0
     assert "driver_api" in "".join(table([verdict]))
 
@@ -64,6 +65,19 @@ def test_a_program_that_is_never_evicted_does_not_pass(
     )
     (verdict,) = Suite(environ, steps=5, jobs=1).run([path])
     assert verdict.problem == "offload: 0 evictions, fewer than 5"
+
+
+def test_what_is_left_alone_passes_only_if_the_driver_cannot_do_it(
+    environ: dict[str, str],
+) -> None:
+    def problem(**more: str) -> tuple[str, str]:
+        suite = Suite({**environ, **more}, steps=3, jobs=1, ways=["hibernate"])
+        (verdict,) = suite.run([PROGRAMS / "driver_api.py"])
+        return verdict.problem, verdict.runs["hibernate"].left_alone
+
+    assert problem(GPUSHARE_SIM_DRIVER_VERSION="560.35.03") == ("", "driver")
+    failed = problem(GPUSHARE_SIM_FAIL="cuCheckpointProcessCheckpoint=UNKNOWN")
+    assert failed == ("hibernate: failed", "failed")
 
 
 def test_what_does_not_run_is_said_and_stops_nothing(
