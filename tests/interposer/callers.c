@@ -4,7 +4,7 @@
  *
  *   callers stress THREADS   threads ask, wait, free and submit, until a line comes; prints "<calls> <cancelled>"
  *   callers sweep NAMES      when a line comes, calls each function that the file names, with nothing but zeros; prints
- *                            the names of those that were not cancelled, and "done"
+ *                            the names of those that were not cancelled, and "done"; ends when another line comes
  *   callers exit             calls once more when the process ends, after what was registered later: "<result>"
  *
  * "ready" comes first. A call that fails, but for one that was cancelled, ends it.
@@ -133,7 +133,7 @@ int main(int count, char **arguments)
         return 1;
     if (names != NULL) {
         sweep(names);
-        _exit(0);
+        _exit(fgets(line, sizeof(line), stdin) == NULL);
     }
     __atomic_store_n(&stop, 1, __ATOMIC_RELAXED);
     for (unsigned long i = 0; i < threads; i++)
