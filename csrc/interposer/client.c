@@ -50,6 +50,8 @@ static const uint64_t ticket_patience = 10 * SECOND;
 static const uint64_t longest_retry_of_strangers = 30 * SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
 static const uint64_t alone_after = 5 * SECOND;
+/* It tries for so long before its wait fails: a scheduler that is replaced on a busy machine may need more than seconds. */
+static const uint64_t alone_patience = 60 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
 /* A scheduler that went while it had a process checkpointed may have left somebody behind who still does it. */
@@ -156,6 +158,7 @@ static struct {
 
     /* The helper's own. */
     uint64_t attached_at, away_since, retry_at, retry_gap;
+    bool shortage_said;    /* since it is away: no room, and nobody who would make some */
     bool never_again;      /* the scheduler refused us after a reconnect */
     enum gs_ticket ticket; /* what was presented last */
     bool refusal_said;
@@ -1168,8 +1171,10 @@ static void lose_connection(void)
         close(client.socket);
         client.socket = -1;
         uint64_t now = gs_now_ns();
-        if (now - client.attached_at >= stable_after)
+        if (now - client.attached_at >= stable_after) {
             client.away_since = now;
+            client.shortage_said = false;
+        }
         client.retry_gap = shortest_retry;
         client.retry_at = now + client.retry_gap;
         __atomic_store_n(&client.contended, 0, __ATOMIC_RELAXED);
@@ -1432,6 +1437,23 @@ static void reconnect(void)
     }
 }
 
+/* Who waits goes on waiting, or is told that nothing comes of it. */
+static void lack_room_locked(void)
+{
+    if (client.never_again || gs_now_ns() - client.away_since >= alone_patience) {
+        gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
+               "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
+               client.path);
+        client.failures++;
+        wake_waiters();
+    } else if (!client.shortage_said) {
+        client.shortage_said = true;
+        gs_say("no scheduler answers on %s for %u s, and there is no room on the GPU for this process's memory: it "
+               "waits for either, for another %u s at most",
+               client.path, (unsigned)(alone_after / SECOND), (unsigned)((alone_patience - alone_after) / SECOND));
+    }
+}
+
 /* Answers by itself what a scheduler that stays away does not. */
 static void go_alone(void)
 {
@@ -1455,13 +1477,8 @@ static void go_alone(void)
     gs_mover_restore(moved, &devices, open_gate, &no_lease);
     client.move = NO_MOVE;
     pthread_mutex_lock(&client.lock);
-    if (!client.leased) {
-        gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
-               "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
-               client.path);
-        client.failures++;
-        wake_waiters();
-    }
+    if (!client.leased)
+        lack_room_locked();
     pthread_mutex_unlock(&client.lock);
 }
 

@@ -14,7 +14,8 @@ from collections.abc import Callable
 import pytest
 
 from jupyter_gpushare.scheduler import protocol
-from tests.interposer.conftest import UNIT, Machine
+from tests.interposer.conftest import UNIT, Machine, Program
+from tests.workshop import Workshop
 
 MakeMachine = Callable[..., Machine]
 
@@ -83,15 +84,47 @@ def test_a_waiter_left_alone_helps_itself(machine: Machine) -> None:
     assert a.holds(at_a, 192 * UNIT, 1)
 
 
-def test_a_waiter_left_alone_without_room_is_told(machine: Machine) -> None:
+def left_alone_without_room(machine: Machine) -> tuple[Program, int, int]:
+    """Return a program that waits for room, its memory, and what waits; no scheduler is there."""
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")
     b.filled(192 * UNIT, 2)
     machine.kill_scheduler()
-    result = a.call("fill", pointer=at_a, bytes=4, value=9)
-    assert result["result"] == 2
+    return a, at_a, a.start("fill", pointer=at_a, bytes=4, value=9)
+
+
+def test_a_waiter_left_alone_without_room_waits_for_the_next_scheduler(machine: Machine) -> None:
+    a, at_a, filling = left_alone_without_room(machine)
+    machine.until_said(a, "it waits for either, for another 55 s at most")
+    assert a.waits(filling)
+    machine.start_scheduler()
+    assert a.result(filling)["result"] == 0
+    assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
+
+
+def test_a_waiter_left_alone_without_room_can_be_interrupted(machine: Machine) -> None:
+    a, at_a, filling = left_alone_without_room(machine)
+    machine.until_said(a, "it waits for either")
+    os.kill(a.pid, signal.SIGINT)
+    assert a.result(filling).get("interrupted")
+    machine.start_scheduler()
+    assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
+
+
+def test_a_waiter_left_alone_without_room_is_told_in_the_end(
+    machine: Machine, workshop: Workshop
+) -> None:
+    patience = (
+        "interposer/client.c",
+        "alone_patience = 60 * SECOND",
+        "alone_patience = 6 * SECOND",
+    )
+    machine.libraries = workshop.build((patience,))
+    a, at_a, filling = left_alone_without_room(machine)
+    assert a.result(filling)["result"] == OUT_OF_MEMORY
     machine.until_said(a, "no scheduler answers")
+    machine.until_said(a, "nothing is lost")
     machine.start_scheduler()
     # What it asked nobody for, while it was away, it asks the next one for.
     machine.until(lambda: len(machine.control("status")["status"]["groups"]) == 2)
