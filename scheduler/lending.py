@@ -27,6 +27,11 @@ KEEP = 10.0
 AHEAD = 512 << 20
 #: Bytes by which a pool may take more than its table says, for the table itself.
 TABLE = 4 * CHUNK
+#: Of what the machine can spare, the part that may be made ready until that is measured again: other schedulers measure
+#: the same.
+BOLDNESS = 0.25
+#: So many bytes may be in any case.
+LEAST_STEP = 256 << 20
 #: What a client may say that it has swapped out, beyond what it was promised: all that it has is in whole chunks.
 ROUNDING = 8 * CHUNK
 
@@ -41,6 +46,8 @@ class Purse:
     #: Since when fewer pages are wanted than exist.
     surplus_since: float | None = None
     figures: Figures = field(default_factory=lambda: Figures(0, 0, 0, 0, 0))
+    #: Bytes that the pool took when the machine was measured.
+    taken: int = 0
     #: What an administrator allows it (0: any), what it may use now, and whether it was said that it uses more.
     quota: int = 0
     limit: int = 0
@@ -81,7 +88,7 @@ class Lending:
         self._held: dict[tuple[int, str], ev.Usage] = {}
         #: Bytes that swapped data may take; -1: not known yet.
         self.budget = -1
-        self._target = 0
+        self._target = self._step = 0
         self._failed = False
 
     def start(self) -> None:
@@ -166,8 +173,11 @@ class Lending:
         for user, purse in self._purses.items():
             purse.quota = self._quota(user)
             self._check(user, purse)
-        taken = sum(p.pool.allocated() for p in self._purses.values() if p.pool is not None)
-        before, self.budget = self.budget, host_budget(self._host_memory, taken + self._outside())
+        for purse in self._purses.values():
+            purse.taken = 0 if purse.pool is None else purse.pool.allocated()
+        held = sum(purse.taken for purse in self._purses.values()) + self._outside()
+        before, self.budget = self.budget, host_budget(self._host_memory, held)
+        self._step = max(LEAST_STEP, int(BOLDNESS * (host_budget(None, held) - held)))
         return self.budget != before
 
     def reap(self) -> None:
@@ -224,11 +234,12 @@ class Lending:
                 continue
             own = max(0, limit - (used - purse.figures.in_use))
             own = min(own, purse.quota) if purse.quota else own
-            # Those who have less on the GPUs need less room for it.
-            part = self._target * movable[user] // wanted if wanted else 0
-            if len(self._purses) == 1:
-                part = self._target
-            self._order(purse, own, min(part, own), movable[user], now)
+            part, step = self._target, self._step
+            if len(self._purses) > 1:
+                # Those who have less on the GPUs need less room for it.
+                part = part * movable[user] // wanted if wanted else 0
+                step = step * movable[user] // wanted if wanted else 0
+            self._order(purse, own, min(part, own, purse.taken + step), movable[user], now)
 
     def _order(self, purse: Purse, limit: int, target: int, movable: int, now: float) -> None:
         pool = purse.pool

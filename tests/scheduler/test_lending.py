@@ -14,6 +14,7 @@ import pytest
 
 from jupyter_gpushare._protocol import ffi, lib
 from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import lending
 from jupyter_gpushare.scheduler.lending import Lending
 from jupyter_gpushare.scheduler.pool import CHUNK
 from tests.scheduler.client import PATIENCE
@@ -217,3 +218,39 @@ def test_pages_are_made_ahead_of_those_who_must_not_make_them() -> None:
         await until(lambda: lab.lending.status("ada")["prepared"] == 6 * CHUNK)  # type: ignore[index]
 
     lab(test, prepared_only=True)
+
+
+def test_what_is_made_ready_leaves_room_for_who_does_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two schedulers measure a machine at the same time, and each finds all that is left."""
+    spare = 40 * CHUNK
+    monkeypatch.setattr(lending, "LEAST_STEP", CHUNK)
+
+    async def test(lab: Lab) -> None:
+        others = Lab()
+        labs = (lab, others)
+        pools = [each.client(1, "ada")[1] for each in labs]
+
+        def taken() -> int:
+            return sum(map(size, pools)) // CHUNK * CHUNK
+
+        def budget(setting: int | None, held: int) -> int:
+            return held + spare - taken()
+
+        monkeypatch.setattr(lending, "host_budget", budget)
+        for each in labs:
+            each.lending.note(1, ev.Usage("GPU-0", promised=GIB, resident=GIB))
+        try:
+            for left in (20, 10, 6, 2, 2, 2):
+                for each in labs:
+                    each.lending.measure()
+                for each in labs:
+                    each.lending.stock(spare)
+                await until(lambda left=left: taken() >= spare - left * CHUNK)
+                await asyncio.sleep(0.05)
+                assert taken() <= spare
+        finally:
+            others.close()
+
+    lab(test)
