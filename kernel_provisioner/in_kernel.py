@@ -1142,6 +1142,8 @@ def sleep_text(group: Dict[str, Any]) -> str:
         )
     if found.get("state") in ("parking", "hibernating"):
         return "it is being hibernated"
+    if found.get("state") == "ordered":
+        return "it hibernates once it is idle"
     # What people asked for, they know.
     told = found.get("state") == "refused" and found.get("code") not in ("off", "nothing")
     return "not hibernated: {}".format(found.get("text") or found.get("code")) if told else ""

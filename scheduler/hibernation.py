@@ -122,7 +122,7 @@ class Hibernating(Grower):
         """Look later whether a group has been idle for long enough."""
         if when is None and self.hibernate_after is not None:
             when = self._now + self.hibernate_after
-        if group.dismissed:
+        if group.dismissed_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
             when = max(self._now + self.look_again, until)
         self._timers.set(group.rests, when if self._able else None)
@@ -141,8 +141,8 @@ class Hibernating(Grower):
         if since is None:
             self._ask_for_end(group)
         if group.wishes.keep or self.hibernate_after is None:
-            group.dismissed = False  # people think otherwise by now
-        if group.dismissed:
+            group.dismissed_at = None  # people think otherwise by now
+        if group.dismissed_at is not None:
             if since is None:
                 self._rest(group)
             else:
@@ -171,7 +171,7 @@ class Hibernating(Grower):
         """Have all that can move leave the GPU; then it is to park."""
         code = _unfit(group)
         if code == NOTHING:
-            group.dismissed = False
+            group.dismissed_at = None
             self._rest(group)
             return
         if code:
@@ -260,10 +260,11 @@ class Hibernating(Grower):
         again = since is not None and since <= group.refused_at
         group.refusals = group.refusals + 1 if again else 0
         group.refused_at = self._now
-        group.dismissed = group.dismissed and passes
         pause = self.lasting_refusal
         if passes:
             pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
+        else:
+            group.dismissed_at = None
         group.unfit = unfit = Unfit(code, text, self._now, self._now + pause)
         if log:
             self._log("hibernate_failed", group, code=code, text=text)
@@ -579,7 +580,7 @@ class Hibernating(Grower):
         if state.failed is not None:
             self._refuse(group, *state.failed)
         else:
-            group.dismissed = False
+            group.dismissed_at = None
             seconds = self._now - state.began
             self._log("hibernate", group, bytes=state.frees, seconds=seconds)
         self._enter(group, "hibernated")
@@ -647,7 +648,8 @@ class Hibernating(Grower):
             return
         if group.hibernation is not None:
             # It may be let go on its way there; and one that wakes will be idle again.
-            group.dismissed = group.hibernation.stage != "hibernated"
+            on_the_way = group.hibernation.stage != "hibernated"
+            group.dismissed_at = self._now if on_the_way else None
             return
         found = self.hibernatable
         if found is None or not found.able:
@@ -659,13 +661,13 @@ class Hibernating(Grower):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS['off']}")
         if code := _unfit(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
-        group.dismissed = True
+        group.dismissed_at = self._now
         self._consider(group)
 
     def _on_wake_now(self, event: WakeNow) -> None:
         group = self.groups.get(event.group)
         if group is not None:
-            group.dismissed = False
+            group.dismissed_at = None
             self._rouse(group)
 
 

@@ -152,6 +152,8 @@ class People(Decider):
         self._reseat(group)
         if after.exclusive and not before.exclusive:
             group.exclusive_at = self._now
+        if after.keep:
+            group.dismissed_at = None
         self.times.of(group)
         self._repace.update(self.gpus)
         self._touch(group)

@@ -102,10 +102,21 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
             "code": None,
             "text": "",
         }
-    if unfit is None or unfit.until <= now:
+    code, text = None, ""
+    since = group.dismissed_at
+    if unfit is not None and unfit.until > now:
+        code, text = unfit.code, unfit.text
+        since = unfit.since if since is None else since
+    if since is None:
         return None
-    said = {"code": unfit.code, "text": unfit.text}
-    return {"state": "refused", "since": unfit.since, "frees": 0, "estimate": None, **said}
+    return {
+        "state": "refused" if group.dismissed_at is None else "ordered",
+        "since": since,
+        "frees": 0,
+        "estimate": None,
+        "code": code,
+        "text": text,
+    }
 
 
 def _gpu(gpu: Gpu) -> dict[str, Any]:

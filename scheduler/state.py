@@ -510,8 +510,8 @@ class Group:
     #: When it was last found not to hibernate, and how often in a row before that.
     refused_at: float = 0.0
     refusals: int = 0
-    #: People want it to hibernate once it is idle.
-    dismissed: bool = False
+    #: Since when people want it to hibernate once it is idle; None: they do not.
+    dismissed_at: float | None = None
     #: Restoring it on another GPU failed: it is not tried again.
     settled: bool = False
     #: Names of the timers to see what it counts as, and whether it has been idle for long.

@@ -209,18 +209,23 @@ export function addCommands(options: ICommandsOptions): void {
     if (group.wishes.keep) {
       return trans.__('it is kept on the GPU');
     }
-    return isRunning(group) || isWaiting(group) || group.cell
-      ? trans.__('it is at work')
-      : '';
+    return '';
   };
-  // It has begun, or is over.
+  const isAtWork = (group: IGroup): boolean =>
+    isRunning(group) || isWaiting(group) || group.cell !== null;
+  const isOrdered = (group: IGroup | null): boolean =>
+    group?.hibernation?.state === 'ordered';
+  // It is to come, has begun, or is over.
   const isAsleep = (group: IGroup | null): boolean =>
-    ['parking', 'hibernating', 'hibernated', 'waking'].includes(
+    ['ordered', 'parking', 'hibernating', 'hibernated', 'waking'].includes(
       group?.hibernation?.state ?? ''
     );
 
   addForGroup(CommandIds.hibernate, {
-    label: () => trans.__('Hibernate Now'),
+    label: group =>
+      group && isAtWork(group)
+        ? trans.__('Hibernate When Idle')
+        : trans.__('Hibernate Now'),
     caption: group => {
       const why = group ? awakeBecause(group) : '';
       return why
@@ -235,11 +240,14 @@ export function addCommands(options: ICommandsOptions): void {
   });
 
   addForGroup(CommandIds.wake, {
-    label: () => trans.__('Wake'),
+    label: group =>
+      isOrdered(group) ? trans.__('Do Not Hibernate') : trans.__('Wake'),
     caption: group =>
-      group?.hibernation?.state === 'waking'
-        ? trans.__('It is being woken.')
-        : trans.__('Bring it back to the GPU, before its next cell does.'),
+      isOrdered(group)
+        ? trans.__('Take back that it hibernates as soon as it is idle.')
+        : group?.hibernation?.state === 'waking'
+          ? trans.__('It is being woken.')
+          : trans.__('Bring it back to the GPU, before its next cell does.'),
     enabled: group => group.hibernation?.state !== 'waking',
     visible: isAsleep
   });

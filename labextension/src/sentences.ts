@@ -362,6 +362,13 @@ export function sleepTitle(
         );
   }
   switch (hibernation?.state) {
+    case 'ordered':
+      return hibernation.code === null
+        ? trans.__('Somebody ordered that it hibernates as soon as it is idle.')
+        : trans.__(
+            'It is to hibernate, and cannot yet: %1.',
+            aloneText(hibernation, trans)
+          );
     case 'parking':
     case 'hibernating':
       return trans.__('It is being hibernated.');

@@ -131,7 +131,8 @@ export interface IEstimate {
 
 /** How far a group is from being hibernated, or awake. */
 export interface ISleep {
-  state: 'parking' | 'hibernating' | 'hibernated' | 'waking' | 'refused';
+  state:
+    'ordered' | 'parking' | 'hibernating' | 'hibernated' | 'waking' | 'refused';
   since: number;
   /** Bytes of the GPU that it gives back, and needs to wake. */
   frees: number;

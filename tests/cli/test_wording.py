@@ -166,6 +166,10 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
         ),
         ({"state": "idle", "hibernation": {"state": "parking"}}, "it is being hibernated"),
         (
+            {"state": "running", "hibernation": {"state": "ordered"}},
+            "it hibernates once it is idle",
+        ),
+        (
             {"state": "idle", "hibernation": {"state": "refused", "code": "ipc", "text": "x"}},
             "not hibernated: x",
         ),

@@ -17,6 +17,13 @@ pytestmark = pytest.mark.browser
 
 USE = "print('found' if data.read() == known else 'lost')"
 
+#: Is at work until it is told to stop.
+WORK = """\
+import os
+while not os.path.exists('stop'):
+    data.read()
+"""
+
 #: The kernel of the notebook in front has answered, and its cell of this number is selected.
 SELECT = """async index => {
   const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
@@ -36,7 +43,7 @@ def simulated() -> dict[str, str]:
 def lab(lab: Lab) -> Lab:
     """Return the server, whose notebooks use the GPU."""
     for name in ("plots.ipynb", "train.ipynb"):
-        (lab.notebooks / name).write_text(json.dumps(notebook(SETUP, USE)))
+        (lab.notebooks / name).write_text(json.dumps(notebook(SETUP, USE, WORK)))
     return lab
 
 
@@ -120,6 +127,28 @@ def test_people_wake_a_notebook(notebooks: LabPage) -> None:
     page.execute("docmanager:open", {"path": "train.ipynb"})
     run(page, 1)
     expect(output(page)).to_have_text("found")
+
+
+def test_who_is_at_work_hibernates_once_that_is_over(notebooks: LabPage, lab: Lab) -> None:
+    page = notebooks
+    run(page, 2)
+    row = page.row("Running", "train.ipynb")
+    choose(page, row, "Hibernate When Idle")
+    expect(row).to_contain_text("hibernates when idle")
+    assert overflowing(page.panel) == []
+    for theme in THEMES if SCREENSHOTS else ():
+        page.set_theme(theme)
+        page.picture(f"hibernates when idle {theme}")
+    page.set_theme("JupyterLab Light")
+    choose(page, row, "Do Not Hibernate")
+    expect(row).not_to_contain_text("hibernates when idle")
+    choose(page, row, "Hibernate When Idle")
+    (lab.notebooks / "stop").touch()
+    row = page.row("Idle", "train.ipynb")
+    expect(row.get_by_text("Hibernated", exact=True)).to_be_visible()
+    run(page, 1)
+    expect(output(page)).to_have_text("found")
+    expect(page.row("Idle", "train.ipynb")).not_to_contain_text("Hibernated")
 
 
 def test_what_cannot_be_hibernated_says_why(notebooks: LabPage) -> None:

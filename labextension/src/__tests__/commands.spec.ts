@@ -175,8 +175,30 @@ describe('commands', () => {
     expect(commands.isEnabled(wake)).toBe(true);
   });
 
+  it('hibernate what is at work once that is over, unless taken back', async () => {
+    const { hibernate, wake } = CommandIds;
+    change('a', { state: 'running' });
+    expect(commands.label(hibernate)).toBe('Hibernate When Idle');
+    await commands.execute(hibernate);
+    change('a', {
+      state: 'running',
+      hibernation: makeSleep({ state: 'ordered' })
+    });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.label(wake)).toBe('Do Not Hibernate');
+    expect(commands.caption(wake)).toBe(
+      'Take back that it hibernates as soon as it is idle.'
+    );
+    await commands.execute(wake);
+    expect(model.acts).toEqual([
+      { op: 'hibernate', group: 'a' },
+      { op: 'wake', group: 'a' }
+    ]);
+    change('a', { state: 'idle' });
+    expect(commands.label(hibernate)).toBe('Hibernate Now');
+  });
+
   it.each<[string, Partial<IGroup>, string]>([
-    ['one that works', { state: 'running' }, 'it is at work'],
     [
       'one that is kept',
       { wishes: makeWishes({ keep: true }) },

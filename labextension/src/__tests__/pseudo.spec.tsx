@@ -164,6 +164,13 @@ const GROUPS: IGroup[] = [
   ...(['parking', 'hibernating', 'waking'] as const).map(state =>
     makeGroup('a', { name, sessions, hibernation: makeSleep({ state }) })
   ),
+  ...[null, ...LEFT_ALONE].map(code =>
+    makeGroup('a', {
+      name,
+      sessions,
+      hibernation: makeSleep({ state: 'ordered', code, text: NAME })
+    })
+  ),
   ...LEFT_ALONE.map(code =>
     makeGroup('a', {
       name,

@@ -225,6 +225,7 @@ function Sleep({ group, wording }: IWishesProps): JSX.Element | null {
   const { trans } = wording;
   const title = sleepTitle(group, trans);
   const text = {
+    ordered: trans.__('hibernates when idle'),
     parking: trans.__('Hibernating…'),
     hibernating: trans.__('Hibernating…'),
     hibernated: trans.__('Hibernated'),
