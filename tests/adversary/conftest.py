@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_gpushare.scheduler import events as ev
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node
@@ -120,6 +122,25 @@ def works(client: FakeClient, times: int = 3) -> None:
         client.run()
         client.end_burst()
         client.release("release")
+
+
+@contextlib.contextmanager
+def obeying(client: FakeClient) -> Iterator[None]:
+    """Have a client move out whatever it is told to, by itself."""
+    over = threading.Event()
+
+    def obey() -> None:
+        while not over.wait(0.005):
+            if client.has(ev.Evict):
+                client.evict()
+
+    thread = threading.Thread(target=obey)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def until(condition: Callable[[], Any]) -> Any:
