@@ -22,13 +22,14 @@ from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node
 
-GIB = 1 << 30
+#: Host memory for what may have to move is taken for real, so this is not much.
+UNIT = 128 << 20
 #: The GPU's memory.
-TOTAL = 8 * GIB
+TOTAL = 8 * UNIT
 
 
 class Node:
-    """A node's scheduler with one GPU of 8 GiB, and tickets for who comes to it."""
+    """A node's scheduler with one GPU of eight units, and tickets for who comes to it."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -170,7 +171,7 @@ def begin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begin]:
                 **{n: v for n, v in os.environ.items() if not n.startswith("GPUSHARE_")},
                 "GPUSHARE_SIM": "1",
                 "GPUSHARE_SIM_NAME": name,
-                "GPUSHARE_SIM_MEMORY": "8GiB",
+                "GPUSHARE_SIM_MEMORY": str(TOTAL),
                 "GPUSHARE_SOCKET": str(folder / "gpushare" / "s.sock"),
             }
 
@@ -206,5 +207,5 @@ def node(shared_node: Node) -> Iterator[Node]:
 def ben(node: Node) -> Iterator[FakeClient]:
     """Somebody who only wants to work."""
     with node.client("ben") as client:
-        client.grow(GIB)
+        client.grow(UNIT)
         yield client

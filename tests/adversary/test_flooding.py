@@ -16,7 +16,7 @@ import pytest
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
-from tests.adversary.conftest import GIB, Node, until, works
+from tests.adversary.conftest import UNIT, Node, until, works
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.shared import connect
 
@@ -103,7 +103,7 @@ def test_control_requests_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) 
 
 def test_frames_of_a_client_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) -> None:
     with node.client("ada", "busy") as ada:
-        ada.grow(GIB)
+        ada.grow(UNIT)
         ada.run()
         # It is told again each time that it holds the lease; and it gives it back with the last of them.
         frames = protocol.encode_event(ev.Request(ada.number, 1)) * 10_000
@@ -144,14 +144,14 @@ def test_connections_are_for_everybody(node: Node, ben: FakeClient) -> None:
             refused += 1
         assert refused == 20
         with node.client("ben") as other:
-            other.grow(GIB)
+            other.grow(UNIT)
             works(other)
         works(ben)
     finally:
         for end in ends:
             end.close()
     with node.client("ada") as again:
-        again.grow(GIB)
+        again.grow(UNIT)
         works(again)
 
 
@@ -160,7 +160,7 @@ def test_those_who_say_nothing_keep_nobody_out(node: Node, ben: FakeClient) -> N
     ends = [connect(node.path) for _ in range(150)]
     try:
         with node.client("ben") as other:
-            other.grow(GIB)
+            other.grow(UNIT)
             works(other)
         gone = 0
         for end in ends:
@@ -244,7 +244,7 @@ def test_half_a_frame_is_waited_for_by_nobody(node: Node, ben: FakeClient) -> No
         works(ben)
         # A client may stop in the middle, too.
         with node.client("ada") as ada:
-            ada.grow(GIB)
+            ada.grow(UNIT)
             ada.run()
             ada.send_raw(protocol.encode_event(ev.Released(0, ada.lease, "release"))[:-3])
             works(ben)

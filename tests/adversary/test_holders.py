@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from jupyter_gpushare.scheduler import events as ev
-from tests.adversary.conftest import GIB, TOTAL, Begin, Node, obeying, until, works
+from tests.adversary.conftest import UNIT, TOTAL, Begin, Node, obeying, until, works
 from tests.scheduler.client import Closed, FakeClient
 from tests.scheduler.test_pool import Table
 
@@ -45,7 +45,7 @@ def shared_node(begin: Begin) -> Node:
 @pytest.fixture
 def small(node: Node) -> Iterator[FakeClient]:
     with node.client("ben") as client:
-        client.grow(GIB)
+        client.grow(UNIT)
         yield client
 
 
@@ -58,15 +58,15 @@ def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
         node.client("ben") as idle,
         node.client("ben") as big,
         node.client("ben") as middle,
-        node.process("ada", HOLDER, str(4 * GIB)) as holder,
+        node.process("ada", HOLDER, str(4 * UNIT)) as holder,
     ):
-        idle.grow(3 * GIB)
+        idle.grow(3 * UNIT)
         works(idle, 1)
         holder.signal(signal.SIGSTOP)
-        big.grow(5 * GIB)
+        big.grow(5 * UNIT)
         big.request()
         # It needs what `idle` has, and is not first.
-        middle.grow(3 * GIB)
+        middle.grow(3 * UNIT)
         middle.request()
         # It may be told more than once: some of what it has, and the rest.
         with obeying(idle):
@@ -75,7 +75,7 @@ def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
             middle.end_burst()
             works_beside = node.client("ben")
             with works_beside:
-                works_beside.grow(GIB // 4)
+                works_beside.grow(UNIT // 4)
                 works(works_beside)
             middle.release("release")
             with node.user("ben") as seen:
@@ -97,9 +97,9 @@ def test_a_stopped_process_is_waited_for_by_nobody_else(node: Node) -> None:
 
 def test_who_does_not_hear_is_waited_for_by_nobody_else(node: Node, small: FakeClient) -> None:
     with node.client("ada") as deaf, node.client("ben") as big:
-        deaf.grow(6 * GIB)
+        deaf.grow(6 * UNIT)
         works(deaf, 1)
-        big.grow(4 * GIB)
+        big.grow(4 * UNIT)
         big.request()
         deaf.expect(ev.Evict)
         # It may have been granted the GPU while the memory was thought to be on its way.
@@ -122,9 +122,9 @@ def test_who_does_not_hear_is_waited_for_by_nobody_else(node: Node, small: FakeC
 
 def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient) -> None:
     with node.client("ada") as liar, node.client("ben") as big:
-        liar.grow(6 * GIB)
+        liar.grow(6 * UNIT)
         liar.run()
-        big.grow(4 * GIB)
+        big.grow(4 * UNIT)
         big.request()
         liar.expect(ev.Revoke)
         # It says all kinds of things, but not that it gave anything back.
@@ -145,7 +145,7 @@ def test_who_ignores_the_revocation_goes_on_alone(node: Node, small: FakeClient)
         {"resident": 1 << 45, "promised": 1 << 45},
         {"pinned": 1 << 62},
         {"context": 3 * TOTAL},
-        {"resident": 2 * GIB, "promised": GIB},
+        {"resident": 2 * UNIT, "promised": UNIT},
     ],
 )
 @pytest.mark.parametrize("again", [False, True])
@@ -167,7 +167,7 @@ def test_figures_that_cannot_be_end_the_connection(
 
 def test_figures_about_oneself_harm_oneself(node: Node, small: FakeClient) -> None:
     with node.client("ada") as liar:
-        liar.grow(GIB)
+        liar.grow(UNIT)
         liar.run()
         for busy in (1e8, 0.0, 9e8):
             liar.send(ev.Meter(liar.number, node.gpu, busy, 1 << 60, time.monotonic()))
@@ -180,13 +180,13 @@ def test_figures_about_oneself_harm_oneself(node: Node, small: FakeClient) -> No
 def test_nobody_takes_anothers_place_by_being_polite(node: Node) -> None:
     """Orders of a serial that was not given, answers to another's: the connection ends, the order stands."""
     with node.client("ben") as ben, node.client("ada") as ada, node.client("ben") as waits:
-        ben.grow(6 * GIB)
+        ben.grow(6 * UNIT)
         works(ben, 1)
-        waits.grow(4 * GIB)
+        waits.grow(4 * UNIT)
         waits.request()
         order = ben.expect(ev.Evict)
         assert ada.usage is not None
-        ada.send(ev.Evicted(ada.number, order.serial, ada.usage, GIB, GIB, 0.1, "done"))
+        ada.send(ev.Evicted(ada.number, order.serial, ada.usage, UNIT, UNIT, 0.1, "done"))
         ada.expect_closed()
         assert ben.usage is not None
         size = min(order.bytes, ben.usage.resident)
@@ -227,7 +227,7 @@ def test_what_one_states_of_host_memory_takes_none_from_the_other(node: Node) ->
 def test_a_wrecked_pool_is_ones_own(node: Node, small: FakeClient) -> None:
     """Whoever has a pool can write what they like into its table."""
     with node.client("ada") as ada:
-        ada.grow(GIB)
+        ada.grow(UNIT)
         assert ada.pool is not None
         table = Table(ada.pool)
         try:

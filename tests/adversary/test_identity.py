@@ -25,7 +25,7 @@ from jupyter_gpushare.scheduler.control import (
     read_ticket,
 )
 from jupyter_gpushare.scheduler.permissions import OPERATIONS, Who
-from tests.adversary.conftest import GIB, Node, Program, works
+from tests.adversary.conftest import UNIT, Node, Program, works
 from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.shared import Peer, connect
 
@@ -51,7 +51,7 @@ REQUESTS = [
 def running(node: Node) -> Iterator[FakeClient]:
     """Ben's kernel, at work."""
     with node.client("ben", name="secret.ipynb") as client:
-        client.grow(GIB)
+        client.grow(UNIT)
         client.run()
         yield client
         # Nobody has taken the GPU from it.
