@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from jupyter_gpushare.scheduler import events as ev
-from tests.adversary.conftest import UNIT, TOTAL, Begin, Node, obeying, until, works
+from tests.adversary.conftest import TOTAL, UNIT, Begin, Node, obeying, until, works
 from tests.scheduler.client import Closed, FakeClient
 from tests.scheduler.test_pool import Table
 
