@@ -50,7 +50,7 @@ static const uint64_t ticket_patience = 10 * SECOND;
 static const uint64_t longest_retry_of_strangers = 30 * SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
 static const uint64_t alone_after = 5 * SECOND;
-/* It tries for so long before its wait fails: a scheduler that is replaced on a busy machine may need more than seconds. */
+/* It tries for so long before its wait fails: to replace a scheduler may take more than seconds on a busy machine. */
 static const uint64_t alone_patience = 60 * SECOND;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
