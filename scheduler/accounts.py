@@ -122,8 +122,8 @@ class Accounts:
                 f"{_gib(asked)} more would make {_gib(held + asked)}, "
                 f"but the GPU has {_gib(max(0, limit))} for one kernel"
             )
-            if gpu.foreign:
-                text += f" (other programs hold {_gib(gpu.foreign)})"
+            if gpu.outside:
+                text += f" (other programs hold {_gib(gpu.outside)})"
             return "device", held + asked <= limit + gpu.foreign, text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)

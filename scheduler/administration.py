@@ -200,6 +200,9 @@ class Administration:
                         "bytes": found.excess,
                     }
                     self._server.handle(ev.Notice(found.group, "underreported", params))
+                overhead = self._suspicion.overhead(gpu)
+                if overhead != self._server.core.gpus[gpu].overhead:
+                    self._server.handle(ev.Overhead(gpu, overhead))
             pids = {found.pid for found in self._suspicion.findings}
             self._owners = {pid: self._owners.get(pid) or _owner(pid) for pid in pids}
         finally:

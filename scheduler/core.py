@@ -162,6 +162,7 @@ from .events import (
     Meter,
     Moving,
     Notice,
+    Overhead,
     Parked,
     Quantum,
     Release,
@@ -340,6 +341,7 @@ class Core(Clients):
             Focus: self._on_focus,
             Configure: self._on_configure,
             Device: self._on_device,
+            Overhead: self._on_overhead,
             HostMemory: self._on_host_memory,
             Notice: self._on_notice,
             Tick: self._on_tick,
@@ -398,6 +400,9 @@ class Core(Clients):
         if found:
             raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
         raise LookupError(f"no group on the GPU has the id or name {text!r}")
+
+    def _on_overhead(self, event: Overhead) -> None:
+        self.gpus[event.gpu].overhead = event.bytes
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self.host_budget = max(0, event.budget)

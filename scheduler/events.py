@@ -351,6 +351,14 @@ class Device:
 
 
 @dataclass(slots=True)
+class Overhead:
+    """Bytes of a GPU that clients' processes hold beyond what they state: contexts grow."""
+
+    gpu: str
+    bytes: int
+
+
+@dataclass(slots=True)
 class HostMemory:
     """How many bytes of host memory swapped data may take in all."""
 
@@ -409,7 +417,8 @@ class Tick:
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
-    | Maintain | Focus | Configure | Device | HostMemory | Hibernatable | Checkpointed | Woken | Notice | Tick
+    | Maintain | Focus | Configure | Device | Overhead | HostMemory | Hibernatable | Checkpointed | Woken | Notice
+    | Tick
 )  # fmt: skip
 
 

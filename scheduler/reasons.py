@@ -209,20 +209,21 @@ def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[st
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
     fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
+    fixed += gpu.foreign - gpu.outside
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
     kept = sum(s.unreachable for s in silent)
-    if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.foreign, fixed)):
+    if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.outside, fixed)):
         worst = max(silent, key=lambda s: (s.unreachable, s.number))
         return stuck(worst.group, now, gpu, lack)
-    if gpu.ghosts >= lack or gpu.ghosts > max(gpu.foreign, fixed):
+    if gpu.ghosts >= lack or gpu.ghosts > max(gpu.outside, fixed):
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
-    if fixed > gpu.foreign:
+    if fixed > gpu.outside:
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=fixed)
     return _foreign(gpu, lack)
 
 
 def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:
-    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=gpu.foreign)
+    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=gpu.outside)
 
 
 def _reason(code: str, **params: Any) -> dict[str, Any]:

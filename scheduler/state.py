@@ -52,6 +52,8 @@ class Gpu:
     #: The share that gets all room that appears here, because its lease was granted before the room was there.
     filling: Share | None = None
     foreign: int = 0
+    #: Of these, bytes that clients' own processes hold, as far as that is known.
+    overhead: int = 0
     ghosts: int = 0
     #: When the last of them came.
     died_at: float = 0.0
@@ -112,6 +114,11 @@ class Gpu:
             - self.context
             - self.arriving
         )
+
+    @property
+    def outside(self) -> int:
+        """Bytes that programs outside the sharing hold."""
+        return max(0, self.foreign - self.overhead)
 
     @property
     def capacity(self) -> int:

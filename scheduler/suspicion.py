@@ -3,7 +3,8 @@
 
 It is found, not prevented: what the driver says of a process is compared with what its client stated, and whoever holds
 noticeably more for several readings is named. Nobody else is worse off by it meanwhile: what is used and not stated
-counts as foreign use, of which nothing is promised to anybody.
+counts as foreign use, of which nothing is promised to anybody. What is not noticeable is taken for what it is in most
+cases: contexts take more than they were admitted with, the more the longer a program runs.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class Claim:
     group: str
     user: str
     bytes: int
+    #: Whether it holds just that: nothing of it is on its way in or out.
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +73,9 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
             most = holding.resident
             if client.group.lease is not None:
                 most = max(most, holding.promised)
+            exact = most == holding.resident and not holding.evicting
             most += holding.pinned + holding.context
-            claim = Claim(number, client.group.id, client.group.user, most)
+            claim = Claim(number, client.group.id, client.group.user, most, exact)
             found.setdefault(uuid, {}).setdefault(pid, []).append(claim)
     return found
 
@@ -90,6 +94,8 @@ class Suspicion:
     ) -> None:
         self._tolerance, self._part, self._readings = tolerance, part, readings
         self._times: dict[tuple[str, int], int] = {}
+        #: What clients' processes hold beyond what they state, of those that are not suspicious.
+        self._overheads: dict[tuple[str, int], int] = {}
         self._found: dict[str, list[Finding]] = {}
 
     def see(
@@ -116,7 +122,10 @@ class Suspicion:
             key = (gpu, pid)
             if size - claimed <= self._tolerance + self._part * claimed:
                 self._times.pop(key, None)
+                if all(claim.exact for claim in mine):
+                    self._overheads[key] = max(0, size - claimed)
                 continue
+            self._overheads.pop(key, None)
             times = self._times[key] = self._times.get(key, 0) + 1
             if times >= self._readings:
                 one = max(mine, key=lambda claim: claim.bytes)
@@ -124,10 +133,17 @@ class Suspicion:
                 listed.append(found)
                 if times == self._readings:
                     named.append(found)
-        for key in [k for k in self._times if k[0] == gpu and k[1] not in held]:
-            del self._times[key]
+        for remembered in (self._times, self._overheads):
+            for key in [k for k in remembered if k[0] == gpu and k[1] not in held]:
+                del remembered[key]
+        for key in [k for k in self._overheads if k[0] == gpu and k[1] not in stated]:
+            del self._overheads[key]
         self._found[gpu] = listed
         return named
+
+    def overhead(self, gpu: str) -> int:
+        """Return the bytes of a GPU that clients' processes hold beyond what they state, and may."""
+        return sum(size for (uuid, _), size in self._overheads.items() if uuid == gpu)
 
     @property
     def unsure(self) -> bool:

@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis.strategies as st
 from hypothesis import given
@@ -33,8 +36,8 @@ sys.stdin.read()
 """
 
 
-def claim(size: int, client: int = 1) -> Claim:
-    return Claim(client, f"g{client}", "ada", size)
+def claim(size: int, client: int = 1, *, exact: bool = True) -> Claim:
+    return Claim(client, f"g{client}", "ada", size, exact)
 
 
 def test_who_holds_more_in_several_readings_is_named_once() -> None:
@@ -81,6 +84,23 @@ def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
     assert any(named) == (size - stated > TOLERANCE + PART * stated)
 
 
+def test_what_contexts_take_beyond_what_is_stated_is_known_while_they_live() -> None:
+    suspicion = Suspicion()
+    stated = {7: [claim(GIB, 1)], 8: [claim(GIB, 2)]}
+    suspicion.see("G", {7: GIB + 200 * MIB, 8: GIB + 100 * MIB, 9: GIB}, stated)
+    assert suspicion.overhead("G") == 300 * MIB
+    assert suspicion.overhead("H") == 0
+    # While its memory moves, a reading says nothing of it.
+    moving = {**stated, 7: [claim(2 * GIB, 1, exact=False)]}
+    suspicion.see("G", {7: GIB + 50 * MIB, 8: GIB + 100 * MIB}, moving)
+    assert suspicion.overhead("G") == 300 * MIB
+    # Who is suspected holds more than a context would.
+    suspicion.see("G", {7: 2 * GIB, 8: GIB + 100 * MIB}, stated)
+    assert suspicion.overhead("G") == 100 * MIB
+    suspicion.see("G", {8: GIB + 100 * MIB}, {7: stated[7]})
+    assert suspicion.overhead("G") == 0
+
+
 def test_a_program_outside_is_listed_with_its_user_and_charged_as_foreign_use(
     scheduler: Scheduler, environ: dict[str, str]
 ) -> None:
@@ -108,27 +128,50 @@ def test_a_program_outside_is_listed_with_its_user_and_charged_as_foreign_use(
         program.communicate(timeout=PATIENCE)
 
 
-def test_a_client_that_states_less_than_it_holds_is_named(
-    scheduler: Scheduler, environ: dict[str, str]
-) -> None:
-    """It says that it has nothing, from a process that has a GiB."""
-    liar = OUTSIDE.replace(
+@contextlib.contextmanager
+def understating(
+    scheduler: Scheduler, environ: dict[str, str], size: int
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a client that says that it has nothing, in a process that has something."""
+    client = OUTSIDE.replace(
         'print("there", flush=True)',
         "from pathlib import Path\n"
         "from tests.scheduler.client import FakeClient\n"
         "client = FakeClient(Path(sys.argv[2]), 'liar', sys.argv[3], name='liar.ipynb')\n"
         "client.attach()\n"
+        "client.change(client.usage)\n"
         'print("there", flush=True)',
     )
-    command = [sys.executable, "-c", liar, str(GIB), str(scheduler.path), scheduler.gpu]
     with subprocess.Popen(
-        command,
+        [sys.executable, "-c", client, str(size), str(scheduler.path), scheduler.gpu],
         env={**environ, "LD_LIBRARY_PATH": SIMULATED},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == b"there\n"
+        yield program
+
+
+def test_what_a_context_takes_beyond_what_is_stated_is_no_other_programs(
+    scheduler: Scheduler, environ: dict[str, str]
+) -> None:
+    with understating(scheduler, environ, 64 * MIB) as program:
+
+        def gpu() -> dict[str, Any]:
+            with scheduler.control() as control:
+                return dict(control.request("status")["status"]["gpus"][0])
+
+        until(lambda: gpu()["contexts"] >= 64 * MIB)
+        assert gpu()["foreign"] == 0
+        program.communicate(timeout=PATIENCE)
+        until(lambda: gpu()["contexts"] == gpu()["foreign"] == 0)
+
+
+def test_a_client_that_states_less_than_it_holds_is_named(
+    scheduler: Scheduler, environ: dict[str, str]
+) -> None:
+    with understating(scheduler, environ, GIB) as program:
 
         def notices() -> list[dict[str, object]]:
             with scheduler.control() as control:
