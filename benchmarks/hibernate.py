@@ -11,6 +11,7 @@
   wakes; every byte is compared after each.
 - ``elsewhere``, where it is named: a kernel is woken on another GPU of the same name again and again, since its own is
   drained; every byte is compared. Beside it, the same where it was.
+- ``pages``, where it is named: what page-locked host memory costs a checkpoint (``pages.py``).
 - ``mapping``, where it is named: which ranges of addresses can be mapped after a checkpoint (``ranges.py``).
 
 ::
@@ -42,13 +43,14 @@ from .checkpoint import Watcher
 from .figures import Figure, percentile, quartile_distance
 from .holder import end, torch_can
 from .machine import MIB, Machine, machine
+from .pages import pages
 from .ranges import mapping
 from .sleeper import FIRST, Kernel
 
 GIB = 1 << 30
-PARTS = ("memory", "out", "wake", "crowd", "cycles", "elsewhere", "mapping")
+PARTS = ("memory", "out", "wake", "crowd", "cycles", "elsewhere", "pages", "mapping")
 #: Those that are run only where they are named.
-NAMED = ("elsewhere", "mapping")
+NAMED = ("elsewhere", "pages", "mapping")
 #: By how much all sizes are smaller on the simulated driver; of an H200: what a context takes, and what a process that
 #: is checkpointed goes on using.
 SCALE = 128
@@ -274,9 +276,9 @@ def run(
     Parameters
     ----------
     part
-        Which parts; all but ``elsewhere`` and ``mapping`` by default.
+        Which parts; all but ``elsewhere``, ``pages`` and ``mapping`` by default.
     gib
-        What is held in ``out`` and ``wake``, GiB.
+        What is held in ``out`` and ``wake``, and page-locked in ``pages``, GiB.
     kernels, seconds
         Of the crowd, and for how long it is active.
     cycles
@@ -307,6 +309,8 @@ def run(
         todo.append(_cycles(clock, faults, cycles))
     if "elsewhere" in chosen:
         todo.append(_elsewhere(clock, faults))
+    if "pages" in chosen:
+        todo.append(pages(gib, clock.watch))
     if "mapping" in chosen:
         todo.append(mapping(clock.watch))
     try:

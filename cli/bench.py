@@ -84,7 +84,7 @@ def add_parser(subparsers: Any) -> None:
         nargs="+",
         metavar="NAME",
         help="makespan: only these of half, most, fitting, cells; hibernate: of memory, out, wake, crowd, cycles, "
-        "elsewhere, mapping (default: all but the last two); repeatable",
+        "elsewhere, pages, mapping (default: all but the last three); repeatable",
     )
     parser.add_argument(
         "--pairs", type=int, metavar="N", help="interference, makespan: how often, alternating"
@@ -101,7 +101,8 @@ def add_parser(subparsers: Any) -> None:
         "--size",
         type=float,
         metavar="G",
-        help="makespan, two-gpus: what each job or notebook holds; hibernate: what is moved out and back; GiB",
+        help="makespan, two-gpus: what each job or notebook holds; hibernate: what is moved out and back, or "
+        "page-locked; GiB",
     )
     parser.add_argument("--kernels", type=int, metavar="N", help="hibernate: how many in the crowd")
     parser.add_argument("--cycles", type=int, metavar="N", help="hibernate: how many cycles")

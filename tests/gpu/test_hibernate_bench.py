@@ -126,6 +126,19 @@ def test_it_is_woken_on_another_gpu_and_compared(
     assert "nothing can be woken on another GPU here" in capsys.readouterr().err
 
 
+def test_a_checkpoint_is_timed_with_pages_locked_and_without(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuCheckpointProcessRestore/50ms")
+    figures = bench(capsys, "--part", "pages", "--gib", "1")
+    restores = [figure for metric, figure in figures.items() if metric.endswith("restore")]
+    assert len(restores) == 3
+    assert all(figure["value"] >= 0.05 and figure["bare"] >= 0.05 for figure in restores)
+    assert len([metric for metric in figures if metric.endswith("page-lock")]) == 2
+    monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuMemHostRegister:1=OUT_OF_MEMORY")
+    assert main(["bench", "hibernate", "--part", "pages", "--gib", "1"]) == 1
+
+
 def test_ranges_that_the_driver_forgets_are_told_from_others(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
