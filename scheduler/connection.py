@@ -205,7 +205,7 @@ class Connection(asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def proceed(self, until: float) -> bool:
-        """Handle frames that have come, until that time on the throttle's meter; return whether there are more."""
+        """Handle frames that have come, until that time on the throttle's clock; return whether there are more."""
         more = self._handle_frames(until)
         if self._queued and not more:
             self._queued = False
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
     def _handle_frames(self, until: float) -> bool:
         if self._hung_up or self._pending is None or self._is_held():
             return False
-        meter = self._server.throttle.meter
+        clock = self._server.throttle.clock
         try:
             for frame in self._pending:
                 if self.attached:
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol):
                     self._listen(frame)
                 if self.transport.is_closing() or self._is_held():
                     return False
-                if meter() >= until:
+                if clock() >= until:
                     return True
         except protocol.VersionMismatch as error:
             self.refuse(

@@ -2,8 +2,7 @@
 """How much of the scheduler one user may take, so that nobody harms the others by asking too much.
 
 Time
-    What handling a user's frames costs is measured, in processor time: that the machine was busy with something else
-    meanwhile is nobody's fault. Frames are handled in slices, one connection's after the other's,
+    What handling a user's frames costs is measured. Frames are handled in slices, one connection's after the other's,
     and of each round of the event loop a user gets one turn; so whoever sends one frame waits for one turn of each of
     the others, however much those send over however many connections. Who has used more than its share of a window is
     not listened to for a while. Nothing is lost by that, and nobody is cut off: what it sends waits in its sockets.
@@ -66,7 +65,7 @@ class Peer(Protocol):
     lane: Lane
 
     def proceed(self, until: float) -> bool:
-        """Handle frames that have come, until that time on the throttle's meter; return whether there are more."""
+        """Handle frames that have come, until that time on the throttle's clock; return whether there are more."""
 
     @property
     def unread(self) -> int:
@@ -106,20 +105,14 @@ class Throttle:
     limits
         What each may take.
     clock
-        Seconds that have passed.
-    meter
-        Seconds for which this thread had a processor.
+        Measures; seconds.
     """
 
     def __init__(
-        self,
-        limits: Limits = PERSONAL,
-        clock: Callable[[], float] = time.perf_counter,
-        meter: Callable[[], float] = time.thread_time,
+        self, limits: Limits = PERSONAL, clock: Callable[[], float] = time.perf_counter
     ) -> None:
         self.limits = limits
         self.clock = clock
-        self.meter = meter
         self._loop = asyncio.get_running_loop()
         self._lanes: dict[str, Lane] = {}
         self._round = 0
@@ -229,11 +222,12 @@ class Throttle:
         Until that has come, it is not to be read from.
         """
         lane = peer.lane
-        if lane.waiting or not self._may_go(lane, self.clock()):
+        now = self.clock()
+        if lane.waiting or not self._may_go(lane, now):
             lane.waiting.append(peer)
             self._arm(lane)
             return True
-        return self._run(lane, peer)
+        return self._run(lane, peer, now)
 
     def _may_go(self, lane: Lane, now: float) -> bool:
         if lane.free:
@@ -253,11 +247,10 @@ class Throttle:
         self._turning = False
         self._round += 1
 
-    def _run(self, lane: Lane, peer: Peer) -> bool:
-        began = self.meter()
-        more = peer.proceed(began + self.limits.stretch)
+    def _run(self, lane: Lane, peer: Peer, now: float) -> bool:
+        more = peer.proceed(now + self.limits.stretch)
         if not lane.free:
-            spent = self.meter() - began
+            spent = self.clock() - now
             lane.left -= spent
             lane.credit -= spent
         if more:
@@ -280,9 +273,10 @@ class Throttle:
     def _go_on(self, lane: Lane) -> None:
         lane.handle = None
         while lane.waiting:
-            if not self._may_go(lane, self.clock()):
+            now = self.clock()
+            if not self._may_go(lane, now):
                 break
-            self._run(lane, lane.waiting.popleft())
+            self._run(lane, lane.waiting.popleft(), now)
             if lane.free:
                 break
         if lane.waiting:

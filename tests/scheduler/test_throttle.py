@@ -49,7 +49,7 @@ class Peer:
 class Lab:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.clock = Clock()
-        self.throttle = Throttle(limits, self.clock, self.clock)
+        self.throttle = Throttle(limits, self.clock)
         self.log: list[str] = []
 
     def peer(self, user: str, free: bool = False) -> Peer:
@@ -79,16 +79,6 @@ async def test_one_frame_waits_for_a_turn_of_each_and_no_more() -> None:
     await rounds(30)
     left = [peer.frames for peer in crowd]
     assert max(left) - min(left) <= 4
-
-
-async def test_that_the_machine_is_busy_is_charged_to_nobody() -> None:
-    lab = Lab()
-    lab.throttle.meter = lambda: 0.0
-    ada = lab.peer("ada")
-    # Each frame takes a millisecond, in which something else has the processor.
-    ada.send(300)
-    await rounds(20)
-    assert ada.frames == 0
 
 
 async def test_who_has_had_its_share_rests_and_loses_nothing() -> None:
