@@ -95,10 +95,10 @@ def test_control_requests_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) 
     request = protocol.encode_json(
         protocol.CONTROL, {"op": "explain", "protocol": protocol.VERSION}
     )
-    with Flood(node, request, protocol.REPLY, 8, 4000) as flood:
+    with Flood(node, request, protocol.REPLY, 8, 8000) as flood:
         works(ben, 20)
         # One turn of each before each of ben's few dozen frames, and not all that was sent before them.
-        assert 0 < flood.answered < flood.total / 4
+        assert 0 < flood.answered < flood.total / 2
 
 
 def test_frames_of_a_client_keep_nobody_from_the_gpu(node: Node, ben: FakeClient) -> None:
