@@ -124,16 +124,8 @@ def pages(gib: float, started: Callable[[Popen[str]], None] = lambda _: None) ->
                         seconds, refused = process.call("lock", size, large)
                         if refused:
                             what = f"{what}({refused / size:.0%} refused by the kernel) "
-                        rate = Figure(
-                            "hibernate",
-                            f"{what}page-lock",
-                            size / seconds / 1e9,
-                            "GB/s",
-                            None,
-                            1,
-                            0.0,
-                        )
-                        yield rate
+                        rate = size / seconds / 1e9
+                        yield Figure("hibernate", f"{what}page-lock", rate, "GB/s", None, 1, 0.0)
                     for way, taken in _times(watcher, process).items():
                         yield Figure(
                             "hibernate", f"{what}{way}", taken, "s", beside.setdefault(way, taken), ROUNDS, 0.0

@@ -177,7 +177,8 @@ class Lending:
             purse.taken = 0 if purse.pool is None else purse.pool.allocated()
         held = sum(purse.taken for purse in self._purses.values()) + self._outside()
         before, self.budget = self.budget, host_budget(self._host_memory, held)
-        self._step = max(LEAST_STEP, int(BOLDNESS * (host_budget(None, held) - held)))
+        machine = self.budget if self._host_memory is None else host_budget(None, held)
+        self._step = max(LEAST_STEP, int(BOLDNESS * (machine - held)))
         return self.budget != before
 
     def reap(self) -> None:

@@ -133,11 +133,10 @@ class Suspicion:
                 listed.append(found)
                 if times == self._readings:
                     named.append(found)
-        for remembered in (self._times, self._overheads):
-            for key in [k for k in remembered if k[0] == gpu and k[1] not in held]:
+        clients = held.keys() & stated.keys()
+        for remembered, there in ((self._times, held.keys()), (self._overheads, clients)):
+            for key in [k for k in remembered if k[0] == gpu and k[1] not in there]:
                 del remembered[key]
-        for key in [k for k in self._overheads if k[0] == gpu and k[1] not in stated]:
-            del self._overheads[key]
         self._found[gpu] = listed
         return named
 

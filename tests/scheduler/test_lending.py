@@ -249,7 +249,8 @@ def test_what_is_made_ready_leaves_room_for_who_does_the_same(
                     each.lending.stock(spare)
                 await until(lambda left=left: taken() >= spare - left * CHUNK)
                 await asyncio.sleep(0.05)
-                assert taken() <= spare
+                # Where no more than one least step is left, each takes it.
+                assert taken() <= spare + CHUNK
         finally:
             others.close()
 
