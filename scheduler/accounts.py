@@ -119,19 +119,19 @@ class Accounts:
             limit += others - self._fixed_beside(share)
         if held + asked > limit:
             text = (
-                f"{_gib(asked)} more would make {_gib(held + asked)}, "
-                f"but the GPU has {_gib(max(0, limit))} for one kernel"
+                f"{_amount(asked)} more would make {_amount(held + asked)}, "
+                f"but the GPU has {_amount(max(0, limit))} for one kernel"
             )
             if gpu.outside:
-                text += f" (other programs hold {_gib(gpu.outside)})"
+                text += f" (other programs hold {_amount(gpu.outside)})"
             return "device", held + asked <= limit + gpu.foreign, text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
         total = sum(s.promised + s.pinned for s in group.shares.values())
         if cap and total + asked > cap:
             text = (
-                f"{_gib(asked)} more would make {_gib(total + asked)}, "
-                f"but this kernel is limited to {_gib(cap)}"
+                f"{_amount(asked)} more would make {_amount(total + asked)}, "
+                f"but this kernel is limited to {_amount(cap)}"
             )
             return "cap", False, text
         if not share.used and (quota := self._exceeded(share)) is not None:
@@ -144,29 +144,29 @@ class Accounts:
         most = group.wishes.memory
         if most and more > 0 and share.promised + more > most:
             text = (
-                f"{_gib(more)} more would make {_gib(share.promised + more)}, but this kernel was "
-                f"limited to {_gib(most)} on each GPU (`%gpushare memory off` lifts that)"
+                f"{_amount(more)} more would make {_amount(share.promised + more)}, but this kernel was "
+                f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
             )
             return "cap", False, text
         room = self.times.memory_room(group, gpu) if more > 0 else None
         if room is not None and more > room.bytes:
             text = (
-                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the "
+                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
                 f"{_named(room.whose)} may have on each GPU"
             )
             return "cap", False, text
         room = self.times.host_room(group, self.groups.values()) if more > 0 else None
         if room is not None and more > room.bytes:
             text = (
-                f"{_gib(more)} more are {_gib(more - max(0, room.bytes))} more than the {_named(room.whose)} "
+                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
                 "may have over all GPUs, since all of it may have to lie in the host's memory"
             )
             return "host", False, text
         backed = self._backed(gpu) - fixed
         if gpu.promised + more > backed:
             text = (
-                f"{_gib(asked)} more would make {_gib(gpu.promised + asked)} for all kernels, "
-                f"but the GPU and the host's memory can back {_gib(max(0, backed + fixed))}"
+                f"{_amount(asked)} more would make {_amount(gpu.promised + asked)} for all kernels, "
+                f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
             )
             return "host", gpu.promised + more <= backed + gpu.foreign, text
         return None
@@ -533,5 +533,8 @@ def _named(whose: str) -> str:
     return f"{kind} {name}"
 
 
-def _gib(size: int) -> str:
-    return f"{size / GIB:.1f} GiB"
+def _amount(size: int) -> str:
+    """Return bytes as text: little of a small GPU may be what something does not fit by."""
+    if size < GIB:
+        return f"{size / MIB:.0f} MiB"
+    return f"{size / GIB:.{2 if size < 10 * GIB else 1}f} GiB"

@@ -32,7 +32,7 @@ class Devices:
         self._path = nvml
         self._nvml: Any = None
         self._handles: dict[str, Any] = {}
-        self._facts: dict[str, tuple[str, int]] = {}
+        self._facts: dict[str, tuple[str, int, int]] = {}
         self.driver_version: str | None = None
         #: Share of time that each GPU was busy lately, in percent, as of the last `poll`.
         self.utilization: dict[str, int | None] = {}
@@ -95,9 +95,8 @@ class Devices:
                     continue
                 if slices is not None:
                     learn_slice(gpu)
-                self._facts[gpu] = (
-                    (name, index) if slices is None else (f"{name} MIG {index}:{place}", index)
-                )
+                called = name if slices is None else f"{name} MIG {index}:{place}"
+                self._facts[gpu] = called, index, self._reserved(unit)
                 self._handles[gpu] = unit
                 if reading := self.read(gpu):
                     found.append(reading)
@@ -120,8 +119,17 @@ class Devices:
                 found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
         return found
 
+    def _reserved(self, handle: Any) -> int:
+        """Return the bytes that the driver keeps for itself, which CUDA's total leaves out; 0 before driver 510."""
+        nvml = self._nvml
+        try:
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
+        except nvml.NVMLError as error:
+            log.debug("NVML does not say what the driver keeps for itself: %s", error)
+            return 0
+
     def read(self, gpu: str) -> Device | None:
-        """Read a GPU's memory; None if NVML fails."""
+        """Read a GPU's memory, without what the driver keeps for itself; None if NVML fails."""
         handle = self._handles.get(gpu)
         if handle is None:
             return None
@@ -132,8 +140,9 @@ class Devices:
             log.warning("NVML does not read the memory of %s: %s", gpu, error)
             return None
         self.slow = time.perf_counter() - begun > SLOW
-        name, index = self._facts[gpu]
-        return Device(gpu, int(memory.total), int(memory.used), name, index)
+        name, index, reserved = self._facts[gpu]
+        used = max(0, int(memory.used) - reserved)
+        return Device(gpu, int(memory.total) - reserved, used, name, index)
 
     def poll(self, gpu: str) -> Device | None:
         """Read a GPU's memory as `read` does, and how busy the GPU is."""

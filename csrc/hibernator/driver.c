@@ -108,8 +108,8 @@ static bool same(const CUuuid *one, const CUuuid *other)
 
 /*
  * The pairs "must contain every checkpointed GPU" (cuda.h): every one of the machine, whether the process uses it or
- * sees it or not (NVIDIA/cuda-python pull request 1983). So the two of the pair change places, and all others stay.
- * Returns how many there are; 0: the driver does not list them.
+ * sees it or not (NVIDIA/cuda-python pull request 1983; driver 580.159 refuses the pair alone). So the two of the pair
+ * change places, and all others stay. Returns how many there are; 0: the driver does not list them.
  */
 static unsigned all_pairs(const CUcheckpointGpuPair *pair, CUcheckpointGpuPair *pairs)
 {
@@ -126,27 +126,17 @@ static unsigned all_pairs(const CUcheckpointGpuPair *pair, CUcheckpointGpuPair *
     return (unsigned)count;
 }
 
-static CUresult restore_on(pid_t pid, CUcheckpointGpuPair *pairs, unsigned count)
-{
-    CUcheckpointRestoreArgs args = {.gpuPairs = pairs, .gpuPairsCount = count};
-    return driver.restore(pid, &args);
-}
-
 CUresult hib_driver_restore(pid_t pid, const CUcheckpointGpuPair *pair)
 {
     if (!driver.able)
         return CUDA_ERROR_NOT_SUPPORTED;
     hib_driver_initialise();
-    if (pair == NULL)
-        return restore_on(pid, NULL, 0);
     CUcheckpointGpuPair pairs[MOST_GPUS];
-    unsigned count = all_pairs(pair, pairs);
-    CUresult result = count > 0 ? restore_on(pid, pairs, count) : CUDA_ERROR_INVALID_VALUE;
-    if (result != CUDA_ERROR_INVALID_VALUE)
-        return result;
-    /* A container's process may know fewer GPUs than we do. */
-    pairs[0] = *pair;
-    return restore_on(pid, pairs, 1);
+    unsigned count = pair != NULL ? all_pairs(pair, pairs) : 0;
+    if (pair != NULL && count == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    CUcheckpointRestoreArgs args = {.gpuPairs = pair != NULL ? pairs : NULL, .gpuPairsCount = count};
+    return driver.restore(pid, &args);
 }
 
 CUresult hib_driver_unlock(pid_t pid)

@@ -9,6 +9,7 @@
 #include "host.h"
 #include "memory.h"
 #include "meter.h"
+#include "pci.h"
 #include "placement.h"
 #include "real.h"
 #include "say.h"
@@ -126,6 +127,7 @@ void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16])
         gs_device_moved(from, to);
         gs_meter_moved(from, to);
         gs_placement_moved(from, to);
+        gs_pci_moved();
     }
     gs_host_restored();
 }

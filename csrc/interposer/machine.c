@@ -4,11 +4,19 @@
 #include "locate.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Of nvml.h, which this library is built without: NVML is looked for when it is needed, and may be absent. */
 typedef void *nvml_device;
 enum { NVML_OK = 0, NVML_MIG_ENABLED = 1, NAME_ROOM = 96 };
+
+/* nvmlPciInfo_t */
+struct nvml_pci {
+    char legacy[16];
+    unsigned domain, bus, device, device_id, subsystem_id;
+    char text[32];
+};
 
 struct nvml {
     void *library;
@@ -18,6 +26,8 @@ struct nvml {
     int (*by_index)(unsigned index, nvml_device *device);
     int (*uuid)(nvml_device device, char *text, unsigned size);
     int (*name)(nvml_device device, char *text, unsigned size);
+    int (*by_uuid)(const char *text, nvml_device *device);
+    int (*pci)(nvml_device device, struct nvml_pci *pci);
     int (*mig_mode)(nvml_device device, unsigned *now, unsigned *pending);
     int (*most_slices)(nvml_device device, unsigned *count);
     int (*slice)(nvml_device device, unsigned index, nvml_device *slice);
@@ -38,7 +48,9 @@ static bool open_nvml(struct nvml *nvml)
     bool whole = find(nvml, "nvmlInit_v2", &nvml->init) && find(nvml, "nvmlShutdown", &nvml->shutdown) &&
                  find(nvml, "nvmlDeviceGetCount_v2", &nvml->count) &&
                  find(nvml, "nvmlDeviceGetHandleByIndex_v2", &nvml->by_index) &&
-                 find(nvml, "nvmlDeviceGetUUID", &nvml->uuid) && find(nvml, "nvmlDeviceGetName", &nvml->name);
+                 find(nvml, "nvmlDeviceGetUUID", &nvml->uuid) && find(nvml, "nvmlDeviceGetName", &nvml->name) &&
+                 find(nvml, "nvmlDeviceGetHandleByUUID", &nvml->by_uuid) &&
+                 find(nvml, "nvmlDeviceGetPciInfo_v3", &nvml->pci);
     /* Drivers before 450 know no slices. */
     if (!find(nvml, "nvmlDeviceGetMigMode", &nvml->mig_mode) ||
         !find(nvml, "nvmlDeviceGetMaxMigDeviceCount", &nvml->most_slices) ||
@@ -126,4 +138,33 @@ unsigned gs_machine_list(struct gs_unit units[GPUSHARE_MAX_PLACES], bool *alike)
     }
     nvml.shutdown();
     return count;
+}
+
+bool gs_pci_address_read(const char *text, struct gs_pci_address *address)
+{
+    struct gs_pci_address read = {0}, without_domain = {0};
+    bool whole = sscanf(text, "%x:%x:%x.%x", &read.domain, &read.bus, &read.device, &read.function) >= 3;
+    bool short_one =
+        sscanf(text, "%x:%x.%x", &without_domain.bus, &without_domain.device, &without_domain.function) >= 2;
+    *address = whole ? read : without_domain;
+    return whole || short_one;
+}
+
+bool gs_machine_address(const uint8_t uuid[16], struct gs_pci_address *address)
+{
+    struct nvml nvml = {0};
+    struct nvml_pci pci;
+    nvml_device device;
+    char text[GS_UUID_TEXT] = "GPU-";
+    size_t length = strlen(text);
+    for (unsigned i = 0; i < 16; i++) {
+        bool parts = i == 4 || i == 6 || i == 8 || i == 10;
+        length += (size_t)snprintf(text + length, sizeof(text) - length, parts ? "-%02x" : "%02x", uuid[i]);
+    }
+    if (!open_nvml(&nvml))
+        return false;
+    bool found = nvml.by_uuid(text, &device) == NVML_OK && nvml.pci(device, &pci) == NVML_OK &&
+                 gs_pci_address_read(pci.text, address);
+    nvml.shutdown();
+    return found;
 }

@@ -187,6 +187,7 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_PIN_BANDWIDTH", true, 0, most, rate, &config->pin_bandwidth) &&
         read_number("GPUSHARE_SIM_FAULT_BANDWIDTH", true, 1, most, rate, &config->fault_bandwidth) &&
         read_number("GPUSHARE_SIM_KERNEL_NS", false, 0, most, "nanoseconds", &config->kernel_ns) &&
+        read_number("GPUSHARE_SIM_RESERVED", true, 0, most, bytes, &config->reserved) &&
         read_number("GPUSHARE_SIM_CONTEXT", true, 0, most, bytes, &config->context) &&
         read_number("GPUSHARE_SIM_CONTEXT_GROWTH", true, 0, most, bytes, &config->context_growth) &&
         read_number("GPUSHARE_SIM_FORK_HOLDS", false, 0, 1, "0 or 1", &config->fork_holds) &&

@@ -7,6 +7,7 @@
  * | GPUSHARE_SIM_NAME               | names the machine: processes with the same name share devices | the uid    |
  * | GPUSHARE_SIM_DEVICES            | number of GPUs, 1 to 16                                       | 1          |
  * | GPUSHARE_SIM_MEMORY             | bytes of each GPU, or a list                                  | 2GiB       |
+ * | GPUSHARE_SIM_RESERVED           | bytes beside these that the driver keeps: NVML counts them    | 0          |
  * | GPUSHARE_SIM_MODEL              | what a GPU is called, or a list                               | Simulated GPU |
  * | GPUSHARE_SIM_MIG                | MIG slices of each GPU, or a list; 0: it is one whole         | 0          |
  * | GPUSHARE_SIM_BANDWIDTH          | bytes/s of each copy engine (one per direction)               | 8000000000 |
@@ -73,6 +74,7 @@ struct sim_config {
     uint64_t fault_bandwidth;
     uint64_t kernel_ns;
     uint64_t context, context_growth;
+    uint64_t reserved;
     uint64_t teardown_ms, fork_holds;
     uint64_t instant, abort_on_fault;
     uint64_t fail_seed;

@@ -177,17 +177,6 @@ bool sim_contexts_are_idle(void)
     return idle;
 }
 
-unsigned sim_contexts_devices(void)
-{
-    unsigned devices = 0;
-    pthread_mutex_lock(&lifecycle);
-    for (struct sim_context *context = contexts; context != NULL; context = context->made_before)
-        if (context->magic == CONTEXT_MAGIC)
-            devices |= 1u << context->device;
-    pthread_mutex_unlock(&lifecycle);
-    return devices;
-}
-
 void sim_contexts_fail(CUresult error)
 {
     pthread_mutex_lock(&lifecycle);

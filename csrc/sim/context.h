@@ -67,9 +67,8 @@ CUresult sim_context_drain(struct sim_context *context);
 /* Nothing is queued or running in any stream of the context. */
 bool sim_context_is_idle(struct sim_context *context);
 
-/* Of all contexts that live: whether all are idle; a bit for each device that has one; all fail. */
+/* Of all contexts that live: whether all are idle; all fail. */
 bool sim_contexts_are_idle(void);
-unsigned sim_contexts_devices(void);
 void sim_contexts_fail(CUresult error);
 
 #endif

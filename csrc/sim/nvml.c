@@ -374,12 +374,20 @@ static void usage_of(const struct target *target, unsigned long long *total, uns
     }
 }
 
+static unsigned long long reserved_of(const struct target *target)
+{
+    return target->count * config.reserved;
+}
+
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
 {
     ENTER_DEVICE(target);
     REQUIRE(memory != NULL);
     usage_of(&target, &memory->total, &memory->used);
     memory->free = memory->total - memory->used;
+    /* Only the second version tells what the driver keeps from what is in use. */
+    memory->total += reserved_of(&target);
+    memory->used += reserved_of(&target);
     return NVML_SUCCESS;
 }
 
@@ -390,8 +398,9 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     if (memory->version != nvmlMemory_v2)
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     usage_of(&target, &memory->total, &memory->used);
-    memory->reserved = 0;
     memory->free = memory->total - memory->used;
+    memory->reserved = reserved_of(&target);
+    memory->total += memory->reserved;
     return NVML_SUCCESS;
 }
 

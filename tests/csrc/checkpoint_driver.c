@@ -171,9 +171,6 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args)
         sprintf(pairs + strlen(pairs), "%d%d ", args->gpuPairs[i].oldUuid.bytes[0], args->gpuPairs[i].newUuid.bytes[0]);
     if (pairs[0] != '\0')
         write_file("pairs", O_APPEND, "%s\n", pairs);
-    char few[16];
-    if (read_file("few", few, sizeof(few)) && args->gpuPairsCount > (unsigned)atoi(few))
-        return CUDA_ERROR_INVALID_VALUE;
     return change("restore", pid, CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_LOCKED);
 }
 

@@ -196,14 +196,6 @@ def test_a_pair_becomes_one_for_each_gpu(start: Start, stand_in: StandIn) -> Non
     assert stand_in.lines("pairs") == ["11 24 33 42 "]
 
 
-def test_a_process_that_knows_one_gpu_is_told_of_one(start: Start, stand_in: StandIn) -> None:
-    stand_in.tell("gpus", "12")
-    stand_in.tell("few", "1")
-    stand_in.put(PID, "checkpointed")
-    assert ask(start(), f"1 restore {PID} {'01' * 16}={'02' * 16}") == ["1 0 CUDA_SUCCESS"]
-    assert stand_in.lines("pairs") == ["12 21 ", "12 "]
-
-
 def test_it_is_no_client_of_ours(start: Start, stand_in: StandIn, libraries: Path) -> None:
     process = start(LD_PRELOAD=str(libraries / "libgpushare.so"), CUDA_VISIBLE_DEVICES="7")
     stand_in.put(PID, "locked")

@@ -26,7 +26,7 @@ from tests.interposer.test_filling import evicted, filled
 PIECE = 8 * UNIT
 SMALL = 64 << 10
 #: Of enum cudaError_enum.
-OUT_OF_MEMORY, OPERATING_SYSTEM, NOT_READY = 2, 304, 600
+OUT_OF_MEMORY, INVALID_DEVICE, OPERATING_SYSTEM, NOT_READY = 2, 101, 304, 600
 
 
 class Hibernator:
@@ -654,6 +654,10 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
     pointer = filled(bed.script, bed.a, PIECE, 7)
     evicted(bed.script, PIECE)
+    first, second = [["0000:01:00.0", [0, 1, 0]], ["0000:02:00.0", [0, 2, 0]]]
+    seen = bed.a.call("buses")
+    assert (seen["result"], seen["nobody"]) == (0, INVALID_DEVICE)
+    assert seen["buses"] == [[*first, [0, 0]], [*second, [1, 1]]]
     assert bed.hibernate().gpu == home
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
     bed.wake(home, away)
@@ -663,6 +667,11 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     bed.script.next(ev.Released)
     bed.script.gpu = away
     assert evicted(bed.script, PIECE).bytes == PIECE
+    # The driver alone would tell the first one's place.
+    assert bed.a.call("devices")["uuids"] == [uuid.UUID(gpu[4:]).hex for gpu in (away, home)]
+    seen = bed.a.call("buses")
+    assert (seen["result"], seen["nobody"]) == (0, INVALID_DEVICE)
+    assert seen["buses"] == [[*second, [0, 0]], [*first, [1, 1]]]
     assert bed.parked().gpu == away
 
 

@@ -51,6 +51,8 @@ for library in (cuda, cuda_with_gil):
     library.cuGraphLaunch.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
     library.cuMemcpyHtoD_v2.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t]
 
+#: CUdevice_attribute
+PCI_BUS_ID, PCI_DEVICE_ID, PCI_DOMAIN_ID = 33, 34, 50
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
@@ -88,6 +90,27 @@ class Worker:
             result = result or cuda.cuDeviceGetUuid_v2(uuid, ordinal)
             found.append(bytes(uuid).hex())
         return {"result": result, "uuids": found}
+
+    def buses(self) -> dict[str, Any]:
+        """Return where each device is on the PCI bus: as text, in parts, and which device is there."""
+        count, value, text = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(32)
+        result = cuda.cuDeviceGetCount(ctypes.byref(count))
+        found = []
+        for ordinal in range(count.value):
+            parts = []
+            for attribute in (PCI_DOMAIN_ID, PCI_BUS_ID, PCI_DEVICE_ID):
+                result = result or cuda.cuDeviceGetAttribute(
+                    ctypes.byref(value), attribute, ordinal
+                )
+                parts.append(value.value)
+            result = result or cuda.cuDeviceGetPCIBusId(text, len(text), ordinal)
+            there = []
+            for name in (text.value, text.value.removeprefix(b"0000:").lower()):
+                result = result or cuda.cuDeviceGetByPCIBusId(ctypes.byref(value), name)
+                there.append(value.value)
+            found.append([text.value.decode(), parts, there])
+        nobody = cuda.cuDeviceGetByPCIBusId(ctypes.byref(value), b"0000:7F:00.0")
+        return {"result": result, "buses": found, "nobody": nobody}
 
     def end_context(self, how: str) -> dict[str, Any]:
         calls = {

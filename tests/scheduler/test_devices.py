@@ -69,6 +69,15 @@ def test_the_gpus_are_found_with_their_memory(environ: dict[str, str]) -> None:
     assert seen["unknown"] is True
 
 
+def test_what_the_driver_keeps_is_nobodys_use(environ: dict[str, str]) -> None:
+    driver = find_driver(environ)
+    assert driver is not None
+    kept = {**environ, "GPUSHARE_SIM_RESERVED": "600MiB"}
+    found = readings(kept, str(driver.nvml))["found"]
+    assert isinstance(found, list)
+    assert [(gpu["total"], gpu["used"]) for gpu in found] == [(8 * GIB, 0)]
+
+
 def test_slices_are_gpus_of_their_own(environ: dict[str, str]) -> None:
     driver = find_driver(environ)
     assert driver is not None

@@ -333,7 +333,7 @@ def test_growth_beyond_the_bound_for_all_gpus_is_refused_with_the_figures() -> N
     answer = kernel.grow("GPU-1", 8)
     assert answer.status == "host"
     assert answer.text == (
-        "8.0 GiB more are 3.0 GiB more than the user ada may have over all GPUs, since all of it may have to lie "
+        "8.00 GiB more are 3.00 GiB more than the user ada may have over all GPUs, since all of it may have to lie "
         "in the host's memory"
     )
     assert kernel.grow("GPU-1", 5).status == "swapped"

@@ -820,14 +820,20 @@ def test_a_process_moves_to_another_gpu(machine: Machine, start: Start) -> None:
         text = ", ".join(f"({uuids[old]!r}, {uuids[new]!r})" for old, new in pairs)
         return hibernator(f"restore({target.pid}, {text})")
 
-    assert moved((1, 0)) == 1, "the GPU that it has something on must be among them"
-    assert moved((0, 1), (0, 2)) == moved((0, 1), (1, 1)) == 1
+    def swapped(one: int, other: int) -> object:
+        places = {one: other, other: one}
+        return moved(*((i, places.get(i, i)) for i in range(4)))
+
+    stay = (2, 2), (3, 3)
+    assert moved((0, 1)) == 1, "each GPU of the machine must be among them"
+    assert moved((0, 1), (1, 0)) == moved((0, 1), (1, 0), (2, 2)) == 1
+    assert moved((0, 1), (0, 0), *stay) == moved((0, 1), (1, 1), *stay) == 1
     assert hibernator(f"restore({target.pid}, ({uuids[0]!r}, bytes(16)))") == 1
-    assert moved((0, 3)) == NOT_SUPPORTED
-    assert moved((0, 2)) == OUT_OF_MEMORY
+    assert swapped(0, 3) == NOT_SUPPORTED
+    assert swapped(0, 2) == OUT_OF_MEMORY
     assert hibernator(f"state({target.pid})") == CHECKPOINTED
     assert hibernator(usage) == [4, 0, 0]
-    assert moved((0, 1)) == 0
+    assert swapped(0, 1) == 0
     assert hibernator(usage) == [0, 28, 0]
     assert hibernator(f"unlock({target.pid})") == 0
     assert target(f"holds({pointer}, 5, 20 << 20)")
@@ -840,8 +846,8 @@ def test_a_process_moves_to_another_gpu(machine: Machine, start: Start) -> None:
     assert hibernator(usage) == [10, 33, 0]
     assert hibernator(f"lock({target.pid}), checkpoint({target.pid})") == (0, 0)
     assert hibernator(usage) == [4, 4, 0]
-    assert moved((1, 0)) == 1
-    assert moved((1, 0), (0, 1)) == 0
+    assert moved((1, 0), (0, 1)) == 1
+    assert swapped(1, 0) == 0
     assert hibernator(usage) == [33, 10, 0]
     assert hibernator(f"unlock({target.pid})") == 0
     assert target("uuid(0), uuid(1)") == (uuids[0], uuids[1])

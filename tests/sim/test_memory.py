@@ -383,7 +383,7 @@ def test_pitched_copies(machine: Machine) -> None:
 
 
 def test_nvml_and_cuda_agree(machine: Machine, talk: Talk) -> None:
-    environment = machine(memory="128MiB", context="8MiB", devices=2)
+    environment = machine(memory="128MiB", reserved="24MiB", context="8MiB", devices=2)
     holder = talk(environment, HOLD.format(bytes=16 * MIB))
     assert holder.heard() == "0"
     code = """
@@ -395,14 +395,15 @@ def test_nvml_and_cuda_agree(machine: Machine, talk: Talk) -> None:
     handle = pynvml.nvmlDeviceGetHandleByUUID("GPU-" + device.uuid)
     assert pynvml.nvmlDeviceGetIndex(handle) == 0
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    assert [memory.free, memory.total] == ok(driver.cuMemGetInfo()) == [64 << 20, 128 << 20]
     newer = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
-    assert newer.used == memory.used
+    assert [memory.free, memory.total - newer.reserved] == ok(driver.cuMemGetInfo()) == [64 << 20, 128 << 20]
+    assert newer.reserved == 24 << 20 and newer.used == memory.used - newer.reserved == 64 << 20
+    assert [newer.free, newer.total] == [memory.free, memory.total]
     uses = {one.pid: one.usedGpuMemory for one in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)}
     assert uses[os.getpid()] == 40 << 20 and sorted(uses.values()) == [24 << 20, 40 << 20], uses
     other = pynvml.nvmlDeviceGetHandleByIndex(1)
     assert pynvml.nvmlDeviceGetUUID(other) != pynvml.nvmlDeviceGetUUID(handle)
-    assert pynvml.nvmlDeviceGetMemoryInfo(other).used == 0
+    assert pynvml.nvmlDeviceGetMemoryInfo(other).used == newer.reserved
     """
     run(environment, code)
 

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "pci.h"
+
+#include "machine.h"
+#include "real.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+struct place {
+    uint8_t uuid[16];
+    struct gs_pci_address address;
+};
+
+static struct {
+    bool moved;
+    pthread_mutex_t lock;
+    struct place places[GPUSHARE_MAX_GPUS];
+    unsigned count;
+} pci = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void gs_pci_moved(void)
+{
+    __atomic_store_n(&pci.moved, true, __ATOMIC_RELAXED);
+}
+
+static bool has_moved(void)
+{
+    return __atomic_load_n(&pci.moved, __ATOMIC_RELAXED);
+}
+
+/* The lock is held. Places do not change, so that each is asked for once. */
+static const struct gs_pci_address *look_up(const uint8_t uuid[16])
+{
+    for (unsigned i = 0; i < pci.count; i++)
+        if (memcmp(pci.places[i].uuid, uuid, 16) == 0)
+            return &pci.places[i].address;
+    struct place *place = &pci.places[pci.count];
+    if (pci.count == GPUSHARE_MAX_GPUS || !gs_machine_address(uuid, &place->address))
+        return NULL;
+    memcpy(place->uuid, uuid, 16);
+    pci.count++;
+    return &place->address;
+}
+
+static bool find(CUdevice device, struct gs_pci_address *address)
+{
+    CUuuid uuid;
+    if (GS_REAL(cuDeviceGetUuid_v2)(&uuid, device) != CUDA_SUCCESS)
+        return false;
+    pthread_mutex_lock(&pci.lock);
+    const struct gs_pci_address *found = look_up((const uint8_t *)uuid.bytes);
+    if (found != NULL)
+        *address = *found;
+    pthread_mutex_unlock(&pci.lock);
+    return found != NULL;
+}
+
+void gs_pci_attribute(CUdevice_attribute attribute, CUdevice device, int *value)
+{
+    struct gs_pci_address at;
+    bool asked = attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID || attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ||
+                 attribute == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID;
+    if (asked && has_moved() && find(device, &at))
+        *value = (int)(attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID ? at.domain
+                       : attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID  ? at.bus
+                                                                      : at.device);
+}
+
+CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
+{
+    struct gs_pci_address at;
+    CUresult result = GS_REAL(cuDeviceGetPCIBusId)(pciBusId, len, dev);
+    if (result == CUDA_SUCCESS && has_moved() && find(dev, &at))
+        snprintf(pciBusId, (size_t)len, "%04X:%02X:%02X.%X", at.domain, at.bus, at.device, at.function);
+    return result;
+}
+
+CUresult cuDeviceGetByPCIBusId(CUdevice *dev, const char *pciBusId)
+{
+    struct gs_pci_address wanted, at;
+    int count = 0;
+    CUresult result = GS_REAL(cuDeviceGetByPCIBusId)(dev, pciBusId);
+    if (dev == NULL || pciBusId == NULL || !has_moved() || !gs_pci_address_read(pciBusId, &wanted) ||
+        GS_REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
+        return result;
+    for (CUdevice device = 0; device < count; device++) {
+        if (!find(device, &at))
+            return result;
+        if (at.domain == wanted.domain && at.bus == wanted.bus && at.device == wanted.device) {
+            *dev = device;
+            return CUDA_SUCCESS;
+        }
+    }
+    return CUDA_ERROR_INVALID_DEVICE;
+}
