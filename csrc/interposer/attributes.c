@@ -2,10 +2,8 @@
 /*
  * Libraries ask the device what it can do before they do it. What is refused (driver_api.csv) must not be promised:
  * NCCL gives up, instead of going another way, if multicast is said to be supported and cuMulticastCreate then fails.
- * And what the driver says of a GPU that is another one by now is put right (pci.h).
  */
 #include "client.h"
-#include "pci.h"
 #include "real.h"
 
 CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
@@ -13,7 +11,5 @@ CUresult cuDeviceGetAttribute(int *pi, CUdevice_attribute attrib, CUdevice dev)
     CUresult result = GS_REAL(cuDeviceGetAttribute)(pi, attrib, dev);
     if (result == CUDA_SUCCESS && attrib == CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED && gs_client_attached())
         *pi = 0;
-    if (result == CUDA_SUCCESS)
-        gs_pci_attribute(attrib, dev, pi);
     return result;
 }

@@ -57,17 +57,6 @@ static bool find(CUdevice device, struct gs_pci_address *address)
     return found != NULL;
 }
 
-void gs_pci_attribute(CUdevice_attribute attribute, CUdevice device, int *value)
-{
-    struct gs_pci_address at;
-    bool asked = attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID || attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID ||
-                 attribute == CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID;
-    if (asked && has_moved() && find(device, &at))
-        *value = (int)(attribute == CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID ? at.domain
-                       : attribute == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID  ? at.bus
-                                                                      : at.device);
-}
-
 CUresult cuDeviceGetPCIBusId(char *pciBusId, int len, CUdevice dev)
 {
     struct gs_pci_address at;
