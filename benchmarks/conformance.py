@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """GPU programs that lose their memory all the time compute the same bits as without us.
 
-Each program (``tests/gpu/programs``) runs four times and prints a digest of its state after each step:
+Each program (``tests/gpu/programs``) runs five times and prints a digest of its state after each step:
 
 - ``plain``: without us;
 - ``offload``: under the interposer; between every two steps all its memory is moved out;
 - ``hibernate``: the same, and its context with it: it is checkpointed, and the next step wakes it. What the driver
   cannot checkpoint is left alone, and has to say so;
+- ``elsewhere``: the same, and the next step wakes it on another GPU; left out where there is none
+  of the same name;
 - ``antagonist``: beside a client that wants the whole GPU all the time, and with a quantum of milliseconds: every few
   kernels all its memory is moved out, wherever the program is.
 
@@ -41,8 +43,8 @@ from .antagonist import Antagonist
 from .figures import Figure
 from .machine import Machine
 
-Mode = Literal["plain", "offload", "hibernate", "antagonist"]
-MODES: tuple[Mode, ...] = ("plain", "offload", "hibernate", "antagonist")
+Mode = Literal["plain", "offload", "hibernate", "elsewhere", "antagonist"]
+MODES: tuple[Mode, ...] = ("plain", "offload", "hibernate", "elsewhere", "antagonist")
 #: The least number of evictions beside the antagonist.
 EVICTIONS = 10
 #: Seconds that a program has at least between two of them, and seconds until the antagonist comes again: before and
@@ -65,15 +67,16 @@ class Unfit(Exception):
 
 
 class Moves(NamedTuple):
-    """What a lease group lost and got back, and how often it was hibernated."""
+    """What a lease group lost and got back, how often it was hibernated, and how often it woke on another GPU."""
 
     evictions: int
     evicted: int
     restored: int
     hibernations: int
+    elsewhere: int
 
 
-NOTHING = Moves(0, 0, 0, 0)
+NOTHING = Moves(0, 0, 0, 0, 0)
 
 
 @dataclass
@@ -131,11 +134,12 @@ class Verdict:
             run = self.runs[mode]
             if run.digests != plain:
                 return f"{mode}: differs from {_first_difference(self.runs['plain'], run)}"
-            if mode == "hibernate":
+            if mode in ("hibernate", "elsewhere"):
                 if run.left_alone and not _for_good_reason(run.left_alone):
                     return f"{mode}: {run.left_alone}"
-                if run.moves.hibernations < self.steps and not run.left_alone:
-                    return f"{mode}: {run.moves.hibernations} times, fewer than {self.steps}"
+                times = run.moves.hibernations if mode == "hibernate" else run.moves.elsewhere
+                if times < self.steps and not run.left_alone:
+                    return f"{mode}: {times} times, fewer than {self.steps}"
                 continue
             least = self.steps if mode == "offload" else EVICTIONS
             if run.moves.evictions < least:
@@ -196,6 +200,7 @@ class _Counted(ExitStack):
         self.evicted: Counter[str] = Counter()
         self.restored: Counter[str] = Counter()
         self.hibernations: Counter[str] = Counter()
+        self.elsewhere: Counter[str] = Counter()
         #: The groups of the programs that run, and who takes their memory.
         self.running: set[str] = set()
         self.antagonist: Antagonist | None = None
@@ -214,13 +219,18 @@ class _Counted(ExitStack):
             self.evicted[group],
             self.restored[group],
             self.hibernations[group],
+            self.elsewhere[group],
         )
 
     def _listen(self) -> None:
         try:
             while not self._stopped.is_set():
                 event = self._client.next_event(0.1)
-                if event is None or not event.get("bytes"):
+                if event is None:
+                    continue
+                if event["kind"] == "wake" and event.get("gpu"):
+                    self.elsewhere[event["group"]] += 1
+                if not event.get("bytes"):
                     continue
                 if event["kind"] == "evict":
                     self.evictions[event["group"]] += 1
@@ -289,7 +299,16 @@ class Suite:
                     for path, verdict in verdicts.items()
                     if (plain := verdict.runs.get("plain")) is None or plain.end == "done"
                 ]
-                with self._world(mode) as world, ThreadPoolExecutor(self.jobs) as pool:
+                # What one drains of its GPU would drive the others away as well.
+                jobs = 1 if mode == "elsewhere" else self.jobs
+                with self._world(mode) as world, ThreadPoolExecutor(jobs) as pool:
+                    if mode == "elsewhere" and not world.moves():
+                        self.progress(
+                            "elsewhere: not here: it takes two GPUs of one name, and driver 580"
+                        )
+                        for verdict in verdicts.values():
+                            verdict.modes = [other for other in verdict.modes if other != mode]
+                        continue
                     for path, run in zip(
                         going,
                         pool.map(lambda p: self._one(p, mode, world, Path(folder)), going),  # noqa: B023
@@ -326,7 +345,7 @@ class Suite:
         if world.counted is not None:
             environ = world.machine.client_environ(name)
             environ["GPUSHARE_CONFORMANCE_PROTOCOL"] = str(protocol.VERSION)
-            if mode in ("offload", "hibernate"):
+            if mode in ("offload", "hibernate", "elsewhere"):
                 environ["GPUSHARE_CONFORMANCE_STEP"] = mode
         helpers = [str(path.parent.parent), *filter(None, [environ.get("PYTHONPATH")])]
         environ["PYTHONPATH"] = os.pathsep.join(helpers)
@@ -344,10 +363,12 @@ class Suite:
             # The last events are on their way while the process ends.
             time.sleep(0.2)
             run.moves = world.counted.of(environ["GPUSHARE_GROUP"])
+            world.open()
         said = f": {run.text.splitlines()[-1]}" if run.text else ""
         self.progress(
             f"{path.stem:20} {mode:10} {run.end} in {run.seconds:5.1f} s, "
             f"{run.moves.evictions} evictions, {run.moves.hibernations} hibernations"
+            f"{f', {run.moves.elsewhere} elsewhere' if mode == 'elsewhere' else ''}"
             f"{f' (left alone: {run.left_alone})' if run.left_alone else ''}{said}"
         )
         return run
@@ -367,6 +388,23 @@ class _World(NamedTuple):
             return f"the scheduler sees: {json.dumps(self.machine.group(name))}\n"
         except (ControlError, StopIteration):
             return "the scheduler does not see it\n"
+
+    def moves(self) -> bool:
+        """Return whether anything can wake on another GPU here."""
+        end = time.monotonic() + PATIENCE
+        while (found := self._status()["hibernation"])["able"] is None and time.monotonic() < end:
+            time.sleep(0.01)
+        return bool(found["moves"])
+
+    def open(self) -> None:
+        """Drain no GPU any more: one that ended before it could say so may have left one."""
+        for gpu in self._status()["gpus"]:
+            if gpu["draining"]:
+                self.machine.control("drain", gpu=gpu["uuid"], on=False)
+
+    def _status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.machine.control("status")["status"]  # type: ignore[assignment]
+        return found
 
 
 def _guarded(environ: Mapping[str, str]) -> dict[str, str]:
@@ -451,7 +489,7 @@ def _object(line: str) -> dict[str, Any]:
 def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
     """Return the lines of a table, and what was said by those that failed."""
     yield (
-        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11}  equal"
+        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11} {'elsewhere':>10}  equal"
         f"   (between steps / by the antagonist)"
     )
     for verdict in verdicts:
@@ -462,10 +500,11 @@ def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
         pairs = [verdict.runs[mode].moves for mode in ways]
         evictions = " / ".join(str(moves.evictions) for moves in pairs)
         moved = " / ".join(f"{(m.evicted + m.restored) / _GIB:.1f}" for m in pairs)
-        asleep = verdict.runs.get("hibernate")
+        asleep, away = verdict.runs.get("hibernate"), verdict.runs.get("elsewhere")
         times = "" if asleep is None else asleep.left_alone or str(asleep.moves.hibernations)
+        others = "" if away is None else away.left_alone or str(away.moves.elsewhere)
         end = verdict.problem or "yes"
-        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15} {times:>11}  {end}"
+        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15} {times:>11} {others:>10}  {end}"
     for verdict in verdicts:
         for mode, run in verdict.runs.items():
             if run.end in ("failed", "refused"):

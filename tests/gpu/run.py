@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``python -m tests.gpu.run``: every program on the GPU here, evicted and hibernated, against itself without us.
+"""``python -m tests.gpu.run``: every program on the GPUs here, evicted and hibernated, against itself without us.
 
 Exit status 0 if all that can run here gives the same bits, 1 if not, 2 if nothing can be run.
 """

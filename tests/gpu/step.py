@@ -6,7 +6,8 @@ outputs, the state of random generators), and then, by ``GPUSHARE_CONFORMANCE_ST
 
 - ``offload``: has its own lease group's memory moved out, and waits until none is on the GPU;
 - ``hibernate``: has its own lease group hibernated, and waits until it was; the next step wakes it. If it is left alone
-  for good, it says so (``left_alone``), and is not asked again.
+  for good, it says so (``left_alone``), and is not asked again;
+- ``elsewhere``: the same, and has the GPU drained that it was on, so that it wakes on another one.
 """
 
 from __future__ import annotations
@@ -98,8 +99,8 @@ def boundary() -> None:
     match os.environ.get("GPUSHARE_CONFORMANCE_STEP"):
         case "offload":
             offload()
-        case "hibernate":
-            if why := hibernate():
+        case ("hibernate" | "elsewhere") as way:
+            if why := hibernate() if way == "hibernate" else leave():
                 say(left_alone=why)
                 os.environ["GPUSHARE_CONFORMANCE_STEP"] = ""
 
@@ -162,6 +163,20 @@ def hibernate() -> str:
                     return str(event["code"])
                 ordered = False
     raise RuntimeError(f"not hibernated after {PATIENCE:.0f} s: {_control('status')}")
+
+
+def leave() -> str:
+    """Hibernate, and have the GPU drained that it was on, and no other; return why it is left alone, if it is."""
+    for gpu in _control("status")["status"]["gpus"]:
+        if gpu["draining"]:
+            _control("drain", gpu=gpu["uuid"], on=False)
+    if why := hibernate():
+        return why
+    own = os.environ["GPUSHARE_GROUP"]
+    groups = _control("status")["status"]["groups"]
+    gpus = next(group["gpus"] for group in groups if group["id"] == own)
+    _control("drain", gpu=max(gpus, key=lambda gpu: gpu["footprint"])["uuid"])
+    return ""
 
 
 def _group() -> dict[str, Any]:

@@ -37,7 +37,36 @@ def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
     assert verdict.runs["offload"].moves.evictions >= STEPS
     assert verdict.runs["hibernate"].moves.hibernations >= STEPS
     assert verdict.runs["antagonist"].moves.restored > 0
+    assert "elsewhere" not in verdict.runs, "there is one GPU"
     assert "driver_api" in "".join(table([verdict]))
+
+
+def drivers_api(folder: Path, name: str, before: str = "") -> Path:
+    """Write a program that is ``driver_api``, after what is to be done before."""
+    run = f"runpy.run_path({str(PROGRAMS / 'driver_api.py')!r}, run_name='__main__')"
+    return program(folder, f"import runpy, step\n{before}\n{run}", name)
+
+
+def test_it_gives_the_same_bits_on_another_gpu_after_each_step(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    said: list[str] = []
+    environ["GPUSHARE_SIM_DEVICES"] = "2"
+    suite = Suite(environ, steps=5, ways=["elsewhere"], progress=said.append)
+    # One after the other, and none leaves a GPU drained behind.
+    for verdict in suite.run([drivers_api(tmp_path, name) for name in ("one", "other")]):
+        assert not verdict.problem, verdict.as_json()
+        assert verdict.runs["elsewhere"].moves.elsewhere == 5
+    assert ", 5 elsewhere" in said[-1]
+
+
+def test_one_that_stays_where_it_is_has_not_been_elsewhere(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ["GPUSHARE_SIM_DEVICES"] = "2"
+    path = drivers_api(tmp_path, "staying", "step.leave = step.hibernate")
+    (verdict,) = Suite(environ, steps=3, ways=["elsewhere"]).run([path])
+    assert verdict.problem == "elsewhere: 0 times, fewer than 3"
 
 
 def test_a_difference_is_seen_with_its_step(environ: dict[str, str], tmp_path: Path) -> None:
