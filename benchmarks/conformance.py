@@ -92,7 +92,7 @@ class Run:
     text
         Why it was absent or refused; the last lines of standard error of one that failed.
     left_alone
-        Why it was not hibernated any more; empty if it was.
+        Why it was not hibernated any more, a code; empty if it was.
     """
 
     end: Literal["done", "absent", "refused", "failed"]
@@ -135,7 +135,7 @@ class Verdict:
             if run.digests != plain:
                 return f"{mode}: differs from {_first_difference(self.runs['plain'], run)}"
             if mode in ("hibernate", "elsewhere"):
-                if run.left_alone and not _for_good_reason(run.left_alone):
+                if run.left_alone and run.left_alone not in CANNOT:
                     return f"{mode}: {run.left_alone}"
                 times = run.moves.hibernations if mode == "hibernate" else run.moves.elsewhere
                 if times < self.steps and not run.left_alone:
@@ -163,9 +163,9 @@ class Verdict:
         return json.dumps({**fields, "problem": self.problem, "runs": runs})
 
 
-def _for_good_reason(left_alone: str) -> bool:
-    """Whether what a program said of being left alone, a code or a sentence, is no fault."""
-    return any(left_alone == code or left_alone.endswith(WHY[code]) for code in CANNOT)
+def _code(left_alone: str) -> str:
+    """Return the code of what a program said of being left alone; the sentence, where it has none."""
+    return next((code for code, why in WHY.items() if left_alone.endswith(why)), left_alone)
 
 
 def _first_difference(plain: Run, other: Run) -> str:
@@ -474,7 +474,7 @@ def _start(
     if why:
         return Run("failed", digests, parts, "\n".join([*last, why]))
     alone = [str(line["left_alone"]) for line in lines if "left_alone" in line]
-    return Run("done", digests, parts, left_alone=alone[0] if alone else "")
+    return Run("done", digests, parts, left_alone=_code(alone[0]) if alone else "")
 
 
 def _object(line: str) -> dict[str, Any]:
