@@ -7,7 +7,7 @@ outputs, the state of random generators), and then, by ``GPUSHARE_CONFORMANCE_ST
 - ``offload``: has its own lease group's memory moved out, and waits until none is on the GPU;
 - ``hibernate``: has its own lease group hibernated, and waits until it was; the next step wakes it. If it is left alone
   for good, it says so (``left_alone``), and is not asked again;
-- ``elsewhere``: the same, and has the GPU drained that it was on, so that it wakes on another one.
+- ``elsewhere``: the same, while the GPU that it is on is drained, so that it wakes on another one.
 """
 
 from __future__ import annotations
@@ -166,17 +166,17 @@ def hibernate() -> str:
 
 
 def leave() -> str:
-    """Hibernate, and have the GPU drained that it was on, and no other; return why it is left alone, if it is."""
-    for gpu in _control("status")["status"]["gpus"]:
-        if gpu["draining"]:
-            _control("drain", gpu=gpu["uuid"], on=False)
-    if why := hibernate():
-        return why
-    own = os.environ["GPUSHARE_GROUP"]
-    groups = _control("status")["status"]["groups"]
-    gpus = next(group["gpus"] for group in groups if group["id"] == own)
-    _control("drain", gpu=max(gpus, key=lambda gpu: gpu["footprint"])["uuid"])
-    return ""
+    """Have the GPU drained that it is on, and no other, and hibernate; return why it is left alone, if it is."""
+    own, status = os.environ["GPUSHARE_GROUP"], _control("status")["status"]
+    gpus = next(group["gpus"] for group in status["groups"] if group["id"] == own)
+    home = max(gpus, key=lambda gpu: gpu["footprint"])["uuid"]
+    # Before it is hibernated: a thread of the library's may wake it at once.
+    for gpu in status["gpus"]:
+        _control("drain", gpu=gpu["uuid"], on=gpu["uuid"] == home)
+    why = hibernate()
+    if why:
+        _control("drain", gpu=home, on=False)
+    return why
 
 
 def _group() -> dict[str, Any]:
