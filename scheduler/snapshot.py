@@ -129,7 +129,7 @@ def _gpu(gpu: Gpu) -> dict[str, Any]:
         "used": gpu.used,
         "resident": gpu.resident,
         "pinned": gpu.pinned,
-        "contexts": gpu.context + gpu.foreign - gpu.outside,
+        "contexts": gpu.context + (gpu.unstated if gpu.context or gpu.overhead else 0),
         "foreign": gpu.outside,
         "ghosts": gpu.ghosts,
         "free": max(0, gpu.free),

@@ -17,6 +17,9 @@ from .events import Backend, Class, Grow, Priority, Usage
 from .policies import FREE, Parts, Rank, Speed
 from .victims import Victims
 
+#: Of a GPU: what the driver may use of it for itself, which is no program's. 3 MiB of an NVIDIA H200 (driver 580).
+DRIVERS_PART = 1 / 2048
+
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
 #: that it needs to be awake; being restored.
@@ -117,8 +120,14 @@ class Gpu:
 
     @property
     def outside(self) -> int:
-        """Bytes that programs outside the sharing hold."""
-        return max(0, self.foreign - self.overhead)
+        """Bytes that programs outside the sharing hold, as far as they are not the driver's own."""
+        rest = self.foreign - self.overhead
+        return rest if rest > self.total * DRIVERS_PART else 0
+
+    @property
+    def unstated(self) -> int:
+        """Bytes that contexts take beyond what they were admitted with, and the driver."""
+        return self.foreign - self.outside
 
     @property
     def capacity(self) -> int:

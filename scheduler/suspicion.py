@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 #: A process may hold so many bytes more than its client states, and such a part of what it states: contexts grow a
 #: little, and the driver rounds.
 TOLERANCE, PART = 256 << 20, 0.05
+#: What the driver holds for a context beside what NVML says of the process, bytes, and at most such a part of these: 6
+#: MiB beside 610 on an NVIDIA H200 (driver 580).
+BESIDE, BESIDE_PART = 8 << 20, 1 / 64
 #: It is named once it held more in so many readings, one after the other.
 READINGS = 3
 
@@ -94,7 +97,7 @@ class Suspicion:
     ) -> None:
         self._tolerance, self._part, self._readings = tolerance, part, readings
         self._times: dict[tuple[str, int], int] = {}
-        #: What clients' processes hold beyond what they state, of those that are not suspicious.
+        #: What is held for clients' processes beyond what they state, of those that are not suspicious.
         self._overheads: dict[tuple[str, int], int] = {}
         self._found: dict[str, list[Finding]] = {}
 
@@ -123,7 +126,8 @@ class Suspicion:
             if size - claimed <= self._tolerance + self._part * claimed:
                 self._times.pop(key, None)
                 if all(claim.exact for claim in mine):
-                    self._overheads[key] = max(0, size - claimed)
+                    beside = min(BESIDE, int(size * BESIDE_PART))
+                    self._overheads[key] = max(0, size + beside - claimed)
                 continue
             self._overheads.pop(key, None)
             times = self._times[key] = self._times.get(key, 0) + 1
@@ -141,7 +145,7 @@ class Suspicion:
         return named
 
     def overhead(self, gpu: str) -> int:
-        """Return the bytes of a GPU that clients' processes hold beyond what they state, and may."""
+        """Return the bytes of a GPU that are held for clients' processes beyond what they state, and may be."""
         return sum(size for (uuid, _), size in self._overheads.items() if uuid == gpu)
 
     @property

@@ -134,7 +134,10 @@ def test_who_is_at_work_hibernates_once_that_is_over(notebooks: LabPage, lab: La
     run(page, 2)
     row = page.row("Running", "train.ipynb")
     choose(page, row, "Hibernate When Idle")
-    expect(row).to_contain_text("hibernates when idle")
+    ordered = row.get_by_text("hibernates when idle")
+    ordered.focus()
+    why = "Somebody ordered that it hibernates as soon as it is idle."
+    expect(ordered).to_have_attribute("data-explanation", why)
     assert overflowing(page.panel) == []
     for theme in THEMES if SCREENSHOTS else ():
         page.set_theme(theme)

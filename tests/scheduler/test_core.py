@@ -652,6 +652,24 @@ def test_foreign_use_is_named_and_waited_for() -> None:
     assert of(ev.Grant, m.sleep(0.06)) == [ev.Grant(a.number, a.lease)]
 
 
+def test_little_that_nobody_states_is_the_drivers_own() -> None:
+    m, mib = Machine(), 1 << 20
+
+    def said(foreign: int) -> tuple[int, int]:
+        m.foreign = foreign * mib
+        m.do(m.reading())
+        return m.gpu["contexts"] // mib, m.gpu["foreign"] // mib
+
+    assert said(3) == (0, 0)
+    assert said(60) == (0, 60)
+    a = m.process("a", 1)
+    a.context = 512 * mib
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    m.do(ev.Overhead(GPU, 90 * mib))
+    assert said(100) == (612, 0)
+    assert said(200) == (602, 110)
+
+
 def test_what_arrives_is_not_foreign_though_others_free_meanwhile() -> None:
     m = Machine(foreign=20 * GIB)
     a, b = m.process("a", 30), m.process("b", 50)

@@ -664,13 +664,13 @@ def test_a_wake_has_room_for_all_that_the_context_took() -> None:
 def test_what_the_driver_keeps_is_others_use() -> None:
     night = Night()
     night.asleep("a")
-    night.ghosts = 4 * MIB
+    night.ghosts = 64 * MIB
     night.do(night.reading())
     assert night.gpu["ghosts"] == 0
     night.ran("b", 0)
     night.do(ev.HibernateNow("b"))
     assert night.gpu["ghosts"] == 0
-    assert night.gpu["foreign"] == 4 * MIB
+    assert night.gpu["foreign"] == 64 * MIB
 
 
 def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:

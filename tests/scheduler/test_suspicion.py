@@ -15,7 +15,14 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 import jupyter_gpushare
-from jupyter_gpushare.scheduler.suspicion import PART, READINGS, TOLERANCE, Claim, Suspicion
+from jupyter_gpushare.scheduler.suspicion import (
+    BESIDE,
+    PART,
+    READINGS,
+    TOLERANCE,
+    Claim,
+    Suspicion,
+)
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.test_server import state, until
@@ -88,15 +95,16 @@ def test_what_contexts_take_beyond_what_is_stated_is_known_while_they_live() -> 
     suspicion = Suspicion()
     stated = {7: [claim(GIB, 1)], 8: [claim(GIB, 2)]}
     suspicion.see("G", {7: GIB + 200 * MIB, 8: GIB + 100 * MIB, 9: GIB}, stated)
-    assert suspicion.overhead("G") == 300 * MIB
+    # Beside what NVML says of a process, the driver holds a little for it.
+    assert suspicion.overhead("G") == 300 * MIB + 2 * BESIDE
     assert suspicion.overhead("H") == 0
     # While its memory moves, a reading says nothing of it.
     moving = {**stated, 7: [claim(2 * GIB, 1, exact=False)]}
     suspicion.see("G", {7: GIB + 50 * MIB, 8: GIB + 100 * MIB}, moving)
-    assert suspicion.overhead("G") == 300 * MIB
+    assert suspicion.overhead("G") == 300 * MIB + 2 * BESIDE
     # Who is suspected holds more than a context would.
     suspicion.see("G", {7: 2 * GIB, 8: GIB + 100 * MIB}, stated)
-    assert suspicion.overhead("G") == 100 * MIB
+    assert suspicion.overhead("G") == 100 * MIB + BESIDE
     suspicion.see("G", {8: GIB + 100 * MIB}, {7: stated[7]})
     assert suspicion.overhead("G") == 0
 

@@ -236,7 +236,7 @@ function Sleep({ group, wording }: IWishesProps): JSX.Element | null {
   if (!group.hibernation || !text) {
     return null;
   }
-  const explains = group.hibernation.state === 'refused';
+  const explains = ['refused', 'ordered'].includes(group.hibernation.state);
   return (
     <>
       {' '}
