@@ -18,7 +18,7 @@
 #include <stdint.h>
 
 /* Raised when an old peer could misread a new one; the sides compare it in HELLO, PLACE and CONTROL. */
-#define GPUSHARE_PROTOCOL_VERSION 5
+#define GPUSHARE_PROTOCOL_VERSION 6
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
@@ -179,6 +179,13 @@ struct gpushare_placed {
     uint32_t known; /* 1: the group had this order before */
 };
 
+/* The GPUs that a process may use, by its CUDA_VISIBLE_DEVICES: it is woken on none but these. None: not known. */
+struct gpushare_seen {
+    uint32_t count;
+    uint32_t pad;
+    uint8_t gpus[GPUSHARE_MAX_GPUS][16];
+};
+
 struct gpushare_hello {
     uint32_t version;
     int32_t pid;
@@ -190,6 +197,7 @@ struct gpushare_hello {
     uint64_t cap;   /* bytes of device memory that the group may have, 0: no cap */
     char group[64]; /* lease group: the kernel's id, or an id made by `gpushare run` */
     char name[192]; /* what people call it: a notebook's path, a program's name */
+    struct gpushare_seen seen; /* with HELLO_HIBERNATED */
 };
 
 struct gpushare_welcome {
@@ -331,6 +339,7 @@ struct gpushare_parked {
     uint32_t status; /* enum gpushare_parking */
     uint32_t pad;
     struct gpushare_usage needs; /* pinned and context: what it needs on its GPU to be awake */
+    struct gpushare_seen seen;
 };
 
 /* After it, a parked client counts as hibernated; or it goes on as if there had been no PARK. */

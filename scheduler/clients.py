@@ -88,6 +88,7 @@ class Clients(People):
         self.clients[client.number] = group.clients[client.number] = client
         self._reseat(group)
         if event.hibernated:
+            client.sees = event.sees
             self._take_hibernated(client, event.usages)
         for usage in event.usages:
             holding = self._holding(client, usage.gpu)

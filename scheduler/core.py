@@ -117,7 +117,8 @@ charged.
 It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
 growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored
 (``Wakeup``), then told (``Awake``). If the restore fails it is hibernated still, and its next call tries again. Where
-its GPU lacks room or is drained, it may be restored on another of the same name.
+its GPU lacks room, is drained, or is at work for others while another of the same name that it sees has room and
+nothing to do, it may be restored there.
 
 Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
 room for the one of them that needs the most; so any of them can run beside each other one, as it could without this.

@@ -70,6 +70,8 @@ class Attach:
     teams: tuple[str, ...] = ()
     #: It is parked, so it may be checkpointed: ``pinned`` and ``context`` are what it needs to be awake.
     hibernated: bool = False
+    #: The GPUs that it may use then; none: that is not known.
+    sees: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -183,12 +185,16 @@ class Restored:
 
 @dataclass(slots=True)
 class Parked:
-    """Answers ``Park``. ``needs``: what it needs on its GPU to be awake, ``pinned`` and ``context``."""
+    """Answers ``Park``.
+
+    ``needs``: what it needs on its GPU to be awake, ``pinned`` and ``context``; ``sees``: the GPUs that it may use.
+    """
 
     client: int
     serial: int
     status: Parking
     needs: Usage
+    sees: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -305,7 +305,7 @@ class Hibernating(Grower):
             self._find_unfit(group, event.status, TEXTS[event.status])
             return
         client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
-        client.home = event.needs.gpu
+        client.home, client.sees = event.needs.gpu, event.sees
         if self._idle_since(group) is None or group.lease is not None:
             self._let_go(group)
             return
@@ -399,16 +399,19 @@ class Hibernating(Grower):
         home = self.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
         wanted = promised + needs.pinned + needs.context
-        if home.uuid.startswith("MIG-") or (not home.drained and wanted <= home.free):
+        lacks = home.drained or wanted > home.free
+        if home.uuid.startswith("MIG-") or not (lacks or _is_at_work(home, group)):
             return None
         found: list[tuple[int, int, str]] = []
         for gpu in self.gpus.values():
-            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid.startswith("MIG-"):
+            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid not in client.sees:
                 continue
             room = self.times.memory_room(group, gpu)
             if room is not None and room.bytes < promised:
                 continue
             now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
+            if not lacks:
+                now = now and not _is_at_work(gpu, group)
             if now or (home.drained and wanted <= gpu.capacity):
                 found.append((not now, -gpu.free, gpu.uuid))
         return min(found)[2] if found else None
@@ -669,6 +672,13 @@ class Hibernating(Grower):
         if group is not None:
             group.dismissed_at = None
             self._rouse(group)
+
+
+def _is_at_work(gpu: Gpu, group: Group) -> bool:
+    """Whether others than a group compute on a GPU, or wait to."""
+    if any(other.runs for other in gpu.holders.values() if other is not group):
+        return True
+    return any(wait.group is not group for wait in gpu.queue)
 
 
 def _with_context(group: Group) -> list[Client]:

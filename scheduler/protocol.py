@@ -281,6 +281,12 @@ def _text(field: Any) -> str:
     return bytes(ffi.string(field)).decode("utf-8", "replace")
 
 
+def _seen(seen: Any) -> tuple[str, ...]:
+    if seen.count > len(seen.gpus):
+        raise ProtocolError(f"a process that sees {seen.count} GPUs")
+    return tuple(gpu_name(ffi.buffer(seen.gpus[i])[:]) for i in range(seen.count))
+
+
 def _usage(usage: Any) -> ev.Usage:
     return ev.Usage(
         gpu_name(ffi.buffer(usage.gpu)[:]),
@@ -320,6 +326,7 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
         backend=_word(_BACKENDS, hello.backend, "backend"),
         cap=hello.cap,
         usages=tuple(_usage(usages[i]) for i in range(hello.gpu_count)),
+        sees=_seen(hello.seen),
         reattach=bool(hello.flags & lib.GPUSHARE_HELLO_REATTACH),
         leased=bool(hello.flags & lib.GPUSHARE_HELLO_LEASED),
         busy=bool(hello.flags & lib.GPUSHARE_HELLO_BUSY),
@@ -466,7 +473,7 @@ def _decode_stuck(client: int, group: str, body: bytes) -> ev.Event:
 def _decode_parked(client: int, group: str, body: bytes) -> ev.Event:
     parked = ffi.from_buffer(_PARKED_P, body)
     status = _word(_PARKINGS, parked.status, "status")
-    return ev.Parked(client, parked.serial, status, _usage(parked.needs))
+    return ev.Parked(client, parked.serial, status, _usage(parked.needs), _seen(parked.seen))
 
 
 def _decode_wake(client: int, group: str, body: bytes) -> ev.Event:
@@ -749,6 +756,10 @@ def decode_json(body: bytes) -> dict[str, Any]:
 # --- The client's side: for tests and benchmarks --------------------------------------------------
 
 
+def _seen_values(gpus: Sequence[str]) -> tuple[Any, ...]:
+    return len(gpus), 0, [gpu_bytes(gpu) for gpu in gpus]
+
+
 def _usage_values(usage: ev.Usage) -> tuple[Any, ...]:
     return (
         gpu_bytes(usage.gpu),
@@ -782,6 +793,7 @@ def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
             attach.cap,
             _cut(attach.group, _GROUP_SIZE),
             _cut(attach.name, _NAME_SIZE),
+            _seen_values(attach.sees),
         ),
     )
     usages = [ffi.buffer(ffi.new(_USAGE_P, _usage_values(one)))[:] for one in attach.usages]
@@ -870,7 +882,8 @@ def encode_event(event: ev.Event) -> bytes:
             return _frame(STUCK, ffi.new(_STUCK_P, (event.lease, since, kernel)))
         case ev.Parked():
             status, needs = _PARKING_CODES[event.status], _usage_values(event.needs)
-            return _frame(PARKED, ffi.new(_PARKED_P, (event.serial, status, 0, needs)))
+            values = event.serial, status, 0, needs, _seen_values(event.sees)
+            return _frame(PARKED, ffi.new(_PARKED_P, values))
         case ev.Wake():
             cause, needs = _WAKE_CODES[event.cause], _usage_values(event.needs)
             return _frame(WAKE, ffi.new(_WAKE_P, (event.serial, 0, cause, 0, needs)))

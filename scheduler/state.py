@@ -371,6 +371,8 @@ class Client:
     #: What it needs to be awake, on the GPU where it is to be; and the GPU where it was.
     needs: Usage | None = None
     home: str = ""
+    #: The GPUs on which it may be woken beside; none: that is not known.
+    sees: tuple[str, ...] = ()
     #: When it was woken last, it was put from the one on the other.
     moved: tuple[str, str] = ("", "")
     #: The pause after which a step that does not end is asked for again.

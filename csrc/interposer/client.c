@@ -967,6 +967,8 @@ static void on_park(const struct gpushare_park *order)
     struct gpushare_parked parked = {.serial = order->serial};
     parked.status = gs_capture_open() ? GPUSHARE_PARKING_CAPTURE : GPUSHARE_PARKING_BUSY;
     gs_hibernate_needs(&parked.needs);
+    /* Of one that is not awake it is known since it was parked. */
+    gs_devices_see(&parked.seen);
     if (is_awake() && !is_busy()) {
         pthread_mutex_lock(&client.lock);
         gs_awake_shut_gate();
@@ -1346,6 +1348,7 @@ static enum greeting greet(int *problem)
             if (memcmp(message.usages[i].gpu, needed.gpu, sizeof(needed.gpu)) == 0)
                 message.usages[i].context = needed.context;
         message.hello.flags |= GPUSHARE_HELLO_HIBERNATED;
+        gs_devices_see(&message.hello.seen);
     }
     pthread_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;

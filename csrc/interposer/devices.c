@@ -68,6 +68,18 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
     return device;
 }
 
+void gs_devices_see(struct gpushare_seen *result)
+{
+    /* Only the helper asks. A wake on another GPU puts one of them in the place of another. */
+    static struct gpushare_seen seen;
+    int count = 0;
+    if (seen.count == 0 && GS_REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS)
+        for (int i = 0; i < count && seen.count < GPUSHARE_MAX_GPUS; i++)
+            if (GS_REAL(cuDeviceGetUuid_v2)((CUuuid *)seen.gpus[seen.count], i) == CUDA_SUCCESS)
+                seen.count++;
+    *result = seen;
+}
+
 void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
 {
     struct gs_device *device = gs_device_by_uuid(from), *other = gs_device_by_uuid(to);

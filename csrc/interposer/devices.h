@@ -53,6 +53,9 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16]);
 /* The device, and the context where that is not NULL, of the calling thread. */
 CUresult gs_device_current(struct gs_device **device, CUcontext *context);
 
+/* The GPUs that this process sees; the first time, the driver is asked. */
+void gs_devices_see(struct gpushare_seen *seen);
+
 /* What the process knows as one GPU is another one of the same kind now. */
 void gs_device_moved(const uint8_t from[16], const uint8_t to[16]);
 

@@ -675,6 +675,24 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     assert bed.parked().gpu == away
 
 
+@pytest.mark.parametrize("visible", [None, "1"])
+def test_it_says_which_gpus_it_may_use(make_bed: Callable[..., Bed], visible: str | None) -> None:
+    given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0", **given)
+    own = tuple(f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
+    assert len(own) == (2 if visible is None else 1)
+    parked = bed.park()
+    assert (parked.status, parked.sees) == ("done", own)
+    bed.hibernator.checkpoint(bed.a.pid)
+    bed.script.send(protocol.hibernated(bed.serial, done=True))
+    # Also to the next scheduler.
+    bed.script.close()
+    bed.machine.socket.unlink()
+    bed.script = Script(bed.machine)
+    attach = bed.script.next(ev.Attach)
+    assert (attach.hibernated, attach.sees) == (True, own)
+
+
 # --- With the scheduler ---
 
 

@@ -39,6 +39,7 @@ class Kernel(Process):
     serial = 0
     #: Bytes of the context that it begins.
     begins = 0
+    sees: tuple[str, ...] = ()
 
     def usage(self) -> ev.Usage:
         usage = super().usage()
@@ -75,7 +76,8 @@ class Kernel(Process):
         assert self.parking is not None
         self.parked = self.parking == "done"
         needs = self.needs = ev.Usage(self.usage().gpu, 0, 0, self.pinned, self.context)
-        self.machine.do(ev.Parked(self.number, order.serial, self.parking, needs))  # type: ignore[arg-type]
+        sees = self.sees or tuple(self.machine.core.gpus)
+        self.machine.do(ev.Parked(self.number, order.serial, self.parking, needs, sees))  # type: ignore[arg-type]
 
     def call(self, cause: Any = "call") -> list[ev.Decision]:
         """A thread of its wants to enter the driver."""
@@ -835,6 +837,53 @@ def test_it_wakes_where_there_is_room() -> None:
     kernel.request()
     assert kernel.lease
     assert night.core.gpus[OTHER].holders.keys() == {"a"}
+
+
+@pytest.mark.parametrize("sees", [(GPU,), (GPU, "GPU-that-is-none")])
+def test_it_wakes_on_no_gpu_that_it_was_not_given(sees: tuple[str, ...]) -> None:
+    night = Night(gpus=2)
+    kernel = night.ran("a")
+    kernel.sees = sees
+    night.sleep(700)
+    assert kernel.where == "hibernated"
+    night.do(ev.Drain(GPU, True))
+    kernel.call()
+    assert not night.orders(ev.Wakeup)
+    assert kernel.reason["code"] == "gpu_draining"
+    night.do(ev.Drain(GPU, False))
+    assert kernel.hibernation is None
+
+
+def test_it_wakes_where_nobody_works_if_somebody_does_where_it_was() -> None:
+    night = Night(gpus=2)
+    kernel = night.asleep("a")
+    other = night.kernel("b", 5)
+    other.request()
+    other.restore()
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert (order.gpu_from, order.gpu_to) == (GPU, OTHER)
+    kernel.request()
+    assert kernel.lease
+    assert other.lease
+
+
+@pytest.mark.parametrize("there", ["work", "no room"])
+def test_it_stays_beside_others_that_work_where_it_would_have_to_wait_elsewhere(
+    there: str,
+) -> None:
+    night = Night(gpus=2)
+    kernel = night.asleep("a")
+    here = night.kernel("b", 5)
+    here.request()
+    night.place_of[len(night.processes) + 1] = OTHER
+    if there == "work":
+        night.kernel("c", 5).request()
+    else:
+        night.ran("c", 95)
+    kernel.call()
+    (order,) = night.orders(ev.Wakeup)
+    assert order.gpu_to == ""
 
 
 def test_where_the_driver_cannot_move_it_it_wakes_where_it_was() -> None:

@@ -148,6 +148,8 @@ class Process:
     parked: bool = False
     park: int = 0
     asks: int = 0
+    #: The GPUs that it may use.
+    sees: tuple[str, ...] = ()
     #: It was put from one GPU on another, and does not know yet.
     moved: tuple[str, str] = ("", "")
     #: What the driver is to do with it.
@@ -641,7 +643,8 @@ class World(RuleBasedStateMachine):
 
     def join(self, group: str, gpus: tuple[str, ...], over: bool = False) -> Process:
         self.last += 1
-        process = Process(self.last, group, over=over)
+        # One of three was given only those that it begins on.
+        process = Process(self.last, group, over=over, sees=gpus if self.last % 3 == 0 else GPUS)
         self.processes[self.last] = process
         for gpu in gpus:
             process.on(gpu)
@@ -857,6 +860,7 @@ class World(RuleBasedStateMachine):
         if not any(m.away for m in process.memory.values()):
             return True
         if order.gpu_to:
+            assert order.gpu_to in process.sees
             old, new = process.memory.pop(order.gpu_from), process.on(order.gpu_to)
             assert not new.physical
             process.on(order.gpu_from)
@@ -1040,7 +1044,8 @@ class World(RuleBasedStateMachine):
         if working or process.lease is not None or process.leaving:
             status = "busy"
         process.park, process.parked = order.serial, status == "done"
-        process.outbox.append(ev.Parked(process.number, order.serial, status, process.needs()))
+        parked = ev.Parked(process.number, order.serial, status, process.needs(), process.sees)
+        process.outbox.append(parked)
 
     def step_as(self, process: Process, lease: int) -> None:
         """Submit once under a lease that the group gives back, and wait at the gate again."""
@@ -1437,6 +1442,7 @@ class World(RuleBasedStateMachine):
             reattach=True, leased=process.lease is not None, busy=process.busy,
             lease=process.lease or 0, oversubscribe=process.over,
             user=USERS[process.group], teams=TEAMS[process.group], hibernated=process.parked,
+            sees=process.sees if process.parked else (),
         )  # fmt: skip
 
     def ask_again(self, process: Process) -> None:
