@@ -522,8 +522,9 @@ class Hibernating(Grower):
         self._out.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
         self._mark_silence(group)
-        there = client.moved[1]
-        self._log("wake", group, seconds=seconds, **({"gpu": there} if there else {}))
+        before, there = client.moved
+        pair = {"gpu": there, "gpu_before": before} if there else {}
+        self._log("wake", group, seconds=seconds, **pair)
 
     def _fail(self, client: Client, event: Woken) -> None:
         """Say that a client cannot be woken now; its next call asks again."""

@@ -163,6 +163,12 @@ class Placement:
         if (placed := self._placed.get(group)) is not None:
             placed.coming.pop(pid, None)
 
+    def moved(self, group: str, before: str, gpu: str) -> None:
+        """A kernel was woken on another GPU: the two change places in its order."""
+        if (placed := self._placed.get(group)) is not None:
+            other = {before: gpu, gpu: before}
+            placed.order = tuple(other.get(uuid, uuid) for uuid in placed.order)
+
     def leaves(self, group: Group, now: float) -> None:
         """The last process of a kernel is about to leave: what comes after it is placed anew."""
         had = max((share.promised + share.pinned for share in group.shares.values()), default=0)

@@ -327,6 +327,9 @@ class Server:
         for decision in decisions:
             match decision:
                 case ev.Log():
+                    if decision.kind == "wake" and "gpu" in decision.fields:
+                        pair = decision.fields["gpu_before"], decision.fields["gpu"]
+                        self.placement.moved(decision.group, *pair)
                     if not self._fresh:
                         self._loop.call_soon(self.publish)
                     self._fresh.append((now, decision))

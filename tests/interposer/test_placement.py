@@ -226,3 +226,38 @@ def test_gpus_that_differ_and_slices(make_machine: MakeMachine) -> None:
     c.filled(4096, 1)
     names = {g["name"]: g["gpus"][0]["uuid"] for g in machine.control("status")["status"]["groups"]}
     assert names == {"a": found[1]["uuid"], "b": found[2]["uuid"], "c": found[0]["uuid"]}
+
+
+def hibernate(machine: Machine, name: str) -> None:
+    machine.control("hibernate", group=name)
+    machine.until(lambda: machine.group(name)["state"] == "hibernated")
+
+
+def test_who_comes_after_a_wake_on_another_gpu_begins_there_too(make_machine: MakeMachine) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="3")
+    first, second, third = gpus(machine)
+    parent = machine.program("parent", group="g")
+    pointer = parent.filled(4096, 1)
+    assert order_of(machine, parent) == [first, second, third]
+    hibernate(machine, "parent")
+    machine.control("drain", gpu="0")
+    assert parent.holds(pointer, 4096, 1)
+    machine.control("drain", gpu="0", on=False)
+    own = order_of(machine, parent)
+    assert own in ([second, first, third], [third, second, first])
+    assert run(machine, "print(json.dumps(devices()))", "g") == own
+
+
+def test_who_was_given_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachine) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    second = gpus(machine)[1]
+    program = machine.program("a", GPUSHARE_VISIBLE_DEVICES="1", CUDA_VISIBLE_DEVICES="1")
+    pointer = program.filled(4096, 1)
+    hibernate(machine, "a")
+    machine.control("drain", gpu="1")
+    checking = program.start("check", pointer=pointer, bytes=4096, value=1)
+    machine.until(lambda: (machine.group("a")["reason"] or {}).get("code") == "gpu_draining")
+    assert program.waits(checking, 0.3)
+    machine.control("drain", gpu="1", on=False)
+    assert program.result(checking)["equal"]
+    assert order_of(machine, program) == [second]
