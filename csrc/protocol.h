@@ -193,10 +193,10 @@ struct gpushare_hello {
     uint32_t backend;
     uint32_t gpu_count; /* usages that follow */
     uint32_t pad;
-    uint64_t lease; /* with HELLO_LEASED: the lease it goes on under */
-    uint64_t cap;   /* bytes of device memory that the group may have, 0: no cap */
-    char group[64]; /* lease group: the kernel's id, or an id made by `gpushare run` */
-    char name[192]; /* what people call it: a notebook's path, a program's name */
+    uint64_t lease;            /* with HELLO_LEASED: the lease it goes on under */
+    uint64_t cap;              /* bytes of device memory that the group may have, 0: no cap */
+    char group[64];            /* lease group: the kernel's id, or an id made by `gpushare run` */
+    char name[192];            /* what people call it: a notebook's path, a program's name */
     struct gpushare_seen seen; /* with HELLO_HIBERNATED */
 };
 
