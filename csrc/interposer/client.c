@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -1010,9 +1011,15 @@ static void on_hibernated(const struct gpushare_hibernated *hibernated)
 /* The driver may be called again: first by this thread, which sees to what the checkpoint may have changed. */
 static void be_awake(const uint8_t *from, const uint8_t *to)
 {
-    gs_hibernate_restored(from, to);
+    uint8_t left[16], found[16];
+    /* The scheduler that had it moved may have ended before it said so. */
+    bool untold = from == NULL && gs_device_find_moved(left, found);
+    gs_hibernate_restored(untold ? left : from, untold ? found : to);
     pthread_mutex_lock(&client.lock);
     open_second_gate_locked();
+    /* The one that is there has it on the other GPU: it is told by another HELLO. */
+    if (untold && client.socket >= 0)
+        shutdown(client.socket, SHUT_RDWR);
     pthread_mutex_unlock(&client.lock);
     prepare_if_possible();
     gs_memory_report();

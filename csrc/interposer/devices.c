@@ -94,6 +94,25 @@ void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
     pthread_mutex_unlock(&gs_memory_lock);
 }
 
+bool gs_device_find_moved(uint8_t from[16], uint8_t to[16])
+{
+    bool moved = false;
+    pthread_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known && !moved; i++) {
+        const struct gpushare_usage *usage = &gs_devices[i].usage;
+        CUuuid uuid;
+        moved = usage->promised + usage->pinned + usage->context != 0 &&
+                GS_REAL(cuDeviceGetUuid_v2)(&uuid, gs_devices[i].ordinal) == CUDA_SUCCESS &&
+                memcmp(uuid.bytes, usage->gpu, sizeof(usage->gpu)) != 0;
+        if (moved) {
+            memcpy(from, usage->gpu, sizeof(usage->gpu));
+            memcpy(to, uuid.bytes, sizeof(uuid.bytes));
+        }
+    }
+    pthread_mutex_unlock(&gs_memory_lock);
+    return moved;
+}
+
 uint64_t gs_device_limit(const uint8_t uuid[16])
 {
     struct gs_device *device = gs_device_by_uuid(uuid);

@@ -59,6 +59,9 @@ void gs_devices_see(struct gpushare_seen *seen);
 /* What the process knows as one GPU is another one of the same kind now. */
 void gs_device_moved(const uint8_t from[16], const uint8_t to[16]);
 
+/* Whether the driver has put what is on `from` on `to` without our being told. */
+bool gs_device_find_moved(uint8_t from[16], uint8_t to[16]);
+
 uint64_t gs_device_limit(const uint8_t uuid[16]);
 void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes);
 

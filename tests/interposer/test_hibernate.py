@@ -675,6 +675,27 @@ def test_it_goes_on_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
     assert bed.parked().gpu == away
 
 
+def test_it_finds_out_that_it_is_on_another_gpu(make_bed: Callable[..., Bed]) -> None:
+    bed = make_bed(GPUSHARE_SIM_DEVICES="2", GPUSHARE_PLACE="0")
+    home, away = (f"GPU-{uuid.UUID(text)}" for text in bed.a.call("devices")["uuids"])
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    bed.hibernate()
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    # The scheduler that had it moved has ended, and this one has found it awake.
+    asked = bed.script.next(ev.Wake)
+    uuids = "=".join(protocol.gpu_bytes(gpu).hex() for gpu in (home, away))
+    bed.hibernator.restore(bed.a.pid, uuids)
+    bed.script.send(protocol.awake(ev.Awake(1, asked.serial)))
+    attach = bed.script.next(ev.Attach)
+    assert [(usage.gpu, usage.promised) for usage in attach.usages if usage.promised] == [
+        (away, PIECE)
+    ]
+    assert not attach.hibernated
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+
+
 @pytest.mark.parametrize("visible", [None, "1"])
 def test_it_says_which_gpus_it_may_use(make_bed: Callable[..., Bed], visible: str | None) -> None:
     given = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -723,6 +744,26 @@ def test_the_scheduler_hibernates_and_wakes(machine: Machine) -> None:
     assert a.process.stdin is not None
     a.process.stdin.close()
     assert a.process.wait(PATIENCE) == 0
+    assert not a.errors
+
+
+def test_a_scheduler_that_knows_of_no_move_learns_of_it(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    a = machine.program("a")
+    pointer = a.filled(PIECE, 7)
+    home, away = (f"GPU-{uuid.UUID(text)}" for text in a.call("devices")["uuids"])
+    hibernate(machine, "a")
+    other = Hibernator(machine)
+    try:
+        other.restore(a.pid, "=".join(protocol.gpu_bytes(gpu).hex() for gpu in (home, away)))
+    finally:
+        other.close()
+    assert a.holds(pointer, PIECE, 7)
+    machine.until(lambda: [gpu["uuid"] for gpu in machine.group("a")["gpus"]] == [away])
+    hibernate(machine, "a")
+    assert a.holds(pointer, PIECE, 7)
     assert not a.errors
 
 
