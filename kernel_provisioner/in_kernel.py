@@ -85,7 +85,7 @@ OVERSUBSCRIPTION = {
 NO_PART = "This kernel does not take part: "
 
 #: The protocol's version (GPUSHARE_PROTOCOL_VERSION).
-PROTOCOL = 5
+PROTOCOL = 6
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
 REPLY_BYTES = (1 << 18, 1 << 24)
