@@ -400,7 +400,9 @@ class Hibernating(Grower):
         promised = client.holdings[home.uuid].promised
         wanted = promised + needs.pinned + needs.context
         lacks = home.drained or wanted > home.free
-        if home.uuid.startswith("MIG-") or not (lacks or _is_at_work(home, group)):
+        # Whoever may use so many GPUs at once has no use of a turn on one more.
+        crowded = _is_at_work(home, group) and not self.times.quotas(group)
+        if home.uuid.startswith("MIG-") or not (lacks or crowded):
             return None
         found: list[tuple[int, int, str]] = []
         for gpu in self.gpus.values():

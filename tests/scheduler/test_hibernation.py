@@ -136,9 +136,11 @@ class Night(Machine):
                         process.obey(decision)
         return found
 
-    def kernel(self, group: str, gib: float = 0, *, context: int = CONTEXT) -> Kernel:
+    def kernel(
+        self, group: str, gib: float = 0, *, context: int = CONTEXT, user: str = ""
+    ) -> Kernel:
         kernel = Kernel(self, len(self.processes) + 1, group)
-        kernel.attach()
+        kernel.attach(user=user)
         self.begin_context(kernel, context)
         if gib:
             assert kernel.grow(gib) is not None
@@ -150,16 +152,16 @@ class Night(Machine):
         kernel.begins = context
         self.do(ev.Grow(kernel.number, 3, least, kernel.promised))
 
-    def ran(self, group: str, gib: float = 10) -> Kernel:
+    def ran(self, group: str, gib: float = 10, user: str = "") -> Kernel:
         """One that has run a cell."""
-        kernel = self.kernel(group, gib)
+        kernel = self.kernel(group, gib, user=user)
         kernel.request()
         kernel.restore()
         kernel.end()
         return kernel
 
-    def asleep(self, group: str, gib: float = 10) -> Kernel:
-        kernel = self.ran(group, gib)
+    def asleep(self, group: str, gib: float = 10, user: str = "") -> Kernel:
+        kernel = self.ran(group, gib, user)
         self.do(ev.HibernateNow(group))
         assert kernel.where == "hibernated"
         return kernel
@@ -868,19 +870,21 @@ def test_it_wakes_where_nobody_works_if_somebody_does_where_it_was() -> None:
     assert other.lease
 
 
-@pytest.mark.parametrize("there", ["work", "no room"])
+@pytest.mark.parametrize("there", ["work", "no room", "a quota"])
 def test_it_stays_beside_others_that_work_where_it_would_have_to_wait_elsewhere(
     there: str,
 ) -> None:
     night = Night(gpus=2)
-    kernel = night.asleep("a")
+    kernel = night.asleep("a", user="ada")
     here = night.kernel("b", 5)
     here.request()
     night.place_of[len(night.processes) + 1] = OTHER
     if there == "work":
         night.kernel("c", 5).request()
-    else:
+    elif there == "no room":
         night.ran("c", 95)
+    else:
+        night.do(ev.Entitle("user:ada", ev.Entitlement(gpus=1)))
     kernel.call()
     (order,) = night.orders(ev.Wakeup)
     assert order.gpu_to == ""
