@@ -51,8 +51,13 @@ def test_every_failure_alone_is_harmless() -> None:
     recipes = [Recipe(operations=500, failures=0.04, threads=threads) for threads in (1, 2)]
     with contextlib.closing(Ground(48 * MIB)) as ground:
         ground.start_scheduler()
-        found = fuzz(ground, figures, seed="failures", recipes=recipes, processes=2, seconds=5)
-    assert found is None, report(found)
+        # On a busy machine, few programs are run in so many seconds, and perhaps none fails.
+        for number in range(8):
+            seed = f"failures-{number}"
+            found = fuzz(ground, figures, seed=seed, recipes=recipes, processes=2, seconds=5)
+            assert found is None, report(found)
+            if figures.injected:
+                break
     assert figures.injected > 0
 
 
