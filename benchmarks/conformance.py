@@ -363,7 +363,8 @@ class Suite:
             # The last events are on their way while the process ends.
             time.sleep(0.2)
             run.moves = world.counted.of(environ["GPUSHARE_GROUP"])
-            world.open()
+            if mode == "elsewhere":
+                world.open()
         said = f": {run.text.splitlines()[-1]}" if run.text else ""
         self.progress(
             f"{path.stem:20} {mode:10} {run.end} in {run.seconds:5.1f} s, "
