@@ -132,10 +132,13 @@ CUresult hib_driver_restore(pid_t pid, const CUcheckpointGpuPair *pair)
         return CUDA_ERROR_NOT_SUPPORTED;
     hib_driver_initialise();
     CUcheckpointGpuPair pairs[MOST_GPUS];
-    unsigned count = pair != NULL ? all_pairs(pair, pairs) : 0;
-    if (pair != NULL && count == 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    CUcheckpointRestoreArgs args = {.gpuPairs = pair != NULL ? pairs : NULL, .gpuPairsCount = count};
+    CUcheckpointRestoreArgs args = {0};
+    if (pair != NULL) {
+        args.gpuPairs = pairs;
+        args.gpuPairsCount = all_pairs(pair, pairs);
+        if (args.gpuPairsCount == 0)
+            return CUDA_ERROR_INVALID_VALUE;
+    }
     return driver.restore(pid, &args);
 }
 

@@ -219,6 +219,10 @@ class Machine:
         groups = self.control("status")["status"]["groups"]
         return next(group for group in groups if group["name"] == name)
 
+    def hibernate(self, name: str) -> None:
+        self.control("hibernate", group=name)
+        self.until(lambda: self.group(name)["state"] == "hibernated")
+
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
         while not condition():

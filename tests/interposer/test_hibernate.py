@@ -61,7 +61,9 @@ class Hibernator:
         self.ok("checkpoint", pid)
 
     def restore(self, pid: int, *pair: str) -> None:
-        self.ok("restore", pid, *pair)
+        """Restore it; what was on the first GPU of a pair is on the second then."""
+        uuids = "=".join(protocol.gpu_bytes(gpu).hex() for gpu in pair)
+        self.ok("restore", pid, *([uuids] if pair else []))
         self.ok("unlock", pid)
 
     def state(self, pid: int) -> str:
@@ -130,8 +132,7 @@ class Bed:
     def wake(self, *pair: str) -> ev.Wake:
         """Answer WAKE; what was on the first GPU of a pair is on the second then."""
         asked = self.script.next(ev.Wake)
-        uuids = "=".join(protocol.gpu_bytes(gpu).hex() for gpu in pair)
-        self.hibernator.restore(self.a.pid, *([uuids] if pair else []))
+        self.hibernator.restore(self.a.pid, *pair)
         self.script.send(protocol.awake(ev.Awake(1, asked.serial, 0, *pair)))
         return asked
 
@@ -684,8 +685,7 @@ def test_it_finds_out_that_it_is_on_another_gpu(make_bed: Callable[..., Bed]) ->
     checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
     # The scheduler that had it moved has ended, and this one has found it awake.
     asked = bed.script.next(ev.Wake)
-    uuids = "=".join(protocol.gpu_bytes(gpu).hex() for gpu in (home, away))
-    bed.hibernator.restore(bed.a.pid, uuids)
+    bed.hibernator.restore(bed.a.pid, home, away)
     bed.script.send(protocol.awake(ev.Awake(1, asked.serial)))
     attach = bed.script.next(ev.Attach)
     assert [(usage.gpu, usage.promised) for usage in attach.usages if usage.promised] == [
@@ -721,26 +721,21 @@ def states(machine: Machine) -> list[str]:
     return [group["state"] for group in machine.control("status")["status"]["groups"]]
 
 
-def hibernate(machine: Machine, name: str) -> None:
-    machine.control("hibernate", group=f"group-{name}")
-    machine.until(lambda: machine.group(name)["state"] == "hibernated")
-
-
 def test_the_scheduler_hibernates_and_wakes(machine: Machine) -> None:
     a, plain = machine.program("a"), machine.program("plain", GPUSHARE_DISABLE="1")
     pointer = a.filled(PIECE, 7)
     used = plain.call("info")["free"]
     for _ in range(2):
-        hibernate(machine, "a")
+        machine.hibernate("a")
         assert plain.call("info")["free"] >= used + PIECE
         assert a.holds(pointer, PIECE, 7)
         assert machine.group("a")["state"] != "hibernated"
-    hibernate(machine, "a")
+    machine.hibernate("a")
     machine.kill_scheduler()
     machine.start_scheduler()
     machine.until(lambda: states(machine) == ["hibernated"])
     assert a.holds(pointer, PIECE, 7)
-    hibernate(machine, "a")
+    machine.hibernate("a")
     assert a.process.stdin is not None
     a.process.stdin.close()
     assert a.process.wait(PATIENCE) == 0
@@ -754,15 +749,15 @@ def test_a_scheduler_that_knows_of_no_move_learns_of_it(
     a = machine.program("a")
     pointer = a.filled(PIECE, 7)
     home, away = (f"GPU-{uuid.UUID(text)}" for text in a.call("devices")["uuids"])
-    hibernate(machine, "a")
+    machine.hibernate("a")
     other = Hibernator(machine)
     try:
-        other.restore(a.pid, "=".join(protocol.gpu_bytes(gpu).hex() for gpu in (home, away)))
+        other.restore(a.pid, home, away)
     finally:
         other.close()
     assert a.holds(pointer, PIECE, 7)
     machine.until(lambda: [gpu["uuid"] for gpu in machine.group("a")["gpus"]] == [away])
-    hibernate(machine, "a")
+    machine.hibernate("a")
     assert a.holds(pointer, PIECE, 7)
     assert not a.errors
 
@@ -770,10 +765,10 @@ def test_a_scheduler_that_knows_of_no_move_learns_of_it(
 def test_one_that_hibernates_makes_room_for_another(machine: Machine) -> None:
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(200 * UNIT, 1)
-    hibernate(machine, "a")
+    machine.hibernate("a")
     at_b = b.filled(200 * UNIT, 2)
     for _ in range(3):
         assert a.holds(at_a, 200 * UNIT, 1)
-        hibernate(machine, "a")
+        machine.hibernate("a")
         assert b.holds(at_b, 200 * UNIT, 2)
-        hibernate(machine, "b")
+        machine.hibernate("b")

@@ -228,18 +228,13 @@ def test_gpus_that_differ_and_slices(make_machine: MakeMachine) -> None:
     assert names == {"a": found[1]["uuid"], "b": found[2]["uuid"], "c": found[0]["uuid"]}
 
 
-def hibernate(machine: Machine, name: str) -> None:
-    machine.control("hibernate", group=name)
-    machine.until(lambda: machine.group(name)["state"] == "hibernated")
-
-
 def test_who_comes_after_a_wake_on_another_gpu_begins_there_too(make_machine: MakeMachine) -> None:
     machine = make_machine(GPUSHARE_SIM_DEVICES="3")
     first, second, third = gpus(machine)
     parent = machine.program("parent", group="g")
     pointer = parent.filled(4096, 1)
     assert order_of(machine, parent) == [first, second, third]
-    hibernate(machine, "parent")
+    machine.hibernate("parent")
     machine.control("drain", gpu="0")
     assert parent.holds(pointer, 4096, 1)
     machine.control("drain", gpu="0", on=False)
@@ -253,7 +248,7 @@ def test_who_was_given_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachi
     second = gpus(machine)[1]
     program = machine.program("a", GPUSHARE_VISIBLE_DEVICES="1", CUDA_VISIBLE_DEVICES="1")
     pointer = program.filled(4096, 1)
-    hibernate(machine, "a")
+    machine.hibernate("a")
     machine.control("drain", gpu="1")
     checking = program.start("check", pointer=pointer, bytes=4096, value=1)
     machine.until(lambda: (machine.group("a")["reason"] or {}).get("code") == "gpu_draining")
@@ -261,3 +256,20 @@ def test_who_was_given_one_gpu_wakes_there_or_not_at_all(make_machine: MakeMachi
     machine.control("drain", gpu="1", on=False)
     assert program.result(checking)["equal"]
     assert order_of(machine, program) == [second]
+
+
+def test_who_waits_for_a_drained_gpu_leaves_it_once_interrupted(make_machine: MakeMachine) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    first, second = gpus(machine)
+    program = machine.program("a")
+    pointer = program.filled(4096, 1)
+    assert order_of(machine, program) == [first, second]
+    machine.control("release", group="a")
+    machine.control("drain", gpu="0")
+    waiting = program.start("check", pointer=pointer, bytes=4096, value=1)
+    machine.until(lambda: (machine.group("a")["reason"] or {}).get("code") == "gpu_draining")
+    machine.control("cancel", group="group-a")
+    assert program.result(waiting)["result"] != 0
+    machine.until(lambda: machine.group("a")["state"] == "hibernated")
+    assert program.holds(pointer, 4096, 1)
+    assert order_of(machine, program) == [second, first]
