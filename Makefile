@@ -59,6 +59,19 @@ $(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h c
 	SKIP_JUPYTER_BUILDER=1 python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
+# Environments of their own: the lowest version of every dependency that pyproject.toml declares, and the other software
+# of the acceptance tests. The environment that builds makes the package's wheel, because the build requirements are not
+# among those dependencies.
+LOWER_BOUNDS := build/lower-bounds
+ACCEPTANCE := build/acceptance
+$(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(STAMPS)/installed
+	rm -rf $(@D)
+	python -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --requirement $<
+	SKIP_JUPYTER_BUILDER=1 python -c '__import__("hatchling.build").build.build_editable("$(@D)")' >/dev/null
+	$(@D)/bin/python -m pip install --quiet --no-deps $(@D)/*.whl
+	@touch $@
+
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
 	@$(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
@@ -79,11 +92,12 @@ lab: setup ## open the same in JupyterLab
 # Both wait for much; what else there is to check runs meanwhile.
 FIRST_HALF := tests/adversary tests/fuzz tests/hub tests/interposer tests/sim
 # make's own jobs are none of the business of what the tests start.
-PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
+PYTEST_ALL := env -u MAKEFLAGS python -m pytest -q --durations=15
+PYTEST := $(PYTEST_ALL) -m "not slow"
 
-.PHONY: test test-labextension test-python test-first test-second screenshots lint format
+.PHONY: test test-labextension test-python test-first test-second test-lower-bounds acceptance screenshots lint format
 test: packages-test setup $(STAMPS)/proxy ## every check and every test
-	@$(MAKE) --jobs=3 --output-sync=target test-first test-second lint test-labextension
+	@$(MAKE) --jobs=3 --output-sync=target test-first test-second test-lower-bounds lint test-labextension
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
@@ -95,7 +109,17 @@ test-first: setup $(STAMPS)/proxy
 	$(PYTEST) $(FIRST_HALF)
 
 test-second: setup
-	$(PYTEST) $(FIRST_HALF:%=--ignore=%)
+	$(PYTEST) $(FIRST_HALF:%=--ignore=%) --ignore=tests/lower_bounds
+
+test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of every dependency
+	env -u MAKEFLAGS PATH="$(CURDIR)/$(LOWER_BOUNDS)/bin:$(PATH)" python -m pytest -q -m "not slow" \
+	    tests/lower_bounds tests/scheduler/test_protocol.py tests/scheduler/test_control.py
+
+# Seconds. With its set-up, it takes 30 minutes at most.
+ACCEPTANCE_LIMIT := 1500
+
+acceptance: packages-test setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## whole products together: upgrades, other software (30 minutes at most)
+	$(PYTEST_ALL) --session-timeout=$(ACCEPTANCE_LIMIT) tests/acceptance
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images
@@ -134,10 +158,15 @@ wheels: build ## also a wheel for aarch64
 	fi
 	@ls -l dist
 
-lock: $(STAMPS)/venv ## renew the pins in requirements/test.txt
+# What `make test-lower-bounds` installs.
+LOWEST := demo jupyterhub kubernetes plots pytest
+COMPILE := uv pip compile --quiet --upgrade --universal --python-version 3.10 --no-annotate --no-header \
+    --no-emit-index-url --no-emit-find-links
+lock: $(STAMPS)/venv ## renew the pins in requirements/
 	python -m pip install --quiet uv
-	uv pip compile --quiet --upgrade --universal --python-version 3.10 --extra dev --no-annotate --no-header \
-	    --no-emit-index-url --no-emit-find-links --output-file requirements/test.txt pyproject.toml
+	$(COMPILE) --extra dev --output-file requirements/test.txt pyproject.toml
+	$(COMPILE) --extra acceptance --output-file requirements/acceptance.txt pyproject.toml
+	$(COMPILE) --resolution lowest-direct $(LOWEST:%=--extra %) --output-file requirements/lower-bounds.txt pyproject.toml
 
 clean: ## remove what was built, and .venv
 	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so

@@ -251,7 +251,8 @@ class _Process:
 
     def memory(self) -> int:
         """Bytes of its own; swapped data is not."""
-        status = dict(line.split(":", 1) for line in (self._folder / "status").open())
+        lines = (self._folder / "status").read_text().splitlines()
+        status = dict(line.split(":", 1) for line in lines)
         own = int(status["VmRSS"].split()[0]) - int(status["RssShmem"].split()[0])
         return own * 1024
 

@@ -79,8 +79,9 @@ def median_and_p99(
     values: Sequence[float],
     median_target: float,
     p99_target: float | None = None,
+    bare: Sequence[float] = (),
 ) -> list[Figure]:
-    """Summarise waits, of which the slowest matter too."""
+    """Summarise waits, of which the slowest matter too, and what was measured for comparison."""
     spread = quartile_distance(values)
     return [
         Figure(
@@ -88,7 +89,7 @@ def median_and_p99(
             f"{metric}, median",
             statistics.median(values),
             unit,
-            None,
+            statistics.median(bare) if bare else None,
             len(values),
             spread,
             median_target,
@@ -98,7 +99,7 @@ def median_and_p99(
             f"{metric}, p99",
             percentile(values, 99),
             unit,
-            None,
+            percentile(bare, 99) if bare else None,
             len(values),
             spread,
             p99_target,

@@ -200,14 +200,16 @@ class Machine:
         with ControlClient(self.socket) as client:
             return client.request(op, **parameters)
 
-    def group(self, name: str) -> dict[str, object]:
-        """Return a group's status."""
+    def groups(self) -> list[dict[str, object]]:
+        """Return every group's status."""
         status = self.control("status")["status"]
         assert isinstance(status, dict)
-        found: dict[str, object] = next(
-            group for group in status["groups"] if group["name"] == name
-        )
+        found: list[dict[str, object]] = status["groups"]
         return found
+
+    def group(self, name: str) -> dict[str, object]:
+        """Return a group's status."""
+        return next(group for group in self.groups() if group["name"] == name)
 
     def until_state(self, name: str, *states: str) -> None:
         """Wait until a group is in one of these states."""
@@ -239,3 +241,15 @@ def machine(
         yield made
     finally:
         made.close()
+
+
+@contextlib.contextmanager
+def environment(here: Machine) -> Iterator[None]:
+    """Give this process the environment of a server of the machine: the provisioner and the simulated NVML read it."""
+    before = dict(os.environ)
+    os.environ.update(here.environ)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

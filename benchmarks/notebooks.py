@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import socket
@@ -23,7 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.factory import KernelProvisionerFactory
 
 from .figures import Figure, quartile_distance
-from .machine import Machine, machine
+from .machine import Machine, environment, machine
 from .waits import QUANTUM, quantum_gaps
 
 _TIMEOUT = 60.0
@@ -130,18 +129,6 @@ class Kernel:
         await self.manager.shutdown_kernel(now=True)
 
 
-@contextlib.contextmanager
-def _environment(here: Machine) -> Iterator[None]:
-    """The provisioner reads the server's environment: let this process be like a server of the machine."""
-    before = dict(os.environ)
-    os.environ.update(here.environ)
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
 def kernel_start(rounds: int = 25) -> Iterator[Figure]:
     """From the request to the first answer of a kernel, with the default provisioner and with ours."""
 
@@ -158,7 +145,7 @@ def kernel_start(rounds: int = 25) -> Iterator[Figure]:
                 await kernel.close()
         return bare, ours
 
-    with machine() as here, _environment(here):
+    with machine() as here, environment(here):
         bare, ours = asyncio.run(measure(here))
     added = [mine - its for mine, its in zip(ours, bare, strict=True)]
     yield Figure(
@@ -173,16 +160,29 @@ def kernel_start(rounds: int = 25) -> Iterator[Figure]:
     )
 
 
+async def _until_one_waits(here: Machine, running: asyncio.Future[dict[str, Any]]) -> None:
+    """Wait until a program waits for the GPU; an interrupt before that would not end its wait."""
+    deadline = time.monotonic() + _TIMEOUT
+    while not any(group["state"] == "waiting" for group in here.groups()):
+        if running.done() or time.monotonic() > deadline:
+            raise RuntimeError("the cell did not wait for the GPU")
+        await asyncio.sleep(0.01)
+    # The interrupt is to find it asleep.
+    await asyncio.sleep(0.1)
+
+
 def interrupt(rounds: int = 5) -> Iterator[Figure]:
     """From the interrupt of a cell that waits for the GPU to its KeyboardInterrupt; the kernel must live on."""
 
     async def measure(here: Machine, function: str, gil: bool) -> list[float]:
         kernel = await Kernel(here, "gpushare").start()
         assert (await kernel.run(_SET_UP.format(bytes=here.share)))["status"] == "ok"
+        # No other program holds the GPU: it might become idle on a busy machine, and the cell would run.
+        here.control("drain", gpu="0")
         waits = []
         for _ in range(rounds):
             running = asyncio.ensure_future(kernel.run(f"{function}({gil})"))
-            await asyncio.sleep(0.4)
+            await _until_one_waits(here, running)
             began = time.monotonic()
             await kernel.manager.interrupt_kernel()
             reply = await asyncio.wait_for(running, _TIMEOUT)
@@ -197,11 +197,7 @@ def interrupt(rounds: int = 5) -> Iterator[Figure]:
 
     for function, where in (("submit", "main thread"), ("on_another_thread", "another thread")):
         for gil in (False, True):
-            with machine("--quantum", "3600") as here, _environment(here):
-                holder = here.probe("holder")
-                holder.call(f"alloc {here.share}")
-                holder.call("touch")
-                holder.send("loop 120 100")
+            with machine() as here, environment(here):
                 waits = asyncio.run(measure(here, function, gil))
             metric = f"interrupt, {where}, GIL {'held' if gil else 'free'}, worst"
             yield Figure(

@@ -39,6 +39,7 @@ from ..kernel_provisioner.launch import Settings, client_environment, plain_envi
 from ..scheduler.control import ControlClient, ControlError
 from ..scheduler.drivers import Driver, find_driver
 from .figures import Figure, percentile
+from .holder import end
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -243,10 +244,20 @@ class Part:
     problem: str = ""
     ready: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
+    #: Reads what the process writes.
+    listener: threading.Thread | None = None
 
     def listen(self, small: tuple[int, int, int] | None = None) -> None:
         """Hear it out in a thread; ``small``: number, ranks and steps of one that answers as ``rank`` does."""
-        threading.Thread(target=self._hear, args=(small,), daemon=True).start()
+        self.listener = threading.Thread(target=self._hear, args=(small,), daemon=True)
+        self.listener.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        if self.listener is not None:
+            self.listener.join()
+        end(self.process)
 
     def _hear(self, small: tuple[int, int, int] | None) -> None:
         assert self.process.stdout is not None
@@ -403,13 +414,11 @@ class Place:
     def close(self) -> None:
         """End all that was started."""
         for part in self.parts:
-            part.process.kill()
-            part.process.wait()
+            part.close()
         self.scheduler.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.scheduler.wait(10)
-        self.scheduler.kill()
-        self.scheduler.wait()
+        end(self.scheduler)
         for segment in Path("/dev/shm").glob(f"*{self.environ['GPUSHARE_SIM_NAME']}*"):
             segment.unlink(missing_ok=True)
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -25,6 +25,7 @@ BENCHES = {
     "interrupt": ("notebooks", "interrupt"),
     "turned-to-cpu": ("waits", "turned_to_cpu"),
     "kernel-start": ("notebooks", "kernel_start"),
+    "context": ("contexts", "run"),
     "swap": ("swap", "run"),
     "switch": ("swap", "switch"),
     "conformance": ("conformance", "run"),

@@ -108,10 +108,9 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.libraries import LibrariesError, install_libraries
     from ..scheduler.devices import Devices
     from ..scheduler.drivers import find_driver
+    from ..scheduler.text import log_to_stderr
 
-    logging.basicConfig(
-        level=args.log_level.upper(), format="gpushare device-plugin: %(levelname)s: %(message)s"
-    )
+    log_to_stderr(args.log_level.upper(), "gpushare device-plugin: %(levelname)s: %(message)s")
     # The plugin says itself, and once, that a GPU has gone.
     logging.getLogger(Devices.__module__).setLevel(logging.ERROR)
     socket = args.socket or socket_path()

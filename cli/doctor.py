@@ -128,9 +128,11 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield from _guarded("hibernation", lambda: _hibernation(driver, facts, socket))
     if driver is not None and shims is not None:
         yield from _guarded("LD_PRELOAD", lambda: _preload(driver, shims, socket, environ))
+    yield from _guarded("packages", _packages)
     yield from _guarded("provisioner", lambda: _provisioner(environ))
     yield from _guarded("server extension", _server_extension)
     yield from _guarded("labextension", _labextension)
+    yield from _guarded("kernelspecs", _kernelspecs)
     if environ.get("GPUSHARE_DISABLE", "") not in ("", "0"):
         yield Finding("GPUSHARE_DISABLE", "warn", "is set: programs do not share", "unset it")
 
@@ -329,7 +331,7 @@ def _obstacle(pid: int) -> tuple[str, str] | None:
     if owner != os.getuid() and not may_debug(pid):
         return (
             "the scheduler may not reach into this user's processes, and leaves them alone",
-            "let it run as root, or give it CAP_SYS_PTRACE: gpushare.service says how",
+            "its administrator can give it CAP_SYS_PTRACE: gpushare.service says how",
         )
     return None
 
@@ -431,6 +433,21 @@ def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(topic, "ok", "the server extension makes it the default")
 
 
+def _packages() -> Iterator[Finding]:
+    from ..server_extension.dependencies import mismatches
+
+    found = list(mismatches())
+    for mismatch in found:
+        yield Finding(
+            "packages",
+            "warn" if mismatch.extra else "fail",
+            str(mismatch),
+            f"run: pip install '{mismatch.package}{mismatch.required}'",
+        )
+    if not found:
+        yield Finding("packages", "ok", "all have a supported version")
+
+
 def _server_extension() -> Iterator[Finding]:
     from jupyter_core.paths import jupyter_config_path
     from jupyter_server.extension.config import ExtensionConfigManager
@@ -468,6 +485,21 @@ def _labextension() -> Iterator[Finding]:
         "JupyterLab has no panel",
         "install jupyter-gpushare where JupyterLab is",
     )
+
+
+def _kernelspecs() -> Iterator[Finding]:
+    from .kernelspec import find
+
+    if made := find():
+        names = ", ".join(sorted(made))
+        yield Finding("kernelspecs", "ok", f"{names}: shared in every front end")
+    else:
+        yield Finding(
+            "kernelspecs",
+            "ok",
+            "kernels that papermill, nbconvert, VS Code or jupyter console start do not share the GPU",
+            "run: gpushare kernelspec add shared, and choose that kernelspec there",
+        )
 
 
 def _probe(environ: Mapping[str, str], *arguments: str) -> dict[str, Any]:

@@ -59,10 +59,11 @@ def run(args: argparse.Namespace) -> int:
     from traitlets import TraitError
 
     from ..hub.config import ConfigurationError, GpuShareHub, load
+    from ..scheduler.text import log_to_stderr
 
-    logging.basicConfig(
-        level=logging.DEBUG if args.debug else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    log_to_stderr(
+        logging.DEBUG if args.debug else logging.WARNING,
+        "%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for name in () if args.debug else ("jupyter_gpushare", "tornado.access"):
         # Those of the libraries say much that nobody asked for.

@@ -4,10 +4,15 @@
 from __future__ import annotations
 
 import argparse
+import time
 from typing import Any
 
 from ..scheduler.control import ControlClient, ControlError
+from . import wording
 from .main import complain
+
+#: Seconds for which a hibernation that is under way is followed, and between two looks at it.
+PATIENCE, PAUSE = 10.0, 0.05
 
 
 def add_parser(subparsers: Any) -> None:
@@ -53,10 +58,39 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ControlClient() as client:
             group = args.group or only_group(client)
-            client.request(args.command, group=group)
+            reply = client.request(args.command, group=group)
+            if args.command == "hibernate":
+                return _follow(client, reply["group"])
     except ControlError as error:
         return complain(str(error))
     return 0
+
+
+def _follow(client: ControlClient, group: str) -> int:
+    """Say what comes of an order to hibernate, and return the exit status."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        groups = client.request("status")["status"]["groups"]
+        found = next((each for each in groups if each["id"] == group), None)
+        if found is None:
+            return complain("the notebook or program has ended")
+        name, sleep = found["name"], found.get("hibernation") or {}
+        state = sleep.get("state")
+        if state == "hibernated":
+            print(f"{name} has left the GPU, which frees {wording.size(sleep.get('frees') or 0)}.")
+            return 0
+        if state == "refused":
+            return complain(f"{name} does not hibernate: {sleep.get('text') or sleep.get('code')}")
+        if state == "ordered":
+            why = f" Not yet: {sleep['text']}." if sleep.get("text") else ""
+            print(f"Ordered: {name} hibernates as soon as it is idle.{why}")
+            return 0
+        if state is None:
+            return complain(f"{name} was used meanwhile and has not hibernated; try again")
+        if time.monotonic() > deadline:
+            print(f"Under way: {name} is leaving the GPU. `gpushare status` shows when it has.")
+            return 0
+        time.sleep(PAUSE)
 
 
 def only_group(client: ControlClient) -> str:

@@ -136,6 +136,8 @@ def _shared(
             _say(
                 f"no scheduler answers at {socket} and none could be started; `gpushare doctor` says why"
             )
+            # There is none to wait for.
+            environment.setdefault("GPUSHARE_SCHEDULER_PATIENCE_S", "0")
     elif shown is not None and kernel is None:
         standby.start(socket, driver, group, shown)
     return environment

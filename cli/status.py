@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
 
 from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.visibility import OTHER
 from . import wording
 from .main import complain
 
@@ -53,38 +56,95 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(status: dict[str, Any], as_json: bool) -> None:
-    text = json.dumps(status) if as_json else render(status)
+    # What is read by a program or written to a file keeps one line for each row.
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    text = json.dumps(status) if as_json else render(status, width)
     print(text, flush=True)
 
 
-def render(status: dict[str, Any]) -> str:
-    """Word a status as text."""
+def render(status: dict[str, Any], width: int | None = None) -> str:
+    """Word a status as text.
+
+    Parameters
+    ----------
+    status
+        The scheduler's.
+    width
+        Columns of the terminal; None: lines may have any length.
+    """
     parts = [
-        f"maintenance: {status['maintenance']}" if status.get("maintenance") else "",
-        _gpus(status),
-        _groups(status),
-        _processes(status),
-        _notices(status),
-        wording.hibernation(status),
-        _footer(status),
+        _wrapped(
+            f"maintenance: {status['maintenance']}" if status.get("maintenance") else "", width
+        ),
+        _gpus(status, width),
+        _groups(status, width),
+        _processes(status, width),
+        _wrapped(_notices(status), width),
+        _wrapped(wording.hibernation(status), width),
+        _wrapped(_footer(status), width),
     ]
     return "\n\n".join(part for part in parts if part)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], right: set[int]) -> str:
-    """Align columns; ``right`` names those that are aligned to the right."""
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    right: set[int],
+    width: int | None = None,
+) -> str:
+    """Align columns.
+
+    Parameters
+    ----------
+    head
+        What the columns are called.
+    rows
+        Their cells.
+    right
+        Which of them are aligned to the right.
+    width
+        Columns of the terminal; what has no room there is below its row. None: lines may have any length.
+    """
+    if width is not None:
+        rows = [
+            [_shortened(cell, max(width // 3, MIDDLE)) for cell in r[:-1]] + [r[-1]] for r in rows
+        ]
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    fit = len(head)
+    while width is not None and fit > 1 and sum(widths[:fit]) + 2 * (fit - 1) > width:
+        fit -= 1
     lines = []
-    for row in (head, *rows):
+    for number, row in enumerate((head, *rows)):
         cells = [
-            cell.rjust(width) if i in right else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            row[i].rjust(widths[i]) if i in right else row[i].ljust(widths[i]) for i in range(fit)
         ]
         lines.append("  ".join(cells).rstrip())
+        if number > 0:
+            below = [f"{head[i].lower()} {row[i]}".strip() for i in range(fit, len(row)) if row[i]]
+            lines += textwrap.wrap(", ".join(below), width or 0, **_BELOW) if below else []
     return "\n".join(lines)
 
 
-def _gpus(status: dict[str, Any]) -> str:
+#: Longest cell of a table that has to fit into a narrow terminal.
+MIDDLE = 24
+_BELOW: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
+
+
+def _shortened(cell: str, most: int) -> str:
+    """Cut the middle out of a cell that is too long: names differ at both ends."""
+    if len(cell) <= most:
+        return cell
+    end = (most - 1) // 2
+    return f"{cell[: most - 1 - end]}…{cell[-end:]}"
+
+
+def _wrapped(text: str, width: int | None) -> str:
+    if width is None:
+        return text
+    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+
+
+def _gpus(status: dict[str, Any], width: int | None) -> str:
     if not status["gpus"]:
         return "no GPU is known to the scheduler; run: gpushare doctor"
     head = ("GPU", "NAME", "TOTAL", "RESIDENT", "PINNED", "CONTEXTS", "OTHERS", "FREE")
@@ -104,25 +164,36 @@ def _gpus(status: dict[str, Any]) -> str:
         for gpu in status["gpus"]
         if gpu.get("draining")
     ]
-    return "\n".join([table(head, rows, set(range(2, len(head)))), *drained])
+    return "\n".join([table(head, rows, set(range(2, len(head))), width), *drained])
 
 
-def _groups(status: dict[str, Any]) -> str:
+def _groups(status: dict[str, Any], width: int | None) -> str:
     if not status["groups"]:
         return "nobody uses the GPU through gpushare now"
     now = status["time"]
-    head = ("STATE", "NAME", "ID", "CLASS", "FOR", "FOOTPRINT", "RESIDENT", "SWAPPED", "WISHES", "")
+    # Who sees the notebooks of others wants to know whose they are.
+    viewer = status.get("viewer", {}).get("user")
+    users = any(group.get("user", viewer) not in (viewer, OTHER) for group in status["groups"])
+    head = (
+        "STATE",
+        "NAME",
+        *(("USER",) if users else ()),
+        "ID",
+        "CLASS",
+        "FOR",
+        "FOOTPRINT",
+        "RESIDENT",
+        "SWAPPED",
+        "WISHES",
+        "",
+    )
     rows = []
-    order = ("running", "moving", "yielding", "held", "waking", "waiting", "idle", "hibernated")
-    rank = {state: place for place, state in enumerate(order)}
-    for group in sorted(
-        status["groups"],
-        key=lambda group: (rank.get(group["state"], 9), group["position"] or 0, group["name"]),
-    ):
+    for group in sorted(status["groups"], key=wording.rank):
         rows.append(
             (
                 wording.state(group),
                 group["name"],
+                *((group["user"],) if users else ()),
                 group["id"][:8],
                 str(group.get("class") or ""),
                 wording.duration(now - group["since"]) if group["since"] is not None else "",
@@ -134,10 +205,11 @@ def _groups(status: dict[str, Any]) -> str:
                 wording.remark(group),
             )
         )
-    return table(head, rows, {4, 5, 6, 7})
+    first = head.index("FOR")
+    return table(head, rows, set(range(first, first + 4)), width)
 
 
-def _processes(status: dict[str, Any]) -> str:
+def _processes(status: dict[str, Any], width: int | None) -> str:
     """Word who holds what nobody states; only administrators are told."""
     found = status.get("processes")
     if not found:
@@ -155,7 +227,7 @@ def _processes(status: dict[str, Any]) -> str:
         )
         for one in found
     ]
-    return table(head, rows, {1, 2, 4, 5})
+    return table(head, rows, {1, 2, 4, 5}, width)
 
 
 def _notices(status: dict[str, Any]) -> str:

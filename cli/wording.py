@@ -10,8 +10,10 @@ from typing import Any
 
 from ..kernel_provisioner.in_kernel import (
     REASONS,
+    STATES,
     duration,
     percent,
+    rank,
     remark,
     size,
 )
@@ -23,11 +25,13 @@ from ..kernel_provisioner.in_kernel import wishes_text as wishes
 
 __all__ = [
     "REASONS",
+    "STATES",
     "duration",
     "estimate",
     "hibernation",
     "notice",
     "percent",
+    "rank",
     "reason",
     "recording_end",
     "remark",

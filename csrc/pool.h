@@ -25,6 +25,8 @@
 #include <stdint.h>
 
 #define GPUSHARE_POOL_MAGIC 0x67707570
+/* Of this layout. Clients of all versions of the protocol share a pool, so it is another number than theirs. */
+#define GPUSHARE_POOL_VERSION 6
 #define GPUSHARE_POOL_CHUNK 16777216
 #define GPUSHARE_POOL_MOST_CHUNKS 131072
 #define GPUSHARE_POOL_SLOTS 64
@@ -39,7 +41,7 @@ struct gpushare_pool_chunk {
 
 struct gpushare_pool {
     uint32_t magic;
-    uint32_t version; /* GPUSHARE_PROTOCOL_VERSION */
+    uint32_t version; /* GPUSHARE_POOL_VERSION */
     uint64_t data_offset;
     uint32_t chunk_count;
     uint32_t limit;

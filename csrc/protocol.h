@@ -17,8 +17,28 @@
 
 #include <stdint.h>
 
-/* Raised when an old peer could misread a new one; the sides compare it in HELLO, PLACE and CONTROL. */
+/*
+ * Compatibility, from version 6 on. A Jupyter kernel keeps the library that it was started with, so a scheduler meets
+ * clients that are older than itself after an upgrade, and newer ones after a downgrade.
+ *
+ * - No struct changes its layout, and no value changes its meaning. A field named `pad` is sent as 0 and not read. It
+ *   may get a name and a meaning later, with 0 for "not stated".
+ * - A new frame type, flag or value is sent only to a peer that has announced that it understands it: a client by a bit
+ *   in `flags` of HELLO's header, the scheduler by the same bit in `flags` of WELCOME's header. Peers that do not know
+ *   a bit ignore it. The bits are to be named in an enum gpushare_feature; there are none so far.
+ * - What these rules do not allow raises GPUSHARE_PROTOCOL_VERSION. Clients state it in HELLO and PLACE, in the first
+ *   four bytes. The scheduler serves every version from GPUSHARE_PROTOCOL_OLDEST on, and refuses others with EPROTO.
+ * - A refused client keeps its data, uses what is free on the GPU, and keeps trying to connect: another scheduler may
+ *   accept it.
+ * - REFUSED keeps its layout in all versions.
+ */
 #define GPUSHARE_PROTOCOL_VERSION 6
+#define GPUSHARE_PROTOCOL_OLDEST 6
+/*
+ * `protocol` of each control request. Requests and answers are JSON: they gain operations and keys without a new
+ * version. Peers ignore keys that they do not know.
+ */
+#define GPUSHARE_CONTROL_VERSION 6
 /* Longest frame that the scheduler reads, and longest that it writes (a status reply). */
 #define GPUSHARE_MAX_REQUEST 65536
 #define GPUSHARE_MAX_REPLY 16777216
@@ -135,7 +155,7 @@ enum gpushare_wake_cause {
 struct gpushare_header {
     uint32_t length; /* of the whole frame, this header included */
     uint16_t type;   /* enum gpushare_type */
-    uint16_t flags;  /* 0 */
+    uint16_t flags;  /* of HELLO and WELCOME: what the sender understands (see Compatibility); else 0 */
 };
 
 /* What one client holds on one GPU. */
@@ -270,7 +290,7 @@ struct gpushare_moved {
     uint64_t copied;             /* of them, bytes that had to be copied */
     uint64_t duration_ns;
     uint32_t status;
-    uint32_t pad;
+    uint32_t error; /* of RESTORED, if not all could be moved: the driver's CUresult; 0: not known */
 };
 
 struct gpushare_room {

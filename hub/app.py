@@ -18,6 +18,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from traitlets.config import Config
 
+from ..scheduler import systemd
 from .config import ConfigurationError, GpuShareHub
 from .handlers import Service, application
 from .nodes import Feed, LocalNode, Nodes
@@ -102,6 +103,8 @@ async def serve(settings: GpuShareHub, config: Config) -> None:
     url = parts._replace(netloc=f"{host}:{sockets[0].getsockname()[1]}").geturl()
     log.info("gpushare: the page is at %s", url)
     print(json.dumps({"url": url}), flush=True)
+    systemd.notify("READY=1")
+    systemd.reassure(loop)
     try:
         await over.wait()
     finally:

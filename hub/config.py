@@ -20,7 +20,7 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
-from ..scheduler.address import MAX_PATH, socket_path
+from ..scheduler.address import socket_path, too_long
 
 #: Where the service listens if nobody says otherwise.
 PORT = 8990
@@ -135,8 +135,8 @@ class GpuShareHub(LoggingConfigurable):
 
     @validate("socket")
     def _valid_socket(self, proposal: dict[str, Any]) -> Any:
-        if len(os.fsencode(proposal["value"])) > MAX_PATH:
-            raise TraitError(f"GpuShareHub.socket may have {MAX_PATH} bytes: {proposal['value']}")
+        if trouble := too_long(proposal["value"], "GpuShareHub.socket"):
+            raise TraitError(trouble)
         return proposal["value"]
 
     @validate("interval")

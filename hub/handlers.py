@@ -331,7 +331,7 @@ class ActionHandler(Handler):
         try:
             answer = await node.act(op, given, by)
         except ActionRefused as error:
-            raise Refusal(400, str(error)) from None
+            raise Refusal(error.status, str(error)) from None
         except NodeAway as error:
             raise Refusal(503, str(error)) from None
         self.service.feed.stir()

@@ -18,7 +18,13 @@ from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
-from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable
+from ..scheduler.control import (
+    UNKNOWN_GROUP,
+    AsyncControlClient,
+    ControlError,
+    SchedulerUnreachable,
+)
+from ..scheduler.text import printable_json
 from .config import NODE, host_and_port
 from .words import QUIET
 
@@ -47,6 +53,11 @@ class NodeAway(Exception):
 
 class ActionRefused(Exception):
     """A node does not do what it was asked; the message is its sentence."""
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        #: With which the page is answered: 404 for a notebook that is not there.
+        self.status = status
 
 
 class Node:
@@ -214,7 +225,8 @@ class LocalNode(Node):
         except SchedulerUnreachable as error:
             raise NodeAway(str(error)) from None
         except ControlError as error:
-            raise ActionRefused(str(error)) from None
+            status = 404 if error.code == UNKNOWN_GROUP else 400
+            raise ActionRefused(str(error), status) from None
 
 
 class RemoteNode(Node):
@@ -287,7 +299,7 @@ class RemoteNode(Node):
         if answer.error is not None and answer.code == 599:
             raise NodeAway(f"{self.url} does not answer: {answer.error}")
         try:
-            found = json.loads(answer.body)
+            found = printable_json(json.loads(answer.body), answer.body)
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -300,8 +312,8 @@ class RemoteNode(Node):
                 f"{self.url} does not accept our token: give it the scopes custom:gpushare:read and "
                 f"custom:gpushare:admin ({message})"
             )
-        if body is not None and answer.code == 400:
-            raise ActionRefused(message)
+        if body is not None and answer.code in (400, 404):
+            raise ActionRefused(message, answer.code)
         raise NodeAway(f"{self.url}: {message}")
 
 

@@ -17,16 +17,9 @@ from .viewer import Viewer
 log = logging.getLogger(__name__)
 
 #: Kinds of memory, as the page stacks them.
-KINDS = ("resident", "pinned", "contexts", "foreign", "ghosts", "reserve", "free")
+KINDS = ("resident", "pinned", "contexts", "foreign", "ghosts", "free")
 #: Others' notebooks keep their ids that say nothing, on all pages of this process.
 _DISGUISE = Disguise()
-#: The order of notebooks: who has the GPU, who waits, who does neither.
-_ORDER = {
-    state: place
-    for place, state in enumerate(
-        ("running", "yielding", "moving", "waking", "waiting", "held", "idle", "hibernated")
-    )
-}
 
 
 def node(name: str, found: Node, viewer: Viewer) -> dict[str, Any]:
@@ -85,10 +78,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "processes": _processes(status, indices),
         "notebooks": [
             _notebook(group, indices, offset, viewer)
-            for group in sorted(
-                status["groups"],
-                key=lambda g: (_ORDER.get(g["state"], 9), g["position"] or 0, g["name"]),
-            )
+            for group in sorted(status["groups"], key=words.rank)
         ],
         "users": _users(report, viewer),
         "events": [
@@ -138,6 +128,7 @@ def _gpu(gpu: dict[str, Any]) -> dict[str, Any]:
         "index": gpu["index"],
         "name": gpu["name"],
         "total": gpu["total"],
+        "used": gpu["used"],
         "utilization": gpu["utilization"],
         "draining": bool(gpu.get("draining")),
         "memory": {kind: gpu[kind] for kind in KINDS},

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..cli.wording import duration, notice, percent, reason, remark, size, wishes
+from ..cli.wording import duration, notice, percent, rank, reason, remark, size, wishes
 
 __all__ = [
     "BY_THEMSELVES",
@@ -16,6 +16,7 @@ __all__ = [
     "event",
     "process",
     "quota",
+    "rank",
     "remark",
     "wishes",
 ]
@@ -99,7 +100,7 @@ ACTIONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "evict": lambda given: "moved {} out",
     "hibernate": lambda given: "hibernated {}",
     "wake": lambda given: "woke {}",
-    "hold": lambda given: "froze {}" if given.get("on", True) else "unfroze {}",
+    "hold": lambda given: "put {} on hold" if given.get("on", True) else "took {} off hold",
     "drain": lambda given: "drained {}" if given.get("on", True) else "put {} back into use",
     "maintenance": lambda given: "told all" if given.get("text") else "ended the message to all",
     "adjust": lambda given: "adjusted {}",

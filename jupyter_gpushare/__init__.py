@@ -22,3 +22,24 @@ def _jupyter_server_extension_points() -> list[dict[str, Any]]:
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
     """Tell `jupyter labextension develop` where the panel lies."""
     return [{"src": "labextension", "dest": "jupyter-gpushare"}]
+
+
+def offer_magic(shell: Any) -> None:
+    """Offer ``%gpushare`` in an IPython that starts, whatever started it (``etc/ipython/startup``)."""
+    from .kernel_provisioner import in_kernel
+
+    in_kernel.offer(shell)
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Do what ``%load_ext jupyter_gpushare`` asks for."""
+    from .kernel_provisioner import in_kernel
+
+    in_kernel.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Do what ``%unload_ext jupyter_gpushare`` asks for."""
+    from .kernel_provisioner import in_kernel
+
+    in_kernel.unload_ipython_extension(shell)

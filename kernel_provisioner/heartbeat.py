@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import zmq
 
+log = logging.getLogger("gpushare")
+
 #: Pause between two looks, in milliseconds.
 INTERVAL = 100
-#: A kernel that was silent for so long is not dead, only of a kind that has no heartbeat. In seconds.
+#: A kernel that runs for so long without answering has no heartbeat at all. In seconds.
 PATIENCE = 120
 
 
 class FirstBeat:
-    """Pings a kernel until it first answers.
+    """Pings a kernel until it answers for the first time.
 
     This runs in a thread, since the manager may be a blocking one whose event loop stands still between two calls.
 
@@ -35,7 +38,7 @@ class FirstBeat:
 
     @property
     def seen(self) -> bool:
-        """Whether the kernel answered."""
+        """Whether the kernel answered, or has been running for `PATIENCE` or could not be watched."""
         return self._seen.is_set()
 
     def stop(self) -> None:
@@ -43,21 +46,32 @@ class FirstBeat:
         self._stopped.set()
 
     def _run(self) -> None:
+        try:
+            self._wait()
+        except Exception:
+            log.warning("gpushare: cannot watch a kernel's heartbeat", exc_info=True)
+        # A kernel without an observable heartbeat must not count as one that failed to start when it ends later.
+        if not self._stopped.is_set():
+            self._seen.set()
+
+    def _wait(self) -> None:
         # A context of its own: the manager's may be closed while this thread looks.
         with zmq.Context() as context, context.socket(zmq.REQ) as socket:
             socket.linger = 0
-            for option in ("curve_publickey", "curve_secretkey"):
-                if key := self._connection.get(option):
-                    setattr(socket, option, key)
-            if key := self._connection.get("curve_publickey"):
-                socket.curve_serverkey = key
+            # The manager has the keys as text, and files that it writes do, too; pyzmq takes bytes only.
+            keys = {
+                option: key.encode() if isinstance(key, str) else key
+                for option in ("curve_publickey", "curve_secretkey")
+                if (key := self._connection.get(option))
+            }
+            for option, key in keys.items():
+                setattr(socket, option, key)
+            if "curve_publickey" in keys:
+                socket.curve_serverkey = keys["curve_publickey"]
             socket.connect(self._url())
             socket.send(b"ping")
-            for _ in range(PATIENCE * 1000 // INTERVAL):
-                if socket.poll(INTERVAL):
-                    self._seen.set()
-                    return
-                if self._stopped.is_set():
+            for _ in range(int(PATIENCE * 1000 / INTERVAL)):
+                if socket.poll(INTERVAL) or self._stopped.is_set():
                     return
 
     def _url(self) -> str:

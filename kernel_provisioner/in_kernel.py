@@ -84,7 +84,7 @@ OVERSUBSCRIPTION = {
 #: Said where the interposer lets everything pass, with the reason.
 NO_PART = "This kernel does not take part: "
 
-#: The protocol's version (GPUSHARE_PROTOCOL_VERSION).
+#: The version of control requests (GPUSHARE_CONTROL_VERSION).
 PROTOCOL = 6
 
 #: Room for a reply at first and at most (GPUSHARE_MAX_REPLY).
@@ -175,6 +175,12 @@ class Interposer:
                     os.environ.get("GPUSHARE_SOCKET", "its socket")
                 )
             )
+        if length == -errno.ENAMETOOLONG:
+            path = os.environ.get("GPUSHARE_SOCKET", "")
+            raise Failure(
+                f"the path of the scheduler's socket has {len(os.fsencode(path))} bytes, "
+                f"and a socket's path may have 107: {path}; set GPUSHARE_SOCKET to a shorter path"
+            )
         if length == -errno.EACCES:
             raise Failure(
                 "the scheduler at {} is another user's, or does not know this kernel; restart the kernel".format(
@@ -224,8 +230,9 @@ def what_is_missing() -> str:
             "the interposer was not loaded though LD_PRELOAD names it; `gpushare doctor` checks it"
         )
     return (
-        "this kernel does not share the GPU: no CUDA driver was found, or it was not started by jupyter-gpushare; "
-        "`gpushare doctor` says more, `gpushare kernelspec add NAME` makes a kernelspec for other front ends"
+        "this kernel does not share the GPU. Either no CUDA driver was found, or its front end (such as papermill, "
+        "nbconvert or jupyter console) started it without jupyter-gpushare. To share the GPU in every front end, run "
+        "`gpushare kernelspec add shared` and choose the kernelspec `shared`. `gpushare doctor` checks the rest."
     )
 
 
@@ -358,6 +365,41 @@ class Cells:
             except Failure:
                 # The scheduler ends it too, with the cell.
                 log.debug("exclusive", exc_info=True)
+
+
+#: What CUDA libraries raise where the GPU has no memory left.
+OUT_OF_MEMORY = re.compile(
+    r"CUDA.{0,40}out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|RESOURCE_EXHAUSTED"
+    r"|(torch|cupy)\S*OutOfMemoryError|ResourceExhaustedError",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+class OutOfMemoryHint:
+    """Explains why the GPU has no memory left for a kernel that does not share it."""
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._hook = guarded(self._post_run_cell)
+
+    def install(self) -> None:
+        """Look at each cell's error from now on."""
+        self._shell.events.register("post_run_cell", self._hook)
+
+    def remove(self) -> None:
+        """Stop looking."""
+        self._shell.events.unregister("post_run_cell", self._hook)
+
+    def _post_run_cell(self, result: Any) -> None:
+        error = result.error_in_exec
+        if error is None:
+            return
+        kind = type(error)
+        if OUT_OF_MEMORY.search(f"{kind.__module__}.{kind.__name__}: {error}"):
+            sys.stderr.write(
+                "gpushare: this kernel does not share the GPU, so it cannot use GPU memory that idle notebooks hold. "
+                "Run %gpushare to see how to share it.\n"
+            )
 
 
 def _parent_id(shell: Any) -> str:
@@ -721,6 +763,10 @@ class Magic:
             verb, given, as_json = parse(line)
             if cell is not None and verb != "exclusive":
                 raise Failure("a whole cell can be made exclusive; use %%gpushare exclusive")
+            if verb == "status" and self._interposer is None and not as_json:
+                # An answer and no failure: papermill and nbconvert end at the first cell that fails.
+                sys.stderr.write(f"gpushare: {what_is_missing()}\n")
+                return None
             answer = self._answer(verb, given)
         except Failure as failure:
             raise UsageError(f"gpushare: {failure}") from None
@@ -981,7 +1027,7 @@ class Status(Table):
     def rows(self) -> List[Tuple[str, ...]]:
         """One row for each lease group: those that run, the queue in its order, the others."""
         rows = []  # type: List[Tuple[str, ...]]
-        for group in sorted(self.data.get("groups", []), key=_rank):
+        for group in sorted(self.data.get("groups", []), key=rank):
             gpus = group.get("gpus", [])
             rows.append(
                 (
@@ -1060,9 +1106,22 @@ class History(Table):
         return rows
 
 
-def _rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
-    order = ("running", "held", "yielding", "moving", "waking", "waiting", "idle", "hibernated")
-    state = group.get("state")
+#: What each state is called, in the order in which they are listed; the Lab and the Hub page have the same words.
+STATES = {
+    "running": "running",
+    "yielding": "yielding",
+    "moving": "moving in",
+    "waking": "waking",
+    "waiting": "waiting",
+    "held": "idle lease",
+    "idle": "idle",
+    "hibernated": "hibernated",
+}
+
+
+def rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
+    """By what groups are sorted in a list."""
+    order, state = list(STATES), group.get("state")
     return (
         order.index(state) if state in order else len(order),
         group.get("position") or 0,
@@ -1072,9 +1131,9 @@ def _rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
 
 def state_text(group: Dict[str, Any]) -> str:
     """A group's state, and its place in the queue."""
-    state = str(group.get("state"))
-    position = group.get("position")
-    return state if state != "waiting" or position is None else f"waiting ({position})"
+    state, position = str(group.get("state")), group.get("position")
+    word = STATES.get(state, state)
+    return word if state != "waiting" or position is None else f"{word} ({position})"
 
 
 # The command `gpushare` has its words from here (cli/wording.py): this file can import nothing of it.
@@ -1113,7 +1172,7 @@ def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
         str(given["priority"]) if given.get("priority", "auto") != "auto" else "",
         "keep" if given.get("keep") else "",
         "frozen" if given.get("frozen") else "",
-        "held" if given.get("held") else "",
+        "on hold" if given.get("held") else "",
         "memory {}".format(size(given["memory"])) if given.get("memory") else "",
         "request {}".format(percent(given["request"])) if given.get("request") else "",
         "limit {}".format(percent(given["limit"])) if given.get("limit") else "",
@@ -1181,7 +1240,7 @@ def _for(given: Dict[str, Any]) -> str:
 
 REASONS = {
     "needs_memory": lambda given: (
-        f"needs {size(given['need'])}, {size(given['lack'])} more than is free; {_holder(given)} yields{_soon(given)}"
+        f"needs {size(given['need'])}, lacks {size(given['lack'])}; {_holder(given)} yields{_soon(given)}"
     ),
     "serialised": lambda given: (
         f"one at a time (anti-thrash is on); {_holder(given)} yields{_soon(given)}"
@@ -1254,6 +1313,16 @@ REASONS = {
         + (f" (about {duration(given['estimate'])} more)" if given.get("estimate") else "")
     ),
     "dying": lambda given: f"{size(given['ghosts'])} of a process that has ended are not free yet",
+    "returning": lambda given: (
+        f"lacks {size(given['lack'])} until {_processes(given['clients'])} of the previous scheduler "
+        f"{'has' if given['clients'] == 1 else 'have'} connected again"
+    ),
+    "restore_failed": lambda given: (
+        "its memory could not be moved back to the GPU{} ({}); trying again, nothing is lost".format(
+            " (CUDA error {})".format(given["error"]) if given.get("error") else "",
+            "1 attempt" if given["attempts"] == 1 else "{} attempts".format(given["attempts"]),
+        )
+    ),
 }  # type: Dict[str, Callable[[Dict[str, Any]], str]]
 
 
@@ -1261,6 +1330,10 @@ def owner(whose: Any) -> str:
     """Whose share it is: ``user:ada``, ``team:course``, or that of the one that it is said of."""
     kind, _, name = str(whose).partition(":")
     return f"the {kind} {name}" if kind in ("user", "team") and name else "it"
+
+
+def _processes(count: Any) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _gpus(count: Any) -> str:
@@ -1454,15 +1527,25 @@ def load(shell: Any = None) -> None:
         return
     interposer = find_interposer()
     cells = None if interposer is None else Cells(shell, interposer)
+    hint = OutOfMemoryHint(shell)
     if cells is not None:
         cells.install()
+    else:
+        hint.install()
     magic = Magic(shell, interposer, cells)
     shell.register_magic_function(magic, "line_cell", "gpushare")
     # IPython 7 and newer.
     if hasattr(shell, "input_transformers_cleanup"):
         shell.input_transformers_cleanup.append(exclusive_cell)
     _install_completion(shell, magic)
-    shell._gpushare = (interposer, cells)
+    shell._gpushare = (interposer, cells, hint)
+
+
+def offer(shell: Any) -> None:
+    """Load this part into an IPython that starts, unless the provisioner has it load its own version."""
+    app = getattr(getattr(shell, "kernel", None), "parent", None)
+    if "_gpushare_in_kernel" not in getattr(app, "code_to_run", ""):
+        load(shell)
 
 
 @guarded
@@ -1530,12 +1613,18 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext``."""
-    _, cells = getattr(shell, "_gpushare", None) or (None, None)
+    loaded = getattr(shell, "_gpushare", None)
+    if loaded is None:
+        return
+    _, cells, hint = loaded
     if cells is not None:
         cells.remove()
+    else:
+        hint.remove()
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("gpushare", None)
     _remove_completion(shell)
-    if exclusive_cell in getattr(shell, "input_transformers_cleanup", ()):
-        shell.input_transformers_cleanup.remove(exclusive_cell)
+    transformers = getattr(shell, "input_transformers_cleanup", [])
+    # By name: another copy of this file may have been loaded.
+    transformers[:] = [t for t in transformers if getattr(t, "__name__", "") != "exclusive_cell"]
     shell._gpushare = None

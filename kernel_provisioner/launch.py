@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
+from ..scheduler.address import too_long
 from ..scheduler.drivers import Driver, Libraries, libraries
 
 Backend = Literal["auto", "swap", "managed", "plain"]
@@ -124,10 +125,12 @@ def client_environment(
     Raises
     ------
     LaunchError
-        If the libraries lie where ``LD_PRELOAD`` cannot name them.
+        If the libraries lie where ``LD_PRELOAD`` cannot name them, or the socket's path is too long.
     DriverError
         If the libraries are not there.
     """
+    if trouble := too_long(socket):
+        raise LaunchError(trouble)
     settings = settings or Settings()
     shims = shims or libraries()
     environment = plain_environment(environ)

@@ -15,7 +15,7 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Bool, Enum, Float, TraitError, Unicode, validate
 
-from ..scheduler.address import socket_path
+from ..scheduler.address import is_own_place, socket_path
 from ..scheduler.drivers import DriverError, Libraries, find_driver
 from ..scheduler.shares import parse_share, parse_size
 from . import ticket
@@ -213,8 +213,8 @@ class GpuShareProvisioner(LocalProvisioner):
         """Forget the process; after a restart, the kernel is in the same lease group again."""
         if self._first_beat is not None:
             self._first_beat.stop()
-        if self._ticket is not None and not restart:
-            await self._give_ticket_back(self._ticket)
+        if not restart and (self._shared or self._ticket is not None):
+            await self._disown()
         await super().cleanup(restart)
 
     async def get_provisioner_info(self) -> dict[str, Any]:
@@ -261,9 +261,13 @@ class GpuShareProvisioner(LocalProvisioner):
             return
         socket = self._socket(environ)
         self._environment = {"GPUSHARE_SOCKET": str(socket)}
-        if ticket.may_be_needed() and self._ticket is None:
-            self._ticket = ticket.ticket_path(self.kernel_id)
-            await self._get_ticket(self._ticket)
+        if self._ticket is None:
+            path = ticket.ticket_path(self.kernel_id)
+            if ticket.may_be_needed():
+                self._ticket = path
+            if self._ticket is not None or not is_own_place(socket):
+                # Before the kernel starts, since its command line shows its id to everybody.
+                await self._get_ticket(path)
         launch["env"] = self._environment = client_environment(
             environ,
             group=self.kernel_id,
@@ -434,7 +438,7 @@ class GpuShareProvisioner(LocalProvisioner):
     # -- its ticket ----------------------------------------------------------------------------------------------------
 
     async def _get_ticket(self, path: Path) -> None:
-        """Get a ticket, or know that none is needed, in bounded time; what takes longer goes on beside the kernel."""
+        """Get a ticket, or claim the id where none is needed; what takes too long goes on beside the kernel."""
         if self._getting is not None:
             self._getting.cancel()
         self._getting = asyncio.create_task(self._try_to_get_ticket(path))
@@ -462,12 +466,23 @@ class GpuShareProvisioner(LocalProvisioner):
             except Exception as error:
                 # There is no scheduler, or none that says who this is, yet.
                 why = error
+                if getattr(error, "code", "") == "not_yours":
+                    self.log.warning(
+                        "gpushare: kernel %s cannot use the GPU: another user has claimed its id; start a new kernel",
+                        self.kernel_id,
+                    )
+                    return
             self.log.debug("gpushare: ticket of kernel %s: %r", self.kernel_id, why)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
 
-    async def _give_ticket_back(self, path: Path) -> None:
+    async def _disown(self) -> None:
+        """Let the kernel's ticket go, and its claim."""
         if self._getting is not None:
             self._getting.cancel()
-        if ticket.remove(self.kernel_id, path):
+        if self._ticket is None:
+            known = not is_own_place(socket_path(self._environment))
+        else:
+            known = ticket.remove(self.kernel_id, self._ticket)
+        if known:
             await self._control(TICKET_TIMEOUT, "revoke")

@@ -62,6 +62,9 @@ def ticket_path(group: str) -> Path:
 async def obtain(ask: Ask, group: str, path: Path) -> bool:
     """Get a group's ticket and put it where its processes find it; return whether one is needed.
 
+    Where none is needed, a node's scheduler is told whose the group is. This comes before the kernel starts, because
+    other users can read the group's id in the kernel's command line from then on.
+
     Parameters
     ----------
     ask
@@ -78,8 +81,11 @@ async def obtain(ask: Ask, group: str, path: Path) -> bool:
     OSError
         If it cannot be put there.
     """
-    if not (await ask("whoami"))["tickets"]:
+    me = await ask("whoami")
+    if not me["tickets"]:
         remove(group, path)
+        if me.get("claims"):
+            await ask("claim", group=group)
         return False
     held.add(group)
     reply = await ask("ticket", group=group, server=holder.name)

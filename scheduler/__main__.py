@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import fcntl
 import functools
 import gc
@@ -16,6 +17,7 @@ import signal
 import socket
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from . import systemd
 from .address import AddressError, prepare, socket_path
 from .arguments import Parser, idleness, quantum, size
-from .drivers import DriverError, find_driver
+from .drivers import DriverError, find_driver, look_again
+from .text import log_to_stderr
 
 if TYPE_CHECKING:
     from .node import NodeScheduler
@@ -36,6 +39,10 @@ log = logging.getLogger(__name__)
 TAKEN = 75
 #: Exit status of a node's scheduler where there is no driver, yet (EX_UNAVAILABLE).
 NO_DRIVER = 69
+#: Seconds between two looks for a driver: doubled from the first to the last.
+FIRST_LOOK, LAST_LOOK = 1.0, 30.0
+#: A shortage is over, and logged when it comes again, after so many seconds without one.
+CALM = 60.0
 #: Exit status after a fault of ours (EX_SOFTWARE). The clients go on and re-attach to the next one.
 BROKEN = 70
 
@@ -164,15 +171,17 @@ def run(args: argparse.Namespace) -> int:
         except ConfigError as error:
             return _complain(str(error), 2)
     level = args.log_level or (node.log_level if node else "warning")
-    logging.basicConfig(
-        level=level.upper(), format="gpushare scheduler: %(levelname)s: %(message)s"
-    )
+    log_to_stderr(level.upper(), "gpushare scheduler: %(levelname)s: %(message)s")
     if args.parent_pipe and stat.S_ISREG(os.fstat(0).st_mode):
         return _complain("--parent-pipe needs a pipe as standard input, not a file", 2)
     try:
         driver = find_driver()
         if node is not None and driver is None:
-            return _complain("there is no NVIDIA driver; is it loaded? (nvidia-smi)", NO_DRIVER)
+            if not systemd.asks():
+                return _complain("there is no NVIDIA driver; is it loaded? (nvidia-smi)", NO_DRIVER)
+            _await_driver()
+            # The unit's list of devices is made at the start of the process.
+            return _complain("found the NVIDIA driver; starting again to use it", NO_DRIVER)
         plan = _plan(args, node)
         with contextlib.ExitStack() as stack:
             _take(plan, stack)
@@ -181,6 +190,24 @@ def run(args: argparse.Namespace) -> int:
         return _complain(str(error), 2)
     except TakenError as error:
         return _complain(str(error), TAKEN)
+
+
+def _await_driver() -> None:
+    """Return once there is a driver: systemd would start one scheduler after the other instead, and log each start."""
+    log.error(
+        "there is no NVIDIA driver; is it loaded? (nvidia-smi) The service waits until there is one"
+    )
+    # Nothing is to be reloaded yet.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    systemd.notify("READY=1", "STATUS=There is no NVIDIA driver. Waiting until there is one.")
+    period, pause = systemd.watchdog_period() or LAST_LOOK, FIRST_LOOK
+    while find_driver() is None:
+        until = time.monotonic() + pause
+        while (left := until - time.monotonic()) > 0:
+            systemd.notify("WATCHDOG=1")
+            time.sleep(min(left, period))
+        pause = min(2 * pause, LAST_LOOK)
+        look_again()
 
 
 def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
@@ -256,8 +283,12 @@ def _make_state_dir(folder: Path) -> None:
 
 def _answers(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as attempt:
+        attempt.setblocking(False)
         try:
             attempt.connect(str(path))
+        except BlockingIOError:
+            # So many are waiting for it.
+            return True
         except OSError:
             return False
         return True
@@ -287,14 +318,19 @@ async def _serve(plan: Plan, driver: Any) -> int:
 
     def broken(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         fault = context.get("exception")
+        if isinstance(fault, OSError) and fault.errno in (errno.EMFILE, errno.ENFILE):
+            shortage.report(loop.time())
+            return
         if fault is None or isinstance(fault, OSError):
-            # Trouble with one connection, or too many of them.
+            # Trouble with one connection.
             log.error("%s: %s", context.get("message"), fault)
             return
         # The core's state may be half changed. The next scheduler learns all from the clients.
         log.critical("%s", context.get("message"), exc_info=fault)
         end(BROKEN)
 
+    # Each client has a connection and a pool, also one that a Jupyter server with a low limit starts us for.
+    shortage = Shortage(_raise_limit())
     loop.set_exception_handler(broken)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, 0)
@@ -306,10 +342,6 @@ async def _serve(plan: Plan, driver: Any) -> int:
     except ValueError as error:
         return _complain(str(error), 2)
     node = plan.node
-    if node is not None:
-        # Each user has connections and a pool.
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     server = Server(
         core,
         Devices(driver.nvml if driver is not None else None),
@@ -341,7 +373,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     systemd.notify("READY=1")
-    _reassure(loop)
+    systemd.reassure(loop)
     with contextlib.suppress(OSError):
         print("ready", flush=True)
     try:
@@ -351,6 +383,40 @@ async def _serve(plan: Plan, driver: Any) -> int:
         await server.stop()
         if core.sink is not None:
             await core.sink.close()
+
+
+def _raise_limit() -> int:
+    """Allow as many open files as the system lets this process have, and return how many that are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return soft
+    return hard
+
+
+class Shortage:
+    """Logs that there are no file descriptors left, once for as long as it lasts.
+
+    Parameters
+    ----------
+    most
+        How many files may be open.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._last = float("-inf")
+
+    def report(self, now: float) -> None:
+        """Take in that one more connection could not be accepted: asyncio tries again each second."""
+        if now - self._last > CALM:
+            log.error(
+                "all %d file descriptors are in use, so new connections wait until others end; raise the limit "
+                "(LimitNOFILE= of a service of systemd, `ulimit -Hn` in a shell)",
+                self._most,
+            )
+        self._last = now
 
 
 class Reloading:
@@ -388,14 +454,6 @@ class Reloading:
                 log.warning("%s hold after the next start", ", ".join(names))
             self._node = news
         systemd.notify("READY=1")
-
-
-def _reassure(loop: asyncio.AbstractEventLoop) -> None:
-    """Say now and then that the loop turns, if systemd asks: it starts a new scheduler in place of one that hangs."""
-    period = systemd.watchdog_period()
-    if period is not None:
-        systemd.notify("WATCHDOG=1")
-        loop.call_later(period, _reassure, loop)
 
 
 def _watch_parent(loop: asyncio.AbstractEventLoop, end: Any) -> None:

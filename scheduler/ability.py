@@ -26,7 +26,7 @@ WHY = {
     "off": "hibernation is switched off, or the notebook keeps its place on the GPU",
     "driver": "the driver cannot checkpoint processes",
     "helper": "the hibernator, which asks the driver to checkpoint processes, does not run",
-    "permission": "the scheduler may not reach into the process: it is another user's, or the system forbids it",
+    "permission": "the scheduler has no permission to reach into the process; its administrator can give it that",
     "container": "its process is in another container than the scheduler",
     "debugger": "a debugger is attached to its process",
     "busy": "its process was at work in the driver",
@@ -121,8 +121,12 @@ def refuses(pid: int) -> str | None:
     if pid <= 0:
         return "container"
     try:
+        status = _status(pid)
+        # Everybody may read that, and it tells containers apart: a process that is seen from outside of its PID
+        # namespace has a number in each of those between.
+        if _depth(status) != _depth(_status("self")):
+            return "container"
         theirs, own = os.stat(f"/proc/{pid}/ns/pid"), os.stat("/proc/self/ns/pid")
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
     except PermissionError:
         return "permission"
     except OSError:
@@ -132,6 +136,16 @@ def refuses(pid: int) -> str | None:
         return "container"
     tracer = re.search(r"^TracerPid:\s*(\d+)", status, re.M)
     return "debugger" if tracer and int(tracer[1]) else None
+
+
+def _status(pid: int | str) -> str:
+    return Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+
+
+def _depth(status: str) -> int:
+    """Return how many PID namespaces a process is in, as far as they are seen from here."""
+    found = re.search(r"^NSpid:(.*)", status, re.M)
+    return len(found[1].split()) if found else 1
 
 
 def ptrace_scope() -> int:
@@ -148,7 +162,7 @@ def ptrace_scope() -> int:
 def may_debug(pid: int | str = "self") -> bool:
     """Whether a process has the capability to debug everybody's (CAP_SYS_PTRACE, bit 19)."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+        status = _status(pid)
     except OSError:
         return False
     found = re.search(r"^CapEff:\s*([0-9a-f]+)", status, re.M)
@@ -161,7 +175,11 @@ def hint() -> str:
         return "a security module or a container's seccomp profile may forbid it"
     scope = ptrace_scope()
     if scope:
-        return f"kernel.yama.ptrace_scope is {scope}: set it to 0, or give the scheduler CAP_SYS_PTRACE"
+        return (
+            f"kernel.yama.ptrace_scope is {scope}: an administrator can set it to 0, or give the scheduler "
+            "CAP_SYS_PTRACE"
+        )
     return (
-        "give the scheduler CAP_SYS_PTRACE, or enable the GPU's persistence mode (nvidia-smi -pm 1)"
+        "an administrator can give the scheduler CAP_SYS_PTRACE, or enable the GPU's persistence mode "
+        "(nvidia-smi -pm 1)"
     )

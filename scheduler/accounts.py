@@ -20,9 +20,20 @@ from __future__ import annotations
 
 from bisect import insort
 
-from .events import Decision, Device, Grow, Growth, ReadDevice, Usage
+from .events import Decision, Device, Grow, Growth, Measured, ReadDevice, Usage
 from .gpu_time import GpuTime
-from .state import Client, Gpu, Group, Holding, Share, Wait, place
+from .state import (
+    CONTEXTS,
+    CONTEXTS_PART,
+    Client,
+    Gpu,
+    Group,
+    Holding,
+    Share,
+    Trial,
+    Wait,
+    place,
+)
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -101,11 +112,13 @@ class Accounts:
         self._again: float | None = None
 
     def _refusal(
-        self, share: Share, more: int, fixed: int, over: bool = False
+        self, share: Share, more: int, fixed: int, over: bool = False, pinned: int = 0
     ) -> tuple[Growth, bool, str] | None:
-        """Why this could never be had: status, whether it is for foreign use alone, and the sentence.
+        """Why this could never be had: status, whether that may change by itself, and the sentence.
 
-        ``over``: what can move may be more than the GPU has.
+        It may if it is only for foreign use, or for what clients of the previous scheduler hold.
+
+        ``over``: what can move may be more than the GPU has. ``pinned``: of ``fixed``, what is not for contexts.
         """
         gpu, group = share.gpu, share.group
         asked = fixed if over else more + fixed
@@ -115,8 +128,11 @@ class Accounts:
         held = (share.floor if yields else share.promised) + share.pinned + share.context
         others = gpu.pinned - share.pinned + gpu.context - share.context
         limit = gpu.total - gpu.reserve - others - gpu.foreign
+        returning = gpu.returning.values()
+        theirs = sum(u.pinned + u.context for u in returning)
         if gpu.hibernated or (held + asked > limit and self._may_press()):
             limit += others - self._fixed_beside(share)
+        limit -= theirs
         if held + asked > limit:
             text = (
                 f"{_amount(asked)} more would make {_amount(held + asked)}, "
@@ -124,7 +140,15 @@ class Accounts:
             )
             if gpu.outside:
                 text += f" (other programs hold {_amount(gpu.outside)})"
-            return "device", held + asked <= limit + gpu.foreign, text
+            return "device", held + asked <= limit + gpu.foreign + theirs, text
+        if fixed > 0 and (unserved := self._crowded_out(share, fixed, pinned)) is not None:
+            needs, left, foreign = unserved
+            text = (
+                f"{_amount(fixed)} more that cannot be evicted would leave {_amount(max(0, left))} of the GPU for a "
+                f"notebook that already uses {_amount(needs)}. Shut down a notebook that you no longer need, and try "
+                "again"
+            )
+            return "device", foreign, text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
         total = sum(s.promised + s.pinned for s in group.shares.values())
@@ -163,12 +187,14 @@ class Accounts:
             )
             return "host", False, text
         backed = self._backed(gpu) - fixed
-        if gpu.promised + more > backed:
+        theirs = sum(u.promised for u in returning)
+        promised = gpu.promised + theirs
+        if promised + more > backed:
             text = (
-                f"{_amount(asked)} more would make {_amount(gpu.promised + asked)} for all kernels, "
+                f"{_amount(asked)} more would make {_amount(promised + asked)} for all kernels, "
                 f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
             )
-            return "host", gpu.promised + more <= backed + gpu.foreign, text
+            return "host", promised + more <= backed + gpu.foreign + theirs, text
         return None
 
     def _fixed_beside(self, share: Share) -> int:
@@ -179,23 +205,46 @@ class Accounts:
         fixed = most = 0
         for other in share.gpu.shares.values():
             held = other.pinned + other.context
-            gone = sum(
-                h.client.needs.pinned + h.client.needs.context
-                for h in other.holdings.values()
-                if h.client.gone and h.client.needs is not None
-            )
+            gone = _hibernated(other)
             if other is share:
                 fixed += gone  # that it will need beside what is asked for
-            elif gone or (held and self._may_press() and self._makes_way(other.group)):
+            elif gone or (held and self._can_give_way(other)):
                 most = max(most, held + gone)
             else:
                 fixed += held
         return fixed + most
 
+    def _crowded_out(self, share: Share, fixed: int, pinned: int) -> tuple[int, int, bool] | None:
+        """Find a group that could never run again if another took so many bytes more that cannot be evicted.
+
+        Return what it needs, what would be left for it, and whether that is so for foreign use alone. Groups for which
+        there is too little room as it is do not count, unless that is for foreign use, which may go.
+        """
+        gpu = share.gpu
+        others = [other for other in gpu.shares.values() if other is not share and other.promised]
+        if not others or self._can_give_way(share, pinned):
+            return None
+        stays = {
+            other.group.id: 0 if self._can_give_way(other) else other.pinned + other.context
+            for other in gpu.shares.values()
+        }
+        room = gpu.total - gpu.reserve - sum(stays.values())
+        for other in others:
+            needs = other.floor + other.pinned + other.context + _hibernated(other)
+            left = room + stays[other.group.id]
+            alone = 0 <= left - needs < fixed
+            if alone or 0 <= left - gpu.foreign - needs < fixed:
+                return needs, left - fixed - (0 if alone else gpu.foreign), not alone
+        return None
+
+    def _can_give_way(self, share: Share, pinned: int = 0) -> bool:
+        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        return self._may_press() and self._makes_way(share.group, pinned)
+
     def _may_press(self) -> bool:
         raise NotImplementedError
 
-    def _makes_way(self, group: Group) -> bool:
+    def _makes_way(self, group: Group, pinned: int = 0) -> bool:
         raise NotImplementedError
 
     def _exceeded(self, share: Share) -> tuple[str, int] | None:
@@ -330,16 +379,19 @@ class Accounts:
     ) -> None:
         """Take over what a client states that it holds; ``expected`` bytes were to leave."""
         # A move's report may have crossed a promise on its way.
-        promised, pinned, context = usage.promised, usage.pinned, usage.context
+        promised, pinned, stated = usage.promised, usage.pinned, usage.context
         if moved:
             promised = max(promised, holding.promised)
         crossed = moved and holding.unsettled > 0
         if crossed:
-            pinned, context = max(pinned, holding.pinned), max(context, holding.context)
+            pinned, stated = max(pinned, holding.pinned), max(stated, holding.stated)
         needs = holding.client.needs
         if holding.client.gone and needs is not None and needs.gpu == usage.gpu:
-            # Its context may have taken more than the client knows.
-            needs.pinned, needs.context = pinned, max(needs.context, context)
+            needs.pinned = pinned
+            if stated != holding.stated:
+                # Its context may have taken more than the client knows.
+                needs.context = max(needs.context, stated)
+        context = holding.contexts(stated)
         if holding.client.gone:
             pinned = context = 0
         before = holding.resident + holding.pinned + holding.context
@@ -349,8 +401,88 @@ class Accounts:
         holding.host = usage.host
         if not crossed:
             self._unsettle(holding, -holding.unsettled)
+        self._state_contexts(holding, stated)
         self._account(holding, promised, usage.resident, pinned, context)
+        trial = holding.share.gpu.trial
+        if trial is not None and trial.client == holding.client.number and not crossed:
+            trial.begun = True
+            self._ask(holding.share.gpu)
         self._spare(holding, min(holding.spare, holding.promised - holding.resident))
+
+    def _state_contexts(self, holding: Holding, stated: int) -> None:
+        """Note what a client states of its contexts; what is charged for them follows from it."""
+        if stated != holding.stated:
+            holding.stated, holding.measured, holding.beyond = stated, False, 0
+
+    def _on_measured(self, event: Measured) -> None:
+        client = self.clients.get(event.client)
+        holding = None if client is None else client.holdings.get(event.gpu)
+        if holding is None or holding.client.gone:
+            return
+        holding.measured = True
+        gpu = holding.share.gpu
+        if not holding.stated:
+            holding.beyond = event.bytes
+            return
+        more = self._charge_contexts(holding, event.bytes)
+        if more:
+            gpu.trial = None
+        # It was foreign use; or a reading may show now what it hid.
+        gpu.foreign = max(0, gpu.foreign - max(0, more))
+        gpu.shrunk += max(0, -more)
+        self._dirty[gpu.uuid] = gpu
+        if more:
+            self._ask(gpu)
+        self._learn_contexts(gpu)
+
+    def _charge_contexts(self, holding: Holding, size: int) -> int:
+        """Charge a client for its contexts as they are; return by how much that is more."""
+        size = min(max(1, size), holding.share.gpu.total)
+        more = size - holding.context
+        self._account(holding, holding.promised, holding.resident, holding.pinned, size)
+        return more
+
+    def _learn_contexts(self, gpu: Gpu, tried: Holding | None = None) -> None:
+        """Learn what contexts take on GPUs of one name from all that were measured there: the middle one counts."""
+        alike = [other for other in self.gpus.values() if other.name == gpu.name]
+        found = [
+            (holding.stated, holding.context)
+            for other in alike
+            for share in other.shares.values()
+            for holding in share.holdings.values()
+            if (holding.measured or holding is tried) and holding.stated and holding.context
+        ]
+        if found:
+            found.sort(key=lambda pair: pair[1] / pair[0])
+            for other in alike:
+                other.taken = found[len(found) // 2]
+
+    def _try_context(self, holding: Holding) -> None:
+        """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
+        gpu = holding.share.gpu
+        fresh = self._now - gpu.read_at <= self.fresh
+        alone = fresh and gpu.asked_at is None and gpu.quiet
+        held = gpu.resident + gpu.pinned
+        found = Trial(holding.client.number, gpu.used, held, gpu.context)
+        gpu.trial = found if alone else None
+
+    def _end_trial(self, gpu: Gpu, used: int) -> None:
+        """Charge a context with the size that the reading shows, if nothing else happened."""
+        trial = gpu.trial
+        if trial is None or not trial.begun:
+            return
+        gpu.trial = None
+        client = self.clients.get(trial.client)
+        holding = None if client is None else client.holdings.get(gpu.uuid)
+        took = used - trial.used
+        same = gpu.quiet and gpu.resident + gpu.pinned == trial.held
+        if holding is None or holding.client.gone or not same or holding.measured:
+            return
+        before = trial.context - (gpu.context - holding.context)
+        most = holding.context + min(CONTEXTS, int(gpu.total * CONTEXTS_PART))
+        if before >= 0 and 0 < took <= most:
+            self._charge_contexts(holding, before + took)
+            self._learn_contexts(gpu, holding)
 
     def _account(
         self, holding: Holding, promised: int, resident: int, pinned: int, context: int
@@ -426,6 +558,7 @@ class Accounts:
         if event.name:
             gpu.name, gpu.index = event.name, event.index
 
+        self._end_trial(gpu, event.used)
         most = gpu.resident + gpu.pinned + gpu.context
         least = most - gpu.leaving - gpu.unsettled
         most += gpu.arriving
@@ -436,7 +569,9 @@ class Accounts:
                 most += share.promised - share.resident
         before = gpu.foreign + gpu.ghosts
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
-        residue = gpu.ghosts if self._now >= gpu.died_at + HAUNTED else 0
+        residue = 0
+        if self._now >= gpu.died_at + HAUNTED:
+            residue = max(0, gpu.ghosts - gpu.held_by_returning)
         gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
@@ -524,8 +659,20 @@ class Accounts:
 def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     """How many bytes more are asked for: of those that can move, and of those that cannot."""
     least = event.least
-    fixed = max(0, least.pinned - holding.pinned) + max(0, least.context - holding.context)
+    context = least.context
+    if not holding.client.gone:
+        context = holding.contexts(max(holding.stated, context))
+    fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
     return max(0, least.promised - holding.promised), fixed
+
+
+def _hibernated(share: Share) -> int:
+    """Return the bytes that those of a group's clients that hibernate need to be awake again."""
+    return sum(
+        h.client.needs.pinned + h.client.needs.context
+        for h in share.holdings.values()
+        if h.client.gone and h.client.needs is not None
+    )
 
 
 def _named(whose: str) -> str:

@@ -42,6 +42,25 @@ def socket_path(environ: Mapping[str, str] | None = None) -> Path:
     return Path(f"/tmp/gpushare-{os.getuid()}/scheduler.sock")
 
 
+def too_long(path: str | Path, setting: str = "GPUSHARE_SOCKET") -> str:
+    """Return the sentence for a path that no socket can have, or nothing.
+
+    Parameters
+    ----------
+    path
+        Of the socket.
+    setting
+        What the user sets to choose another.
+    """
+    length = len(os.fsencode(path))
+    if length <= MAX_PATH:
+        return ""
+    return (
+        f"the path of the scheduler's socket has {length} bytes, and a socket's path may have {MAX_PATH}: {path}; "
+        f"set {setting} to a shorter path"
+    )
+
+
 def is_own_place(path: Path) -> bool:
     """Whether a scheduler of one's own may be started there: the folder is one's own, or can be made.
 
@@ -84,12 +103,8 @@ def prepare(path: Path, access: Access | None = None) -> None:
         If the path is too long, is something else than a socket, lies where others could replace it, or where those
         who may connect to it would not reach it.
     """
-    length = len(os.fsencode(path))
-    if length > MAX_PATH:
-        raise AddressError(
-            f"the socket's path may have {MAX_PATH} bytes and has {length}: {path}; "
-            "set GPUSHARE_SOCKET to a shorter one"
-        )
+    if trouble := too_long(path):
+        raise AddressError(trouble)
     if access is None and _is_open_socket(path):
         raise AddressError(
             f"{path} is the socket of a node's scheduler, which its service starts; "

@@ -11,6 +11,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from .audit import Audit
 from .bookkeeping import File
 from .control import user_name
 from .counters import Counters
+from .state import CONTEXTS, CONTEXTS_PART
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -43,6 +45,11 @@ Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
 class NotDone(Exception):
     """A request cannot be done; the message is the sentence for its sender."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        #: For programs, where they can do something about it.
+        self.code = code
 
 
 class Administration:
@@ -185,14 +192,26 @@ class Administration:
     # --- Who holds what -----------------------------------------------------------------------
 
     async def _compare(self) -> None:
-        """Compare what the driver says of each process with what its client states."""
+        """Compare what the driver says of each process with what its client states, and measure its contexts."""
+        core, self._suspicion.unsettled = self._server.core, False
         try:
-            for gpu in list(self._server.core.gpus):
+            for gpu in list(core.gpus):
+                before = self._claims(gpu)
                 held = await asyncio.to_thread(self._server.devices.processes, gpu)
                 if held is None:
                     continue
-                stated = suspicion.claims(self._server.core, self._server.pids())
-                for found in self._suspicion.see(gpu, held, stated.get(gpu, {})):
+                stated = {
+                    # What changed meanwhile may not be in the reading.
+                    pid: now if now == before.get(pid) else [replace(c, exact=False) for c in now]
+                    for pid, now in self._claims(gpu).items()
+                }
+                # They have yet to state what they hold.
+                awaited = {client.pid for client in core.awaited.values()}
+                held = {pid: size for pid, size in held.items() if pid not in awaited}
+                # In a container, the driver may list processes by numbers that mean others here.
+                held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
+                room = min(CONTEXTS, int(core.gpus[gpu].total * CONTEXTS_PART))
+                for found in self._suspicion.see(gpu, held, stated, room):
                     params = {
                         "user": found.user,
                         "pid": found.pid,
@@ -200,13 +219,24 @@ class Administration:
                         "bytes": found.excess,
                     }
                     self._server.handle(ev.Notice(found.group, "underreported", params))
-                overhead = self._suspicion.overhead(gpu)
-                if overhead != self._server.core.gpus[gpu].overhead:
-                    self._server.handle(ev.Overhead(gpu, overhead))
+                for client, size in self._suspicion.measured.items():
+                    self._tell_measured(client, gpu, size)
             pids = {found.pid for found in self._suspicion.findings}
             self._owners = {pid: self._owners.get(pid) or _owner(pid) for pid in pids}
         finally:
             self._comparing = None
+
+    def _claims(self, gpu: str) -> dict[int, list[suspicion.Claim]]:
+        return suspicion.claims(self._server.core, self._server.pids()).get(gpu, {})
+
+    def _tell_measured(self, client: int, gpu: str, size: int) -> None:
+        known = self._server.core.clients.get(client)
+        holding = None if known is None else known.holdings.get(gpu)
+        if holding is None:
+            return
+        charged = holding.context if holding.stated else holding.beyond
+        if not holding.measured or max(size, holding.stated > 0) != charged:
+            self._server.handle(ev.Measured(client, gpu, size))
 
     def processes(self) -> list[dict[str, Any]]:
         """Return the processes that hold what nobody stated."""
@@ -353,7 +383,7 @@ class Administration:
         try:
             return self._server.core.find_group(text)
         except LookupError as error:
-            raise NotDone(str(error)) from None
+            raise NotDone(str(error), getattr(error, "code", "")) from None
 
 
 def _open_audit(folder: Path | None) -> Audit:
@@ -379,6 +409,17 @@ def _wall(request: dict[str, Any], key: str) -> float:
     if not (number and 0 <= value <= LATEST):
         raise NotDone(f"{key!r} must be seconds since 1970, not {value!r}")
     return float(value)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of this number, as far as this process can see."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _owner(pid: int) -> tuple[int | None, str]:

@@ -17,7 +17,9 @@ from dataclasses import replace
 from .accounts import LARGEST, ProtocolViolation
 from .events import (
     Attach,
+    Await,
     Burst,
+    Desist,
     Detach,
     Evicted,
     Grow,
@@ -87,6 +89,7 @@ class Clients(People):
         )
         self.clients[client.number] = group.clients[client.number] = client
         self._reseat(group)
+        self._find_again(event)
         if event.hibernated:
             client.sees = event.sees
             self._take_hibernated(client, event.usages)
@@ -95,7 +98,8 @@ class Clients(People):
             gpu = holding.share.gpu
             # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
             # What is hibernated holds nothing, or else is seen in the readings.
-            held = 0 if client.gone else usage.resident + usage.pinned + usage.context
+            context = holding.contexts(usage.context)
+            held = 0 if client.gone else usage.resident + usage.pinned + context
             alive = min(held, gpu.ghosts) if event.reattach else 0
             gpu.ghosts -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
@@ -112,6 +116,45 @@ class Clients(People):
             self._take_over(client, event)
         else:
             self._out.append(Revoke(client.number, event.lease))
+
+    def _on_await(self, event: Await) -> None:
+        self.awaited.update(enumerate(event.clients))
+        for number, client in enumerate(event.clients):
+            for usage in client.usages:
+                gpu = self.gpus.get(usage.gpu)
+                if gpu is None:
+                    continue
+                gpu.returning[number] = usage
+                # Readings had it as the use of others.
+                held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
+                gpu.foreign -= held
+                gpu.ghosts += held
+                gpu.died_at = self._now
+                self._dirty[gpu.uuid] = gpu
+
+    def _on_desist(self, event: Desist) -> None:
+        for number in event.clients:
+            self._await_no_more(number, event.late)
+
+    def _await_no_more(self, number: int, late: bool = False) -> None:
+        for usage in self.awaited.pop(number).usages:
+            gpu = self.gpus.get(usage.gpu)
+            if gpu is not None and gpu.returning.pop(number, None) is not None:
+                if late:
+                    held = min(gpu.ghosts, usage.resident + usage.pinned + usage.context)
+                    gpu.ghosts -= held
+                    gpu.foreign += held
+                # What it still holds, if it has exited, is free within moments.
+                gpu.died_at, gpu.read_pause = self._now, 0.0
+                self._dirty[gpu.uuid] = gpu
+                self._ask(gpu)
+
+    def _find_again(self, event: Attach) -> None:
+        """Take in that a client of the previous scheduler is there again."""
+        for number, awaited in self.awaited.items():
+            if awaited.group == event.group and awaited.pid in (0, event.pid):
+                self._await_no_more(number)
+                return
 
     def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
         """Take in that a client was parked by another scheduler, and so may be checkpointed."""
@@ -267,6 +310,8 @@ class Clients(People):
         if group.wait is None:
             self._end_absence(group)
             group.wait = self._enqueue(group)
+            if group.hibernation is not None:
+                self._rank_anew(group)
 
     def _on_burst(self, event: Burst) -> None:
         client = self._client(event.client)
@@ -337,6 +382,7 @@ class Clients(People):
         else:
             if event.cause == "release":
                 client.group.ended_at = self._now - self.debounce
+                client.group.failures, client.group.restore_error = 0, None
             self._give_back(client, event.cause)
             self._step_soon(client.group)
 
@@ -363,7 +409,7 @@ class Clients(People):
         if client.stage not in ("awake", "parking", "parked"):
             raise ProtocolViolation(client.number, "asks for memory while it hibernates")
         group.active_at = self._now
-        if group.hibernation is not None:
+        if group.hibernation is not None and not self._is_pressed(group):
             self._rouse(group)
         self._reconsider(group)
         self._grow(event)
@@ -387,10 +433,10 @@ class Clients(People):
         self._touch(group)
         client.restoring.discard(usage.gpu)
         if event.status == "failed":
-            self._retry(client)
+            self._retry(client, event.error)
         if event.status != "done":
             return
-        group.failures = 0
+        group.failures, group.restore_error = 0, None
         # Of what is used from the host, nothing is spare.
         if holding.share.ceiling is None or holding.room >= holding.promised:
             self._spare(holding, holding.promised - holding.resident)

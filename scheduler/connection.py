@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import os
 import socket
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 #: A connection that leaves so many bytes unread is dropped.
 MAX_UNREAD = 4 << 20
+#: Processes of other versions that the scheduler remembers, to report each once.
+MAX_MISMATCHED = 1024
 
 
 class Connection(asyncio.Protocol):
@@ -41,7 +44,6 @@ class Connection(asyncio.Protocol):
         "_queued",
         "_reader",
         "_server",
-        "_started",
         "_work",
         "attached",
         "group",
@@ -49,6 +51,8 @@ class Connection(asyncio.Protocol):
         "number",
         "pid",
         "principal",
+        "process",
+        "started",
         "transport",
         "uid",
         "why",
@@ -79,15 +83,18 @@ class Connection(asyncio.Protocol):
         #: Then, what to tell it.
         self.why = ""
         self.uid = -1
+        #: The process at the other end; 0 where it cannot be seen from here.
+        self.process = 0
         #: When the process at the other end was started.
-        self._started: str | None = None
+        self.started: str | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Number the connection, and find out whose it is, or refuse it."""
         self.transport = cast("asyncio.Transport", transport)
         self.number = self._server.add(self)
-        self.uid = peer_uid(transport.get_extra_info("socket"))
-        self._started = start_time(self.process)
+        peer = transport.get_extra_info("socket")
+        self.uid, self.process = peer_uid(peer), peer_pid(peer)
+        self.started = start_time(self.process)
         throttle = self._server.throttle
         throttle.admit(self, f"uid {self.uid}")
         if throttle.limits.introduction:
@@ -190,14 +197,9 @@ class Connection(asyncio.Protocol):
         return self._work is not None or self._clogged
 
     @property
-    def process(self) -> int:
-        """The process at the other end; 0 where it cannot be seen from here."""
-        return peer_pid(self.transport.get_extra_info("socket"))
-
-    @property
     def is_there(self) -> bool:
         """Whether the process that connected lives: a socket can be passed on, and a number be given out again."""
-        return self._started is not None and start_time(self.process) == self._started
+        return self.started is not None and start_time(self.process) == self.started
 
     @property
     def unread(self) -> int:
@@ -218,7 +220,8 @@ class Connection(asyncio.Protocol):
             return False
         clock = self._server.throttle.clock
         try:
-            for frame in self._pending:
+            frame = next(self._pending, None)
+            while frame is not None:
                 if self.attached:
                     event = protocol.decode(self.number, self.group, frame)
                     self._server.handle(event)
@@ -226,15 +229,12 @@ class Connection(asyncio.Protocol):
                     self._listen(frame)
                 if self.transport.is_closing() or self._is_held():
                     return False
-                if clock() >= until:
+                frame = next(self._pending, None)
+                if frame is not None and clock() >= until:
+                    self._pending = itertools.chain((frame,), self._pending)
                     return True
         except protocol.VersionMismatch as error:
-            self.refuse(
-                errno.EPROTO,
-                f"the interposer speaks version {error.version} of the protocol and the scheduler "
-                f"version {protocol.VERSION}: install one release of jupyter-gpushare for both, "
-                "then restart",
-            )
+            self.refuse(errno.EPROTO, str(error), report=self._is_first_mismatch())
         except Denied as error:
             self.refuse(errno.EACCES, str(error))
         except (protocol.ProtocolError, ProtocolViolation) as error:
@@ -298,12 +298,23 @@ class Connection(asyncio.Protocol):
         self.transport.write(data[sent:])
         return True
 
-    def refuse(self, code: int, text: str) -> None:
-        """Send REFUSED and end the connection."""
-        self._warn(f"refused: {text}")
+    def refuse(self, code: int, text: str, *, report: bool = True) -> None:
+        """Send REFUSED and end the connection; with ``report``, log it."""
+        if report:
+            self._warn(f"refused: {text}")
         self.transport.write(protocol.refused(code, text))
         self._hung_up = True
         self.transport.close()
+
+    def _is_first_mismatch(self) -> bool:
+        """Whether this process, which keeps trying, was not refused for its version before."""
+        mismatched, process = self._server.mismatched, (self.process, self.started)
+        if process in mismatched:
+            return False
+        if len(mismatched) == MAX_MISMATCHED:
+            mismatched.clear()
+        mismatched.add(process)
+        return True
 
     def hang_up(self) -> None:
         """End the connection without another word."""
@@ -322,13 +333,16 @@ class Connection(asyncio.Protocol):
         if not identities.rules.node:
             # It serves one user, whoever of their programs has a ticket of another scheduler.
             return
-        holder = identities.holder(text, self.uid)
+        self.why = "the scheduler does not know this kernel's ticket, or it was revoked; restart the kernel"
+        try:
+            holder = identities.holder(text, self.uid)
+        except Denied as error:
+            holder, self.why = None, str(error)
         if holder is not None:
             self.speaks_for(holder)
             return
         # It is told so when it asks for something: who is not done with sending would not read it.
         self.principal = None
-        self.why = "the scheduler does not know this kernel's ticket, or it was revoked; restart the kernel"
 
     def _speak_for(self, group: str) -> Principal:
         """Return who is at the other end, who may speak for a group, or raise `Denied`."""
@@ -349,5 +363,5 @@ class Connection(asyncio.Protocol):
 
     def __str__(self) -> str:
         if self.group:
-            return f"client {self.number} (pid {self.pid}, {self.group})"
-        return f"connection {self.number}"
+            return f"client {self.number} (uid {self.uid}, pid {self.pid}, {self.group})"
+        return f"connection {self.number} (uid {self.uid}, pid {self.process})"

@@ -7,22 +7,26 @@ import asyncio
 import contextlib
 import os
 import pwd
+import random
 import re
 import socket
 import stat
 import struct
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from . import protocol
-from .address import is_own_place, socket_path
+from .address import is_own_place, socket_path, too_long
+from .text import printable
 
 #: Seconds after which a scheduler that does not answer counts as unreachable.
 TIMEOUT = 5.0
+#: Seconds between two attempts to connect while too many others are waiting: doubled from the first to the last.
+FIRST_PAUSE, LAST_PAUSE = 0.01, 0.5
 #: Where this process's ticket lies, and which users' schedulers it trusts beside its own and root's.
 TICKET_FILE = "GPUSHARE_TICKET_FILE"
 TRUSTED = "GPUSHARE_SCHEDULER_UID"
@@ -37,6 +41,10 @@ class ControlError(Exception):
 
     #: Why, for programs (docs/control.md); mostly empty.
     code = ""
+
+
+#: The code of a refusal because no group has the id or the name that the request has.
+UNKNOWN_GROUP = "unknown_group"
 
 
 class SchedulerUnreachable(ControlError):
@@ -64,7 +72,7 @@ def peer_uid(connection: socket.socket) -> int:
 def user_name(uid: int) -> str:
     """The user's name, or the number of one that the system does not know."""
     try:
-        return pwd.getpwuid(uid).pw_name
+        return printable(pwd.getpwuid(uid).pw_name)
     except KeyError:
         return str(uid)
 
@@ -75,12 +83,42 @@ def named(uid: int) -> str:
     return f"uid {uid}" if name == str(uid) else f"{name}, uid {uid}"
 
 
-def _connect(connection: socket.socket, path: Path) -> None:
+def _attempt(connection: socket.socket, path: Path) -> bool:
+    """Try to connect a socket that does not block; False: too many others are waiting to be accepted.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If no scheduler of this user's listens there.
+    """
+    if trouble := too_long(path):
+        raise SchedulerUnreachable(trouble)
     try:
-        connection.connect(str(path))
+        connection.connect(os.fsencode(path))
+    except BlockingIOError:
+        return False
     except OSError as error:
         raise _unreachable(path, error) from None
     _check_peer(connection, path)
+    return True
+
+
+def _pauses(deadline: float) -> Iterator[float]:
+    """Seconds to wait before each further attempt to connect, until a time on CLOCK_MONOTONIC.
+
+    They are random, so that a crowd that was turned away together does not come back together.
+    """
+    pause = FIRST_PAUSE
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(left, random.uniform(pause / 2, pause))
+        pause = min(2 * pause, LAST_PAUSE)
+
+
+def _crowded(path: Path, timeout: float) -> SchedulerUnreachable:
+    return SchedulerUnreachable(
+        f"the scheduler at {path} could not accept this connection for {timeout:g} s, because too many others are "
+        "waiting; try again later"
+    )
 
 
 def _check_peer(connection: socket.socket, path: Path) -> None:
@@ -164,7 +202,7 @@ def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
 def _request(op: str, params: dict[str, Any]) -> bytes:
     try:
         return protocol.encode_json(
-            protocol.CONTROL, {"op": op, "protocol": protocol.VERSION, **params}
+            protocol.CONTROL, {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
         )
     except (protocol.ProtocolError, ValueError, TypeError) as error:
         raise ControlError(f"the request {op!r} cannot be sent: {error}") from None
@@ -214,7 +252,7 @@ class ControlClient:
         self._socket.settimeout(timeout)
         try:
             ticket = read_ticket()
-            _connect(self._socket, self.path)
+            self._connect()
             if ticket is not None:
                 self._socket.sendall(protocol.ticket(ticket))
             elif token := os.environ.get(HUB_TOKEN):
@@ -237,6 +275,14 @@ class ControlClient:
     def close(self) -> None:
         """End the connection."""
         self._socket.close()
+
+    def _connect(self) -> None:
+        pauses = _pauses(time.monotonic() + self._timeout)
+        while not _attempt(self._socket, self.path):
+            pause = next(pauses, None)
+            if pause is None:
+                raise _crowded(self.path, self._timeout)
+            time.sleep(pause)
 
     def _log_in(self, token: str) -> None:
         if self.request("whoami")["needs"] == "login":
@@ -350,19 +396,8 @@ class AsyncControlClient:
             If it is not content with what was said.
         """
         ticket = read_ticket()
-        try:
-            reader, writer = await asyncio.wait_for(
-                asyncio.open_unix_connection(str(self.path)), self._timeout
-            )
-        except asyncio.TimeoutError:
-            raise SchedulerUnreachable(f"the scheduler at {self.path} does not answer") from None
-        except OSError as error:
-            raise _unreachable(self.path, error) from None
-        try:
-            _check_peer(writer.get_extra_info("socket"), self.path)
-        except BaseException:
-            writer.close()
-            raise
+        connection = await self._connected_socket()
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
         self._lost = None
         self._writer = writer
         self._task = asyncio.create_task(self._read(reader, writer))
@@ -375,6 +410,22 @@ class AsyncControlClient:
                 await self.close()
                 raise
         return self
+
+    async def _connected_socket(self) -> socket.socket:
+        # asyncio's own connect() takes a socket that was turned away for one that is connected.
+        pauses = _pauses(time.monotonic() + self._timeout)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            while not _attempt(connection, self.path):
+                pause = next(pauses, None)
+                if pause is None:
+                    raise _crowded(self.path, self._timeout)
+                await asyncio.sleep(pause)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     async def _log_in(self, token: str) -> None:
         if (await self.request("whoami"))["needs"] == "login":

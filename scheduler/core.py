@@ -106,9 +106,16 @@ Hibernation
 A group that has had no work, no wait and no open cell for ``hibernate_after`` gives its contexts back too
 (``hibernation.py``), as a whole or not at all: its lease is revoked, all its memory leaves, its clients *park* (none of
 their threads is in the driver, ``Park``), then the driver checkpoints them (``Hibernate``). So it does after
-``hibernate_pressure`` for one that lacks room even if everybody yields, longest idle first, and on a drained GPU. Never
-if it is kept. Work that comes up before the checkpoint has begun ends the attempt; after that, it is woken as soon as
-the checkpoint has ended. A refusal is remembered for a while.
+``hibernate_pressure`` on a drained GPU. Never if it is kept. Work that comes up before the checkpoint has begun ends
+the attempt; after that, it is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
+
+A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``_press``): idle ones,
+longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
+``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any
+head does: later ones pass only if what all others would leave suffices for it. A group that hibernates while it waits
+for a lease keeps its place, and is woken there once its contexts *and* its memory have room (``Wait.for_lease``);
+until it has its lease, that room is kept for it. So each grant costs a bounded number of hibernations, and a group
+that could not run is not woken to be pressed again.
 
 What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
 reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
@@ -122,7 +129,8 @@ nothing to do, it may be restored there.
 
 Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
 room for the one of them that needs the most; so any of them can run beside each other one, as it could without this.
-Whoever needs more waits until others are idle.
+Bytes that cannot leave, since their group cannot hibernate, are refused if they would leave too little for what another
+group was promised (``_crowded_out``): so every footprint that was admitted can be served.
 
 """
 
@@ -141,12 +149,14 @@ from .events import (
     Adjust,
     AntiThrash,
     Attach,
+    Await,
     Burst,
     Cancel,
     Cell,
     Checkpointed,
     Configure,
     Decision,
+    Desist,
     Detach,
     Device,
     Drain,
@@ -160,10 +170,10 @@ from .events import (
     Hold,
     HostMemory,
     Maintain,
+    Measured,
     Meter,
     Moving,
     Notice,
-    Overhead,
     Parked,
     Quantum,
     Release,
@@ -185,6 +195,13 @@ from .predictor import Predictor
 from .state import Group, Holding, Timers, Wait
 from .stock import Keeper
 from .thrash import Detector
+
+
+class UnknownGroup(LookupError):
+    """No group has the id or the name that was asked for; the text is one sentence for the person who asked."""
+
+    #: For programs (docs/control.md).
+    code = "unknown_group"
 
 
 class Core(Clients):
@@ -307,6 +324,7 @@ class Core(Clients):
         self._serial = 0
         self._leases = 0
         self._broken = {}
+        self.awaited = {}
         self._evacuating, self._hibernating = {}, {}
         self._up_since = math.inf
         self._numbers = 0
@@ -342,7 +360,9 @@ class Core(Clients):
             Focus: self._on_focus,
             Configure: self._on_configure,
             Device: self._on_device,
-            Overhead: self._on_overhead,
+            Measured: self._on_measured,
+            Await: self._on_await,
+            Desist: self._on_desist,
             HostMemory: self._on_host_memory,
             Notice: self._on_notice,
             Tick: self._on_tick,
@@ -389,7 +409,7 @@ class Core(Clients):
         Raises
         ------
         LookupError
-            None or several fit; the text is one sentence for the person who asked.
+            None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
         """
         groups = [g for g in self.groups.values() if among is None or among(g.id)]
         if any(g.id == text for g in groups):
@@ -400,10 +420,7 @@ class Core(Clients):
             return found[0]
         if found:
             raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
-        raise LookupError(f"no group on the GPU has the id or name {text!r}")
-
-    def _on_overhead(self, event: Overhead) -> None:
-        self.gpus[event.gpu].overhead = event.bytes
+        raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self.host_budget = max(0, event.budget)

@@ -155,7 +155,7 @@ class Decider(Bounds):
                 self._relieve(gpu)
             if gpu.drained:
                 self._empty(gpu)
-                self._press(gpu, gpu.pinned + gpu.context)
+                self._dismiss(gpu)
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self._again
@@ -206,6 +206,8 @@ class Decider(Bounds):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
             if wait.passed_over:
+                if wait.grow is None and self._is_coming(wait.group):
+                    self._lead(wait, heads)
                 continue
             first = next(iter(self.uuids(wait)), None)
             self._again = None if first is None else due.get(first)
@@ -250,21 +252,26 @@ class Decider(Bounds):
                 return True
         elif not ahead:
             plan = self._plans[wait] = self.plan(wait)
-            if plan.short is not None:
-                short.append(plan.short[0])
-                self._press(*plan.short)
-                return False
-            if self._carry_out(plan):
-                self._plans.clear()
-            served.append((wait, plan))
+            if plan.short:
+                short += [gpu for gpu, _ in plan.short]
+                if not self._press(plan):
+                    return False
+            else:
+                if self._carry_out(plan):
+                    self._plans.clear()
+                served.append((wait, plan))
         elif self._continues(wait, ahead):
             self._let_grow(wait)
-        if not ahead and wait.barrier is None:
+        self._lead(wait, heads)
+        return False
+
+    def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
+        """Let nobody who comes later postpone one that waits, on the GPUs where it is the first."""
+        if wait.barrier is None and not any(uuid in heads for uuid in self.uuids(wait)):
             wait.barrier = self._leases
         for uuid in self.uuids(wait):
             heads.setdefault(uuid, wait)
         self._reserve(wait)
-        return False
 
     def _look_at_shares(self, gpu: Gpu) -> None:
         """Count what the holders have had, metered or not: who is below its request changes by itself."""
@@ -276,7 +283,7 @@ class Decider(Bounds):
     def _is_limited(self, wait: Wait) -> bool:
         """Whether its group has had its limit of the GPU's time."""
         limited = 0.0
-        if wait.grow is None:
+        if wait.for_lease:
             for uuid in wait.group.shares:
                 until = self.times.throttled_until(wait.group, uuid, self._now)
                 if until is not None and until > self._now and not self._takes_turns(wait, uuid):
@@ -309,7 +316,7 @@ class Decider(Bounds):
         Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
         """
         plan = self.plan(wait, waiters=True)
-        if plan.short is not None:
+        if plan.short:
             return
         # A whole cell's turn is long: the others' end first.
         runs = plan.later or any(g.runs for g in plan.revoke)

@@ -150,6 +150,11 @@ def _candidates(name: str, environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(folder, name)
 
 
+def look_again() -> None:
+    """Have the next look for a driver see what was installed since the last one."""
+    _ldconfig.cache_clear()
+
+
 @lru_cache(maxsize=1)
 def _ldconfig() -> dict[str, list[str]]:
     """The loader's cache, for this process's architecture."""

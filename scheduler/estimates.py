@@ -269,6 +269,8 @@ class Forecast:
     def _serve(self, core: Core, wait: Wait, rooms: list[Room], now: float) -> Time | None:
         """Return when one that waits is served; None if it cannot be said."""
         group = wait.group
+        if wait.grow is None and group.restore_error is not None:
+            return None  # its process alone knows when it gives up
         alone = core.one_at_a_time and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
         needs = []

@@ -181,6 +181,8 @@ class Restored:
     copied: int
     duration: float
     status: MoveStatus
+    #: The driver's error, if not all could be moved; 0: not known.
+    error: int = 0
 
 
 @dataclass(slots=True)
@@ -356,10 +358,37 @@ class Device:
     index: int = 0
 
 
-@dataclass(slots=True)
-class Overhead:
-    """Bytes of a GPU that clients' processes hold beyond what they state: contexts grow."""
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A client of the previous scheduler that has not attached to this one yet."""
 
+    #: Its process and when that was started, as `pool.start_time` has it; 0 and "" where they cannot be seen.
+    pid: int
+    started: str
+    group: str
+    usages: tuple[Usage, ...]
+
+
+@dataclass(slots=True)
+class Await:
+    """The previous scheduler left a list of its clients; their positions are their numbers in `Desist`."""
+
+    clients: tuple[Awaited, ...]
+
+
+@dataclass(slots=True)
+class Desist:
+    """Clients of the previous scheduler have exited, or (``late``) had time enough to attach again."""
+
+    clients: tuple[int, ...]
+    late: bool = False
+
+
+@dataclass(slots=True)
+class Measured:
+    """What the contexts of a client take on a GPU, as the driver says."""
+
+    client: int
     gpu: str
     bytes: int
 
@@ -423,8 +452,8 @@ class Tick:
 Event = (
     Attach | Detach | Request | Burst | Meter | Stuck | Released | Grow | UsageChanged | Evicted | Moving | Restored
     | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
-    | Maintain | Focus | Configure | Device | Overhead | HostMemory | Hibernatable | Checkpointed | Woken | Notice
-    | Tick
+    | Maintain | Focus | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
+    | Checkpointed | Woken | Notice | Tick
 )  # fmt: skip
 
 

@@ -112,10 +112,9 @@ class Filler(Stepper):
             return
         plan = self.plan(group.filling)
         patience = self.filling_patience
-        if plan.short is not None:
-            gpu, lack = plan.short
-            starved.append(gpu)
-            if gpu.ghosts < lack:
+        if plan.short:
+            starved += [gpu for gpu, _ in plan.short]
+            if any(gpu.ghosts < lack for gpu, lack in plan.short):
                 patience = self.starving_patience
         elif plan.later or plan.revoke or plan.draining:
             # It must not keep room for long that somebody else could use.

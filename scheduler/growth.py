@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from .accounts import growth
 from .events import (
+    Awaited,
     Grow,
     Grown,
 )
@@ -15,6 +16,9 @@ from .state import Client, Gpu, Group, Share
 class Grower(Filler):
     """Answers growth."""
 
+    #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
+    awaited: dict[int, Awaited]
+
     def _grow(self, event: Grow) -> None:
         client = self.clients[event.client]
         group = client.group
@@ -23,8 +27,9 @@ class Grower(Filler):
         more, fixed = growth(holding, event)
         if event.oversubscribe and not client.oversubscribes:
             self._oversubscribe(client)
-        refusal = self._refusal(share, more, fixed, event.oversubscribe)
-        if refusal is not None and refusal[1] and not self._is_fresh(gpu):
+        pinned = max(0, event.least.pinned - holding.pinned)
+        refusal = self._refusal(share, more, fixed, event.oversubscribe, pinned)
+        if refusal is not None and refusal[1] and (self.awaited or not self._is_fresh(gpu)):
             gpu.parked.append(event)  # only foreign use is in the way: look again before saying no
             return
         if refusal is not None:
@@ -34,7 +39,7 @@ class Grower(Filler):
             return
         if fixed:
             # A process that begins may be one that the stuck ones of its group wait for, and all others for them.
-            begins = fixed == event.least.context - holding.context and not holding.context
+            begins = not holding.stated and fixed == holding.contexts(event.least.context)
             self._enqueue(group, event, front=begins and group.yielding and group.stuck is not None)
             if share.ceiling is not None and fixed > gpu.free:
                 self._revoke(group)  # its own memory is in the way

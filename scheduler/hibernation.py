@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from .ability import WHY
 from .events import (
@@ -28,7 +29,8 @@ from .events import (
 )
 from .growth import Grower
 from .leases import refusal
-from .state import Client, Gpu, Group, Hibernation, Progress, Unfit
+from .plan import Plan
+from .state import Client, Gpu, Group, Hibernation, Progress, Share, Unfit, Wait
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
@@ -42,10 +44,20 @@ NOTHING = "nothing"
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
+#: More unevictable bytes than this, beside contexts, keep a process from hibernating (csrc/interposer/hibernate.c).
+MOST_PINNED = 256 << 20
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0
 #: Those that pass by themselves.
 PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
+
+
+class Leaver(NamedTuple):
+    """A group that could hibernate for another: when, and before which others."""
+
+    share: Share
+    ready: float
+    order: tuple[int, float, int]
 
 
 class Hibernating(Grower):
@@ -74,6 +86,7 @@ class Hibernating(Grower):
     #: Groups whose memory leaves first; and those that are on their way off the GPUs, these among them.
     _evacuating: dict[str, Group]
     _hibernating: dict[str, Group]
+    _plans: dict[Wait, Plan]
 
     # --- Whether it can be -------------------------------------------------------------------------
 
@@ -85,13 +98,13 @@ class Hibernating(Grower):
         """Whether groups hibernate for others that lack room."""
         return self._able and self.hibernate_after is not None
 
-    def _makes_way(self, group: Group) -> bool:
-        """Whether a group would hibernate for others, once it is idle."""
-        if group.wishes.keep or group.silent or group.hibernation is not None:
+    def _makes_way(self, group: Group, pinned: int = 0) -> bool:
+        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        if group.silent or group.hibernation is not None:
             return group.hibernation is not None
         if group.unfit is not None:
             return group.unfit.code in PASSING or group.unfit.until <= self._now
-        return _unfit(group) == ""
+        return _unfit(group, pinned) in ("", NOTHING)
 
     def _idle_since(self, group: Group) -> float | None:
         """Return since when a group has nothing to do; None: it has, or may have any moment."""
@@ -106,6 +119,17 @@ class Hibernating(Grower):
             return None
         since = group.idle_since if group.away_since is None else group.away_since
         return max(since, group.active_at)
+
+    def _is_pressed(self, group: Group) -> bool:
+        """Whether a group is on its way off the GPU for the head of a queue, which waits for that still."""
+        state = group.hibernation
+        return group.departs and state is not None and state.head is not None and state.head.queued
+
+    def _may_go_on(self, group: Group) -> bool:
+        """Whether a group that is to hibernate may still: it is idle, or the head of a queue needs its room."""
+        if self._is_pressed(group):
+            return not group.silent and not self._waits_for_growth(group)
+        return self._idle_since(group) is not None and not group.wishes.keep
 
     def wake_estimate(self, group: Group) -> float:
         """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
@@ -167,35 +191,39 @@ class Hibernating(Grower):
                 if client.busy:
                     self._out.append(EndBurst(client.number, self._now))
 
-    def _begin(self, group: Group) -> None:
-        """Have all that can move leave the GPU; then it is to park."""
+    def _begin(self, group: Group, head: Wait | None = None) -> bool:
+        """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
         code = _unfit(group)
         if code == NOTHING:
             group.dismissed_at = None
             self._rest(group)
-            return
+            return False
         if code:
             self._find_unfit(group, code, TEXTS[code], log=False)
-            return
+            return False
         if len(self._hibernating) >= self.most_hibernating:
-            self._rest(group, self._now + 1.0)
-            return
+            if head is None:
+                self._rest(group, self._now + 1.0)
+            else:
+                self._at(self._now + 1.0)
+            return False
         frees = sum(s.pinned + s.context for s in group.shares.values())
         group.unfit = None
-        group.hibernation = Hibernation("evicting", self._now, self._now, frees)
+        group.hibernation = Hibernation("evicting", self._now, self._now, frees, head=head)
         self._hibernating[group.id] = self._evacuating[group.id] = group
         self._timers.set(group.rests, self._now + self.leave_deadline)
         self._touch(group)
         if group.lease is not None:
             group.ended_at = self._now - self.debounce
-            self._revoke(group)
+            self._revoke(group, head)
         self._evacuate(group)
+        return True
 
     def _evacuate(self, group: Group) -> None:
         """See whether all has left of a group that is to park, and order out what has not."""
         if group.lease is not None:
             return
-        if self._idle_since(group) is None or group.wishes.keep:
+        if not self._may_go_on(group):
             self._let_go(group)
             return
         if not any(share.resident for share in group.shares.values()):
@@ -292,6 +320,7 @@ class Hibernating(Grower):
         if client.asked:
             self._out.append(Awake(client.number, client.asked))
             client.asked = 0
+        self._reach_again(client)
 
     def _on_parked(self, event: Parked) -> None:
         client = self._client(event.client)
@@ -306,7 +335,7 @@ class Hibernating(Grower):
             return
         client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
         client.home, client.sees = event.needs.gpu, event.sees
-        if self._idle_since(group) is None or group.lease is not None:
+        if not self._may_go_on(group) or group.lease is not None:
             self._let_go(group)
             return
         if event.needs.gpu not in client.holdings or len(_used(client)) > 1:
@@ -333,7 +362,9 @@ class Hibernating(Grower):
             if needs is not None and needs.gpu in self.gpus:
                 # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
                 held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
-                needs.context = max(needs.context, held)
+                holding = client.holdings[needs.gpu]
+                known = 0 if holding.measured else needs.context
+                needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
             self._out.append(Hibernated(client.number, client.park, True, context))
             self._vanish(client)
@@ -356,10 +387,10 @@ class Hibernating(Grower):
         state = group.hibernation
         if state is None:
             return
-        if state.stage in ("evicting", "parking"):
-            self._let_go(group)
-        elif state.stage == "hibernating":
+        if state.stage == "hibernating" or self._is_pressed(group):
             state.wanted = True
+        elif state.stage in ("evicting", "parking"):
+            self._let_go(group)
         else:
             for client in list(group.clients.values()):
                 self._want_awake(client)
@@ -385,7 +416,7 @@ class Hibernating(Grower):
                 needs.gpu = better
             holding = client.holdings[needs.gpu]
             least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
-            self._enqueue(group, Grow(client.number, 0, least, holding.promised))
+            self._enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
         self._settle(group)
 
     def _elsewhere(self, client: Client) -> str | None:
@@ -423,6 +454,7 @@ class Hibernating(Grower):
         group, holding = client.group, client.holdings.pop(uuid)
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
+        stated = holding.stated
         self._order_out(holding, -holding.evicting)
         self._evictions = {s: e for s, e in self._evictions.items() if e[0] is not holding}
         self._account(holding, 0, 0, 0, 0)
@@ -434,7 +466,7 @@ class Hibernating(Grower):
         if not share.holdings:
             self._leave(share)
         moved = self._holding(client, other)
-        moved.host = host
+        moved.host, moved.stated = host, stated
         self._account(moved, moved.promised + promised, 0, 0, 0)
         self._spare(moved, moved.spare + spare)
         self._reseat(group)
@@ -521,12 +553,19 @@ class Hibernating(Grower):
         self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
         client.stage, client.needs = "awake", None
         group.active_at = self._now
+        self._concern(group)
         self._out.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
-        self._mark_silence(group)
+        self._reach_again(client)
         before, there = client.moved
         pair = {"gpu": there, "gpu_before": before} if there else {}
         self._log("wake", group, seconds=seconds, **pair)
+
+    def _is_coming(self, group: Group) -> bool:
+        """Whether a group is being restored for the lease that it waits for, and nothing has gone wrong so far."""
+        return group.waking and any(
+            c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
+        )
 
     def _fail(self, client: Client, event: Woken) -> None:
         """Say that a client cannot be woken now; its next call asks again."""
@@ -536,6 +575,11 @@ class Hibernating(Grower):
                 Awake(client.number, client.asked, UNAVAILABLE, text=_as_said(event.text))
             )
             client.asked = 0
+            # What it says to its call, it says to its wait for a lease.
+            client.wants = False
+            wait = client.group.wait
+            if wait is not None and not any(c.wants for c in client.group.clients.values()):
+                self._dequeue(wait)
 
     def _wake_again(self, client: Client) -> None:
         """A step that did not end may have by now."""
@@ -590,7 +634,7 @@ class Hibernating(Grower):
             seconds = self._now - state.began
             self._log("hibernate", group, bytes=state.frees, seconds=seconds)
         self._enter(group, "hibernated")
-        if state.failed is not None or state.wanted:
+        if state.failed is not None or state.wanted or group.wait is not None:
             state.wanted = False
             for client in list(group.clients.values()):
                 self._want_awake(client)
@@ -606,40 +650,125 @@ class Hibernating(Grower):
 
     # --- For others --------------------------------------------------------------------------------
 
-    def _press(self, gpu: Gpu, lack: int) -> None:
-        """Somebody lacks room even if everybody yields: those hibernate that have been idle for longest."""
+    def _press(self, plan: Plan) -> bool:
+        """Have groups hibernate for the head of a queue; return whether it can be served once they have."""
+        found = self.remedy(plan)
+        if found is None:
+            return False
+        begun = False
+        for gpu, leavers in found:
+            if gpu.press_at > self._now:
+                self._at(gpu.press_at)
+                continue
+            for leaver in leavers:
+                if leaver.ready > self._now:
+                    self._at(leaver.ready)
+                elif self._begin(leaver.share.group, plan.wait):
+                    gpu.press_at = self._now + self.press_pause
+                    begun = True
+        if begun:
+            self._plans.clear()
+        return True
+
+    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
+        """Return the groups that have yet to hibernate for one that lacks room even if everybody yields, by GPU.
+
+        None: that would not suffice.
+        """
+        if not self._may_press():
+            return None
+        found: list[tuple[Gpu, list[Leaver]]] = []
+        for gpu, lack in plan.short:
+            leavers: list[Leaver] = []
+            lack -= sum(_fixed(g.shares[gpu.uuid]) for g in self.hibernating_on(gpu))
+            if 0 < lack <= gpu.ghosts:
+                return None  # what the dead held is free soon
+            lack -= gpu.ghosts
+            if lack > 0:
+                for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
+                    leavers.append(leaver)
+                    lack -= _fixed(leaver.share)
+                    if lack <= 0:
+                        break
+            if lack > 0:
+                return None
+            found.append((gpu, leavers))
+        return found
+
+    def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
+        """Walk through the groups that could hibernate for the head of a queue."""
+        patient = wait.since + self.hibernate_pressure
+        for share in gpu.shares.values():
+            group = share.group
+            if group is wait.group or not self._can_leave(share):
+                continue
+            since = self._idle_since(group)
+            if group.wishes.keep and not group.wishes.stopped:
+                ready = wait.since + self.keep_patience
+                yield Leaver(share, ready, (4, 0.0, group.number))
+            elif since is not None:
+                ready = min(patient, since + self.hibernate_pressure)
+                yield Leaver(share, ready, (0, since, group.number))
+            elif group.runs and not group.yielding:
+                ready = max(patient, self.quantum_end(group, wait))
+                yield Leaver(share, ready, (3, ready, group.number))
+            elif group.wait is None:
+                yield Leaver(share, patient, (1, 0.0, group.number))
+            else:
+                # The last in the queue comes first.
+                yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
+
+    def _can_leave(self, share: Share) -> bool:
+        """Whether a group may hibernate by now, whatever it does, and would leave room then."""
+        group = share.group
+        if group.hibernation is not None or group.silent or not _fixed(share):
+            return False
+        if group.unfit is not None and group.unfit.until > self._now:
+            self._at(group.unfit.until)
+            return False
+        return not self._waits_for_growth(group) and _unfit(group) == ""
+
+    def _waits_for_growth(self, group: Group) -> bool:
+        """Whether a client waits inside an allocation: it cannot park there."""
+        for share in group.shares.values():
+            if any(w.group is group and w.grow is not None for w in share.gpu.queue):
+                return True
+            if any(grow.client in group.clients for grow in share.gpu.parked):
+                return True
+        return False
+
+    def _departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
+        if not self._may_press():
+            return 0
+        barrier = self._leases if head.barrier is None else head.barrier
+        room = 0
+        for share in gpu.shares.values():
+            group = share.group
+            if group is head.group or group is without:
+                continue
+            if group.departs or (
+                (group.lease is None or group.turn <= barrier) and self._can_leave(share)
+            ):
+                room += _fixed(share)
+        return room
+
+    def _dismiss(self, gpu: Gpu) -> None:
+        """Have all that are idle on a GPU hibernate, since it is drained."""
         if not self._may_press():
             return
         if gpu.press_at > self._now:
             self._at(gpu.press_at)
             return
-        lack -= gpu.ghosts
-        for group in self.hibernating_on(gpu):
-            lack -= group.shares[gpu.uuid].pinned + group.shares[gpu.uuid].context
         gpu.press_at = self._now + self.press_pause
-        for since, number in sorted(self._pressed(gpu)):
-            if lack <= 0:
-                break
-            ready = since + self.hibernate_pressure
-            if ready > self._now:
-                self._at(max(ready, gpu.press_at))
-                break
-            share = next(s for s in gpu.shares.values() if s.group.number == number)
-            lack -= share.pinned + share.context
-            self._begin(share.group)
-            self._at(gpu.press_at)
-
-    def _pressed(self, gpu: Gpu) -> Iterator[tuple[float, int]]:
-        """Return the groups that could make way on a GPU: since when they are idle, and their numbers."""
-        for share in gpu.shares.values():
+        for share in list(gpu.shares.values()):
             group = share.group
-            if group.hibernation is not None or not share.pinned + share.context:
+            since = self._idle_since(group)
+            if since is None or group.wishes.keep or not self._can_leave(share):
                 continue
-            if group.unfit is not None and group.unfit.until > self._now:
-                self._at(group.unfit.until)
-                continue
-            if not group.wishes.keep and (since := self._idle_since(group)) is not None:
-                yield since, group.number
+            ready = since + self.hibernate_pressure
+            if ready <= self._now:
+                self._begin(group)
+            self._at(max(ready, gpu.press_at))
 
     # --- What people and the machine say -----------------------------------------------------------
 
@@ -657,14 +786,21 @@ class Hibernating(Grower):
             on_the_way = group.hibernation.stage != "hibernated"
             group.dismissed_at = self._now if on_the_way else None
             return
+        if self.hibernate_after is None:
+            raise ValueError(
+                f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
+                "gpushare set --hibernate-after 600"
+            )
         found = self.hibernatable
         if found is None or not found.able:
             raise ValueError(
                 "nothing can hibernate here: "
                 + ("that is not known yet" if found is None else found.text)
             )
-        if group.wishes.keep or self.hibernate_after is None:
-            raise ValueError(f"{group.name} does not hibernate: {TEXTS['off']}")
+        if group.wishes.keep:
+            raise ValueError(
+                f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
+            )
         if code := _unfit(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
         group.dismissed_at = self._now
@@ -689,19 +825,29 @@ def _with_context(group: Group) -> list[Client]:
     return [c for c in group.clients.values() if _used(c)]
 
 
+def _fixed(share: Share) -> int:
+    """Return the bytes that a group holds on a GPU and that leave it only with its contexts."""
+    return share.pinned + share.context
+
+
 def _used(client: Client) -> list[str]:
     """Return the GPUs that a client has anything on."""
     return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
 
 
-def _unfit(group: Group) -> str:
-    """Return why a group cannot hibernate, as far as is known without asking it; empty: it may."""
+def _unfit(group: Group, pinned: int = 0) -> str:
+    """Return why a group cannot hibernate, as far as is known without asking it; empty: it may.
+
+    ``pinned``: unevictable bytes beside contexts that it would have in addition.
+    """
     clients = _with_context(group)
     for client in clients:
         if client.backend != "swap":
             return "managed" if client.backend == "managed" else "plain"
         if len(_used(client)) > 1:
             return "gpus"
+        if pinned + sum(h.pinned for h in client.holdings.values()) > MOST_PINNED:
+            return "pinned"
     # Ranks are on a GPU each. Processes that wait for each other there cannot be locked one by one.
     if len({gpu for client in clients for gpu in _used(client)}) > 1:
         return "nccl"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from .__main__ import TAKEN
-from .address import socket_path
+from .address import socket_path, too_long
 from .control import AsyncControlClient, ControlError, SchedulerUnreachable
 
 log = logging.getLogger(__name__)
@@ -157,7 +157,7 @@ class SchedulerHost:
             try:
                 self._client = await self._connect()
             except SchedulerUnreachable as error:
-                may_start = self._may_start()
+                may_start = not too_long(self.path) and self._may_start()
                 if may_start and in_vain:
                     # One that ends as soon as it is asked something must not be started in a tight loop.
                     await asyncio.sleep(pause)

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from .principals import Principal
+from .text import printable
 
 #: Seconds that the Hub has for its answer: less than a control client waits for its own.
 PATIENCE = 4.0
@@ -50,6 +51,8 @@ class Hub:
         self._url = url
         self._loop = asyncio.new_event_loop()
         self._auth: Future[Any] = Future()
+        #: Done once `_auth` is, also where that failed.
+        self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="gpushare-hub", daemon=True)
         self._thread.start()
 
@@ -75,6 +78,8 @@ class Hub:
         """
         if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
             raise LoginError("bad_token", "what was sent is no token of a Hub's")
+        # Importing the Hub's client takes a while. A connection that ends meanwhile asks the Hub nothing.
+        await asyncio.wait([asyncio.wrap_future(self._ready)])
         work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
         return _principal(await asyncio.wrap_future(work), uid)
 
@@ -113,6 +118,7 @@ class Hub:
             self._auth.set_result(HubAuth(api_url=self._url, api_token="none", cache_max_age=0))
         except Exception as error:
             self._auth.set_exception(error)
+        self._ready.set_result(None)
         self._loop.run_forever()
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
@@ -126,13 +132,13 @@ def _principal(model: Mapping[str, Any], uid: int) -> Principal:
     scopes = scopes if isinstance(scopes, list) else []
     groups = groups if isinstance(groups, list) else []
     # A service and a user may have the same name.
-    user = name if model.get("kind", "user") == "user" else f"service:{name}"
+    user = printable(name if model.get("kind", "user") == "user" else f"service:{name}")
     return Principal(
         user,
         uid,
         admin=ADMIN in scopes,
         reader=READ in scopes,
-        teams=tuple(group for group in groups if isinstance(group, str)),
+        teams=tuple(printable(group) for group in groups if isinstance(group, str)),
     )
 
 

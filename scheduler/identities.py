@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 #: Seconds for which what the system said of a uid is remembered, and how many uids are.
 REMEMBER, MOST_UIDS = 60.0, 4096
-#: So many groups without a process and without a ticket are a user's; the oldest are forgotten first.
-MOST_CLAIMS = 1024
+#: Seconds between two looks for tickets that have expired.
+SWEEP = 600.0
 #: Threads in which the system looks users up: a directory service may be slow, and the GPUs are read in others.
 LOOKING = 4
 #: Longest id of a group in bytes: as HELLO has it.
@@ -46,9 +46,7 @@ class Identities:
         self._groups = groups
         self._known: OrderedDict[int, tuple[float, Known]] = OrderedDict()
         self._executor: ThreadPoolExecutor | None = None
-        #: Groups that were somebody's first, by id, and by user with the oldest first.
-        self._owners: dict[str, str] = {}
-        self._claims: dict[str, OrderedDict[str, None]] = {}
+        self._swept = time.monotonic()
         self._disguise = Disguise()
 
     def close(self) -> None:
@@ -79,10 +77,22 @@ class Identities:
         return known
 
     def holder(self, text: str, uid: int) -> Principal | None:
-        """Return whom a ticket speaks for, shown by a process of some uid; None if it does not hold."""
+        """Return whom a ticket speaks for, shown by a process of some uid; None if it does not hold.
+
+        Raises
+        ------
+        Denied
+            The ticket was issued to another uid. Only between uids that several people have does that say nothing.
+        """
         ticket = self.tickets.find(text)
         if ticket is None:
             return None
+        if uid != ticket.uid and not self.rules.shared_uids.issuperset((uid, ticket.uid)):
+            raise Denied(
+                "not_allowed",
+                f"this ticket was issued to uid {ticket.uid} and shown by uid {uid}; "
+                "start the kernel as the user whose Jupyter server got the ticket",
+            )
         return Principal(ticket.user, uid, kernel=ticket.kernel, teams=ticket.teams)
 
     def issue(self, principal: Principal, group: str, server: str) -> str:
@@ -99,7 +109,7 @@ class Identities:
         found = self._groups.get(group)
         if found is not None:
             return found.user
-        return self.tickets.owner(group) or self._owners.get(group)
+        return self.tickets.owner(group) or self.tickets.claimant(group)
 
     def owns(self, principal: Principal, group: str) -> bool:
         """Whether a group is somebody's, for whatever they may do; what a ticket is not for is not."""
@@ -133,12 +143,18 @@ class Identities:
         self.check(principal, group)
         if principal.admin or len(group.encode("utf-8", "replace")) > LONGEST_ID:
             return
-        claims = self._claims.setdefault(principal.user, OrderedDict())
-        claims[group] = None
-        claims.move_to_end(group)
-        self._owners[group] = principal.user
-        if len(claims) > MOST_CLAIMS:
-            del self._owners[claims.popitem(last=False)[0]]
+        self.tickets.claim(principal.user, group)
+        self.tickets.save_soon()
+
+    def sweep(self) -> list[str]:
+        """Forget tickets that nobody has used for a long time, and return their groups; seldom does anything."""
+        lifetime, now = self.rules.ticket_lifetime, time.monotonic()
+        if now - self._swept < min(SWEEP, lifetime / 8):
+            return []
+        self._swept = now
+        expired = self.tickets.expire(time.time(), lifetime, self._groups)
+        self.tickets.save_soon()
+        return expired
 
     # --- What they see ------------------------------------------------------------------------
 

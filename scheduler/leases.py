@@ -57,9 +57,14 @@ class Leases(Pacer):
 
     # --- The queue ---------------------------------------------------------------------------------
 
-    def _enqueue(self, group: Group, grow: Grow | None = None, front: bool = False) -> Wait:
+    def _enqueue(
+        self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
+    ) -> Wait:
         self._numbers += 1
-        wait = Wait(group, self._numbers, self._now, grow, front)
+        wait = Wait(group, self._numbers, self._now, grow, front, wakes)
+        if wakes and group.wait is not None:
+            # It is woken in the turn of its lease.
+            wait.number, wait.since = group.wait.number, group.wait.since
         if grow is None and group.place is not None:
             wait = Wait(group, group.place.number, group.place.since)
             wait.not_before, group.place = group.place.not_before, None
@@ -165,8 +170,17 @@ class Leases(Pacer):
             client.number, lease, client.group.filling is not None or client.oversubscribes
         )
 
-    def _revoke(self, group: Group) -> None:
-        if group.yielding or group.lease is None:
+    def _revoke(self, group: Group, head: Wait | None = None) -> None:
+        """Have a group give its lease back; ``head``: for this one that waits."""
+        if group.lease is None:
+            return
+        if head is not None:
+            group.makes_way_for = head
+            if group.runs:
+                group.spent = True
+                if group.exclusive:
+                    self._end_exclusive(group)
+        if group.yielding:
             return
         group.yielding = True
         group.revoked_at = self._now
@@ -194,6 +208,7 @@ class Leases(Pacer):
             return
         if group.stalled and group.filling is not None:
             # No fault of its own: it comes back to where it was, and others may go before it meanwhile.
+            group.restore_error = None
             group.place = group.filling
             group.place.not_before = self._now + self._pause_after_failure(group)
         self._end_filling(group)
@@ -241,9 +256,10 @@ class Leases(Pacer):
             gpu.queue.remove(group.wait)
         self._crowded[gpu.uuid] = gpu
 
-    def _retry(self, client: Client) -> None:
+    def _retry(self, client: Client, error: int = 0) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
+        group.restore_error = error
         group.ended_at = self._now - self.debounce
         self._give_back(client, "failed")
         client.wants = True
@@ -317,10 +333,10 @@ class Leases(Pacer):
             self._await_answer(client)
 
     def _reach_again(self, client: Client) -> None:
-        """It answers again: what it asked for holds."""
+        """It answers again, or is awake again: what it asked for holds."""
         group = client.group
         self._mark_silence(group)
-        if not client.wants:
+        if not client.wants or client.silent or client.stage != "awake":
             return
         if group.lease is not None and not group.yielding:
             self._grant(client)
@@ -395,12 +411,7 @@ class Leases(Pacer):
             fresh = self._is_fresh(gpu) and fresh
         if fresh:
             for group in plan.revoke:
-                group.makes_way_for = plan.wait
-                if group.runs:
-                    group.spent = True
-                    if group.exclusive:
-                        self._end_exclusive(group)
-                self._revoke(group)
+                self._revoke(group, plan.wait)
             for share, size in plan.evict:
                 self._evict(share, size)
         return fresh
@@ -429,7 +440,11 @@ class Leases(Pacer):
         least = event.least
         promised = holding.promised + max(0, more)
         pinned = max(holding.pinned, least.pinned)
-        context = max(holding.context, least.context)
+        stated = max(holding.stated, least.context)
+        context = holding.contexts(stated)
+        if stated != holding.stated:
+            self._try_context(holding)
+        self._state_contexts(holding, stated)
         self._unsettle(holding, max(0, fixed))
         self._spare(holding, max(0, promised - least.promised))
         share = holding.share

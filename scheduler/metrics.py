@@ -40,8 +40,8 @@ METRICS: dict[str, Definition] = {
     "gpushare_gpu_memory_bytes": Definition(
         "gauge",
         ("gpu", "kind"),
-        "a GPU's memory by kind: resident, pinned, contexts, foreign (used and stated by nobody), ghosts (of processes "
-        "that ended), reserve, free; and total",
+        "a GPU's memory by kind: resident, pinned, contexts, foreign (other programs), ghosts (of processes that "
+        "ended), free; together they are the total. reserve: the part of free that is never promised",
     ),
     "gpushare_gpu_utilization_ratio": Definition(
         "gauge", _GPU, "part of the time in which a kernel ran, as NVML says"

@@ -33,7 +33,7 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from . import arguments
 from . import events as ev
-from .address import MAX_PATH, Access
+from .address import Access, too_long
 from .principals import Identity
 from .shares import entitlement, parsed
 from .throttle import Limits
@@ -167,6 +167,13 @@ class NodeScheduler(Configurable):
         "not say whose they are (default: 64).",
     ).tag(config=True)
 
+    ticket_lifetime = Float(
+        7 * 86400.0,
+        min=1.0,
+        help="Seconds after which a ticket expires that no process has shown; Jupyter servers renew those of their "
+        "kernels (default: 604800, a week).",
+    ).tag(config=True)
+
     record = Unicode(
         help="File to which all that the scheduler takes in is written, for `gpushare replay` (default: none).",
     ).tag(config=True)
@@ -187,8 +194,8 @@ class NodeScheduler(Configurable):
         name, value = proposal["trait"].name, proposal["value"]
         if not Path(value).is_absolute():
             raise TraitError(f"NodeScheduler.{name} must be an absolute path, not {value!r}")
-        if name == "socket" and len(os.fsencode(value)) > MAX_PATH:
-            raise TraitError(f"NodeScheduler.socket may have {MAX_PATH} bytes: {value}")
+        if name == "socket" and (trouble := too_long(value, "NodeScheduler.socket")):
+            raise TraitError(trouble)
         return value
 
     @validate("socket_group")
@@ -267,6 +274,7 @@ class NodeScheduler(Configurable):
             allowed_groups=tuple(self.allowed_groups),
             hub_api_url=self.hub_api_url,
             state_dir=Path(self.state_dir),
+            ticket_lifetime=self.ticket_lifetime,
         )
 
     def limits(self) -> Limits:

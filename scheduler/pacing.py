@@ -142,12 +142,14 @@ class Pacer(Chooser):
     # --- The queue's order -------------------------------------------------------------------------
 
     def _rank(self, wait: Wait) -> None:
-        parts, rank = self.policy.rank(wait)
-        retry = -1.0 if wait.front else 0.0
+        own = wait.group.wait
+        lease = own if wait.wakes and wait.for_lease and own is not None else wait
+        parts, rank = self.policy.rank(lease)
+        retry = -1.0 if lease.front else 0.0
         wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
         first = wait.group.makes_way_for
         # Else it would take back at once what was taken from it.
-        if wait.grow is None and first is not None and first.rank > wait.rank and first.queued:
+        if lease.grow is None and first is not None and first.rank > wait.rank and first.queued:
             wait.parts, wait.rank = first.parts, first.rank
 
     def _waits_of(self, group: Group) -> list[Wait]:
@@ -178,11 +180,12 @@ class Pacer(Chooser):
             self._stock_of[gpu.uuid] = gpu
 
     def _remove(self, wait: Wait) -> None:
-        del self.queue[bisect_left(self.queue, place(wait), key=place)]
+        # One that is woken for a lease has the same place as its wait for that.
+        del self.queue[self.queue.index(wait, bisect_left(self.queue, place(wait), key=place))]
         if wait in self._nowhere:
             self._nowhere.remove(wait)
         for gpu in self._gpus_of(wait):
-            del gpu.queue[bisect_left(gpu.queue, place(wait), key=place)]
+            del gpu.queue[gpu.queue.index(wait, bisect_left(gpu.queue, place(wait), key=place))]
             self._mark(wait, gpu)
 
     def _sort(self) -> None:

@@ -40,6 +40,7 @@ OPERATIONS = {
     "name": Who.OWNER,
     "notice": Who.OWNER,
     "focus": Who.OWNER,
+    "claim": Who.SERVERS,
     "ticket": Who.SERVERS,
     "tickets": Who.SERVERS,
     "revoke": Who.SERVERS,

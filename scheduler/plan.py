@@ -21,8 +21,8 @@ class Plan:
     wait: Wait
     #: GPUs with too little room, and by how much.
     lacks: list[tuple[Gpu, int]] = field(default_factory=list)
-    #: The GPU that lacks room even if everybody yields, and by how much.
-    short: tuple[Gpu, int] | None = None
+    #: GPUs that lack room even if everybody yields, and by how much.
+    short: list[tuple[Gpu, int]] = field(default_factory=list)
     serialised: list[Group] = field(default_factory=list)
     evict: list[tuple[Share, int]] = field(default_factory=list)
     revoke: list[Group] = field(default_factory=list)
@@ -107,6 +107,9 @@ class Planner(Accounts):
         if need <= 0:
             return True
         reach = self._reach(head, gpu, group)
+        if need > reach:
+            # It waits for others to hibernate as well.
+            return need <= reach - take + self._departing(head, gpu, group)
         if need > reach - take:
             return False
         # What people keep can be had too, but late: nobody makes a head need it.
@@ -126,6 +129,14 @@ class Planner(Accounts):
         if wait.grow is None:
             share = group.shares[gpu.uuid]
             return share.missing if group.filling is wait else share.need
+        if wait.wakes and wait.for_lease:
+            # Awake without its lease, it would only be in the way of those that can run.
+            fixed = sum(
+                c.needs.pinned + c.needs.context
+                for c in group.clients.values()
+                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid
+            )
+            return fixed + group.shares[gpu.uuid].need
         more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
         return fixed + (more if group.lease is not None and not group.floating else 0)
 
@@ -207,6 +218,10 @@ class Planner(Accounts):
                 room -= share.missing
         return room
 
+    def _departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
+        """Room that all others would leave, beside their memory, if they hibernated for the head."""
+        raise NotImplementedError
+
     def plan(self, wait: Wait, waiters: bool = False) -> Plan:
         """Choose whom one that waits takes its room from, and find out when.
 
@@ -262,8 +277,8 @@ class Planner(Accounts):
                     lack -= chosen.resident + chosen.arriving
             if lack > 0:
                 lack = self._choose(plan, gpu, lack, candidates, waiters)
-            if lack > 0 and plan.short is None:
-                plan.short = (gpu, lack)
+            if lack > 0:
+                plan.short.append((gpu, lack))
         return plan
 
     def _restless(self, gpu: Gpu) -> list[Share]:

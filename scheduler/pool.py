@@ -128,7 +128,7 @@ class Pool:
         self._buffer = ffi.from_buffer(self._map)
         self._pool: Any = ffi.cast("struct gpushare_pool *", self._buffer)
         self._pool.magic = lib.GPUSHARE_POOL_MAGIC
-        self._pool.version = lib.GPUSHARE_PROTOCOL_VERSION
+        self._pool.version = lib.GPUSHARE_POOL_VERSION
         self._pool.data_offset = offset
         self._pool.chunk_count = count
         self._pool.prepared_only = self._prepared_only = prepared_only

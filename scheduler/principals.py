@@ -49,6 +49,8 @@ class Identity:
     hub_api_url: str = ""
     #: Folder for what outlives the scheduler; None: nothing does.
     state_dir: Path | None = None
+    #: Seconds that a ticket holds which no process shows.
+    ticket_lifetime: float = 7 * 86400.0
 
 
 class Known(NamedTuple):

@@ -16,8 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 from .._protocol import ffi, lib
 from . import events as ev
+from .text import printable, printable_json
 
 VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
+OLDEST: int = lib.GPUSHARE_PROTOCOL_OLDEST
+CONTROL_VERSION: int = lib.GPUSHARE_CONTROL_VERSION
 MAX_REQUEST: int = lib.GPUSHARE_MAX_REQUEST
 MAX_REPLY: int = lib.GPUSHARE_MAX_REPLY
 MAX_GPUS: int = lib.GPUSHARE_MAX_GPUS
@@ -72,11 +75,20 @@ class ProtocolError(Exception):
 
 
 class VersionMismatch(ProtocolError):
-    """The peer speaks another version of the protocol."""
+    """The peer speaks a version of the protocol that the scheduler does not."""
 
     def __init__(self, version: int) -> None:
-        super().__init__(f"protocol {version}, not {VERSION}")
-        self.version = version
+        spoken = f"protocol {VERSION}" if OLDEST == VERSION else f"protocols {OLDEST} to {VERSION}"
+        super().__init__(
+            f"the program speaks protocol {version} of jupyter-gpushare and the scheduler speaks {spoken}; "
+            "install the same version of jupyter-gpushare for both, then restart both"
+        )
+
+
+def _check_version(body: bytes) -> None:
+    version = ffi.from_buffer("uint32_t *", body)[0]
+    if not OLDEST <= version <= VERSION:
+        raise VersionMismatch(version)
 
 
 class Frame(NamedTuple):
@@ -278,7 +290,8 @@ def _word(words: dict[int, Any], number: int, what: str) -> Any:
 
 
 def _text(field: Any) -> str:
-    return bytes(ffi.string(field)).decode("utf-8", "replace")
+    """The text of a field, as it can be shown: here names of users and programs come in."""
+    return printable(bytes(ffi.string(field)).decode("utf-8", "replace"))
 
 
 def _seen(seen: Any) -> tuple[str, ...]:
@@ -306,9 +319,7 @@ def decode_hello(client: int, body: bytes) -> ev.Attach:
     VersionMismatch
         If the client is of another version; nothing else of the body has been looked at.
     """
-    version = ffi.from_buffer("uint32_t *", body)[0]
-    if version != VERSION:
-        raise VersionMismatch(version)
+    _check_version(body)
     if len(body) < _HELLO_SIZE:
         raise ProtocolError(f"a HELLO of {len(body)} bytes")
     hello = ffi.from_buffer(_HELLO_P, body)
@@ -381,9 +392,7 @@ def decode_place(body: bytes) -> Place:
     ProtocolError
         If it names no group, no GPU, or one of them twice.
     """
-    version = ffi.from_buffer("uint32_t *", body)[0]
-    if version != VERSION:
-        raise VersionMismatch(version)
+    _check_version(body)
     if len(body) < _PLACE_SIZE:
         raise ProtocolError(f"a PLACE of {len(body)} bytes")
     place = ffi.from_buffer(_PLACE_P, body)
@@ -426,12 +435,8 @@ def _decode_usage(client: int, group: str, body: bytes) -> ev.Event:
     return ev.UsageChanged(client, _usage(ffi.from_buffer(_USAGE_P, body)))
 
 
-def _decode_moved(
-    event: type[ev.Evicted] | type[ev.Moving] | type[ev.Restored], client: int, body: bytes
-) -> ev.Event:
-    moved = ffi.from_buffer(_MOVED_P, body)
-    return event(
-        client,
+def _decode_moved(moved: Any) -> tuple[int, ev.Usage, int, int, float, ev.MoveStatus]:
+    return (
         moved.serial,
         _usage(moved.usage),
         moved.bytes,
@@ -442,15 +447,16 @@ def _decode_moved(
 
 
 def _decode_evicted(client: int, group: str, body: bytes) -> ev.Event:
-    return _decode_moved(ev.Evicted, client, body)
+    return ev.Evicted(client, *_decode_moved(ffi.from_buffer(_MOVED_P, body)))
 
 
 def _decode_moving(client: int, group: str, body: bytes) -> ev.Event:
-    return _decode_moved(ev.Moving, client, body)
+    return ev.Moving(client, *_decode_moved(ffi.from_buffer(_MOVED_P, body)))
 
 
 def _decode_restored(client: int, group: str, body: bytes) -> ev.Event:
-    return _decode_moved(ev.Restored, client, body)
+    moved = ffi.from_buffer(_MOVED_P, body)
+    return ev.Restored(client, *_decode_moved(moved), moved.error)
 
 
 def _decode_cell(client: int, group: str, body: bytes) -> ev.Event:
@@ -737,7 +743,7 @@ def encode_json(kind: int, value: Any) -> bytes:
 
 
 def decode_json(body: bytes) -> dict[str, Any]:
-    """The object of a CONTROL, REPLY or EVENT frame.
+    """The object of a CONTROL, REPLY or EVENT frame, whose texts can be shown.
 
     Raises
     ------
@@ -750,7 +756,9 @@ def decode_json(body: bytes) -> dict[str, Any]:
         raise ProtocolError(f"a message that is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ProtocolError("a message that is no JSON object")
-    return value
+    # Likewise.
+    found: dict[str, Any] = printable_json(value, body)
+    return found
 
 
 # --- The client's side: for tests and benchmarks --------------------------------------------------
@@ -865,7 +873,7 @@ def encode_event(event: ev.Event) -> bytes:
                 event.copied,
                 _nanoseconds(event.duration),
                 _MOVE_CODES[event.status],
-                0,
+                event.error if isinstance(event, ev.Restored) else 0,
             )
             kinds = {ev.Evicted: EVICTED, ev.Moving: MOVING, ev.Restored: RESTORED}
             return _frame(kinds[type(event)], ffi.new(_MOVED_P, body))

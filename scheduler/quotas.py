@@ -69,7 +69,7 @@ class Bounds(Hibernating):
         ends = wait.grow is not None and self.clients[wait.grow.client].ends
         if drained is not None and not ends:
             bar = Bar("gpu_draining", gpu=drained)
-        elif self.times.counted and wait.grow is None:
+        elif self.times.counted and wait.for_lease:
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
             for gpu in self._gpus_of(wait):
@@ -90,7 +90,7 @@ class Bounds(Hibernating):
             if len(held.keys() | reserved | own) <= most:
                 continue
             plan = self.plan(wait)
-            if plan.short is not None:
+            if plan.short:
                 # Nobody makes way for one that could not be served all the same.
                 return bar
             self._reserve(wait)

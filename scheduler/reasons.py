@@ -64,13 +64,15 @@ class Explainer:
         if ahead is not None and ahead.group is not group:
             return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
         plan = self.plan(wait)
-        if plan.short is not None:
-            return _short(core, group, *plan.short, now)
-        if wait.not_before > now:
-            # Its memory did not come in although there seemed to be room.
-            gpus = [core.gpus[u] for u in group.shares]
-            gpu = max(gpus, key=lambda g: group.shares[g.uuid].need)
-            return _foreign(gpu, max(0, group.shares[gpu.uuid].need - gpu.free))
+        if plan.short:
+            gpu, lack = plan.short[0]
+            return _short(core, group, gpu, _lack(core, wait, gpu, lack), now)
+        # Its memory did not come in although there is room.
+        tries_again = group.restore_error is not None
+        if tries_again and (wait.not_before > now or not plan.lacks):
+            return _reason(
+                "restore_failed", attempts=group.failures, error=group.restore_error or None
+            )
         return _of_plan(core, wait, plan, now)
 
     def _find_heads(self) -> dict[Wait, Wait]:
@@ -86,10 +88,15 @@ class Explainer:
                 continue
             if wait.grow is None and wait.group.lease is not None:
                 continue
-            if len(ahead) < len(uuids) and self.plan(wait).short is None:
+            if len(ahead) < len(uuids) and self._leads(wait):
                 for uuid in uuids:
                     heads.setdefault(uuid, (place, wait))
         return found
+
+    def _leads(self, wait: Wait) -> bool:
+        """Whether one that waits can be served, if others make way: else it holds nobody up."""
+        plan = self.plan(wait)
+        return not plan.short or self._core.remedy(plan) is not None
 
 
 def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
@@ -134,14 +141,26 @@ def stuck(
     )  # fmt: skip
 
 
+def _lack(core: Core, wait: Wait, gpu: Gpu, lack: int) -> int:
+    """Return the part of a group's need that is missing. An over-commitment of the GPU is not part of it."""
+    return max(0, min(lack, core.need(wait, gpu)))
+
+
+def _worst(core: Core, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
+    """Return the GPU on which a waiting group lacks the most, and how much."""
+    lacks = [(gpu, _lack(core, wait, gpu, lack)) for gpu, lack in plan.lacks]
+    return max(lacks, key=lambda item: item[1], default=None)
+
+
 def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
     if plan.draining:
         return _draining(plan.draining[0], now)
+    worst = _worst(core, wait, plan)
     when, holder = max(plan.later, key=lambda item: item[0], default=(now, None))
     if holder is None and plan.revoke:
         holder = plan.revoke[0]
     if holder is not None and (holder in plan.kept or holder.exclusive):
-        gpu, lack = max(plan.lacks, key=lambda item: item[1], default=(None, 0))
+        gpu, lack = worst or (None, 0)
         return _reason(
             "kept" if holder in plan.kept else "exclusive",
             **_holder(holder), until_in=max(0.0, when - now), lack=lack,
@@ -151,8 +170,8 @@ def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
         return _reason(
             "serialised", **_holder(holder), yields_in=max(0.0, when - now) if holder.busy else 0.0
         )
-    if plan.lacks:
-        gpu, lack = max(plan.lacks, key=lambda item: item[1])
+    if worst is not None:
+        gpu, lack = worst
         if holder is not None and holder.lease is not None and core.thrashes(wait.group, holder):
             return _reason("thrashing", **_holder(holder), yields_in=max(0.0, when - now))
         if holder is not None and holder.lease is not None:
@@ -216,10 +235,17 @@ def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[st
         worst = max(silent, key=lambda s: (s.unreachable, s.number))
         return stuck(worst.group, now, gpu, lack)
     if gpu.ghosts >= lack or gpu.ghosts > max(gpu.outside, fixed):
+        if gpu.returning:
+            return _returning(core, gpu, lack)
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
-    if fixed > gpu.outside:
+    if fixed >= gpu.outside:
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=fixed)
-    return _foreign(gpu, lack)
+    # What others seem to use may be what those hold that have yet to say so.
+    return _returning(core, gpu, lack) if core.awaited else _foreign(gpu, lack)
+
+
+def _returning(core: Core, gpu: Gpu, lack: int) -> dict[str, Any]:
+    return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.awaited))
 
 
 def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:

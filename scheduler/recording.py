@@ -197,7 +197,7 @@ def _fields(event: object) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, (ev.Usage, ev.Entitlement)):
+    if isinstance(value, _PARTS):
         return _fields(value)
     if isinstance(value, tuple):
         return [_plain(item) for item in value]
@@ -211,10 +211,12 @@ def _dump(value: Any) -> bytes:
     return _encoder.encode(value).encode()
 
 
+#: What events have as values, with fields of their own.
+_PARTS = (ev.Usage, ev.Entitlement, ev.Awaited)
 _EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(ev.Event)}
 _NAMES: dict[type[Any], tuple[str, ...]] = {
     kind: tuple(item.name for item in fields(kind))
-    for kind in (*_EVENTS.values(), *typing.get_args(ev.Decision), ev.Usage, ev.Entitlement)
+    for kind in (*_EVENTS.values(), *typing.get_args(ev.Decision), *_PARTS)
 }
 
 
@@ -323,7 +325,7 @@ _PARSERS: dict[type[Any], dict[str, Callable[[Any], Any]]] = {}
 
 
 def _parser(hint: Any) -> Callable[[Any], Any]:
-    if hint in (ev.Usage, ev.Entitlement):
+    if hint in _PARTS:
         return lambda value: _event(hint, value)
     if typing.get_origin(hint) is tuple:
         item = _parser(typing.get_args(hint)[0])

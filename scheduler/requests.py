@@ -48,8 +48,10 @@ Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 class RequestError(Exception):
     """A control request cannot be done; the message is the sentence for its sender."""
 
-    #: For programs, where they can do something about it.
-    code = ""
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        #: For programs, where they can do something about it.
+        self.code = code
 
 
 #: What ends in an answer that says so.
@@ -74,6 +76,7 @@ class Requests:
         self._operations: dict[str, Callable[[Connection, dict[str, Any]], Answer]] = {
             "whoami": self._op_whoami,
             "login": self._op_login,
+            "claim": self._op_claim,
             "ticket": self._op_ticket,
             "tickets": self._op_tickets,
             "revoke": self._op_revoke,
@@ -105,10 +108,10 @@ class Requests:
         try:
             request = protocol.decode_json(body)
             version = request.get("protocol")
-            if version != protocol.VERSION:
+            if version != protocol.CONTROL_VERSION:
                 raise RequestError(
-                    f"the request is of protocol {version!r} and the scheduler of protocol "
-                    f"{protocol.VERSION}: install one release of jupyter-gpushare for both"
+                    f"the program sends control requests of version {version!r} and the scheduler answers those of "
+                    f"version {protocol.CONTROL_VERSION}; install the same version of jupyter-gpushare for both"
                 )
             name = request.get("op")
             operation = self._operations.get(name) if isinstance(name, str) else None
@@ -152,6 +155,8 @@ class Requests:
             "node": identity.node,
             # A uid that says whose a server is says whose its kernels are, too.
             "tickets": connection.uid in identity.shared_uids,
+            # Then its kernels' ids are to be claimed before anybody else can read them (`claim`).
+            "claims": identity.node,
         }
 
     async def _op_login(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
@@ -164,15 +169,27 @@ class Requests:
         connection.speaks_for(who)
         return {"user": who.user, "teams": who.teams, "admin": who.admin, "reader": who.reader}
 
-    async def _op_ticket(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+    async def _op_claim(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        self._own(connection, request)
+        await self._identities().tickets.save()
+        return {}
+
+    def _own(self, connection: Connection, request: dict[str, Any]) -> str:
+        """Make a group that nobody owns the user's, and return its id."""
         who, identities = self._who(connection), self._identities()
-        group, server = _string(request, "group"), _server(request)
+        group = _string(request, "group")
         if len(group.encode("utf-8", "replace")) > LONGEST_ID:
             raise RequestError(f"'group' may have {LONGEST_ID} bytes")
-        identities.claim(who, group)
+        identities.check(who, group)
         if identities.owner(group) not in (None, who.user):
-            # Of an administrator, who may speak for everybody's.
-            raise Denied("not_yours", f"{group!r} is not yours: a ticket makes it so")
+            # An administrator may speak for every group, but does not come to own it.
+            raise Denied("not_yours", f"{group!r} is not yours, but another user's")
+        identities.tickets.claim(who.user, group)
+        return group
+
+    async def _op_ticket(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
+        who, identities = self._who(connection), self._identities()
+        server, group = _server(request), self._own(connection, request)
         text = identities.issue(who, group, server)
         await identities.tickets.save()
         return {"ticket": text}
@@ -193,8 +210,9 @@ class Requests:
         who, identities = self._who(connection), self._identities()
         group = _string(request, "group")
         identities.check(who, group)
-        user = identities.tickets.owner(group) or who.user
+        user = identities.owner(group) or who.user
         revoked = identities.tickets.revoke(user, group)
+        identities.tickets.renounce(user, group)
         self._server.close_ticket(user, [group])
         await identities.tickets.save()
         return {"revoked": revoked}
@@ -483,7 +501,7 @@ class Requests:
         except LookupError as error:
             if text in core.groups:
                 identities.check(who, text)
-            raise RequestError(str(error)) from None
+            raise RequestError(str(error), getattr(error, "code", "")) from None
 
 
 def _reply(value: dict[str, Any]) -> bytes:

@@ -35,7 +35,9 @@ from .identities import Identities
 from .lending import Lending
 from .placement import Placement
 from .principals import Identity
+from .rehearsal import Rehearsal
 from .requests import Requests
+from .roster import Roster, corrected, has_exited
 from .throttle import PERSONAL, Limits, Throttle
 from .timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
 from .visibility import Told, View
@@ -43,8 +45,9 @@ from .visibility import Told, View
 log = logging.getLogger(__name__)
 
 HISTORY = 10_000
-#: Connections that wait to be taken in, and so many are at a time: whoever comes in a crowd is heard before the next.
-BACKLOG, ACCEPTED = 512, 16
+#: Connections that wait to be taken in. They are one by one: who comes in a crowd is heard before the next, and where
+#: there are no descriptors left, asyncio reports each one that it tries to take in.
+BACKLOG, ACCEPTED = 512, 1
 #: While others wait, a burst is over after so many seconds without work.
 QUIET = 0.008
 #: Bytes that a client asks for beyond its need.
@@ -52,8 +55,14 @@ HEADROOM = 64 << 20
 #: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
 #: since waking it up again would take as long as all the rest of a hand-off.
 ALERT = 0.0005
+#: Seconds between two rehearsals at least.
+REHEARSED = 0.02
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
 POLL = 1.0
+#: Seconds that clients of the previous scheduler have to attach again, and between two looks whether they have exited.
+RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
+#: Seconds after which the list of clients is written once one came or went.
+ROSTER_DELAY = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +124,8 @@ class Server:
         url = options.identity.hub_api_url
         #: Says whose a token is; None: there is none to ask.
         self.hub = Hub(url) if url else None
+        #: Processes that were refused for their version: number, and when they were started.
+        self.mismatched: set[tuple[int, str | None]] = set()
         self.throttle = Throttle(options.limits)
         self.lending = Lending(
             options.host_memory,
@@ -132,8 +143,14 @@ class Server:
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._poller: asyncio.TimerHandle | None = None
-        self._alert_until = 0.0
+        #: The loop does not sleep, and publishes nothing, until then.
+        self._alert, self._alert_until = False, 0.0
+        self._publishing = False
+        self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
         self._readings: set[asyncio.Task[None]] = set()
+        self._roster: Roster | None = None
+        self._roster_timer: asyncio.TimerHandle | None = None
+        self._return_timer: asyncio.TimerHandle | None = None
         self.hibernations = Hibernations(options.driver, devices, self.handle)
         self.administration = Administration(self, options.identity.state_dir)
         self._requests = Requests(self)
@@ -153,6 +170,7 @@ class Server:
             self._learn(device)
         self.lending.start()
         self.administration.start()
+        await self._await_clients()
         self._poll()
         listener = self.options.listener or bind(self.options.path, self.options.access)
         # Since Python 3.13, asyncio would remove a socket that stays another's.
@@ -167,13 +185,15 @@ class Server:
 
     async def stop(self) -> None:
         """Close every connection and remove the socket."""
+        self._write_roster()
+        self._roster = None  # the clients stay, for the next scheduler
         if self._listener is not None:
             self._listener.close()
         if self._listener is not None and self.options.listener is None:
             with contextlib.suppress(FileNotFoundError):
                 self.options.path.unlink()
         await self.hibernations.close()
-        for handle in (self._timer, self._poller):
+        for handle in (self._timer, self._poller, self._roster_timer, self._return_timer):
             if handle is not None:
                 handle.cancel()
         for task in self._readings:
@@ -208,6 +228,7 @@ class Server:
             if len(group.clients) == 1:
                 self.placement.leaves(group, time.monotonic())
             self.handle(ev.Detach(connection.number))
+            self._note_clients()
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
         """Take in a client, or refuse it."""
@@ -222,6 +243,7 @@ class Server:
         self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
+        self._note_clients()
         self.lending.join(connection.number, attach.user)
         for usage in attach.usages:
             self.lending.note(connection.number, usage)
@@ -322,6 +344,7 @@ class Server:
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
         frames: dict[int, bytes] = {}
         granted = []
+        revoked = False
         at_once = []
         changed: dict[str, None] = {}
         for decision in decisions:
@@ -330,8 +353,6 @@ class Server:
                     if decision.kind == "wake" and "gpu" in decision.fields:
                         pair = decision.fields["gpu_before"], decision.fields["gpu"]
                         self.placement.moved(decision.group, *pair)
-                    if not self._fresh:
-                        self._loop.call_soon(self.publish)
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
                 case ev.Stock():
@@ -358,7 +379,7 @@ class Server:
                         if isinstance(decision, ev.Grant):
                             granted.append(decision.client)
                         elif isinstance(decision, ev.Revoke):
-                            self._be_alert(now + ALERT)
+                            revoked = True
         for client in granted:
             if client in frames:
                 self._send(client, frames.pop(client))
@@ -368,7 +389,12 @@ class Server:
             # One that joins its group's lease is no news otherwise.
             if (known := self.core.clients.get(client)) is not None:
                 changed[known.group.id] = None
+        if revoked:
+            self._be_alert(now + ALERT)
+        elif granted:
+            self._alert_until = min(self._alert_until, now)
         self._glimpses += [glimpse(self.core, group, now) for group in changed]
+        self._publish_soon()
         # A grant may wait for the reading: no round of the loop in between.
         for gpu in at_once:
             self._read(self.devices.read, gpu)
@@ -385,7 +411,8 @@ class Server:
             connection.write(data)
 
     def _be_alert(self, until: float) -> None:
-        if self._alert_until == 0.0:
+        if not self._alert:
+            self._alert = True
             self._loop.call_soon(self._stay_alert)
         self._alert_until = until
 
@@ -393,7 +420,14 @@ class Server:
         if time.monotonic() < self._alert_until:
             self._loop.call_soon(self._stay_alert)
         else:
-            self._alert_until = 0.0
+            self._alert = False
+            self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        """Publish in the next round of the loop, or after a hand-off that is under way."""
+        if self._fresh and not self._alert and not self._publishing:
+            self._publishing = True
+            self._loop.call_soon(self.publish)
 
     def _arm(self) -> None:
         deadline = self.core.deadline()
@@ -410,6 +444,11 @@ class Server:
     def _tick(self) -> None:
         self._timer = None
         self._deadline = None
+        now = time.monotonic()
+        if self.core.queue and now >= self._rehearse_at:
+            # A quantum may be over. Its holder computes meanwhile.
+            self._rehearsal.run()
+            self._rehearse_at = now + REHEARSED
         self.handle(ev.Tick())
 
     # --- Devices and memory -------------------------------------------------------------------
@@ -457,16 +496,69 @@ class Server:
             self.handle(ev.HostMemory(self.lending.budget))
         self.lending.reap()
         self.throttle.sweep()
+        self.identities.sweep()
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
             self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
+        self._write_roster()
         self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
+
+    # --- Clients of the previous scheduler ----------------------------------------------------
+
+    async def _await_clients(self) -> None:
+        """Read the list that the previous scheduler left, and let its clients come back."""
+        folder = self.options.identity.state_dir
+        if self.options.identity.node:
+            path = None if folder is None else folder / "clients.json"
+        else:
+            path = self.options.path.with_name(self.options.path.name + ".clients")
+        self._roster = Roster(path)
+        clients = self._roster.load()
+        for gpu in self._gpus if clients else ():
+            held = await asyncio.to_thread(self.devices.processes, gpu)
+            clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
+        if clients:
+            self.handle(ev.Await(tuple(clients)))
+            self._look_for_clients()
+
+    def _look_for_clients(self) -> None:
+        self._return_timer = None
+        awaited = self.core.awaited
+        if gone := tuple(n for n, client in awaited.items() if has_exited(client)):
+            self.handle(ev.Desist(gone))
+        if awaited and time.monotonic() >= self.started + RETURN_PATIENCE:
+            self.handle(ev.Desist(tuple(awaited), late=True))
+        if awaited:
+            self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
+
+    def _note_clients(self) -> None:
+        """Write the list of clients soon: several may come or go at once."""
+        if self._roster is not None and self._roster_timer is None:
+            self._roster_timer = self._loop.call_later(ROSTER_DELAY, self._write_roster)
+
+    def _write_roster(self) -> None:
+        if self._roster_timer is not None:
+            self._roster_timer.cancel()
+            self._roster_timer = None
+        if self._roster is None:
+            return
+        listed = list(self.core.awaited.values())
+        for number, connection in self._clients.items():
+            client = self.core.clients[number]
+            usages = tuple(
+                ev.Usage(uuid, h.promised, h.resident, h.pinned, h.context, h.host)
+                for uuid, h in client.holdings.items()
+            )
+            pid, started = connection.process, connection.started or ""
+            listed.append(ev.Awaited(pid, started, client.group.id, usages))
+        self._roster.write(listed)
 
     # --- History ------------------------------------------------------------------------------
 
     def publish(self) -> None:
         """Number what has happened, and send it to the subscribers."""
+        self._publishing = False
         fresh, self._fresh = self._fresh, []
         glimpses, self._glimpses = self._glimpses, []
         for seen in glimpses:

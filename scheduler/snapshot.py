@@ -14,7 +14,7 @@ from .timeline import Ledger
 if TYPE_CHECKING:
     from .core import Core
     from .people import People
-    from .state import Gpu, Group, Share, Wait
+    from .state import Client, Gpu, Group, Holding, Share, Wait
 
 
 def status(
@@ -25,6 +25,7 @@ def status(
 ) -> dict[str, Any]:
     """Return the status, less what only the server knows: that is told what cells took, and how long waits will be."""
     explainer = reasons.Explainer(core, now)
+    figures = Figures(core)
     ledger, estimates = ledger or Ledger(), estimates or {}
     places: dict[str, tuple[int | None, Wait | None]] = {}
     first: dict[str, Wait] = {}
@@ -40,18 +41,24 @@ def status(
         "time": now,
         "settings": settings(core),
         "hibernation": _ability(core),
-        "gpus": [_gpu(g) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
+        "gpus": [_gpu(g, figures) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
         "host": {
             "budget": core.host_budget,
-            "swapped": sum(h.host for c in core.clients.values() for h in c.holdings.values()),
+            "swapped": figures.host,
             "promised": core.promised,
         },
         "groups": [
-            {
-                **_group(core, g, places.get(g.id, (None, None)), explainer, ledger, now),
-                "yields_in": _yields_in(core, g, first, now),
-                "estimate": None if (found := estimates.get(g.id)) is None else found._asdict(),
-            }
+            _group(
+                core,
+                g,
+                places.get(g.id, (None, None)),
+                explainer,
+                figures,
+                ledger,
+                estimates.get(g.id),
+                _yields_in(core, g, first, now),
+                now,
+            )
             for g in core.groups.values()
         ],
         "maintenance": core.maintenance or None,
@@ -119,20 +126,19 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
     }
 
 
-def _gpu(gpu: Gpu) -> dict[str, Any]:
+def _gpu(gpu: Gpu, figures: Figures) -> dict[str, Any]:
+    parts = figures.parts[gpu.uuid]
+    used = sum(parts.values())
     return {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "name": gpu.name,
         "total": gpu.total,
         "reserve": gpu.reserve,
-        "used": gpu.used,
-        "resident": gpu.resident,
-        "pinned": gpu.pinned,
-        "contexts": gpu.context + (gpu.unstated if gpu.context or gpu.overhead else 0),
-        "foreign": gpu.outside,
-        "ghosts": gpu.ghosts,
-        "free": max(0, gpu.free),
+        "used": used,
+        **parts,
+        "free": gpu.total - used,
+        "available": max(0, gpu.free),
         "draining": gpu.drained,
         "utilization": None,
     }
@@ -143,10 +149,14 @@ def _group(
     group: Group,
     place: tuple[int | None, Wait | None],
     explainer: reasons.Explainer,
+    figures: Figures,
     ledger: Ledger,
+    estimate: Estimate | None,
+    yields_in: float | None,
     now: float,
 ) -> dict[str, Any]:
     position, wait = place
+    reason = _reason(core, group, wait, explainer, now)
     return {
         "id": group.id,
         "name": group.name,
@@ -156,15 +166,24 @@ def _group(
         "state": group.state,
         "since": group.since,
         "position": position,
-        "reason": _reason(core, group, wait, explainer, now),
+        "reason": reason,
         "hibernation": _hibernation(core, group, now),
         "wishes": asdict(group.wishes),
-        "gpus": [_share(share) for share in group.shares.values()],
+        "gpus": [_share(share, figures) for share in group.shares.values()],
         "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
         "cell": _cell(group, ledger, now),
         "last_cell": ledger.last_cell(group.id),
         "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
+        "yields_in": yields_in,
+        "estimate": None if estimate is None else _bounded(estimate, reason),
     }
+
+
+def _bounded(estimate: Estimate, reason: dict[str, Any] | None) -> dict[str, float]:
+    """Return an estimate that exceeds no bound that the reason states for the same wait."""
+    params = {} if reason is None else reason["params"]
+    bounds = [params[key] for key in ("yields_in", "until_in") if params.get(key) is not None]
+    return {name: min([value, *bounds]) for name, value in estimate._asdict().items()}
 
 
 def _reason(
@@ -205,14 +224,98 @@ def _totals(group: Group, wait: Wait | None) -> dict[str, int]:
     }
 
 
-def _share(share: Share) -> dict[str, Any]:
-    # What was promised and never allocated is nobody's memory yet.
-    footprint = max(share.resident, share.promised - share.spare)
+def _share(share: Share, figures: Figures) -> dict[str, Any]:
+    found = figures.shares[share.number]
     return {
         "uuid": share.gpu.uuid,
-        "footprint": footprint,
-        "resident": share.resident,
-        "swapped": footprint - share.resident,
-        "pinned": share.pinned,
-        "context": share.context,
+        "footprint": found["resident"] + found["swapped"],
+        **found,
     }
+
+
+class Figures:
+    """Where memory is: each figure is found once, and all of them fit together (docs/control.md, "Figures").
+
+    Parameters
+    ----------
+    core
+        Must not take an event in meanwhile.
+    """
+
+    def __init__(self, core: Core) -> None:
+        #: The bytes of each GPU by kind, which are no more than it has.
+        self.parts: dict[str, dict[str, int]] = {}
+        #: The bytes of each share by kind, by the numbers of shares.
+        self.shares: dict[int, dict[str, int]] = {}
+        #: Bytes of evicted data in host memory.
+        self.host = 0
+        self._held: dict[Holding, dict[str, int]] = {}
+        for gpu in core.gpus.values():
+            self._fit(gpu)
+        for client in core.clients.values():
+            self._swap(client)
+        for gpu in core.gpus.values():
+            for share in gpu.shares.values():
+                held = [self._held[holding] for holding in share.holdings.values()]
+                self.shares[share.number] = {
+                    kind: sum(one[kind] for one in held)
+                    for kind in ("resident", "swapped", "pinned", "context")
+                }
+
+    def _fit(self, gpu: Gpu) -> None:
+        """Find the parts of a GPU. What clients state beyond what there is, the driver has paged out, or is not so."""
+        holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
+        for h in holdings:
+            self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
+        beyond = gpu.unstated if gpu.context or gpu.unmeasured else 0
+        excess = gpu.resident + gpu.pinned + gpu.context + beyond + gpu.outside + gpu.ghosts
+        excess -= gpu.total
+        managed = [holding for holding in holdings if _is_paged(holding.client)]
+        for kind, among in (("resident", managed), ("resident", holdings)):
+            excess -= self._cut(among, kind, excess)
+        ghosts = gpu.ghosts - max(0, min(excess, gpu.ghosts))
+        excess -= gpu.ghosts - ghosts
+        unstated = beyond + gpu.outside
+        fewer = unstated - max(0, min(excess, unstated))
+        excess -= unstated - fewer
+        beyond = min(beyond, fewer)
+        for kind in ("context", "pinned"):
+            excess -= self._cut(holdings, kind, excess)
+        self.parts[gpu.uuid] = {
+            "resident": sum(self._held[holding]["resident"] for holding in holdings),
+            "pinned": sum(self._held[holding]["pinned"] for holding in holdings),
+            "contexts": sum(self._held[holding]["context"] for holding in holdings) + beyond,
+            "foreign": fewer - beyond,
+            "ghosts": ghosts,
+        }
+
+    def _cut(self, holdings: list[Holding], kind: str, size: int) -> int:
+        """Take bytes off what clients state, of each in proportion; return how many."""
+        left = sum(self._held[holding][kind] for holding in holdings)
+        size = taken = max(0, min(size, left))
+        for holding in holdings:
+            held = self._held[holding]
+            part = -(-size * held[kind] // left) if size else 0
+            left -= held[kind]
+            held[kind] -= part
+            size -= part
+        return taken
+
+    def _swap(self, client: Client) -> None:
+        """Find what a client has in host memory; each of its usages states the sum for all its GPUs."""
+        stated = max((holding.host for holding in client.holdings.values()), default=0)
+        swapped = 0
+        for holding in client.holdings.values():
+            held = self._held[holding]
+            # What was promised and never allocated is nowhere, and what was never written is not either.
+            size = max(0, holding.promised - holding.spare - held["resident"])
+            if not _is_paged(client):
+                size = min(size, stated - swapped)
+            held["swapped"] = size
+            swapped += size
+        self.host += max(stated, swapped)
+
+
+def _is_paged(client: Client) -> bool:
+    """Whether the driver keeps memory of a client in host memory, which the client does not state."""
+    return client.backend == "managed" or client.oversubscribes

@@ -20,6 +20,9 @@ from .victims import Victims
 #: Of a GPU: what the driver may use of it for itself, which is no program's. 3 MiB of an NVIDIA H200 (driver 580).
 DRIVERS_PART = 1 / 2048
 
+#: Until contexts were measured, what a process may take for them beyond what is charged: bytes, and part of a GPU.
+CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
+
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
 #: that it needs to be awake; being restored.
@@ -55,11 +58,16 @@ class Gpu:
     #: The share that gets all room that appears here, because its lease was granted before the room was there.
     filling: Share | None = None
     foreign: int = 0
-    #: Of these, bytes that clients' own processes hold, as far as that is known.
-    overhead: int = 0
+    #: Bytes that a context was admitted with, and bytes that it took, as measured on GPUs of this name.
+    taken: tuple[int, int] = (1, 1)
+    #: The context that has just been admitted, if the next reading will show its size.
+    trial: Trial | None = None
     ghosts: int = 0
     #: When the last of them came.
     died_at: float = 0.0
+    #: What clients of the previous scheduler held here as far as it knew, by their numbers in its list. Until they have
+    #: attached again or exited, it is part of ``ghosts``.
+    returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     victims: Victims = field(default_factory=Victims)
     #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
@@ -105,6 +113,11 @@ class Gpu:
         self.looks, self.paces_again = f"gpu {self.uuid}", f"pace {self.uuid}"
 
     @property
+    def held_by_returning(self) -> int:
+        """Bytes that clients of the previous scheduler hold, as far as it knew."""
+        return sum(u.resident + u.pinned + u.context for u in self.returning.values())
+
+    @property
     def free(self) -> int:
         """Room for more; negative where more is charged than there is."""
         return (
@@ -121,13 +134,32 @@ class Gpu:
     @property
     def outside(self) -> int:
         """Bytes that programs outside the sharing hold, as far as they are not the driver's own."""
-        rest = self.foreign - self.overhead
+        rest = self.foreign - self.unmeasured
         return rest if rest > self.total * DRIVERS_PART else 0
 
     @property
     def unstated(self) -> int:
-        """Bytes that contexts take beyond what they were admitted with, and the driver."""
+        """Bytes that contexts may take beyond what is charged for them, and the driver."""
         return self.foreign - self.outside
+
+    @property
+    def unmeasured(self) -> int:
+        """Bytes that contexts of clients may take beyond what is charged for them, as long as they are not measured."""
+        most = min(CONTEXTS, int(self.total * CONTEXTS_PART))
+        holdings = [h for share in self.shares.values() for h in share.holdings.values()]
+        there = [h for h in holdings if (h.stated or h.beyond) and not h.client.gone]
+        return sum(h.beyond if h.measured else most for h in there)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing of what clients state here may be about to come or to go."""
+        moving = self.leaving or self.unsettled or self.arriving or self.shrunk or self.ghosts
+        return not moving
+
+    def contexts(self, stated: int) -> int:
+        """Return the bytes that contexts take, by the bytes that they are admitted with."""
+        admitted, taken = self.taken
+        return -(-stated * taken // admitted)
 
     @property
     def capacity(self) -> int:
@@ -166,6 +198,18 @@ class Gpu:
             and self.asked_at is None
             and self.free >= 0
         )
+
+
+@dataclass(slots=True)
+class Trial:
+    """A context that begins while nothing else happens on its GPU: the next reading shows its size."""
+
+    client: int
+    #: The reading before; what clients held then besides contexts; and what is charged for all contexts.
+    used: int
+    held: int
+    context: int
+    begun: bool = False
 
 
 class Timers:
@@ -216,7 +260,13 @@ class Holding:
     promised: int = 0
     resident: int = 0
     pinned: int = 0
+    #: Bytes that are charged for contexts: measured, or what such contexts were seen to take, or as stated.
     context: int = 0
+    #: Bytes that the client's contexts were admitted with, as it states; whether they were measured since that changed.
+    stated: int = 0
+    measured: bool = False
+    #: Of a process that states no context: bytes that it holds beyond what it states, which are not charged to it.
+    beyond: int = 0
     host: int = 0
     #: Bytes that the client was told to move out, while it has not answered.
     evicting: int = 0
@@ -237,6 +287,14 @@ class Holding:
     refuses_since: float | None = None
     #: Its memory is not to be had: its client does not answer, or refuses again and again.
     lost: bool = False
+
+    def contexts(self, stated: int) -> int:
+        """Return the charge for contexts that the client states to be of this size."""
+        if stated == self.stated:
+            return self.context
+        gpu, more = self.share.gpu, stated - self.stated
+        charged = self.context + (gpu.contexts(more) if more > 0 else -gpu.contexts(-more))
+        return max(1, charged) if stated else 0
 
 
 @dataclass(slots=True, eq=False)
@@ -411,6 +469,8 @@ class Hibernation:
     frees: int = 0
     #: It is to be awake again as soon as what is under way has ended.
     wanted: bool = False
+    #: The head of a queue that it makes room for. While that waits, work of its own does not end the attempt.
+    head: Wait | None = None
     #: Why it cannot be: a code, and a sentence.
     failed: tuple[str, str] | None = None
 
@@ -518,6 +578,8 @@ class Group:
     #: Its place in the queue for a lease.
     wait: Wait | None = None
     failures: int = 0
+    #: The driver's error (0: not known) where the last of them was a restore that failed.
+    restore_error: int | None = None
     offload: bool = False
     since: float = 0.0
     shown: State = "idle"
@@ -579,6 +641,17 @@ class Group:
         )
 
     @property
+    def departs(self) -> bool:
+        """Whether it is on its way off the GPU."""
+        state = self.hibernation
+        return state is not None and state.stage in ("evicting", "parking", "hibernating")
+
+    @property
+    def ends(self) -> bool:
+        """Whether any of its processes is to be awake because it ends."""
+        return any(client.ends for client in self.clients.values())
+
+    @property
     def exclusive(self) -> bool:
         """Whether it keeps its lease until the cell that is open ends."""
         return self.wishes.exclusive and bool(self.cells)
@@ -616,6 +689,8 @@ class Wait:
     grow: Grow | None = None
     #: It comes back to before all others: a grant came to nothing for no fault of its own.
     front: bool = False
+    #: It is for what a hibernated client needs to be awake.
+    wakes: bool = False
     #: Its place in the order, each number a sum of parts (``policies``).
     parts: Parts = ()
     rank: Rank = ()
@@ -630,6 +705,13 @@ class Wait:
     queued: bool = False
 
     @property
+    def for_lease(self) -> bool:
+        """Whether it ends in a lease: its own, or that of the group that is woken for one."""
+        if self.grow is None:
+            return True
+        return self.wakes and self.group.wait is not None and not self.group.ends
+
+    @property
     def frozen(self) -> bool:
         """Whether it is for a lease, and its group gets none until people unfreeze it: it holds nobody up."""
         return self.grow is None and self.group.wishes.stopped
@@ -637,7 +719,9 @@ class Wait:
     @property
     def passed_over(self) -> bool:
         """Whether it is for a lease, and its group is to get none for now."""
-        return self.grow is None and (self.group.wishes.stopped or self.group.mute)
+        if self.grow is None:
+            return self.group.wishes.stopped or self.group.mute or self.group.departs
+        return self.for_lease and self.group.wishes.stopped
 
 
 def place(wait: Wait) -> tuple[Rank, int]:

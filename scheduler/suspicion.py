@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Who holds more of a GPU than its client says, and who uses one without us, as NVML has it. Sans-IO.
 
-It is found, not prevented: what the driver says of a process is compared with what its client stated, and whoever holds
-noticeably more for several readings is named. Nobody else is worse off by it meanwhile: what is used and not stated
-counts as foreign use, of which nothing is promised to anybody. What is not noticeable is taken for what it is in most
-cases: contexts take more than they were admitted with, the more the longer a program runs.
+It is found, not prevented: what the driver says of a process is compared with what its client stated, and a process
+that holds noticeably more in several readings is named. Other processes lose nothing by it meanwhile: what is used and
+not stated counts as foreign use, which is promised to no process. What is not noticeable is what the client's contexts
+take, and is charged to it: that depends on the driver, the GPU and the modules that the process loads.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .core import Core
 
-#: A process may hold so many bytes more than its client states, and such a part of what it states: contexts grow a
-#: little, and the driver rounds.
+#: A process may hold so many bytes more than its client states and than its contexts may take, and such a part of what
+#: it states: contexts grow a little, and the driver rounds.
 TOLERANCE, PART = 256 << 20, 0.05
 #: What the driver holds for a context beside what NVML says of the process, bytes, and at most such a part of these: 6
 #: MiB beside 610 on an NVIDIA H200 (driver 580).
@@ -33,9 +33,13 @@ class Claim:
     client: int
     group: str
     user: str
+    #: Besides contexts.
     bytes: int
     #: Whether it holds just that: nothing of it is on its way in or out.
     exact: bool = True
+    #: What it states of contexts, and what is charged for them.
+    context: int = 0
+    charged: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,13 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
             most = holding.resident
             if client.group.lease is not None:
                 most = max(most, holding.promised)
-            exact = most == holding.resident and not holding.evicting
-            most += holding.pinned + holding.context
-            claim = Claim(number, client.group.id, client.group.user, most, exact)
+            still = not (holding.evicting or holding.unsettled) and client.stage == "awake"
+            exact = most == holding.resident and still
+            most += holding.pinned
+            group = client.group
+            claim = Claim(
+                number, group.id, group.user, most, exact, holding.stated, holding.context
+            )
             found.setdefault(uuid, {}).setdefault(pid, []).append(claim)
     return found
 
@@ -97,12 +105,15 @@ class Suspicion:
     ) -> None:
         self._tolerance, self._part, self._readings = tolerance, part, readings
         self._times: dict[tuple[str, int], int] = {}
-        #: What is held for clients' processes beyond what they state, of those that are not suspicious.
-        self._overheads: dict[tuple[str, int], int] = {}
+        #: What the contexts of clients' processes took in the last reading, of those that are not suspicious.
+        self._contexts: dict[tuple[str, int], int] = {}
         self._found: dict[str, list[Finding]] = {}
+        #: By client, the bytes that its contexts took in the last reading; and whether the next one may say otherwise.
+        self.measured: dict[int, int] = {}
+        self.unsettled = False
 
     def see(
-        self, gpu: str, held: Mapping[int, int], stated: Mapping[int, list[Claim]]
+        self, gpu: str, held: Mapping[int, int], stated: Mapping[int, list[Claim]], room: int = 0
     ) -> list[Finding]:
         """Take in a reading; return those who are to be named, each once for as long as it lasts.
 
@@ -114,22 +125,27 @@ class Suspicion:
             Bytes that each process holds there.
         stated
             What the clients among them may hold.
+        room
+            Bytes that the contexts of a process may take in any case.
         """
         named, listed = [], []
+        self.measured = {}
         for pid, size in sorted(held.items()):
             mine = stated.get(pid)
             if mine is None:
                 listed.append(Finding(gpu, pid, size, 0))
                 continue
-            claimed = sum(claim.bytes for claim in mine)
-            key = (gpu, pid)
-            if size - claimed <= self._tolerance + self._part * claimed:
+            memory = sum(claim.bytes for claim in mine)
+            contexts = sum(claim.context for claim in mine)
+            claimed, key = memory + contexts, (gpu, pid)
+            most = memory + max(contexts, room)
+            if size - most <= self._tolerance + self._part * claimed:
                 self._times.pop(key, None)
                 if all(claim.exact for claim in mine):
                     beside = min(BESIDE, int(size * BESIDE_PART))
-                    self._overheads[key] = max(0, size + beside - claimed)
+                    self._measure(key, max(0, size + beside - memory), mine)
                 continue
-            self._overheads.pop(key, None)
+            self._contexts.pop(key, None)
             times = self._times[key] = self._times.get(key, 0) + 1
             if times >= self._readings:
                 one = max(mine, key=lambda claim: claim.bytes)
@@ -138,20 +154,33 @@ class Suspicion:
                 if times == self._readings:
                     named.append(found)
         clients = held.keys() & stated.keys()
-        for remembered, there in ((self._times, held.keys()), (self._overheads, clients)):
+        for remembered, there in ((self._times, held.keys()), (self._contexts, clients)):
             for key in [k for k in remembered if k[0] == gpu and k[1] not in there]:
                 del remembered[key]
         self._found[gpu] = listed
         return named
 
-    def overhead(self, gpu: str) -> int:
-        """Return the bytes of a GPU that are held for clients' processes beyond what they state, and may be."""
-        return sum(size for (uuid, _), size in self._overheads.items() if uuid == gpu)
+    def _measure(self, key: tuple[str, int], taken: int, mine: list[Claim]) -> None:
+        """Find what each of a process's clients is to be charged for contexts.
+
+        A client frees memory before it states so. So the charge changes no further than the last two readings agree.
+        """
+        before = self._contexts.get(key, taken)
+        self._contexts[key] = taken
+        charged = sum(claim.charged for claim in mine)
+        left = min(max(charged, min(before, taken)), max(before, taken))
+        self.unsettled = self.unsettled or left != taken
+        stated = sum(claim.context for claim in mine)
+        for claim in mine:
+            part = -(-left * claim.context // stated) if stated else left
+            self.measured[claim.client] = part
+            left -= part
+            stated -= claim.context
 
     @property
     def unsure(self) -> bool:
-        """Whether somebody held more in the last reading, and not yet often enough."""
-        return any(times < self._readings for times in self._times.values())
+        """Whether the last readings do not suffice: a process held more, or its contexts took more or less."""
+        return self.unsettled or any(times < self._readings for times in self._times.values())
 
     @property
     def findings(self) -> list[Finding]:

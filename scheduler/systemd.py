@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -71,11 +72,16 @@ def path_of(listener: socket.socket) -> Path:
     return Path(str(listener.getsockname()))
 
 
+def asks() -> bool:
+    """Whether systemd started this process, and waits for what it says with `notify`."""
+    return os.environ.get("NOTIFY_SOCKET", "").startswith(("/", "@"))
+
+
 def notify(*states: str) -> None:
     """Tell systemd how the service fares, if it asks: for instance ``READY=1``. Nothing depends on it."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if not address.startswith(("/", "@")):
+    if not asks():
         return
+    address = os.environ["NOTIFY_SOCKET"]
     # "@": a name in the abstract name space.
     name = "\0" + address[1:] if address.startswith("@") else address
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
@@ -94,3 +100,11 @@ def watchdog_period() -> float | None:
     if not text.isdecimal() or int(text) == 0 or owner != str(os.getpid()):
         return None
     return int(text) / 1e6 / 3
+
+
+def reassure(loop: asyncio.AbstractEventLoop) -> None:
+    """Say now and then that the loop turns, if systemd asks: it starts a new process in place of one that hangs."""
+    period = watchdog_period()
+    if period is not None:
+        notify("WATCHDOG=1")
+        loop.call_later(period, reassure, loop)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tickets: what a process shows where its uid does not say whose it is. The scheduler knows their digests alone."""
+"""What outlives the scheduler about who owns which group: tickets, and claims of users that are known by their uid.
+
+A process shows a ticket where its uid does not say who its user is. The scheduler keeps only the tickets' digests.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ import logging
 import os
 import secrets
 import stat
-from collections.abc import Collection, Container, Iterator
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Container, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 log = logging.getLogger(__name__)
 
 #: So many tickets of one user hold at once; those of groups without a process are forgotten first.
 MOST = 1024
+#: So many groups are claimed by one user at once; the oldest claims are forgotten first.
+MOST_CLAIMS = 1024
 #: Longest user, server or name of a team that is kept.
 LONGEST = 255
 FILE_NAME = "tickets.json"
@@ -42,7 +50,7 @@ class Ticket:
 
 
 class Tickets:
-    """All tickets that hold.
+    """All tickets that hold, and all claims.
 
     Parameters
     ----------
@@ -55,6 +63,11 @@ class Tickets:
         #: By digest, oldest first; and the digest of each group's.
         self._tickets: dict[str, Ticket] = {}
         self._digests: dict[str, str] = {}
+        #: When each ticket was last needed, in seconds since the epoch, by digest.
+        self._seen: dict[str, float] = {}
+        #: Which user claims a group; and each user's claims, oldest first.
+        self._claimants: dict[str, str] = {}
+        self._claims: dict[str, OrderedDict[str, None]] = {}
         #: Counts the changes, and up to which they were written.
         self._version = self._written = 0
         self._writing: asyncio.Task[None] | None = None
@@ -81,7 +94,11 @@ class Tickets:
 
     def find(self, text: str) -> Ticket | None:
         """Return whom a ticket speaks for, or None for one that does not hold."""
-        return self._tickets.get(_digest(text))
+        digest = _digest(text)
+        found = self._tickets.get(digest)
+        if found is not None:
+            self._seen[digest] = time.time()
+        return found
 
     def owner(self, group: str) -> str | None:
         """Return whose ticket there is for a group."""
@@ -94,25 +111,94 @@ class Tickets:
 
     def keep(self, user: str, server: str, groups: Collection[str]) -> list[str]:
         """Forget a server's tickets but those for these groups; return the groups of those that were forgotten."""
-        gone = [k for k, held in self._of(user) if held.server == server and k not in groups]
+        own = [kernel for kernel, held in self._of(user) if held.server == server]
+        gone = [kernel for kernel in own if kernel not in groups]
         for kernel in gone:
             self._drop(kernel)
+        now = time.time()
+        self._seen.update((self._digests[kernel], now) for kernel in own if kernel in groups)
         return gone
+
+    def expire(self, now: float, lifetime: float, living: Container[str]) -> list[str]:
+        """Forget tickets that were not needed for some time; return their groups.
+
+        Parameters
+        ----------
+        now
+            Seconds since the epoch.
+        lifetime
+            Seconds that an unused ticket holds.
+        living
+            Groups that have a process, whose tickets stay.
+        """
+        gone = []
+        for group, digest in list(self._digests.items()):
+            unused = now - self._seen[digest]
+            if group in living:
+                if unused > lifetime / 8:
+                    # Seldom, since it is written to disk each time.
+                    self._seen[digest] = now
+                    self._version += 1
+            elif unused > lifetime:
+                self._drop(group)
+                gone.append(group)
+        return gone
+
+    # --- Claims -------------------------------------------------------------------------------
+
+    def claim(self, user: str, group: str) -> None:
+        """Note that a group is a user's, until it is renounced or the user has claimed too many others."""
+        if self._claimants.get(group) != user:
+            self._renounce(group)
+            self._claimants[group] = user
+            self._version += 1
+        claims = self._claims.setdefault(user, OrderedDict())
+        claims[group] = None
+        claims.move_to_end(group)
+        if len(claims) > MOST_CLAIMS:
+            self._renounce(next(iter(claims)))
+
+    def claimant(self, group: str) -> str | None:
+        """Return the user that claims a group."""
+        return self._claimants.get(group)
+
+    def renounce(self, user: str, group: str) -> None:
+        """Forget a user's claim."""
+        if self._claimants.get(group) == user:
+            self._renounce(group)
+
+    def _renounce(self, group: str) -> None:
+        user = self._claimants.pop(group, None)
+        if user is None:
+            return
+        claims = self._claims[user]
+        del claims[group]
+        if not claims:
+            del self._claims[user]
+        self._version += 1
+
+    # --- Keeping them -------------------------------------------------------------------------
 
     async def save(self) -> None:
         """Return when all changes so far are on disk, or could not be written, which is logged."""
         wanted = self._version
         while self._path is not None and self._written < wanted:
-            if self._writing is None:
-                self._writing = asyncio.create_task(self._write(self._path))
+            self.save_soon()
+            assert self._writing is not None
             # Who waits may go away; what is written in a thread has to come to its end before the next.
             await asyncio.shield(self._writing)
+
+    def save_soon(self) -> None:
+        """Begin to write the changes so far to disk."""
+        if self._path is not None and self._writing is None and self._written < self._version:
+            self._writing = asyncio.create_task(self._write(self._path))
 
     def _of(self, user: str) -> Iterator[tuple[str, Ticket]]:
         return ((t.kernel, t) for t in list(self._tickets.values()) if t.user == user)
 
-    def _add(self, digest: str, ticket: Ticket) -> None:
+    def _add(self, digest: str, ticket: Ticket, seen: float | None = None) -> None:
         self._tickets[digest] = ticket
+        self._seen[digest] = time.time() if seen is None else seen
         self._digests[ticket.kernel] = digest
         self._version += 1
 
@@ -120,7 +206,7 @@ class Tickets:
         digest = self._digests.pop(group, None)
         if digest is None:
             return False
-        del self._tickets[digest]
+        del self._tickets[digest], self._seen[digest]
         self._version += 1
         return True
 
@@ -129,7 +215,7 @@ class Tickets:
     async def _write(self, path: Path) -> None:
         version = self._version
         try:
-            await asyncio.to_thread(_replace, path, list(self._tickets.items()))
+            await asyncio.to_thread(_replace, path, self._contents())
         except OSError as error:
             log.error(
                 "the tickets cannot be kept in %s (%s): after the scheduler's next start, kernels that run now have "
@@ -140,15 +226,32 @@ class Tickets:
         finally:
             # Tried again with the next change.
             self._written, self._writing = version, None
+            self.save_soon()
+
+    def _contents(self) -> dict[str, Any]:
+        """Return what is written; earlier releases read the first two entries, and pass over the others."""
+        return {
+            "version": _VERSION,
+            "tickets": [
+                {"sha256": digest, **asdict(ticket)} for digest, ticket in self._tickets.items()
+            ],
+            "seen": dict(self._seen),
+            "claims": {user: list(claims) for user, claims in self._claims.items()},
+        }
 
     def _load(self, path: Path) -> None:
         try:
-            for digest, ticket in _read(path):
-                self._add(digest, ticket)
+            found = _read(path)
+            seen = found.get("seen", {})
+            for digest, ticket in _tickets(found):
+                self._add(digest, ticket, float(seen.get(digest, time.time())))
+            for user, group in _claims(found):
+                self.claim(user, group)
         except FileNotFoundError:
             pass
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            self._tickets, self._digests = {}, {}
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            self._tickets, self._digests, self._seen = {}, {}, {}
+            self._claimants, self._claims = {}, {}
             aside = path.with_name(path.name + ".bad")
             log.error(
                 "the tickets in %s cannot be used (%s): kernels that run now have to be restarted; "
@@ -166,20 +269,19 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def _replace(path: Path, tickets: list[tuple[str, Ticket]]) -> None:
+def _replace(path: Path, contents: Mapping[str, Any]) -> None:
     """Write them to a file for its owner alone, whole or not at all."""
-    entries = [{"sha256": digest, **asdict(ticket)} for digest, ticket in tickets]
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
-        json.dump({"version": _VERSION, "tickets": entries}, file)
+        json.dump(contents, file)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
 
 
-def _read(path: Path) -> Iterator[tuple[str, Ticket]]:
+def _read(path: Path) -> dict[str, Any]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     with open(descriptor, encoding="utf-8") as file:
         about = os.fstat(descriptor)
@@ -188,6 +290,10 @@ def _read(path: Path) -> Iterator[tuple[str, Ticket]]:
         found = json.load(file)
     if not isinstance(found, dict) or found.get("version") != _VERSION:
         raise ValueError("it is of another release of jupyter-gpushare")
+    return found
+
+
+def _tickets(found: Mapping[str, Any]) -> Iterator[tuple[str, Ticket]]:
     for entry in found["tickets"]:
         if not isinstance(entry, dict):
             raise ValueError("a ticket that is none")
@@ -197,3 +303,11 @@ def _read(path: Path) -> Iterator[tuple[str, Ticket]]:
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("a ticket without a user or a kernel")
         yield digest, ticket
+
+
+def _claims(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for user, groups in found.get("claims", {}).items():
+        for group in groups:
+            if not isinstance(group, str):
+                raise ValueError("a claim without a group")
+            yield user, group

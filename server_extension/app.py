@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime, timezone
 from typing import Any
 
 from jupyter_events import EventLogger
@@ -22,6 +24,7 @@ from ..scheduler.shares import Shares, entitlement, parsed
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State
+from .dependencies import mismatch
 from .feed import SCHEMA, Feed
 from .focus import Focus
 from .handlers import handlers
@@ -33,8 +36,18 @@ from .wishes import Wishes
 
 CONTENTS = "https://events.jupyter.org/jupyter_server/contents_service/v1"
 
+#: Seconds between two times that the scheduler is told which tickets are still needed: it forgets the others in days.
+RENEWAL = 12 * 3600.0
+
 #: Seconds after a file was renamed by which the session of its notebook has been, too, and is not known from before.
 RENAMED = FRESH + 0.5
+
+#: Seconds between renewals of the activity of kernels that are waiting for the GPU.
+ACTIVITY_PERIOD = 10.0
+
+#: Seconds after which a server that has loaded the extension and not started it never will.
+START_TIMEOUT = 30.0
+NEVER_STARTED = "the Jupyter server loaded the extension but never started it"
 
 
 class GpuShareExtension(ExtensionApp):
@@ -65,6 +78,8 @@ class GpuShareExtension(ExtensionApp):
     #: Kernels that were there before us.
     _before: frozenset[str] = frozenset()
     _tasks: set[asyncio.Task[Any]]
+    #: When the server will have started the extension, on CLOCK_MONOTONIC; None once it has.
+    _start_by: float | None = None
 
     def _config_file_name_default(self) -> str:
         return "jupyter_gpushare_config"
@@ -80,10 +95,13 @@ class GpuShareExtension(ExtensionApp):
             self.log.error("gpushare: the GPU is not shared: %s", text)
             self.obstacle = "bad_configuration", {"error": text}
             return
-        if self.options.enabled:
-            choose_provisioner(serverapp)
-        else:
+        if not self.options.enabled:
             self.obstacle = "disabled", {}
+        elif not hasattr(ExtensionApp, "_start_jupyter_server_extension"):
+            self._cannot_start(str(mismatch("jupyter_server") or NEVER_STARTED))
+        else:
+            choose_provisioner(serverapp)
+            self._start_by = time.monotonic() + START_TIMEOUT
 
     def initialize_handlers(self) -> None:
         """Register the REST API and the event."""
@@ -100,9 +118,21 @@ class GpuShareExtension(ExtensionApp):
 
     async def _start_jupyter_server_extension(self, serverapp: ServerApp) -> None:
         """Begin, once the event loop runs; nothing here waits for the scheduler."""
-        options = self.options
-        if self.obstacle is not None or options is None:
+        if self.obstacle is not None or self.options is None:
             return
+        self._start_by = None
+        try:
+            await self._start(serverapp, self.options)
+        except Exception as error:
+            self.log.debug("gpushare: the extension did not start", exc_info=True)
+            self._cannot_start(f"the server extension failed: {error!r}")
+
+    def _cannot_start(self, why: str) -> None:
+        self.host = None
+        self.obstacle = "not_started", {"error": why}
+        self.log.error("gpushare: the GPU is not shared: %s", why)
+
+    async def _start(self, serverapp: ServerApp, options: GpuShare) -> None:
         if serverapp.gateway_config.gateway_enabled:
             self.obstacle = "remote_kernels", {"url": serverapp.gateway_config.url}
             return
@@ -128,6 +158,7 @@ class GpuShareExtension(ExtensionApp):
             ticket.holder.is_server()
             ticket.channels[self.host.path] = self.host.request
         await self.host.start()
+        self._spawn(self._keep_waiting_kernels(self._watcher))
 
     async def stop_extension(self) -> None:
         """End, and with us a scheduler that we started."""
@@ -274,6 +305,8 @@ class GpuShareExtension(ExtensionApp):
         if self.obstacle is not None:
             return self.obstacle
         if self.host is None:
+            if self._start_by is not None and time.monotonic() > self._start_by:
+                return "not_started", {"error": NEVER_STARTED}
             return "starting", {}
         if self.host.client is None:
             return self._unreachable(self.host.trouble) if self.host.trouble else ("starting", {})
@@ -294,6 +327,7 @@ class GpuShareExtension(ExtensionApp):
         # In this order: the wishes that somebody changes meanwhile come as an event.
         self._spawn(self._follow(client))
         self._spawn(self._repeat(client))
+        self._spawn(self._renew_tickets(client))
         if self._watcher is not None:
             self._watcher.announce()
 
@@ -350,6 +384,32 @@ class GpuShareExtension(ExtensionApp):
         except ControlError as error:
             self.log.debug("gpushare: %s", error)
 
+    async def _keep_waiting_kernels(self, watcher: CellWatcher) -> None:
+        """Count kernels that are waiting for the GPU as active, so that they are not culled.
+
+        A waiting cell sends no messages. In addition, the server considers a kernel idle as soon as one of its
+        subshells or a widget's message is done, although the cell is still running.
+        """
+        while True:
+            await asyncio.sleep(ACTIVITY_PERIOD)
+            client = self.host.client if self.host else None
+            running = watcher.running()
+            if client is None or not running:
+                continue
+            try:
+                groups = (await client.request("status"))["status"]["groups"]
+            except ControlError as error:
+                self.log.debug("gpushare: activity: %s", error)
+                continue
+            waiting = {group["id"] for group in groups if group["state"] == "waiting"} & running
+            kernels = self.serverapp.kernel_manager
+            for kernel_id in waiting.intersection(kernels.list_kernel_ids()):
+                now = datetime.now(timezone.utc)
+                kernel: Any = kernels.get_kernel(kernel_id)
+                kernel.last_activity = now
+                # What JupyterHub and `shutdown_no_activity_timeout` ask for.
+                self.serverapp.web_app.settings["last_activity_times"]["jupyter_gpushare"] = now
+
     def _remembered(self, status: dict[str, Any]) -> list[dict[str, Any]]:
         """The groups whose wishes this server remembers: all of its user's, or where others are about, its own."""
         groups: list[dict[str, Any]] = status["groups"]
@@ -375,13 +435,28 @@ class GpuShareExtension(ExtensionApp):
 
     async def _state_tickets(self, client: AsyncControlClient) -> None:
         """Say which kernels go on, so that nobody else's ticket holds; those whose ticket was lost get a new one."""
-        if not (ticket.may_be_needed() and self.host is not None and self.host.me["tickets"]):
+        me = self.host.me if self.host is not None else {}
+        if not (ticket.may_be_needed() and me.get("tickets")):
+            if me.get("claims"):
+                # Those that were started while there was no scheduler to tell.
+                for kernel_id in self.serverapp.kernel_manager.list_kernel_ids():
+                    if self._provisioner(kernel_id) is not None:
+                        await self._try(client, "claim", {"group": kernel_id})
             return
         groups = sorted(ticket.held.union(self.serverapp.kernel_manager.list_kernel_ids()))
         reply = await client.request("tickets", server=ticket.holder.name, groups=groups)
         for kernel_id in reply["missing"]:
             if (provisioner := self._provisioner(kernel_id)) is not None:
                 self._spawn(provisioner.renew_ticket())
+
+    async def _renew_tickets(self, client: AsyncControlClient) -> None:
+        """Keep the tickets of kernels that have not used the GPU for days."""
+        while client.connected:
+            try:
+                await asyncio.wait_for(client.wait_lost(), RENEWAL)
+            except asyncio.TimeoutError:
+                with contextlib.suppress(ControlError):
+                    await self._state_tickets(client)
 
     def _provisioner(self, kernel_id: str) -> GpuShareProvisioner | None:
         kernels = self.serverapp.kernel_manager

@@ -3,7 +3,7 @@
 
 The kernel's own ``execution_state`` lies when it has subshells: it says idle as soon as any of them is. So each
 kernel's iopub channel is read here, and requests are counted by the message that they answer. This works for every
-language, and for cells that no browser asked for. It only reads: the activity that servers are culled by is not ours.
+language, and for cells that no browser asked for. Reading does not count as activity of the kernel.
 
 Callbacks of widgets, and what a completion evaluates, are people's code too. They count as cells if they last: then the
 kernel works, and is not hibernated. Most last for a moment and use no GPU: a page that is loaded again asks every
@@ -101,6 +101,11 @@ class Cells:
         for work in self._open.values():
             if work.counts:
                 self._count(work)
+
+    @property
+    def running(self) -> bool:
+        """Whether the kernel is working on a request that counts as a cell."""
+        return any(work.counts for work in self._open.values())
 
     def reset(self, at: float) -> None:
         """Note that the kernel works on nothing any more."""
@@ -225,6 +230,10 @@ class CellWatcher:
         for watched, tap in self._taps.items():
             if kernel_id in (None, watched):
                 tap.cells.announce()
+
+    def running(self) -> set[str]:
+        """Return the ids of the kernels that are working on a cell."""
+        return {kernel_id for kernel_id, tap in self._taps.items() if tap.cells.running}
 
     async def _on_action(self, logger: EventLogger, schema_id: str, data: dict[str, Any]) -> None:
         # Anybody who may post events can send these: they make us look at the kernels. Only an interrupt cannot be

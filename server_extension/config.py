@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.address import MAX_PATH, is_own_place, socket_path
+from ..scheduler.address import is_own_place, socket_path, too_long
 from ..scheduler.arguments import quantum, size
 from ..scheduler.people import valid_hibernate_after
 from ..scheduler.policies import ENTRY_POINTS, OURS
@@ -143,8 +142,8 @@ class GpuShare(LoggingConfigurable):
 
     @validate("socket")
     def _valid_socket(self, proposal: dict[str, Any]) -> Any:
-        if len(os.fsencode(proposal["value"])) > MAX_PATH:
-            raise TraitError(f"GpuShare.socket may have {MAX_PATH} bytes: {proposal['value']}")
+        if trouble := too_long(proposal["value"], "GpuShare.socket"):
+            raise TraitError(trouble)
         return proposal["value"]
 
     def path(self) -> Path:

@@ -1,24 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tells the pages that look what changes, as numbered deltas on the event bus (docs/lab.md, "Live by push")."""
+"""Keeps numbered deltas for the pages that look, and announces each number (docs/lab.md, "Live by push").
+
+The event bus carries numbers only: its readers need the permission for `events`, not the one for `gpushare`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from logging import Logger
 from pathlib import Path
-from typing import Any
 
 from jupyter_events import EventLogger
 
 from .delta import Changes, State
 
-SCHEMA = Path(__file__).parent / "schemas" / "delta.yaml"
-SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/delta/v1"
+SCHEMA = Path(__file__).parent / "schemas" / "changed.yaml"
+SCHEMA_ID = "https://events.jupyter.org/jupyter_gpushare/changed/v1"
 
 #: Seconds for which a page is registered.
 REGISTRATION = 60.0
@@ -32,8 +36,10 @@ SHARE = 20
 #: Seconds after which the state is looked at though nothing was said to have changed: what other programs do makes no
 #: event.
 LOOK = 1.0
-#: Longest time between two deltas in seconds, also where nothing has changed.
+#: Longest time between two announcements in seconds, also where nothing has changed.
 BEAT = 5.0
+#: Deltas that are kept for pages that fetch them late: those of 3 seconds at least.
+KEPT = 30
 
 #: Makes the state; with the version of the timeline that is known (0: none), the new part of the timeline as well.
 Source = Callable[[int | None], Awaitable[State]]
@@ -41,13 +47,6 @@ Source = Callable[[int | None], Awaitable[State]]
 
 class TooManyPages(Exception):
     """No more pages can be registered; the message is the sentence for the one who asked."""
-
-
-class Shared(list[State]):
-    """A list that the event bus need not copy, as it does with all that it emits: that takes longer than all else."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Shared:
-        return self
 
 
 @dataclass
@@ -82,6 +81,8 @@ class Feed:
         self.stream = secrets.token_hex(8)
         #: The number of the last delta.
         self.sequence = 0
+        #: The last deltas, as JSON, with their numbers.
+        self._deltas: deque[tuple[int, str]] = deque(maxlen=KEPT)
         self._pages: dict[str, Page] = {}
         self._changes: Changes | None = None
         #: The version of the timeline that went into states and changes; None: nobody looks at it.
@@ -91,7 +92,7 @@ class Feed:
         self._lock = asyncio.Lock()
         self._stirred = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._emitted = 0.0
+        self._announced = 0.0
 
     async def state(self, page: str | None = None, timeline: bool = False) -> State:
         """Return the whole state, and register the page that asks.
@@ -117,6 +118,14 @@ class Feed:
                 # A page adds samples to those it has.
                 whole = {**whole, "samples": self._changes.untold(whole["samples"])}
         return {**state, "stream": self.stream, "sequence": sequence, "timeline": whole}
+
+    def since(self, number: int) -> str:
+        """Return the deltas after a number, as a JSON object.
+
+        A page that lacks more than is kept sees that from the numbers.
+        """
+        deltas = ",".join(text for own, text in self._deltas if own > number)
+        return f'{{"stream": "{self.stream}", "sequence": {self.sequence}, "deltas": [{deltas}]}}'
 
     def forget(self, page: str) -> None:
         """End the registration of a page."""
@@ -153,7 +162,7 @@ class Feed:
         if self._task is None:
             # Nobody has kept the count since the last delta.
             self._leave_out()
-            self._emitted = loop.time()
+            self._announced = loop.time()
             self._task = loop.create_task(self._run())
 
     def _watched(self) -> bool:
@@ -196,9 +205,10 @@ class Feed:
         finally:
             self._task = self._changes = self._version = None
             self._gap = False
+            self._deltas.clear()
 
     async def _tell(self, loop: asyncio.AbstractEventLoop) -> float:
-        """Emit a delta if there is something to tell or nothing was told for long; return the seconds of work.
+        """Announce a delta if something changed, or the last one again after a while; return the seconds of work.
 
         To wait for the scheduler, or for a processor, is no work.
         """
@@ -208,11 +218,13 @@ class Feed:
             try:
                 await self._look()
                 changes = self._changes
-                if changes is not None and (changes.any or begun - self._emitted > BEAT - 2 * LOOK):
+                if changes is not None and changes.any:
                     if changes.unspeakable:
                         self._leave_out()
-                    self._emitted = begun
-                    self._emit(changes.take())
+                    self._keep(changes.take())
+                    self._announce(begun)
+                elif changes is not None and begun - self._announced > BEAT - 2 * LOOK:
+                    self._announce(begun)
             except Exception:
                 # The next look may do better; pages that hear nothing ask.
                 self._log.exception("gpushare: pages were not told what changed")
@@ -220,8 +232,16 @@ class Feed:
         await asyncio.sleep(0)
         return time.thread_time() - spent
 
-    def _emit(self, delta: State) -> None:
+    def _keep(self, delta: State) -> None:
+        """Number a delta, and keep it for the pages."""
         self.sequence += 1
-        numbered: dict[str, Any] = {"stream": self.stream, "sequence": self.sequence, **delta}
-        numbered["groups"] = Shared(delta["groups"])
-        self._events.emit(schema_id=SCHEMA_ID, data=numbered)
+        numbered = {"stream": self.stream, "sequence": self.sequence, **delta}
+        # Made once, however many pages fetch it.
+        self._deltas.append((self.sequence, json.dumps(numbered)))
+
+    def _announce(self, now: float) -> None:
+        """Emit the number of the last delta."""
+        self._announced = now
+        self._events.emit(
+            schema_id=SCHEMA_ID, data={"stream": self.stream, "sequence": self.sequence}
+        )

@@ -13,7 +13,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
-from ..scheduler.control import ControlError, SchedulerUnreachable
+from ..scheduler.control import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
 from .feed import TooManyPages
 from .shares import merged
 from .wishes import NONE
@@ -29,6 +29,7 @@ SETTINGS_RESOURCE = "gpushare-settings"
 DENIED = ("login_required", "not_allowed", "not_yours")
 
 PAGE = re.compile(r"[\w-]{1,64}", re.ASCII)
+NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 NOT_A_PAGE = "a page is named by 1 to 64 letters, digits, '_' and '-'"
 
 
@@ -92,7 +93,8 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
         except SchedulerUnreachable as error:
             self.refuse(503, str(error))
         except ControlError as error:
-            self.refuse(403 if error.code in DENIED else 400, str(error))
+            status = 404 if error.code == UNKNOWN_GROUP else 403 if error.code in DENIED else 400
+            self.refuse(status, str(error))
         else:
             self.finish({name: value for name, value in found.items() if name != "ok"})
 
@@ -122,6 +124,21 @@ class StatusHandler(GpuShareHandler):
         }
         self.set_header("Cache-Control", "no-store")
         self.finish({**state, "may": may})
+
+
+class ChangesHandler(GpuShareHandler):
+    """What has changed since the state that a page has."""
+
+    @web.authenticated
+    @authorized
+    async def get(self) -> None:
+        """Answer with the deltas after the one that the page names."""
+        since = self.get_query_argument("since", "")
+        if not NUMBER.fullmatch(since):
+            self.refuse(400, "Name the last delta that the page has: since=41.")
+            return
+        self.set_header("Cache-Control", "no-store")
+        self.finish(self.extension.feed.since(int(since)))
 
 
 class WatcherHandler(GpuShareHandler):
@@ -272,6 +289,7 @@ def handlers() -> list[tuple[Any, ...]]:
     """Return the handlers and their addresses."""
     return [
         (r"/gpushare/api/status", StatusHandler),
+        (r"/gpushare/api/changes", ChangesHandler),
         (r"/gpushare/api/watchers/([^/]+)", WatcherHandler),
         (r"/gpushare/api/release", ReleaseHandler),
         (r"/gpushare/api/offload", OffloadHandler),

@@ -8,10 +8,12 @@
  *   probe MODULE launch COUNT GAP_NS   launches an empty kernel COUNT times, GAP_NS apart; prints "<ns per launch>"
  *   probe MODULE slab LIVE COUNT       with LIVE blocks of 512 B to 64 KiB live, frees one and allocates another, COUNT
  *                                      times; prints "<ns per free and allocation>"
- *   probe MODULE serve                 carries out commands from standard input, one a line, and answers each:
- *     alloc BYTES          "ok"
- *     touch                writes to the memory: "<start> <end>"
- *     loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 5 ms, a line
+ *   probe MODULE hops COUNT GAP_NS OUT IN
+ *                                      sends a message on the socket OUT and waits until another thread has read it
+ * from the socket IN, COUNT times, GAP_NS apart; prints "<ns>" for each probe MODULE serve                 carries out
+ * commands from standard input, one a line, and answers each: alloc BYTES          "ok" touch                writes to
+ * the memory: "<start> <end>" loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 5
+ * ms, a line
  *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
  *     kernel               one launch and its end: "<start> <end of the launch>"
@@ -22,10 +24,15 @@
 #define _GNU_SOURCE
 #endif
 #include <dlfcn.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -117,6 +124,44 @@ static void time_launches(unsigned long count, unsigned long gap)
         spent = now() - begin;
     synchronize();
     printf("%.3f\n", (double)spent / (double)count);
+}
+
+/* --- What any hand-off by a third process takes: its messages and wake-ups, and nothing else --- */
+
+enum { HOP_BYTES = 32 };
+
+static uint32_t hops_done;
+
+/* As the interposer's helper does: polls, reads, and wakes the thread that waits. */
+static void *receive_hops(void *descriptor)
+{
+    int in = *(const int *)descriptor;
+    char message[HOP_BYTES];
+    struct pollfd readable = {.fd = in, .events = POLLIN};
+    while (poll(&readable, 1, -1) > 0 && recv(in, message, sizeof(message), MSG_DONTWAIT) > 0) {
+        __atomic_add_fetch(&hops_done, 1, __ATOMIC_RELEASE);
+        syscall(SYS_futex, &hops_done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+    return NULL;
+}
+
+static void time_hops(unsigned long count, unsigned long gap, int out, int in)
+{
+    pthread_t receiver;
+    char message[HOP_BYTES] = "";
+    struct timespec pause = {.tv_sec = (time_t)(gap / 1000000000), .tv_nsec = (long)(gap % 1000000000)};
+    require(pthread_create(&receiver, NULL, receive_hops, &in), "pthread_create");
+    for (uint32_t i = 0; i < count; i++) {
+        nanosleep(&pause, NULL);
+        uint64_t begin = now();
+        if (send(out, message, sizeof(message), MSG_NOSIGNAL) != sizeof(message))
+            require(1, "send");
+        while (__atomic_load_n(&hops_done, __ATOMIC_ACQUIRE) == i)
+            syscall(SYS_futex, &hops_done, FUTEX_WAIT_PRIVATE, i, NULL, NULL, 0);
+        printf("%llu\n", (unsigned long long)(now() - begin));
+    }
+    shutdown(in, SHUT_RDWR);
+    pthread_join(receiver, NULL);
 }
 
 /* Any order of magnitude alike. The same sizes and the same order in each run. */
@@ -246,6 +291,11 @@ static void serve(void)
 
 __attribute__((visibility("default"))) int gpushare_probe(int count, char **arguments)
 {
+    if (count == 7 && strcmp(arguments[2], "hops") == 0) {
+        time_hops(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10), atoi(arguments[5]),
+                  atoi(arguments[6]));
+        return 0;
+    }
     if (count == 5 && strcmp(arguments[2], "launch") == 0) {
         set_up(arguments[1]);
         time_launches(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));

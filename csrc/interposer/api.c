@@ -22,10 +22,10 @@ const char *gpushare_version(void)
 
 int gpushare_attached(const char **why)
 {
-    const char *reason = gs_client_why_not();
+    const char *reason = gs_client_refused() ? "the scheduler refused this process" : gs_client_why_not();
     if (why != NULL)
         *why = reason;
-    return gs_client_attached() ? 1 : reason == NULL ? 0 : -1;
+    return reason == NULL && gs_client_attached() ? 1 : reason == NULL ? 0 : -1;
 }
 
 void gpushare_cell_begin(const char *msg_id)
@@ -126,6 +126,19 @@ static int64_t receive_reply(int fd, const struct gpushare_header *header, char 
     return (int64_t)body;
 }
 
+/* While others wait to be accepted, it waits with them. */
+static int connect_in_time(const char *path, uint64_t deadline)
+{
+    useconds_t pause = 10000, longest = 200000;
+    for (;;) {
+        int fd = gs_connect(path);
+        if (fd != -EAGAIN || gs_now_ns() >= deadline)
+            return fd;
+        usleep(pause);
+        pause = pause * 2 < longest ? pause * 2 : longest;
+    }
+}
+
 int64_t gpushare_control(const char *request, char *reply, size_t size)
 {
     const char *path = getenv("GPUSHARE_SOCKET");
@@ -135,10 +148,10 @@ int64_t gpushare_control(const char *request, char *reply, size_t size)
     struct gpushare_header header = {.length = (uint32_t)(sizeof(header) + length), .type = GPUSHARE_CONTROL};
     if (sizeof(header) + length > GPUSHARE_MAX_REQUEST)
         return -EMSGSIZE;
-    int fd = gs_connect(path);
+    uint64_t deadline = gs_now_ns() + control_patience;
+    int fd = connect_in_time(path, deadline);
     if (fd < 0)
         return fd;
-    uint64_t deadline = gs_now_ns() + control_patience;
     int64_t result = gs_present_ticket(fd) == GS_TICKET_BAD ? -EACCES : 0;
     if (result == 0)
         result = transfer(fd, (char *)&header, sizeof(header), true, deadline);

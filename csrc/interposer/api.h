@@ -14,7 +14,10 @@
 /* The version of the library, as in pyproject.toml. */
 GPUSHARE_EXPORT const char *gpushare_version(void);
 
-/* 1 if attached to a scheduler, 0 if not yet needed (no cuInit), -1 if out of the way; `why` says why, if not NULL. */
+/*
+ * 1 if attached to a scheduler, 0 if not yet needed (no cuInit), -1 if out of the way or refused by the scheduler;
+ * `why` says why, if not NULL.
+ */
 GPUSHARE_EXPORT int gpushare_attached(const char **why);
 
 /* A cell begins or ends. msg_id: of the execute_request; may be NULL. Never blocks. */

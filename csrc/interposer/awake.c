@@ -40,6 +40,29 @@ void gs_awake_leave_slow(void)
     gs_gate_thread->inner_calls--;
 }
 
+struct gs_slot *gs_awake_pause(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    if (slot == NULL || (slot->calls & 1) == 0)
+        return NULL;
+    __atomic_store_n(&slot->calls, slot->calls + 1, __ATOMIC_RELEASE);
+    return slot;
+}
+
+CUresult gs_awake_resume(struct gs_slot *paused, CUresult result)
+{
+    if (paused == NULL)
+        return result;
+    while (result == CUDA_SUCCESS) {
+        if (try_enter(paused))
+            return CUDA_SUCCESS;
+        result = gs_client_await_awake();
+    }
+    /* It takes the error back through the hook, which does not call the driver on its way. */
+    __atomic_store_n(&paused->calls, paused->calls + 1, __ATOMIC_RELAXED);
+    return result;
+}
+
 bool gs_awake_try_enter(struct gs_slot **called)
 {
     *called = NULL;

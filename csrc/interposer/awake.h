@@ -5,7 +5,8 @@
  * While this process is parked (hibernate.h), no thread is in the driver: what the driver's checkpoint would stop there
  * would wait without our knowledge, and nobody would wake the process. Like the first gate (gate.h), passing costs two
  * stores and a load, and the side that shuts pays for the ordering. Entries of one thread nest: only the outermost
- * counts. A thread that waits inside, at the first gate or for room, is in the driver as far as this gate knows.
+ * counts. A thread that waits inside for room is in the driver as far as this gate knows; one that waits at the first
+ * gate is not, so a process that waits for a lease can be parked.
  */
 #ifndef GPUSHARE_AWAKE_H
 #define GPUSHARE_AWAKE_H
@@ -47,6 +48,13 @@ static inline void gs_awake_leave(struct gs_slot *called)
     else
         gs_awake_leave_slow();
 }
+
+/* The calling thread is going to wait for a lease: outside, if it was inside. Returns NULL if it was not. */
+struct gs_slot *gs_awake_pause(void);
+
+/* Ends that. With `result` CUDA_SUCCESS, waits until the gate is open; the thread is inside again whatever it returns.
+ */
+CUresult gs_awake_resume(struct gs_slot *paused, CUresult result);
 
 /* Enters only if the gate is open: for what can do without the driver, and must not wake the process. */
 bool gs_awake_try_enter(struct gs_slot **called);

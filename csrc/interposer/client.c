@@ -23,6 +23,7 @@
 #include "say.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <poll.h>
 #include <pthread.h>
@@ -48,11 +49,16 @@ static const uint64_t shortest_retry = 20 * MILLISECOND;
 static const uint64_t longest_retry = 1 * SECOND;
 /* Our server may be about to write the ticket without which the scheduler does not know us. */
 static const uint64_t ticket_patience = 10 * SECOND;
-static const uint64_t longest_retry_of_strangers = 30 * SECOND;
+/* Between two attempts of a refused process while none of its threads waits: for its protocol, or for what it is. */
+static const uint64_t longest_retry_of_foreign = 5 * SECOND;
+static const uint64_t longest_retry_of_refused = 30 * SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
 static const uint64_t alone_after = 5 * SECOND;
-/* It tries for so long before its wait fails: to replace a scheduler may take more than seconds on a busy machine. */
-static const uint64_t alone_patience = 60 * SECOND;
+/* It tries for so long (seconds) before its wait fails; a process that starts waits so long for a scheduler. */
+static const uint64_t default_patience = 300;
+/* A process that starts reports after this time that it waits for a scheduler; between two attempts it pauses. */
+static const uint64_t said_after = 2 * SECOND;
+static const uint64_t longest_pause = SECOND / 2;
 /* A holder has its lease and need not wait so long to allocate. */
 static const uint64_t holder_alone_after = SECOND / 2;
 /* A scheduler that went while it had a process checkpointed may have left somebody behind who still does it. */
@@ -67,6 +73,12 @@ static const uint64_t exit_patience = 5 * SECOND;
 static const uint64_t parking_patience = 100 * MILLISECOND;
 /* A thread that is between two calls of one operation comes to the driver again within this. */
 static const uint64_t parking_pause = 10 * MILLISECOND;
+
+/*
+ * Restores that fail one after the other, without bringing in more, before the calls that wait for them fail. The
+ * scheduler leaves up to a second between two. What the driver has free may be about to change; other errors hardly.
+ */
+enum { MOST_FAILED_RESTORES = 8, MOST_RESTORES_WITHOUT_MEMORY = 16 };
 
 /* A capture that was begun and never ended holds a lease that is wanted back no longer than this (milliseconds). */
 static const uint64_t default_capture_patience = 30000;
@@ -105,11 +117,16 @@ struct deferred_frame {
 enum { MOST_DEFERRED = 32 };
 
 static struct {
-    pthread_mutex_t start_lock;
-    int attachment; /* enum attachment; read without a lock */
+    pthread_mutex_t start_lock; /* during the attempt in cuInit */
+    pthread_mutex_t await_lock; /* of the thread that waits for a scheduler before its first context */
+    int attachment;             /* enum attachment; read without a lock */
     const char *why_not;
     char path[108];
     struct gpushare_hello hello;
+    bool begun;        /* the environment was read, and sharing is wanted */
+    bool expected;     /* a scheduler is, or is to come */
+    uint32_t awaiting; /* a thread waits for it */
+    uint64_t patience;
 
     pthread_mutex_t lock; /* guards all below; the gate's word changes under it alone */
     int socket;           /* -1 while the scheduler is away */
@@ -122,7 +139,8 @@ static struct {
     unsigned waiters;
     unsigned paced; /* threads that wait under a lease until they may submit */
     uint64_t cancels;
-    uint64_t failures; /* waits ended because no scheduler came and the memory has no room */
+    uint64_t failures; /* waits ended because the memory does not come in */
+    CUresult failure;  /* what these calls return */
     bool wait_was_cancelled;
     uint64_t serial;
     struct pending_growth *growths;
@@ -159,15 +177,18 @@ static struct {
 
     /* The helper's own. */
     uint64_t attached_at, away_since, retry_at, retry_gap;
-    bool shortage_said;    /* since it is away: no room, and nobody who would make some */
-    bool never_again;      /* the scheduler refused us after a reconnect */
+    bool shortage_said;    /* to the threads that wait now: no room, and no scheduler that would make some */
     enum gs_ticket ticket; /* what was presented last */
+    bool refused;          /* the last scheduler that answered refused us: for this reason; read without a lock */
+    uint32_t refusal_code;
     bool refusal_said;
     char refusal[sizeof(((struct gpushare_refused *)NULL)->text) + 1];
     struct gs_inbox inbox;
     struct deferred_frame deferred[MOST_DEFERRED];
     unsigned deferred_count;
-    enum { NO_MOVE, MOVE_OUT, MOVE_IN, MOVE_IN_FILLING } move;
+    enum { NO_MOVE, MOVE_OUT, MOVE_BACK, MOVE_IN, MOVE_IN_FILLING } move;
+    unsigned failed_restores; /* one after the other */
+    uint64_t most_restored;   /* bytes that were resident after the best of them */
     uint64_t move_lease;
     uint64_t revoked;                              /* the lease that the last REVOKE named */
     struct gpushare_room rooms[GPUSHARE_MAX_GPUS]; /* of the lease that the last ROOM named */
@@ -175,6 +196,7 @@ static struct {
     uint64_t prepare;
     bool prepare_waits; /* for a context */
 } client = {.start_lock = PTHREAD_MUTEX_INITIALIZER,
+            .await_lock = PTHREAD_MUTEX_INITIALIZER,
             .lock = PTHREAD_MUTEX_INITIALIZER,
             .socket = -1,
             .wake = -1,
@@ -212,23 +234,34 @@ static void send_frame(enum gpushare_type type, const void *body, size_t size)
         wake_helper();
 }
 
-static void send_request(void)
+/* A thread waits for what only a scheduler gives. */
+static void look_for_scheduler_at_once(void)
 {
-    client.requested = true;
-    struct gpushare_lease request = {.lease = ++client.serial, .at_ns = gs_now_ns()};
-    send_frame(GPUSHARE_REQUEST, &request, sizeof(request));
-    if (client.socket < 0) {
-        client.retry_at = 0; /* somebody waits: look for the scheduler at once */
-        wake_helper();
-    }
+    if (client.socket >= 0)
+        return;
+    client.retry_at = 0;
+    wake_helper();
 }
 
-/* Whoever waits asks for the next lease. */
-static void send_released(uint64_t lease, enum gpushare_cause cause)
+static void send_request(void)
+{
+    client.requested = client.socket >= 0;
+    struct gpushare_lease request = {.lease = ++client.serial, .at_ns = gs_now_ns()};
+    send_frame(GPUSHARE_REQUEST, &request, sizeof(request));
+    look_for_scheduler_at_once();
+}
+
+static void send_last_released(uint64_t lease, enum gpushare_cause cause)
 {
     struct gpushare_lease released = {.lease = lease, .at_ns = gs_now_ns(), .cause = cause};
     send_frame(GPUSHARE_RELEASED, &released, sizeof(released));
     client.requested = false;
+}
+
+/* Threads that are waiting ask for the next lease. */
+static void send_released(uint64_t lease, enum gpushare_cause cause)
+{
+    send_last_released(lease, cause);
     if (client.waiters != 0)
         send_request();
 }
@@ -320,15 +353,36 @@ static bool waits_for_itself(void)
     return true;
 }
 
+/* Somebody is to call the driver. A failure is not followed by the next attempt at once. */
+static void ask_to_wake(const struct gpushare_usage *needed)
+{
+    if (client.sleep == AWAKE || client.wake_asked || gs_now_ns() < client.ask_at)
+        return;
+    struct gpushare_wake wake = {
+        .serial = ++client.serial,
+        .at_ns = gs_now_ns(),
+        .cause = client.ending ? GPUSHARE_WAKE_EXIT : GPUSHARE_WAKE_CALL,
+        .needs = *needed,
+    };
+    client.wake_serial = wake.serial;
+    client.wake_asked = client.socket >= 0;
+    send_frame(GPUSHARE_WAKE, &wake, sizeof(wake));
+    look_for_scheduler_at_once();
+}
+
 CUresult gs_client_acquire(bool *entered)
 {
     CUresult result = CUDA_SUCCESS;
     *entered = false;
-    bool watching = false;
+    bool watching = false, counted = false;
+    struct gpushare_usage needed;
+    struct timespec second = {.tv_sec = 1};
+    struct gs_slot *paused = gs_awake_pause();
     pthread_mutex_lock(&client.lock);
     learn_quiet_gap();
-    uint64_t cancels = client.cancels, failures = client.failures;
-    client.waiters++;
+    uint64_t cancels = client.cancels, failures = client.failures, wake_failures = client.wake_failures;
+    if (client.waiters++ == 0)
+        client.shortage_said = false;
     while (gate_state() == GS_GATE_SHUT) {
         if (client.cancels != cancels) {
             client.wait_was_cancelled = true;
@@ -336,7 +390,15 @@ CUresult gs_client_acquire(bool *entered)
             break;
         }
         if (client.failures != failures) {
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+            result = client.failure;
+            break;
+        }
+        if (client.wake_failures != wake_failures) {
+            result = client.wake_failure;
+            break;
+        }
+        if (client.ended) {
+            result = CUDA_ERROR_DEINITIALIZED;
             break;
         }
         if (waits_for_itself()) {
@@ -352,13 +414,21 @@ CUresult gs_client_acquire(bool *entered)
         /* While a lease is being given back, the helper asks for the next one after RELEASED. */
         if (!client.requested && client.release == RELEASE_NONE)
             send_request();
+        /* It was hibernated while it waits, and is woken in its turn. */
+        bool asleep = client.sleep != AWAKE;
+        if (asleep && counted)
+            ask_to_wake(&needed);
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
         pthread_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
         }
-        futex_wait(&client.epoch, epoch, NULL);
+        if (asleep && !counted)
+            gs_hibernate_needs(&needed);
+        else
+            futex_wait(&client.epoch, epoch, asleep ? &second : NULL);
+        counted = asleep;
         pthread_mutex_lock(&client.lock);
     }
     if (result == CUDA_SUCCESS && gate_state() == GS_GATE_HELD) {
@@ -371,6 +441,11 @@ CUresult gs_client_acquire(bool *entered)
     }
     client.waiters--;
     pthread_mutex_unlock(&client.lock);
+    result = gs_awake_resume(paused, result);
+    if (result != CUDA_SUCCESS && *entered) {
+        gs_gate_leave_shut();
+        *entered = false;
+    }
     return result;
 }
 
@@ -450,8 +525,7 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     pending.next = client.growths;
     client.growths = &pending;
     send_frame(GPUSHARE_GROW, &pending.request, sizeof(pending.request));
-    if (client.socket < 0)
-        wake_helper();
+    look_for_scheduler_at_once();
     while (!pending.answered) {
         if (client.cancels != cancels) {
             client.wait_was_cancelled = true;
@@ -474,25 +548,6 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     pthread_mutex_unlock(&client.lock);
     *answer = pending.answer;
     return result;
-}
-
-/* Somebody is to call the driver. A failure is not followed by the next attempt at once. */
-static void ask_to_wake(const struct gpushare_usage *needed)
-{
-    if (client.sleep == AWAKE || client.wake_asked || gs_now_ns() < client.ask_at)
-        return;
-    struct gpushare_wake wake = {
-        .serial = ++client.serial,
-        .at_ns = gs_now_ns(),
-        .cause = client.ending ? GPUSHARE_WAKE_EXIT : GPUSHARE_WAKE_CALL,
-        .needs = *needed,
-    };
-    client.wake_serial = wake.serial;
-    client.wake_asked = client.socket >= 0;
-    send_frame(GPUSHARE_WAKE, &wake, sizeof(wake));
-    if (client.socket < 0)
-        client.retry_at = 0;
-    wake_helper();
 }
 
 /* Waits until the second gate is open, or for `patience` (ns). Ends as gs_client_acquire does. */
@@ -611,6 +666,11 @@ const char *gs_client_why_not(void)
     return client.why_not;
 }
 
+bool gs_client_refused(void)
+{
+    return gs_client_attached() && __atomic_load_n(&client.refused, __ATOMIC_RELAXED);
+}
+
 uint32_t gs_client_contended(void)
 {
     return __atomic_load_n(&client.contended, __ATOMIC_RELAXED);
@@ -646,7 +706,7 @@ uint64_t gs_client_cap(void)
 void gs_client_interrupt(void)
 {
     int saved = errno;
-    if (gs_client_attached()) {
+    if (gs_client_attached() || __atomic_load_n(&client.awaiting, __ATOMIC_SEQ_CST)) {
         __atomic_store_n(&client.interrupted_by_signal, 1, __ATOMIC_SEQ_CST);
         wake_helper();
     }
@@ -756,6 +816,56 @@ static void on_prepare(const struct gpushare_prepare *prepare)
     prepare_if_possible();
 }
 
+/* Ends the waits for a lease that are under way. */
+static void fail_waiters_locked(CUresult failure)
+{
+    client.failures++;
+    client.failure = failure;
+    wake_waiters();
+}
+
+static bool lacks_descriptors(void)
+{
+    int copy = fcntl(client.wake, F_DUPFD_CLOEXEC, 0);
+    if (copy >= 0)
+        close(copy);
+    return copy < 0 && errno == EMFILE;
+}
+
+/* Why the restore failed; also whether it is one too many of those that did, one after the other. */
+static CUresult count_failed_restore(const struct gpushare_moved *moved, unsigned devices, bool *last)
+{
+    CUresult failure = CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t resident = 0;
+    for (unsigned i = 0; i < devices; i++) {
+        resident += moved[i].usage.resident;
+        if (moved[i].error != CUDA_SUCCESS)
+            failure = (CUresult)moved[i].error;
+    }
+    if (client.failed_restores == 0 || resident > client.most_restored) {
+        client.failed_restores = 0;
+        client.most_restored = resident;
+    }
+    bool may_pass = failure == CUDA_ERROR_OUT_OF_MEMORY && !lacks_descriptors();
+    *last = ++client.failed_restores >= (may_pass ? MOST_RESTORES_WITHOUT_MEMORY : MOST_FAILED_RESTORES);
+    return failure;
+}
+
+/* Nothing is lost: what has not come in stays in host memory, and the next call asks for a lease again. */
+static void give_restore_up_locked(CUresult failure)
+{
+    const char *name = NULL;
+    if (GS_REAL(cuGetErrorName)(failure, &name) != CUDA_SUCCESS || name == NULL)
+        name = "CUDA error";
+    gs_say(
+        "this process's data could not be moved back to the GPU in %u attempts (%s, %d)%s; the CUDA calls that waited "
+        "for it fail. Nothing is lost: the data stays in host memory, and the next call tries again",
+        client.failed_restores, name, (int)failure,
+        lacks_descriptors() ? ", because the process has no file descriptors left (`ulimit -n`)" : "");
+    client.failed_restores = 0;
+    fail_waiters_locked(failure);
+}
+
 static void on_grant(const struct gpushare_lease *grant)
 {
     uint64_t lease = grant->lease;
@@ -773,14 +883,27 @@ static void on_grant(const struct gpushare_lease *grant)
     client.move_lease = lease;
     enum gs_restored restored = gs_mover_restore(moved, &devices, open_gate, &lease);
     client.move = NO_MOVE;
+    bool failed = restored == GS_RESTORE_FAILED, last = false;
+    CUresult failure = failed ? count_failed_restore(moved, devices, &last) : CUDA_SUCCESS;
+    if (restored == GS_RESTORED)
+        client.failed_restores = 0;
     pthread_mutex_lock(&client.lock);
+    /* If no call is waiting any more, there is nothing to try again for. */
+    last = failed && (last || client.waiters == 0);
     for (unsigned i = 0; i < devices; i++) {
         moved[i].serial = lease;
+        if (last)
+            moved[i].status = GPUSHARE_MOVE_PARTIAL; /* a failed one, the scheduler has tried again */
         send_frame(GPUSHARE_RESTORED, &moved[i], sizeof(moved[i]));
     }
     if (restored == GS_RESTORE_ENDED) {
         send_released(lease, GPUSHARE_CAUSE_FAILED);
-    } else if (restored == GS_RESTORE_FAILED) {
+    } else if (last) {
+        if (client.waiters != 0)
+            give_restore_up_locked(failure);
+        client.failed_restores = 0;
+        send_last_released(lease, GPUSHARE_CAUSE_RELEASE);
+    } else if (failed) {
         client.requested = client.socket >= 0; /* the scheduler queues us again */
     } else if (client.revoked == lease) {
         give_up_locked(GPUSHARE_CAUSE_REVOKE);
@@ -915,11 +1038,11 @@ static void open_second_gate_locked(void)
     wake_waiters();
 }
 
-/* Something of ours is under way, or about to be. */
+/* Something of ours is under way. Threads that wait for a lease, or to enter the driver, can wait parked. */
 static bool is_busy_locked(void)
 {
-    return client.leased || client.requested || client.waiters != 0 || client.paced != 0 || client.growths != NULL ||
-           client.release != RELEASE_NONE || client.sleepers != 0 || client.ending;
+    return client.leased || client.paced != 0 || client.growths != NULL || client.release != RELEASE_NONE ||
+           client.ending;
 }
 
 static bool is_busy(void)
@@ -940,7 +1063,7 @@ static bool await_drained(uint64_t end)
     return true;
 }
 
-/* The second gate is shut: waits until nothing of this process is in the driver, and nothing wants to be. */
+/* The second gate is shut: waits until nothing of this process is in the driver. */
 static enum gpushare_parking park(struct gpushare_usage *needed)
 {
     uint64_t end = gs_now_ns() + parking_patience;
@@ -990,7 +1113,12 @@ static void on_park(const struct gpushare_park *order)
         open_second_gate_locked();
     }
     client.park = order->serial;
+    /* First: the scheduler may not want a process hibernated that somebody waits for. */
+    if (client.sleep != AWAKE && client.sleepers != 0)
+        ask_to_wake(&parked.needs);
     send_frame(GPUSHARE_PARKED, &parked, sizeof(parked));
+    if (client.sleep != AWAKE && client.waiters != 0)
+        wake_waiters();
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -1032,11 +1160,11 @@ static void on_awake(const struct gpushare_awake *awake)
     bool woken = client.sleep != AWAKE && awake->status == 0;
     bool failed = client.sleep != AWAKE && !woken && awake->serial != 0 && awake->serial == client.wake_serial;
     if (failed) {
-        if (client.sleepers != 0)
+        if (client.sleepers != 0 || client.waiters != 0)
             gs_say("%.*s", (int)sizeof(awake->text), awake->text);
         client.wake_failures++;
         client.wake_failure = (CUresult)awake->status;
-        client.wake_asked = false;
+        client.wake_asked = client.requested = false;
         client.ask_at = gs_now_ns() + SECOND;
         wake_waiters();
     }
@@ -1070,10 +1198,16 @@ static void wake_alone(void)
     if (client.alone_said)
         return;
     client.alone_said = true;
-    gs_say(
-        "no scheduler answers on %s, and this process, which is hibernated, cannot be woken without one (%s); nothing "
-        "is lost: it goes on when the Jupyter server or `gpushare scheduler` is back, and tries again by itself",
-        client.path, text);
+    if (client.refused)
+        gs_say("this process is hibernated, cannot wake up by itself (%s), and the scheduler on %s refused it: %s. "
+               "Nothing is lost. It keeps trying",
+               text, client.path, client.refusal);
+    else
+        gs_say(
+            "no scheduler answers on %s, and this process, which is hibernated, cannot be woken without one (%s); "
+            "nothing is lost: it goes on when the Jupyter server or `gpushare scheduler` is back, and tries again by "
+            "itself",
+            client.path, text);
 }
 
 /* Bytes that the body of a type has, or -1 for a type that a scheduler does not send. */
@@ -1180,10 +1314,8 @@ static void lose_connection(void)
         close(client.socket);
         client.socket = -1;
         uint64_t now = gs_now_ns();
-        if (now - client.attached_at >= stable_after) {
+        if (now - client.attached_at >= stable_after)
             client.away_since = now;
-            client.shortage_said = false;
-        }
         client.retry_gap = shortest_retry;
         client.retry_at = now + client.retry_gap;
         __atomic_store_n(&client.contended, 0, __ATOMIC_RELAXED);
@@ -1267,7 +1399,7 @@ bool gs_client_while_moving(uint64_t patience)
         take_frames(true);
     else if (client.socket >= 0)
         lose_connection();
-    if (client.move == MOVE_IN)
+    if (client.move == MOVE_IN || client.move == MOVE_BACK)
         return true;
     return client.socket >= 0 && !(client.move == MOVE_IN_FILLING && client.revoked == client.move_lease);
 }
@@ -1282,23 +1414,40 @@ bool gs_client_grant_waits(void)
 
 /* --- The helper: attaching --- */
 
-enum greeting {
-    GREETED,
-    UNREACHABLE,
-    STRANGER, /* our ticket is not there yet, or is not known: that may change */
-    REFUSED
-};
+enum greeting { GREETED, UNREACHABLE, REFUSED };
 
-static enum greeting await_welcome(int fd, struct gs_inbox *inbox, enum gs_ticket ticket,
-                                   struct gpushare_welcome *welcome)
+static void set_refused(bool refused)
+{
+    __atomic_store_n(&client.refused, refused, __ATOMIC_RELAXED);
+}
+
+static void note_refusal(uint32_t code, const char *text, size_t size)
+{
+    set_refused(true);
+    client.refusal_code = code;
+    snprintf(client.refusal, sizeof(client.refusal), "%.*s", (int)size, text);
+}
+
+/* Our ticket is not there yet, or is not known yet. */
+static bool awaits_ticket(void)
+{
+    return client.refusal_code == EACCES && (client.ticket == GS_TICKET_MISSING || client.ticket == GS_TICKET_SENT);
+}
+
+static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpushare_welcome *welcome)
 {
     bool first = !(client.hello.flags & GPUSHARE_HELLO_REATTACH);
-    uint64_t deadline = gs_now_ns() + (first ? first_greeting_patience : greeting_patience);
+    /* In cuInit, a scheduler that is expected is not waited for. */
+    bool patient = first && (client.awaiting || !client.expected);
+    uint64_t deadline = gs_now_ns() + (patient ? first_greeting_patience : greeting_patience);
     for (;;) {
         uint64_t now = gs_now_ns();
-        struct pollfd readable = {.fd = fd, .events = POLLIN};
-        if (now >= deadline || poll(&readable, 1, (int)((deadline - now) / MILLISECOND) + 1) == 0)
+        struct pollfd readable[2] = {{.fd = fd, .events = POLLIN},
+                                     {.fd = client.awaiting ? client.wake : -1, .events = POLLIN}};
+        if (now >= deadline || poll(readable, 2, (int)((deadline - now) / MILLISECOND) + 1) == 0)
             return UNREACHABLE;
+        if (readable[1].revents != 0)
+            return UNREACHABLE; /* interrupted */
         if (!gs_receive(fd, inbox))
             return UNREACHABLE;
         struct gpushare_header header;
@@ -1313,11 +1462,7 @@ static enum greeting await_welcome(int fd, struct gs_inbox *inbox, enum gs_ticke
             return UNREACHABLE;
         if (header.type == GPUSHARE_REFUSED) {
             const struct gpushare_refused *refused = body;
-            if (ticket != GS_TICKET_NONE && refused->code == EACCES) {
-                snprintf(client.refusal, sizeof(client.refusal), "%.*s", (int)sizeof(refused->text), refused->text);
-                return STRANGER;
-            }
-            gs_say("the scheduler refused this process: %.*s", (int)sizeof(refused->text), refused->text);
+            note_refusal(refused->code, refused->text, sizeof(refused->text));
             return REFUSED;
         }
         if (header.type != GPUSHARE_WELCOME)
@@ -1326,6 +1471,8 @@ static enum greeting await_welcome(int fd, struct gs_inbox *inbox, enum gs_ticke
         return GREETED;
     }
 }
+
+static const char unusable_ticket[] = "its ticket cannot be used";
 
 /* Connects and says HELLO with all that is held. On GREETED the connection is the client's. Error in *problem. */
 static enum greeting greet(int *problem)
@@ -1363,6 +1510,7 @@ static enum greeting greet(int *problem)
     client.ticket = gs_present_ticket(fd);
     if (client.ticket == GS_TICKET_BAD) {
         close(fd);
+        note_refusal(EACCES, unusable_ticket, sizeof(unusable_ticket));
         return REFUSED;
     }
     struct gs_place place;
@@ -1371,7 +1519,7 @@ static enum greeting greet(int *problem)
         gs_send(fd, GPUSHARE_PLACE, &place, size);
     /* If the send fails, the scheduler may have said why before it closed. */
     gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
-    enum greeting greeting = await_welcome(fd, &client.inbox, client.ticket, &welcome);
+    enum greeting greeting = await_welcome(fd, &client.inbox, &welcome);
     if (greeting != GREETED) {
         close(fd);
         gs_inbox_clear(&client.inbox);
@@ -1384,6 +1532,8 @@ static enum greeting greet(int *problem)
     gs_meter_restart();
     pthread_mutex_lock(&client.lock);
     client.socket = fd;
+    set_refused(false);
+    client.refusal_said = false;
     client.attached_at = gs_now_ns();
     if (!(client.hello.flags & GPUSHARE_HELLO_REATTACH))
         client.away_since = client.attached_at;
@@ -1396,7 +1546,7 @@ static enum greeting greet(int *problem)
     memset(client.meters, 0, sizeof(client.meters));
     gs_memory_set_headroom(welcome.headroom);
     client.wake_asked = false;
-    if (client.sleepers != 0)
+    if (client.sleepers != 0 || (client.sleep != AWAKE && client.waiters != 0))
         wake_waiters(); /* who asks this one */
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)
         if (!growth->answered)
@@ -1415,14 +1565,29 @@ static void try_again(uint64_t longest)
     client.retry_at = gs_now_ns() + client.retry_gap;
 }
 
-static void try_again_as_stranger(void)
+static void say_refusal(void)
 {
-    bool patient = gs_now_ns() - client.away_since < ticket_patience;
-    try_again(patient ? longest_retry : longest_retry_of_strangers);
-    if (patient || client.refusal_said)
+    if (client.refusal_said)
         return;
     client.refusal_said = true;
-    gs_say("the scheduler refused this process: %s; it goes on without, and asks again", client.refusal);
+    gs_say(
+        "the scheduler refused this process: %s. The process keeps its data, goes on without the scheduler, and keeps "
+        "trying to connect",
+        client.refusal);
+}
+
+/* Another scheduler may come, a ticket may be renewed, and a quota be raised. */
+static void try_again_after_refusal(void)
+{
+    bool patient = awaits_ticket() && gs_now_ns() - client.away_since < ticket_patience;
+    pthread_mutex_lock(&client.lock);
+    bool awaited = client.waiters != 0 || client.growths != NULL || client.sleepers != 0;
+    pthread_mutex_unlock(&client.lock);
+    try_again(patient || awaited              ? longest_retry
+              : client.refusal_code == EPROTO ? longest_retry_of_foreign
+                                              : longest_retry_of_refused);
+    if (!patient)
+        say_refusal();
 }
 
 static void reconnect(void)
@@ -1431,17 +1596,15 @@ static void reconnect(void)
     switch (greet(&problem)) {
     case GREETED:
         gs_debug("attached to the scheduler again");
-        client.refusal_said = false;
         take_frames(false); /* that came along with the welcome */
         break;
     case REFUSED:
-        client.never_again = true;
-        gs_say("going on without a scheduler; this process keeps its memory on the GPU from now on");
-        break;
-    case STRANGER:
-        try_again_as_stranger();
+        try_again_after_refusal();
         break;
     case UNREACHABLE:
+        if (client.refused)
+            client.away_since = gs_now_ns();
+        set_refused(false);
         try_again(longest_retry);
         break;
     }
@@ -1450,18 +1613,37 @@ static void reconnect(void)
 /* Who waits goes on waiting, or is told that nothing comes of it. */
 static void lack_room_locked(void)
 {
-    if (client.never_again || gs_now_ns() - client.away_since >= alone_patience) {
+    if (client.refused) {
+        if (client.shortage_said)
+            return;
+        client.shortage_said = true;
+        gs_say("the GPU has no room for this process's data, and the scheduler refused the process: %s. The call waits "
+               "until there is room or a scheduler accepts the process; interrupt it to stop waiting. Nothing is lost",
+               client.refusal);
+    } else if (gs_now_ns() - client.away_since >= client.patience) {
         gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
                "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
                client.path);
-        client.failures++;
-        wake_waiters();
+        fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
     } else if (!client.shortage_said) {
+        uint64_t waited = gs_now_ns() - client.away_since;
         client.shortage_said = true;
         gs_say("no scheduler answers on %s for %u s, and there is no room on the GPU for this process's memory: it "
                "waits for either, for another %u s at most",
-               client.path, (unsigned)(alone_after / SECOND), (unsigned)((alone_patience - alone_after) / SECOND));
+               client.path, (unsigned)(waited / SECOND), (unsigned)((client.patience - waited) / SECOND));
     }
+}
+
+/* Others that wait as this process does may be served with what it has in part. */
+static void give_room_back(void)
+{
+    struct gpushare_moved moved;
+    struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
+    client.move = MOVE_BACK;
+    for (unsigned i = gs_memory_usages(usages); i-- != 0;)
+        if (usages[i].resident != 0)
+            gs_mover_evict(usages[i].gpu, usages[i].resident, &moved);
+    client.move = NO_MOVE;
 }
 
 /* Answers by itself what a scheduler that stays away does not. */
@@ -1483,13 +1665,26 @@ static void go_alone(void)
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
     unsigned devices;
     uint64_t no_lease = 0;
-    client.move = MOVE_IN;
-    gs_mover_restore(moved, &devices, open_gate, &no_lease);
-    client.move = NO_MOVE;
+    enum gs_restored restored = GS_RESTORE_ENDED;
+    if (gs_memory_oversubscribed() || gs_mover_has_room()) {
+        client.move = MOVE_IN;
+        restored = gs_mover_restore(moved, &devices, open_gate, &no_lease);
+        client.move = NO_MOVE;
+    }
+    bool last = false;
+    CUresult failure =
+        restored == GS_RESTORE_FAILED ? count_failed_restore(moved, devices, &last) : CUDA_ERROR_OUT_OF_MEMORY;
     pthread_mutex_lock(&client.lock);
-    if (!client.leased)
+    bool opened = client.leased;
+    if (opened)
+        client.failed_restores = 0;
+    else if (failure == CUDA_ERROR_OUT_OF_MEMORY)
         lack_room_locked();
+    else if (last)
+        give_restore_up_locked(failure);
     pthread_mutex_unlock(&client.lock);
+    if (!opened)
+        give_room_back();
 }
 
 /* --- The helper: releasing, quiet, the loop --- */
@@ -1542,8 +1737,7 @@ static void wait_for_capture(void)
 static void fail_waiters(void)
 {
     pthread_mutex_lock(&client.lock);
-    client.failures++;
-    wake_waiters();
+    fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
     pthread_mutex_unlock(&client.lock);
 }
 
@@ -1680,11 +1874,9 @@ static void look_around_parked(uint64_t now, struct duties *duties)
     }
     if (client.socket >= 0)
         return;
-    if (!client.never_again) {
-        duties->reconnect = now >= client.retry_at;
-        shorten(&duties->patience, until(client.retry_at, now));
-    }
-    if (client.sleepers == 0)
+    duties->reconnect = now >= client.retry_at;
+    shorten(&duties->patience, until(client.retry_at, now));
+    if (client.sleepers == 0 && client.waiters == 0)
         return;
     uint64_t alone_at = client.alone_at;
     if (!client.ending) {
@@ -1729,14 +1921,12 @@ static struct duties look_around(uint64_t now)
         duties.check_end = now >= client.end_check_at;
         shorten(&duties.patience, until(client.end_check_at, now));
     }
-    if (away && !client.never_again) {
+    if (away) {
         duties.reconnect = now >= client.retry_at;
         shorten(&duties.patience, until(client.retry_at, now));
     }
     if (away && (client.waiters != 0 || client.growths != NULL)) {
         uint64_t alone_at = client.away_since + (client.leased ? holder_alone_after : alone_after);
-        if (client.never_again)
-            alone_at = now;
         duties.go_alone = now >= alone_at;
         /* Once alone, nothing more can be done until something changes; look again now and then. */
         shorten(&duties.patience, duties.go_alone ? 100 * MILLISECOND : until(alone_at, now));
@@ -1827,6 +2017,7 @@ static void in_forked_child(void)
     client.socket = client.wake = -1;
     pthread_mutex_init(&client.lock, NULL);
     pthread_mutex_init(&client.start_lock, NULL);
+    pthread_mutex_init(&client.await_lock, NULL);
     client.sleep = AWAKE;
     client.sleepers = 0;
     client.alone_since = 0;
@@ -1838,7 +2029,8 @@ static void in_forked_child(void)
     gs_memory_after_fork();
     gs_meter_after_fork();
     gs_pace_after_fork();
-    if (client.attachment == ATTACHED)
+    client.awaiting = 0;
+    if (client.attachment == ATTACHED || (client.attachment == NOT_YET && client.begun))
         step_aside("this process was forked from one that had already used CUDA");
 }
 
@@ -1870,7 +2062,10 @@ static bool read_environment(void)
         return false;
     }
     if (strlen(path) >= sizeof(client.path)) {
-        gs_say("GPUSHARE_SOCKET is longer than %zu bytes: %s; running without sharing", sizeof(client.path) - 1, path);
+        gs_say(
+            "the path of the scheduler's socket has %zu bytes, and a socket's path may have %zu: %s; running without "
+            "sharing. Set GPUSHARE_SOCKET to a shorter path",
+            strlen(path), sizeof(client.path) - 1, path);
         step_aside("GPUSHARE_SOCKET is too long");
         return false;
     }
@@ -1886,45 +2081,10 @@ static bool read_environment(void)
     client.hello.version = GPUSHARE_PROTOCOL_VERSION;
     client.hello.pid = getpid();
     client.hello.cap = number_from_environment("GPUSHARE_MEMORY", "bytes", 0);
+    client.patience = SECOND * number_from_environment("GPUSHARE_SCHEDULER_PATIENCE_S", "seconds", default_patience);
     client.capture_patience =
         MILLISECOND * number_from_environment("GPUSHARE_CAPTURE_PATIENCE_MS", "milliseconds", default_capture_patience);
     return true;
-}
-
-static bool attach(void)
-{
-    uint64_t deadline = gs_now_ns() + first_patience;
-    for (;;) {
-        int problem = 0;
-        switch (greet(&problem)) {
-        case GREETED:
-            return true;
-        case REFUSED:
-            step_aside("the scheduler refused this process");
-            return false;
-        case STRANGER:
-            if (gs_now_ns() >= deadline + (client.ticket == GS_TICKET_MISSING ? ticket_patience : 0)) {
-                gs_say("the scheduler refused this process: %s", client.refusal);
-                step_aside("the scheduler refused this process");
-                return false;
-            }
-            usleep(200000);
-            break;
-        case UNREACHABLE:
-            if (problem == EACCES) {
-                gs_say("the socket %s belongs to another user; running without sharing", client.path);
-                step_aside("the socket belongs to another user");
-                return false;
-            }
-            if (gs_now_ns() >= deadline) {
-                gs_say("no scheduler answers on %s (%s); running without sharing. `gpushare doctor` says more",
-                       client.path, strerror(problem));
-                step_aside("no scheduler answered");
-                return false;
-            }
-            usleep(20000);
-        }
-    }
 }
 
 static bool start_helper(void)
@@ -1941,37 +2101,176 @@ static bool start_helper(void)
     return true;
 }
 
+/* From here on, this process's memory is managed, and a thread of its own serves it. */
+static void join(void)
+{
+    static bool at_exit;
+    pthread_mutex_lock(&client.lock);
+    set_gate(client.leased ? GS_GATE_HELD : GS_GATE_SHUT);
+    pthread_mutex_unlock(&client.lock);
+    __atomic_store_n(&client.attachment, ATTACHED, __ATOMIC_RELEASE);
+    if (start_helper()) {
+        if (!at_exit)
+            at_exit = atexit(be_awake_at_exit) == 0;
+        return;
+    }
+    gs_say("no thread could be started; running without sharing");
+    set_gate(GS_GATE_PLAIN);
+    if (client.socket >= 0)
+        close(client.socket);
+    client.socket = -1;
+    step_aside("no thread could be started");
+}
+
+/* As one that had a lease when its scheduler went: it keeps its own books, and states them to the next one. */
+static void go_on_alone(void)
+{
+    client.hello.flags |= GPUSHARE_HELLO_REATTACH;
+    client.leased = true;
+    client.lease = 0;
+    client.away_since = gs_now_ns();
+    client.retry_gap = longest_retry;
+    client.retry_at = client.away_since + longest_retry;
+    join();
+}
+
+/* One attempt. True: the process has joined, now or as soon as it can; else *problem says why there was no answer. */
+static bool attach_once(uint64_t since, int *problem)
+{
+    uint64_t waited = 0;
+    switch (greet(problem)) {
+    case GREETED:
+        join();
+        return true;
+    case REFUSED:
+        waited = gs_now_ns() - since;
+        if (awaits_ticket() && waited < first_patience + (client.ticket == GS_TICKET_MISSING ? ticket_patience : 0))
+            return false;
+        say_refusal();
+        go_on_alone();
+        return true;
+    case UNREACHABLE:
+        if (*problem != EACCES)
+            return false;
+        gs_say("the socket %s belongs to another user; running without sharing", client.path);
+        step_aside("the socket belongs to another user");
+        return true;
+    }
+    return false;
+}
+
+/* No scheduler has ever been there: one may be about to make its folder. */
+static void attach_or_step_aside(void)
+{
+    uint64_t since = gs_now_ns();
+    for (int problem = 0; !attach_once(since, &problem); usleep(20000)) {
+        /* EAGAIN: there is a scheduler, and a crowd that waits to be accepted. */
+        if (gs_now_ns() - since < first_patience + (problem == EAGAIN ? first_greeting_patience : 0))
+            continue;
+        gs_say("no scheduler answers on %s (%s); running without sharing. `gpushare doctor` says more", client.path,
+               strerror(problem));
+        step_aside("no scheduler answered");
+        return;
+    }
+}
+
+/* A socket's folder is there once a scheduler was, and for one that is to come. */
+static bool is_expected(const char *path)
+{
+    char folder[sizeof(client.path)];
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (slash == NULL)
+        return true;
+    slash[slash == folder] = '\0';
+    return access(folder, F_OK) == 0;
+}
+
+static bool begin(void)
+{
+    static bool at_fork;
+    const char *why = NULL;
+    if (!read_environment())
+        return false;
+    if (!at_fork)
+        at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
+    client.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gs_gate_prepare();
+    if (!gs_memory_choose_backend(&client.hello.backend, &why)) {
+        step_aside(why);
+        return false;
+    }
+    client.expected = is_expected(client.path);
+    return true;
+}
+
 void gs_client_start(void)
 {
-    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET)
+    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET ||
+        __atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return;
     pthread_mutex_lock(&client.start_lock);
-    if (client.attachment == NOT_YET && read_environment()) {
-        static bool at_fork;
-        if (!at_fork)
-            at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
-        const char *why = NULL;
-        client.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-        gs_gate_prepare();
-        if (!gs_memory_choose_backend(&client.hello.backend, &why)) {
-            step_aside(why);
-        } else if (attach()) {
-            pthread_mutex_lock(&client.lock);
-            set_gate(GS_GATE_SHUT);
-            pthread_mutex_unlock(&client.lock);
-            __atomic_store_n(&client.attachment, ATTACHED, __ATOMIC_RELEASE);
-            if (!start_helper()) {
-                gs_say("no thread could be started; running without sharing");
-                set_gate(GS_GATE_PLAIN);
-                close(client.socket);
-                client.socket = -1;
-                step_aside("no thread could be started");
-            } else {
-                static bool at_exit;
-                if (!at_exit)
-                    at_exit = atexit(be_awake_at_exit) == 0;
-            }
-        }
+    int problem = 0;
+    if (client.attachment == NOT_YET && !client.begun && begin()) {
+        __atomic_store_n(&client.begun, true, __ATOMIC_RELEASE);
+        if (!client.expected)
+            attach_or_step_aside();
+        else
+            attach_once(gs_now_ns(), &problem); /* else the first context waits */
     }
     pthread_mutex_unlock(&client.start_lock);
+}
+
+/* Sleeps until a signal interrupts, for `patience` (ns) at most. */
+static void pause_start(uint64_t patience)
+{
+    struct pollfd called = {.fd = client.wake, .events = POLLIN};
+    uint64_t count;
+    if (poll(&called, 1, (int)(patience / MILLISECOND)) > 0 && read(client.wake, &count, sizeof(count)) < 0)
+        return;
+}
+
+CUresult gs_client_await_scheduler(void)
+{
+    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET ||
+        !__atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
+        return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    bool said = false;
+    uint64_t cancels = __atomic_load_n(&client.cancels, __ATOMIC_RELAXED), pause = shortest_retry;
+    gs_interrupt_watch();
+    pthread_mutex_lock(&client.await_lock);
+    /* A thread in cuInit may be about to attach. It does not keep the lock for as long as a wait may take. */
+    pthread_mutex_lock(&client.start_lock);
+    pthread_mutex_unlock(&client.start_lock);
+    uint64_t since = gs_now_ns();
+    __atomic_store_n(&client.awaiting, 1, __ATOMIC_SEQ_CST);
+    for (int problem = 0; client.attachment == NOT_YET;) {
+        if (client.cancels == cancels && attach_once(since, &problem))
+            break;
+        take_signal();
+        uint64_t waited = gs_now_ns() - since;
+        if (client.cancels != cancels) {
+            client.wait_was_cancelled = true;
+            result = GS_ERROR_CANCELLED;
+            break;
+        }
+        if (waited >= client.patience) {
+            gs_say("no scheduler answered on %s for %u s (%s); this process goes on without one, and joins when one "
+                   "answers. `gpushare doctor` says more",
+                   client.path, (unsigned)(waited / SECOND), strerror(problem));
+            go_on_alone();
+            break;
+        }
+        if (!said && waited >= said_after) {
+            said = true;
+            gs_say("waiting for the GPU scheduler on %s (%s), for %u s at most; interrupt to stop waiting", client.path,
+                   client.refused ? client.refusal : strerror(problem), (unsigned)(client.patience / SECOND));
+        }
+        pause_start(pause);
+        pause = pause * 2 < longest_pause ? pause * 2 : longest_pause;
+    }
+    __atomic_store_n(&client.awaiting, 0, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&client.await_lock);
+    return result;
 }

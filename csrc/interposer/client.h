@@ -26,11 +26,21 @@
 /* Attaches to the scheduler, once; afterwards, or if that is not possible, does nothing. */
 void gs_client_start(void);
 
+/*
+ * Before the first context: waits for a scheduler that is expected and did not answer gs_client_start. Ends as
+ * gs_client_acquire does when the user interrupts. If none answers for long, this process goes on without one, and
+ * attaches to the first that does.
+ */
+CUresult gs_client_await_scheduler(void);
+
 /* Memory is managed by us: true from a successful attach on, also while the scheduler is away. */
 bool gs_client_attached(void);
 
 /* Why this process is not attached, or NULL. */
 const char *gs_client_why_not(void);
+
+/* The scheduler that answered last refused this process, which goes on without it and keeps trying to connect. */
+bool gs_client_refused(void);
 
 /*
  * Called by a thread that found the gate not open. CUDA_SUCCESS: try again, or (*entered) it is inside, for this one

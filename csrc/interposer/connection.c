@@ -159,9 +159,13 @@ enum gs_ticket gs_present_ticket(int fd)
         wrong = read_ticket(file, message.ticket, sizeof(message.ticket));
         close(file);
     }
+    /* A process that keeps trying to connect reports each reason once. */
+    static const char *reported;
+    const char *before = __atomic_exchange_n(&reported, wrong, __ATOMIC_RELAXED);
     if (wrong != NULL) {
-        gs_say("the ticket %s cannot be used: %s; restart the kernel, which gets a new one", settings.ticket_file,
-               wrong);
+        if (wrong != before)
+            gs_say("the ticket %s cannot be used: %s; restart the kernel, which gets a new one", settings.ticket_file,
+                   wrong);
         return GS_TICKET_BAD;
     }
     gs_send(fd, GPUSHARE_TICKET, &message, sizeof(message));

@@ -165,6 +165,12 @@ void gs_gate_enter_shut(void)
     __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_SEQ_CST);
 }
 
+void gs_gate_leave_shut(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+}
+
 void gs_gate_leave_slow(void)
 {
     struct gs_slot *slot = gs_gate_thread;

@@ -86,8 +86,9 @@ void gs_gate_prepare(void);
 /* From here on nobody enters; who is inside may still be (see gs_gate_empty). */
 void gs_gate_shut(void);
 
-/* The calling thread, which waits at the gate, is inside although it is shut. */
+/* The calling thread, which waits at the gate, is inside although it is shut; and is outside again. */
 void gs_gate_enter_shut(void);
+void gs_gate_leave_shut(void);
 
 /* No thread is inside. After gs_gate_shut this stays true once it is, but for who enters it shut. */
 bool gs_gate_empty(void);

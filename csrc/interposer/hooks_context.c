@@ -37,11 +37,13 @@ static struct context *find_locked(CUcontext handle)
     return context;
 }
 
-static void add(CUcontext handle, CUdevice device, bool primary)
+/* True if the context is new. */
+static bool add(CUcontext handle, CUdevice device, bool primary)
 {
     pthread_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
-    if (context == NULL && (context = calloc(1, sizeof(*context))) != NULL) {
+    bool is_new = context == NULL;
+    if (is_new && (context = calloc(1, sizeof(*context))) != NULL) {
         context->handle = handle;
         context->device = device;
         context->primary = primary;
@@ -53,6 +55,7 @@ static void add(CUcontext handle, CUdevice device, bool primary)
     pthread_mutex_unlock(&contexts.lock);
     if (context != NULL && gs_client_attached())
         gs_vmm_context_begins(handle, device);
+    return is_new;
 }
 
 bool gs_context_alive(CUcontext handle)
@@ -258,9 +261,10 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
     }
     CUresult result = GS_REAL(cuDevicePrimaryCtxRetain)(handle, device);
     if (result == CUDA_SUCCESS) {
-        add(*handle, device, true);
-        if (first)
+        if (add(*handle, device, true))
             gs_memory_context_begun(device);
+        else if (first)
+            gs_memory_context_gone(device); /* another thread was faster */
     } else if (primary_of(device, &last) == NULL) {
         gs_memory_context_gone(device);
     }

@@ -147,7 +147,7 @@ static const char *fault_of(const struct gpushare_pool *shared, uint64_t size, u
 {
     if (shared->magic != GPUSHARE_POOL_MAGIC)
         return "it is none";
-    if (shared->version != GPUSHARE_PROTOCOL_VERSION)
+    if (shared->version != GPUSHARE_POOL_VERSION)
         return "its version is another";
     if (slot >= GPUSHARE_POOL_SLOTS)
         return "our place in it is out of range";
@@ -197,7 +197,7 @@ static struct pool *make_own_pool(void)
         if ((void *)shared == MAP_FAILED)
             continue; /* where addresses are limited, a smaller one may do */
         shared->magic = GPUSHARE_POOL_MAGIC;
-        shared->version = GPUSHARE_PROTOCOL_VERSION;
+        shared->version = GPUSHARE_POOL_VERSION;
         shared->data_offset = offset;
         shared->chunk_count = shared->limit = (uint32_t)count;
         struct pool *pool = new_pool(shared, size, 0);

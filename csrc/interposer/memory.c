@@ -622,8 +622,8 @@ void gs_memory_unpin(CUdevice ordinal, size_t bytes)
 }
 
 /*
- * What a context takes before anything is allocated is not known in advance; what it takes more than this is seen as
- * foreign use. 512 MiB is the order of an idle PyTorch process on a data-centre GPU; a small (simulated) GPU is asked
+ * What a context takes before anything is allocated is not known in advance; the scheduler corrects the charge by what
+ * it measures. 512 MiB is the order of an idle PyTorch process on a data-centre GPU; a small (simulated) GPU is asked
  * for less.
  */
 static uint64_t context_bytes(const struct gs_device *device)
@@ -633,8 +633,9 @@ static uint64_t context_bytes(const struct gs_device *device)
 
 CUresult gs_memory_admit_context(CUdevice ordinal)
 {
-    if (!gs_client_attached())
-        return CUDA_SUCCESS;
+    CUresult result = gs_client_await_scheduler();
+    if (result != CUDA_SUCCESS || !gs_client_attached())
+        return result;
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL)
         return CUDA_SUCCESS; /* the driver will say what is wrong with it */

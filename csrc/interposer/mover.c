@@ -45,6 +45,7 @@ struct lane {
     struct flight flights[FLIGHTS];
     unsigned first, count;
     uint64_t bytes;
+    CUresult failure; /* of one that was under way with all those that still are */
 };
 
 static struct lane lanes[GPUSHARE_MAX_GPUS];
@@ -163,7 +164,10 @@ static CUresult launch(struct lane *lane, struct gs_block *block, unsigned i, bo
     return CUDA_SUCCESS;
 }
 
-/* Takes the first that is under way out of the lane, if it is done: *result says how it went. */
+/*
+ * Takes the first that is under way out of the lane, if it is done: *result says how it went. The driver may report
+ * only the first of several copies that failed, so whatever was queued behind that one is not trusted either.
+ */
 static bool land(struct lane *lane, struct flight *landed, CUresult *result)
 {
     if (lane->count == 0)
@@ -171,6 +175,9 @@ static bool land(struct lane *lane, struct flight *landed, CUresult *result)
     *result = GS_REAL(cuEventQuery)(lane->done[lane->first]);
     if (*result == CUDA_ERROR_NOT_READY)
         return false;
+    if (lane->failure != CUDA_SUCCESS)
+        *result = lane->failure;
+    lane->failure = lane->count > 1 ? *result : CUDA_SUCCESS;
     *landed = lane->flights[lane->first];
     lane->first = (lane->first + 1) % FLIGHTS;
     lane->count--;
@@ -636,6 +643,29 @@ static bool open_if_complete(void (*open)(void *), void *argument)
     return complete;
 }
 
+bool gs_mover_has_room(void)
+{
+    bool room = true;
+    for (unsigned d = 0, count = known_devices(); d < count && room; d++) {
+        struct lane *lane = &lanes[d];
+        size_t available, total;
+        pthread_mutex_lock(&gs_memory_lock);
+        uint64_t missing = gs_devices[d].footprint - gs_devices[d].usage.resident;
+        CUcontext context = missing != 0 && lane->count == 0 ? lane->context : NULL;
+        lane->busy = lane->busy || context != NULL;
+        pthread_mutex_unlock(&gs_memory_lock);
+        if (context == NULL)
+            continue;
+        if (GS_REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS &&
+            GS_REAL(cuMemGetInfo_v2)(&available, &total) == CUDA_SUCCESS)
+            room = available >= missing;
+        pthread_mutex_lock(&gs_memory_lock);
+        leave_context_locked(lane);
+        pthread_mutex_unlock(&gs_memory_lock);
+    }
+    return room;
+}
+
 enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], unsigned *devices,
                                   void (*open)(void *), void *argument)
 {
@@ -690,6 +720,8 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
                  restored == GS_RESTORED         ? GPUSHARE_MOVE_DONE
                  : restored == GS_RESTORE_FAILED ? GPUSHARE_MOVE_FAILED
                                                  : GPUSHARE_MOVE_PARTIAL);
+    for (unsigned d = 0; d < *devices; d++)
+        results[d].error = (uint32_t)arrivals[d].result;
     return restored;
 }
 

@@ -19,10 +19,13 @@ enum gs_restored {
     GS_RESTORE_FAILED
 };
 
+/* Whether the GPUs have free memory for all that is not on them now. True also where that is not known. */
+bool gs_mover_has_room(void);
+
 /*
  * Makes everything resident, within gs_client_room, then calls open(argument) while no new block can appear. If
  * something could not be made resident, or if gs_client_while_moving ended it, open is not called, and what has arrived
- * stays. *devices is the number of devices, with one result each.
+ * stays. *devices is the number of devices, with one result each; after a failure, one result at least has its error.
  */
 enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], unsigned *devices,
                                   void (*open)(void *), void *argument);

@@ -130,14 +130,28 @@ static void write_list(const struct choice *order, const struct gs_unit *units, 
 
 /* --- Asking --- */
 
-static bool await_placed(int fd, uint64_t deadline, struct gpushare_placed *placed, uint8_t gpus[MOST][16])
+enum answer {
+    ANSWERED,
+    NOT_YET,
+    NEVER /* asking again would change nothing */
+};
+
+/* The scheduler may be too busy, or about to get our ticket. HELLO reports what will not change. */
+static enum answer refusal(uint32_t code, enum gs_ticket ticket)
+{
+    bool awaited = code == EACCES && (ticket == GS_TICKET_MISSING || ticket == GS_TICKET_SENT);
+    return awaited || code == EAGAIN || code == ETIMEDOUT ? NOT_YET : NEVER;
+}
+
+static enum answer await_placed(int fd, enum gs_ticket ticket, uint64_t deadline, struct gpushare_placed *placed,
+                                uint8_t gpus[MOST][16])
 {
     struct gs_inbox *inbox = calloc(1, sizeof(*inbox));
-    bool answered = false;
+    enum answer answer = NOT_YET;
     if (inbox == NULL)
-        return false;
+        return answer;
     inbox->descriptor = -1;
-    for (uint64_t now; !answered && (now = gs_now_ns()) < deadline;) {
+    for (uint64_t now; answer == NOT_YET && (now = gs_now_ns()) < deadline;) {
         struct pollfd readable = {.fd = fd, .events = POLLIN};
         if (poll(&readable, 1, (int)((deadline - now) / MILLISECOND) + 1) <= 0 || !gs_receive(fd, inbox))
             break;
@@ -147,24 +161,22 @@ static bool await_placed(int fd, uint64_t deadline, struct gpushare_placed *plac
         if (frame == GS_FRAME_NONE)
             continue;
         size_t size = header.length - sizeof(header);
+        if (frame == GS_FRAME_WHOLE && header.type == GPUSHARE_REFUSED && size == sizeof(struct gpushare_refused)) {
+            answer = refusal(((const struct gpushare_refused *)body)->code, ticket);
+            break;
+        }
         if (frame == GS_FRAME_BAD || header.type != GPUSHARE_PLACED || size < sizeof(*placed))
-            break; /* refused, for a reason that HELLO will hear, too */
+            break;
         memcpy(placed, body, sizeof(*placed));
         if (placed->gpu_count > MOST || size != sizeof(*placed) + placed->gpu_count * sizeof(gpus[0]))
             break;
         memcpy(gpus, (const char *)body + sizeof(*placed), placed->gpu_count * sizeof(gpus[0]));
-        answered = true;
+        answer = ANSWERED;
     }
     gs_inbox_clear(inbox);
     free(inbox);
-    return answered;
+    return answer;
 }
-
-enum answer {
-    ANSWERED,
-    NOT_YET,
-    NEVER /* asking again would change nothing */
-};
 
 static enum answer ask_once(const char *path, const struct gs_place *place, uint64_t deadline,
                             struct gpushare_placed *placed, uint8_t gpus[MOST][16])
@@ -172,13 +184,13 @@ static enum answer ask_once(const char *path, const struct gs_place *place, uint
     int fd = gs_connect(path);
     if (fd < 0)
         return fd == -EACCES ? NEVER : NOT_YET;
-    enum answer answer = NOT_YET;
-    if (gs_present_ticket(fd) == GS_TICKET_BAD)
-        answer = NEVER;
-    else if (gs_send(fd, GPUSHARE_PLACE, place,
-                     sizeof(place->place) + place->place.gpu_count * sizeof(place->gpus[0])) &&
-             await_placed(fd, deadline, placed, gpus))
-        answer = ANSWERED;
+    enum answer answer = NEVER;
+    enum gs_ticket ticket = gs_present_ticket(fd);
+    if (ticket != GS_TICKET_BAD) {
+        /* If the send fails, the scheduler may have said why before it closed. */
+        gs_send(fd, GPUSHARE_PLACE, place, sizeof(place->place) + place->place.gpu_count * sizeof(place->gpus[0]));
+        answer = await_placed(fd, ticket, deadline, placed, gpus);
+    }
     close(fd);
     return answer;
 }

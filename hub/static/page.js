@@ -52,7 +52,6 @@ const TEXT = {
     contexts: 'CUDA contexts',
     foreign: 'other programs',
     ghosts: 'being freed',
-    reserve: 'kept free',
     free: 'free'
   },
   notebooks: node => `Notebooks on ${node}`,
@@ -70,11 +69,11 @@ const TEXT = {
     running: 'running',
     yielding: 'yielding',
     moving: 'moving in',
+    waking: 'waking',
     waiting: 'waiting',
-    held: 'idle',
+    held: 'idle lease',
     idle: 'idle',
-    hibernated: 'hibernated',
-    waking: 'waking…'
+    hibernated: 'hibernated'
   },
   place: position => (position == null ? '' : `, ${ordinal(position)}`),
   swapped: bytes => `${size(bytes)} in host memory`,
@@ -82,7 +81,7 @@ const TEXT = {
   times: number => `${number}×`,
   someone: 'another user',
   you: 'you',
-  isHeld: 'frozen by an administrator',
+  isHeld: 'on hold by an administrator',
   userColumns: {
     name: 'User',
     notebooks: 'Notebooks',
@@ -113,14 +112,14 @@ const TEXT = {
       done: name => `${name} is being moved out.`
     },
     hold: {
-      label: 'Freeze it',
-      hint: 'Ends its turn, and gives it none until an administrator unfreezes it. Its user cannot undo it.',
-      done: name => `${name} is frozen.`
+      label: 'Put it on hold',
+      hint: 'Ends its turn. It gets no other until an administrator takes it off hold; its user cannot.',
+      done: name => `${name} is on hold.`
     },
     unhold: {
-      label: 'Unfreeze it',
+      label: 'Take it off hold',
       hint: 'It waits for its turn again, as others do.',
-      done: name => `${name} is no longer frozen.`
+      done: name => `${name} is no longer on hold.`
     }
   },
   drainTitle: (gpu, node) => `Drain GPU ${gpu.index} of ${node}?`,
@@ -244,8 +243,18 @@ function clock(time) {
     : date.toLocaleString([], { day: 'numeric', month: 'short', ...options });
 }
 
+/** Letters of scripts that are written from right to left. */
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** A name as one run: one that is written from right to left leaves the words around it in their order. */
+function isolate(name) {
+  return RIGHT_TO_LEFT.test(name) ? `\u2068${name}\u2069` : name;
+}
+
 function shortName(name) {
-  return name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name;
+  return isolate(
+    name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name
+  );
 }
 
 // --- Drawing -------------------------------------------------------------------------------------
@@ -453,8 +462,7 @@ function gpuView(gpu, node) {
         kinds.filter(([kind]) => kind !== 'free'),
         gpu.total
       );
-      const { free, reserve } = gpu.memory;
-      say(used, TEXT.used(Math.max(0, gpu.total - free - reserve), gpu.total));
+      say(used, TEXT.used(gpu.used, gpu.total));
       say(load, TEXT.busy(gpu.utilization));
       lines.update(samples.get(gpu.uuid) ?? []);
       list(
@@ -507,7 +515,10 @@ function notebookView(notebook, node) {
       say(name, called);
       name.title = notebook.name;
       const user = notebook.user || TEXT.someone;
-      say(owner, notebook.mine ? `${user} (${TEXT.you})` : user);
+      say(
+        owner,
+        notebook.mine ? `${isolate(user)} (${TEXT.you})` : isolate(user)
+      );
       // Another's has no name but that.
       owner.hidden = user === notebook.name;
       mark(element, 'hidden', owner.hidden ? '' : null);
@@ -765,7 +776,8 @@ function userView() {
   return {
     element,
     update(user) {
-      say(name, user.mine ? `${user.name} (${TEXT.you})` : user.name);
+      const called = isolate(user.name);
+      say(name, user.mine ? `${called} (${TEXT.you})` : called);
       mark(element, 'mine', user.mine ? '' : null);
       notebooks.update(
         String(user.notebooks),
@@ -877,7 +889,9 @@ function historyView() {
     element,
     update() {
       actions.element.hidden = !state.viewer.sees_all;
-      actions.update(entries('actions', entry => `${entry.who} ${entry.text}`));
+      actions.update(
+        entries('actions', entry => `${isolate(entry.who)} ${entry.text}`)
+      );
       events.update(
         entries('events', entry =>
           [shortName(entry.name), entry.text].filter(Boolean).join(' ')
@@ -928,7 +942,7 @@ function askToAct(notebook, node) {
     return element;
   };
   open(
-    TEXT.act.title(name, notebook.user),
+    TEXT.act.title(name, isolate(notebook.user)),
     make(
       'div',
       { class: 'choices' },

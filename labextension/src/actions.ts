@@ -18,7 +18,7 @@ import { formatBytes, parseBytes } from './format';
 import type { IGroup } from './status';
 import type { IAction } from './tokens';
 import { CommandIds } from './tokens';
-import { shortName } from './words';
+import { isolate, shortName } from './words';
 
 /**
  * What the commands do when somebody chooses one: ask, if it is dangerous or needs a
@@ -65,9 +65,10 @@ async function adjust(
   options: ICommandsOptions
 ): Promise<IAction | null> {
   const { model, documents, trans } = options;
-  const name =
+  const name = isolate(
     (model.status && documents.names(model.status).get(group.id)) ??
-    shortName(group.name);
+      shortName(group.name)
+  );
   const { id, wishes } = group;
   switch (command) {
     case CommandIds.release:
@@ -149,7 +150,7 @@ async function set(
       mode === 'auto' ||
       (await confirm(
         options,
-        commands.label(command, args),
+        commands.label(command, { anti_thrash: mode }),
         mode === 'on'
           ? trans.__(
               'This holds for all notebooks that share these GPUs. Those that could run side by side will wait for each other.'
@@ -226,7 +227,7 @@ async function set(
       : { op: 'settings', hibernate_after };
   }
   if (command === CommandIds.setPolicy) {
-    const now = model.status?.settings?.policy ?? '';
+    const { policy: now = '', policies } = model.status?.settings ?? {};
     const policy =
       typeof args['policy'] === 'string'
         ? args['policy']
@@ -234,7 +235,7 @@ async function set(
             options,
             trans.__('Choose the policy'),
             trans.__('This holds for all notebooks that share these GPUs.'),
-            [...new Set([...POLICIES, now])],
+            policies ?? null,
             now
           );
     return policy === null ? null : { op: 'settings', policy };
@@ -244,9 +245,6 @@ async function set(
 
 /** The longest time of idleness that the scheduler takes: 30 days, in minutes. */
 const LONGEST_IDLENESS = 30 * 24 * 60;
-
-/** Those that come with the scheduler; others can be typed. */
-const POLICIES = ['burst', 'fcfs', 'tgs', 'gemini', 'priority'];
 
 /** A quantum that the scheduler chooses. */
 const AUTO = 0;
@@ -269,20 +267,21 @@ async function confirm(
   return answer.button.accept;
 }
 
-/** Ask for one of some names, or another. */
+/** Ask for one of some names; for any, where nobody says which there are. */
 async function choose(
   { trans }: ICommandsOptions,
   title: string,
   label: string,
-  items: string[],
+  items: string[] | null,
   current: string
 ): Promise<string | null> {
   const answer = await InputDialog.getItem({
     title,
     label,
-    items,
-    current,
-    editable: true,
+    items: items ?? [current],
+    // Only a list that takes other names knows the current one by its name.
+    current: items ? items.indexOf(current) : current,
+    editable: items === null,
     cancelLabel: trans.__('Cancel'),
     okLabel: trans.__('Set')
   });

@@ -36,7 +36,7 @@ function sentenceOf(code: string | null, trans: TranslationBundle): string {
       );
     case 'permission':
       return trans.__(
-        "the scheduler may not reach into the process: it is another user's, or the system forbids it"
+        'the scheduler has no permission to reach into the process; its administrator can give it that'
       );
     case 'container':
       return trans.__('its process is in another container than the scheduler');

@@ -48,8 +48,7 @@ export function run(
 /** For how long a failure is shown, in milliseconds. */
 export const SHOWN = 10_000;
 
-/** The palette's entries: what has arguments is there once for each choice. */
-export const PALETTE: { command: string; args?: ReadonlyJSONObject }[] = [
+const ENTRIES: { command: string; args?: ReadonlyJSONObject }[] = [
   { command: CommandIds.openPanel },
   { command: CommandIds.release },
   { command: CommandIds.setPriority, args: { priority: 'background' } },
@@ -69,6 +68,22 @@ export const PALETTE: { command: string; args?: ReadonlyJSONObject }[] = [
   { command: CommandIds.toggleHibernation },
   { command: CommandIds.setHibernation }
 ];
+
+/** The palette's entries: what has arguments is there once for each choice. */
+export const PALETTE: { command: string; args: ReadonlyJSONObject }[] =
+  ENTRIES.map(({ command, args }) => ({
+    command,
+    args: { ...args, isPalette: true }
+  }));
+
+/** What a command is called: in the palette, with what it is about. */
+export function entryLabel(
+  label: string,
+  args: Args,
+  trans: TranslationBundle
+): string {
+  return args['isPalette'] ? trans.__('GPU sharing: %1', label) : label;
+}
 
 /** The priority that is asked for; without a word, the class that it has not. */
 export function priorityOf(group: IGroup | null, args: Args): Priority {
@@ -142,7 +157,7 @@ export function addCommands(options: ICommandsOptions): void {
     const { label, caption, enabled, visible, free = false } = about;
     const may = (): boolean => free || (model.status?.may.adjust ?? false);
     commands.addCommand(command, {
-      label: args => label(groupOf(args), args),
+      label: args => entryLabel(label(groupOf(args), args), args, trans),
       caption: args => caption(groupOf(args), args),
       isVisible: args => may() && (visible?.(groupOf(args), args) ?? true),
       isEnabled: args => {
@@ -180,11 +195,24 @@ export function addCommands(options: ICommandsOptions): void {
   });
 
   addForGroup(CommandIds.release, {
-    label: () => trans.__('Release the GPU'),
-    caption: () =>
-      trans.__(
-        'Let others have their turn now. Its memory stays where it is until they need the room; it queues again when it has more to do.'
-      ),
+    label: () => trans.__('Release the GPU for Others'),
+    caption: group => {
+      const waiting = (model.status?.groups ?? []).filter(
+        ({ id, state }) => state === 'waiting' && id !== group?.id
+      ).length;
+      const others =
+        waiting > 0
+          ? trans._n(
+              '%1 waiting notebook gets its turn sooner.',
+              '%1 waiting notebooks get their turns sooner.',
+              waiting
+            )
+          : trans.__('No other notebook is waiting now.');
+      return trans.__(
+        '%1 This notebook keeps its memory on the GPU until others need the room. It queues again when it has more work.',
+        others
+      );
+    },
     enabled: ({ state }) => ['running', 'held', 'moving'].includes(state)
   });
 
@@ -321,16 +349,16 @@ export function addCommands(options: ICommandsOptions): void {
     (model.status?.may.settings ?? false) && model.status?.settings !== null;
 
   commands.addCommand(CommandIds.setAntiThrash, {
-    label: args => {
-      switch (modeOf(args)) {
-        case 'on':
-          return trans.__('Run One Notebook at a Time');
-        case 'off':
-          return trans.__('Never Take Turns');
-        default:
-          return trans.__('Take Turns When Memory Is Short');
-      }
-    },
+    label: args =>
+      entryLabel(
+        {
+          on: trans.__('Run One Notebook at a Time'),
+          off: trans.__('Never Take Turns'),
+          auto: trans.__('Take Turns When Memory Is Short')
+        }[modeOf(args)],
+        args,
+        trans
+      ),
     caption: args => {
       switch (modeOf(args)) {
         case 'on':
@@ -361,7 +389,7 @@ export function addCommands(options: ICommandsOptions): void {
   });
 
   commands.addCommand(CommandIds.setQuantum, {
-    label: trans.__('Set the Quantum…'),
+    label: args => entryLabel(trans.__('Set the Quantum…'), args, trans),
     caption: trans.__(
       'Set for how long a notebook may run while others wait for its room.'
     ),
@@ -384,7 +412,7 @@ export function addCommands(options: ICommandsOptions): void {
   });
 
   commands.addCommand(CommandIds.setPolicy, {
-    label: trans.__('Choose the Policy…'),
+    label: args => entryLabel(trans.__('Choose the Policy…'), args, trans),
     caption: trans.__(
       'Choose the rules by which notebooks come before each other.'
     ),
@@ -404,7 +432,8 @@ export function addCommands(options: ICommandsOptions): void {
   };
 
   commands.addCommand(CommandIds.toggleHibernation, {
-    label: trans.__('Hibernate Idle Notebooks'),
+    label: args =>
+      entryLabel(trans.__('Hibernate Idle Notebooks'), args, trans),
     caption: () =>
       unable()
         ? trans.__('Notebooks cannot be hibernated: %1.', unable())
@@ -420,7 +449,8 @@ export function addCommands(options: ICommandsOptions): void {
   });
 
   commands.addCommand(CommandIds.setHibernation, {
-    label: trans.__('Set When Idle Notebooks Hibernate…'),
+    label: args =>
+      entryLabel(trans.__('Set When Idle Notebooks Hibernate…'), args, trans),
     caption: () =>
       unable()
         ? trans.__('Notebooks cannot be hibernated: %1.', unable())

@@ -2,7 +2,7 @@
 import type { ReadonlyJSONValue } from '@lumino/coreutils';
 import { JSONExt } from '@lumino/coreutils';
 
-import type { IDelta, IStatus, ITimeline } from './status';
+import type { IAnnouncement, IDelta, IStatus, ITimeline } from './status';
 
 /** As many as the scheduler keeps. */
 const MOST_SPANS = 5000;
@@ -145,6 +145,7 @@ const isSettings = nullable(
     quantum: value => value === 'auto' || isNumber(value),
     anti_thrash: oneOf('auto', 'on', 'off'),
     policy: isText,
+    policies: optional(arrayOf(isText)),
     hibernate_after: optional(nullable(isNumber))
   })
 );
@@ -175,15 +176,17 @@ const isSet = shape({
   unshared: optional(isUnshared)
 });
 
+const isAnnouncement = shape({ stream: isText, sequence: isNumber });
+
 const isDelta = shape({
   stream: isText,
   ...numbers('sequence', 'time'),
-  set: optional(isSet),
-  gpus: optional(arrayOf(isGpu)),
-  groups: optional(arrayOf(isGroup)),
-  removed: optional(arrayOf(isText)),
-  spans: optional(arrayOf(isSpan)),
-  samples: optional(arrayOf(isSample))
+  set: isSet,
+  gpus: arrayOf(isGpu),
+  groups: arrayOf(isGroup),
+  removed: arrayOf(isText),
+  spans: arrayOf(isSpan),
+  samples: arrayOf(isSample)
 });
 
 const isStatus = shape({
@@ -223,20 +226,24 @@ export function readStatus(value: unknown): IStatus | null {
   };
 }
 
-/** What somebody posted on the event bus as a delta, or null if it is none. */
-export function readDelta(value: unknown): IDelta | null {
-  if (!isDelta(value)) {
-    return null;
-  }
-  return {
-    set: {},
-    gpus: [],
-    groups: [],
-    removed: [],
-    spans: [],
-    samples: [],
-    ...(value as Partial<IDelta> & Pick<IDelta, 'stream' | 'sequence' | 'time'>)
-  };
+/** What somebody posted on the event bus as an announcement, or null if it is none. */
+export function readAnnouncement(value: unknown): IAnnouncement | null {
+  return isAnnouncement(value) ? (value as IAnnouncement) : null;
+}
+
+const isChanges = shape({
+  stream: isText,
+  sequence: isNumber,
+  deltas: arrayOf(isDelta)
+});
+
+/** The deltas that the server answered, or null if that is the answer of another version. */
+export function readChanges(
+  value: unknown
+): (IAnnouncement & { deltas: IDelta[] }) | null {
+  return isChanges(value)
+    ? (value as IAnnouncement & { deltas: IDelta[] })
+    : null;
 }
 
 /**

@@ -2,6 +2,7 @@
 import { detailsOf } from './notebook/words';
 import { availabilityText, unsharedText } from './sentences';
 import type { IGroup, IStatus } from './status';
+import { showsBackground } from './status';
 import type { IWording } from './words';
 
 /** What the status bar tells who points at it; '' where its text says it all. */
@@ -22,7 +23,9 @@ export function statusTitle(
     ({ kernel_id }) => kernel_id === kernelId
   );
   if (group) {
-    lines.push(detailsOf(group, wording, now));
+    lines.push(
+      detailsOf(group, wording, now, showsBackground(group, status.groups))
+    );
   } else if (unshared && !unavailable) {
     const notebook = trans.__('This notebook');
     const { title, text } = unsharedText(notebook, unshared, trans);

@@ -11,7 +11,7 @@ import { Signal } from '@lumino/signaling';
 
 import type { IGroup, ISession, IStatus } from './status';
 import type { IGpuShareModel } from './tokens';
-import type { Names } from './words';
+import { printable, type Names } from './words';
 
 /** The documents of this page, and what they have to do with the groups. */
 export interface IDocuments {
@@ -68,11 +68,13 @@ export function nameGroups(
           return short.get(path) ?? path;
         }
         const language = languageOf(kernel_id);
-        return language ? trans.__('%1 (%2)', name, language) : name;
+        const title = printable(name);
+        return language ? trans.__('%1 (%2)', title, language) : title;
       });
       return [
         group.id,
-        listNames(titles, trans) || (short.get(group.name) ?? group.name)
+        listNames(titles, trans) ||
+          (short.get(group.name) ?? printable(group.name))
       ];
     })
   );
@@ -128,7 +130,7 @@ export function shortestNames(paths: ReadonlySet<string>): Map<string, string> {
       ) {
         count++;
       }
-      names.set(parts.join('/'), end(parts, count));
+      names.set(parts.join('/'), printable(end(parts, count)));
     }
   }
   return names;

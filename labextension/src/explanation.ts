@@ -3,7 +3,7 @@ import { formatDuration, formatPercent } from './format';
 import type { ICode, Params } from './status';
 import type { IWording } from './words';
 import { ownerName } from './sentences';
-import { shorten, shortName, wordName } from './words';
+import { isolate, shorten, shortName, wordName } from './words';
 
 /** Those before a group that are named; the others are counted. */
 const MOST = 3;
@@ -68,7 +68,9 @@ function isBefore(value: unknown): value is IBefore {
 }
 
 function nameOf({ group, name }: IBefore, { names }: IWording): string {
-  return shorten(wordName(names.get(group) ?? shortName(name)), LONGEST_NAME);
+  return isolate(
+    shorten(wordName(names.get(group) ?? shortName(name)), LONGEST_NAME)
+  );
 }
 
 function number(params: Params, key: string): number {
@@ -179,7 +181,7 @@ function paceText({ code, params }: ICode, { trans }: IWording): string {
   const said = params['names'];
   const others = (Array.isArray(said) ? said : [])
     .filter((name): name is string => typeof name === 'string')
-    .map(name => shorten(wordName(shortName(name)), LONGEST_NAME))
+    .map(name => isolate(shorten(wordName(shortName(name)), LONGEST_NAME)))
     .join(', ');
   switch (code) {
     case 'paused':

@@ -13,7 +13,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 
-import { addCommands, PALETTE } from './commands';
+import { addCommands, entryLabel, PALETTE } from './commands';
 import { Documents, IDocuments } from './documents';
 import { FocusTeller } from './focus';
 import { gpuShareIcon } from './icon';
@@ -172,7 +172,10 @@ const panelPlugin: JupyterFrontEndPlugin<void> = {
       place();
     });
     commands.addCommand(CommandIds.openPanel, {
-      label: trans.__('Show GPU Sharing'),
+      label: args =>
+        args['isPalette']
+          ? entryLabel(trans.__('Show the Panel'), args, trans)
+          : trans.__('Show GPU Sharing'),
       caption: trans.__('Show who runs and who waits on the GPU'),
       icon: gpuShareIcon,
       execute: () => shell.activateById(panel.id),

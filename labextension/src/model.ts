@@ -9,13 +9,24 @@ import { DisposableDelegate } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
-import { applyDelta, keepSame, readDelta, readStatus, trim } from './delta';
-import type { ICode, IDelta, IGroup, IStatus } from './status';
+import {
+  applyDelta,
+  keepSame,
+  readAnnouncement,
+  readChanges,
+  readStatus,
+  trim
+} from './delta';
+import type { IAnnouncement, ICode, IDelta, IGroup, IStatus } from './status';
 import { isOf } from './status';
 import type { IAction, IGpuShareModel, IPreferences } from './tokens';
 
-/** The deltas that the server emits while somebody looks. */
-export const SCHEMA_ID = 'https://events.jupyter.org/jupyter_gpushare/delta/v1';
+/** Announces on the event bus that there are new deltas; what they say is fetched. */
+export const SCHEMA_ID =
+  'https://events.jupyter.org/jupyter_gpushare/changed/v1';
+
+/** The shortest time between two requests for deltas: the server may announce ten a second. */
+const PACE = 250;
 
 /** The server says something every 5 s; a lost connection loses events without a sign. */
 const SILENCE = 15_000;
@@ -35,7 +46,7 @@ const PATIENCE = 10_000;
 /** How long nobody may look before the server is told: a panel that moves is shown again. */
 const GRACE = 1_000;
 
-/** The pause after a question that a wrong delta caused: anybody can post those. */
+/** The pause after a request that a wrong announcement caused: anybody can post those. */
 const CALM = 1_000;
 
 /** A clock that differs by more than this, in seconds, was moved, or slept. */
@@ -45,7 +56,7 @@ const JUMP = 1;
  * The state of the GPUs as the server tells it.
  *
  * While somebody looks at the visible page, it asks once for the whole state, and then
- * applies the deltas that the server pushes. It asks nothing while nobody looks.
+ * fetches the deltas that the server announces. It asks nothing while nobody looks.
  */
 export class GpuShareModel implements IGpuShareModel, IDisposable {
   constructor(options: GpuShareModel.IOptions) {
@@ -113,9 +124,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
         signal
       });
     } catch {
-      throw new Error(
-        this._options.trans.__('The Jupyter server does not answer.')
-      );
+      const { trans } = this._options;
+      throw new Error(trans.__('The Jupyter server does not answer.'));
     } finally {
       end();
     }
@@ -212,7 +222,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     this._options.events.stream.disconnect(this._onEvent, this);
     window.clearTimeout(this._timer);
     window.clearTimeout(this._calm);
-    this._calm = 0;
+    window.clearTimeout(this._following);
+    this._calm = this._following = 0;
     // The server forgets us by itself, if this does not arrive.
     this._request(`watchers/${this._id}`, {
       method: 'DELETE',
@@ -221,7 +232,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   }
 
   private async _ask(): Promise<void> {
-    this._early = [];
     const { signal, end } = patience();
     let failure: ICode;
     try {
@@ -251,7 +261,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     this._fail(failure);
   }
 
-  /** Take a whole state, and the deltas that came while it was on its way. */
+  /** Take a whole state, and ask for what was announced while it was on its way. */
   private _take(answer: IStatus): void {
     this._failures = 0;
     this._setClock(answer.time, answer.stream !== this._status?.stream);
@@ -262,8 +272,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     });
     this._asked = this._heard = performance.now();
     this._emit();
-    this._early.forEach(delta => this._apply(delta));
-    this._early = [];
+    this._follow();
   }
 
   private _fail(failure: ICode): void {
@@ -280,33 +289,116 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     if (event.schema_id !== SCHEMA_ID) {
       return;
     }
-    const delta = readDelta(event);
-    if (!delta || this._failures > 0) {
+    const announcement = readAnnouncement(event);
+    if (!announcement || this._failures > 0) {
       this._askCalmly();
-    } else if (this._asking) {
-      // The answer may be older than this, or newer.
-      this._early.push(delta);
+      return;
+    }
+    this._announced = announcement;
+    // While the whole state is on its way, it may be older than this, or newer.
+    if (!this._asking) {
+      this._follow();
+    }
+  }
+
+  /** Fetch the deltas that were announced: once for all that are announced meanwhile. */
+  private _follow(): void {
+    const announced = this._announced;
+    const status = this._status;
+    if (!announced || !status || !this._active) {
+      return;
+    }
+    if (announced.stream !== status.stream) {
+      this._announced = null;
+      this._askCalmly();
+    } else if (announced.sequence <= status.sequence) {
+      this._announced = null;
+      if (announced.sequence === status.sequence) {
+        this._hear();
+      }
+    } else if (!this._fetching && this._following === 0) {
+      const pause = this._followed + this._pace - performance.now();
+      this._following = window.setTimeout(
+        () => {
+          this._following = 0;
+          this._followed = performance.now();
+          this._fetching = true;
+          void this._fetch().finally(() => {
+            this._fetching = false;
+            if (!this._asking) {
+              this._follow();
+            }
+          });
+        },
+        Math.max(0, pause)
+      );
+    }
+  }
+
+  private async _fetch(): Promise<void> {
+    const { signal, end } = patience();
+    const sequence = this._status?.sequence ?? 0;
+    try {
+      const response = await this._request(`changes?since=${sequence}`, {
+        cache: 'no-store',
+        signal
+      });
+      const answer = response.ok ? readChanges(await response.json()) : null;
+      if (this._active) {
+        this._takeChanges(answer, sequence);
+      }
+    } catch {
+      // The request for the whole state finds out what is wrong.
+      this._announced = null;
+      this._askCalmly();
+    } finally {
+      end();
+    }
+  }
+
+  private _takeChanges(
+    answer: (IAnnouncement & { deltas: IDelta[] }) | null,
+    since: number
+  ): void {
+    answer?.deltas.forEach(delta => this._apply(delta));
+    const status = this._status;
+    if (
+      answer?.stream !== status?.stream ||
+      (answer?.sequence ?? 0) > (status?.sequence ?? 0)
+    ) {
+      // It is of another server, or not all that is missing is kept there.
+      this._announced = null;
+      this._askCalmly();
+    } else if (answer?.sequence === since) {
+      // There was nothing new, though somebody announced it.
+      this._announced = null;
+      this._pace = CALM;
     } else {
-      this._apply(delta);
+      this._pace = PACE;
     }
   }
 
   private _apply(delta: IDelta): void {
     const status = this._status;
-    if (!status || delta.stream !== status.stream) {
-      this._askCalmly();
-    } else if (delta.sequence === status.sequence + 1) {
+    if (
+      status &&
+      delta.stream === status.stream &&
+      delta.sequence === status.sequence + 1
+    ) {
       this._setClock(delta.time, false);
       this._status = applyDelta(status, delta, this._history);
-      this._heard = performance.now();
-      this._deaf = false;
+      this._hear();
       this._emit();
-    } else if (delta.sequence > status.sequence) {
-      this._askCalmly();
     }
   }
 
-  /** Ask, but not all the time: anybody may post wrong deltas, and a server may stay unwell. */
+  /** Note that the server is there, and that its events come. */
+  private _hear(): void {
+    this._heard = performance.now();
+    this._deaf = false;
+  }
+
+  /** Ask, but not all the time: anybody may post wrong announcements, and a server may stay unwell. */
   private _askCalmly(): void {
     if (this._active && this._calm === 0) {
       const rest = Math.min(CALM * 2 ** this._failures, LONGEST_RETRY);
@@ -398,15 +490,19 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   private _active = false;
   private _again = false;
+  /** The last announcement, until its deltas are here. */
+  private _announced: IAnnouncement | null = null;
   private _asked = 0;
   private _asking = false;
   private _calm = 0;
   private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
   private _deaf = false;
-  private _early: IDelta[] = [];
   private _failed = 0;
   private _failures = 0;
+  private _fetching = false;
+  private _followed = -Infinity;
+  private _following = 0;
   private _frame = 0;
   private _grace = 0;
   private _heard = 0;
@@ -415,6 +511,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _looks = new Set<{ timeline?: boolean }>();
   private _offset = 0;
   private _options: GpuShareModel.IOptions;
+  /** Milliseconds between two requests for deltas, at least. */
+  private _pace = PACE;
   private _preferences: IPreferences;
   private _status: IStatus | null = null;
   private _stopped: number | null = null;

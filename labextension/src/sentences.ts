@@ -21,7 +21,14 @@ import type {
   Params
 } from './status';
 import type { IWording } from './words';
-import { shorten, shortName, wordName } from './words';
+import {
+  estimateOf,
+  estimateText,
+  isolate,
+  shorten,
+  shortName,
+  wordName
+} from './words';
 
 /** A statement, and what to do about it. */
 export interface IExplanation {
@@ -49,12 +56,13 @@ export function text(params: Params, key: string): string {
 
 /** The group that `key` names, as it is called now; the scheduler knows older names. */
 function groupName(params: Params, key: string, wording: IWording): string {
+  const { trans, names } = wording;
   const said = params[`${key}_name`];
   const name =
-    wordName(wording.names.get(text(params, key))) ||
+    wordName(names.get(text(params, key))) ||
     (typeof said === 'string' ? wordName(shortName(said)) : '') ||
-    wording.trans.__('another notebook');
-  return shorten(name, LONGEST_NAME);
+    trans.__('another notebook');
+  return isolate(shorten(name, LONGEST_NAME));
 }
 
 /** "a, b", or nothing. */
@@ -63,44 +71,46 @@ function victims(params: Params): string {
   return Array.isArray(names)
     ? names
         .filter((name): name is string => typeof name === 'string')
-        .map(name => shorten(wordName(shortName(name)), LONGEST_NAME))
+        .map(name => isolate(shorten(wordName(shortName(name)), LONGEST_NAME)))
         .join(', ')
     : '';
 }
 
-/** "x yields in 3 s", or "x has the GPU" where nobody can say when. */
+/** "x yields within 3 s", or "x has the GPU" where nobody can say when, or no time is wanted. */
 function yields(
   params: Params,
   key: string,
   wording: IWording,
-  elapsed: number
+  elapsed: number | null
 ): string {
   const { trans } = wording;
   const name = groupName(params, 'holder', wording);
   const left = params[key];
-  if (typeof left !== 'number') {
+  if (typeof left !== 'number' || elapsed === null) {
     return trans.__('%1 has the GPU', name);
   }
   return left - elapsed >= 0.5
-    ? trans.__('%1 yields in %2', name, formatDuration(left - elapsed))
+    ? trans.__('%1 yields within %2', name, formatDuration(left - elapsed))
     : trans.__('%1 is about to yield', name);
 }
 
 /**
  * Why a group waits.
  *
- * @param elapsed - Seconds since the scheduler said so.
+ * @param elapsed - Seconds since the scheduler said so; null: without times, for a row that has its own.
  */
 export function reasonText(
   reason: ICode | null,
   wording: IWording,
-  elapsed = 0
+  elapsed: number | null = 0
 ): string {
   const { trans, units } = wording;
   const { code, params } = reason ?? { code: '', params: {} };
   const size = (key: string): string => formatBytes(number(params, key), units);
+  const timed = elapsed !== null;
+  const passed = elapsed ?? 0;
   const left = (): string =>
-    formatDuration(number(params, 'until_in') - elapsed);
+    formatDuration(number(params, 'until_in') - passed);
   switch (code) {
     case 'needs_memory':
       return trans.__(
@@ -141,31 +151,40 @@ export function reasonText(
     }
     case 'draining':
       if (typeof params['kernel'] === 'string') {
-        return trans.__(
-          'the kernel `%1` of %2 has been running for %3',
-          shorten(params['kernel'], LONGEST_NAME),
-          groupName(params, 'holder', wording),
-          formatDuration(number(params, 'kernel_for') + elapsed)
-        );
+        const kernel = shorten(params['kernel'], LONGEST_NAME);
+        const name = groupName(params, 'holder', wording);
+        return timed
+          ? trans.__(
+              'the kernel `%1` of %2 has been running for %3',
+              kernel,
+              name,
+              formatDuration(number(params, 'kernel_for') + passed)
+            )
+          : trans.__('the kernel `%1` of %2 is still running', kernel, name);
       }
-      return trans.__(
-        '%1 is finishing its last GPU work (for %2)',
-        groupName(params, 'holder', wording),
-        formatDuration(number(params, 'for') + elapsed)
-      );
+      return timed
+        ? trans.__(
+            '%1 is finishing its last GPU work (for %2)',
+            groupName(params, 'holder', wording),
+            formatDuration(number(params, 'for') + passed)
+          )
+        : trans.__(
+            '%1 is finishing its last GPU work',
+            groupName(params, 'holder', wording)
+          );
     case 'stuck':
       if (typeof params['kernel'] === 'string') {
         return trans.__(
           '%1 does not give the GPU up: its kernel `%2` has been running for %3; interrupt or restart it',
           groupName(params, 'holder', wording),
           shorten(params['kernel'], LONGEST_NAME),
-          formatDuration(number(params, 'kernel_for') + elapsed)
+          formatDuration(number(params, 'kernel_for') + passed)
         );
       }
       return trans.__(
         '%1 has not answered for %2: it was stopped, or its GPU work does not end; interrupt or restart it',
         groupName(params, 'holder', wording),
-        formatDuration(number(params, 'for') + elapsed)
+        formatDuration(number(params, 'for') + passed)
       );
     case 'behind':
       return trans.__('after %1', groupName(params, 'ahead', wording));
@@ -193,6 +212,29 @@ export function reasonText(
         'lacks %1: memory of a process that ended is being freed',
         size('lack')
       );
+    case 'returning':
+      return trans._n(
+        'lacks %2 until %1 process of the previous scheduler has connected again',
+        'lacks %2 until %1 processes of the previous scheduler have connected again',
+        number(params, 'clients'),
+        size('lack')
+      );
+    case 'restore_failed': {
+      const attempts = number(params, 'attempts');
+      if (typeof params['error'] !== 'number') {
+        return trans._n(
+          'its memory could not be moved back to the GPU in %1 attempt; trying again, nothing is lost',
+          'its memory could not be moved back to the GPU in %1 attempts; trying again, nothing is lost',
+          attempts
+        );
+      }
+      return trans._n(
+        'its memory could not be moved back to the GPU in %1 attempt (CUDA error %2); trying again, nothing is lost',
+        'its memory could not be moved back to the GPU in %1 attempts (CUDA error %2); trying again, nothing is lost',
+        attempts,
+        String(params['error'])
+      );
+    }
     case 'frozen':
       return trans.__('frozen until somebody unfreezes it');
     case 'on_hold':
@@ -206,24 +248,40 @@ export function reasonText(
         'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
       );
     case 'kept':
-      return trans.__(
-        'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
-        size('lack'),
-        groupName(params, 'holder', wording),
-        left()
-      );
+      return timed
+        ? trans.__(
+            'lacks %1: the memory of %2 is kept on the GPU, for at most %3 more',
+            size('lack'),
+            groupName(params, 'holder', wording),
+            left()
+          )
+        : trans.__(
+            'lacks %1: the memory of %2 is kept on the GPU',
+            size('lack'),
+            groupName(params, 'holder', wording)
+          );
     case 'exclusive':
-      return trans.__(
-        '%1 has the GPU for a whole cell, for at most %2 more',
-        groupName(params, 'holder', wording),
-        left()
-      );
+      return timed
+        ? trans.__(
+            '%1 has the GPU for a whole cell, for at most %2 more',
+            groupName(params, 'holder', wording),
+            left()
+          )
+        : trans.__(
+            '%1 has the GPU for a whole cell',
+            groupName(params, 'holder', wording)
+          );
     case 'limited':
-      return trans.__(
-        '%1 had its share of the GPU; more in %2',
-        ownerName(params['whose'], trans),
-        left()
-      );
+      return timed
+        ? trans.__(
+            '%1 had its share of the GPU; more in %2',
+            ownerName(params['whose'], trans),
+            left()
+          )
+        : trans.__(
+            '%1 had its share of the GPU',
+            ownerName(params['whose'], trans)
+          );
     case 'thrashing':
       return trans.__(
         'side by side both were slowed by paging, so they take turns: %1',
@@ -238,14 +296,18 @@ export function reasonText(
 export function whyText(
   { state, reason }: IGroup,
   wording: IWording,
-  elapsed = 0
+  elapsed: number | null = 0
 ): string {
   const waking = state === 'waking' ? { code: 'waking', params: {} } : null;
   return reasonText(reason ?? waking, wording, elapsed);
 }
 
 /** How many GPUs its user or team may use, and what has to happen. */
-function quotaText(params: Params, wording: IWording, elapsed: number): string {
+function quotaText(
+  params: Params,
+  wording: IWording,
+  elapsed: number | null
+): string {
   const { trans } = wording;
   const most = number(params, 'gpus');
   const quota = trans._n(
@@ -272,9 +334,9 @@ export function ownerName(whose: unknown, trans: TranslationBundle): string {
     /^(user|team):(.*)$/.exec(typeof whose === 'string' ? whose : '') ?? [];
   switch (kind) {
     case 'user':
-      return trans.__('the user %1', shorten(name, LONGEST_NAME));
+      return trans.__('the user %1', isolate(shorten(name, LONGEST_NAME)));
     case 'team':
-      return trans.__('the team %1', shorten(name, LONGEST_NAME));
+      return trans.__('the team %1', isolate(shorten(name, LONGEST_NAME)));
     default:
       return trans.__('it');
   }
@@ -286,6 +348,28 @@ export function intervalText(estimate: IEstimate, elapsed = 0): string {
     Math.max(0, estimate.low - elapsed),
     Math.max(0, estimate.high - elapsed)
   );
+}
+
+/**
+ * For how long a group has waited, and how much longer it will: one phrase.
+ *
+ * `waited 10 s, about 9 s more`
+ */
+export function waitedText(
+  group: IGroup,
+  trans: TranslationBundle,
+  now: number
+): string {
+  const waited = formatDuration(now - group.since);
+  const elapsed = Math.max(0, now - group.at);
+  const estimate = estimateOf(group);
+  if (estimate === null) {
+    return trans.__('waited %1', waited);
+  }
+  const left = estimate.seconds - elapsed;
+  return left >= 0.5
+    ? trans.__('waited %1, about %2 more', waited, formatDuration(left))
+    : trans.__('waited %1, %2', waited, estimateText(estimate, trans, elapsed));
 }
 
 /** How a cell fared: `waited 2.1 s, ran 0.8 s`. */
@@ -317,13 +401,13 @@ export function stateText(
       }
       const left = group.yields_in - (now - group.at);
       return left >= 0.5
-        ? trans.__('%1 · yields in %2', state, formatDuration(left))
+        ? trans.__('%1 · yields within %2', state, formatDuration(left))
         : trans.__('%1 · about to yield', state);
     }
     case 'held':
       return group.cell
-        ? trans.__('cell for %1, not using the GPU now', since)
-        : trans.__('for %1', since);
+        ? trans.__('cell for %1 · idle lease', since)
+        : trans.__('idle lease for %1', since);
     case 'yielding':
       return trans.__('finishing its last GPU work');
     case 'moving':
@@ -419,7 +503,7 @@ export function wishesText(
     texts.push(trans.__('frozen'));
   }
   if (wishes.held) {
-    texts.push(trans.__('held by an administrator'));
+    texts.push(trans.__('on hold by an administrator'));
   }
   if (wishes.exclusive) {
     texts.push(trans.__('exclusive for this cell'));
@@ -547,6 +631,15 @@ export function availabilityText(
       return {
         title: trans.__('Starting'),
         text: trans.__('The scheduler is being started.')
+      };
+    case 'not_started':
+      return {
+        title: trans.__('GPU sharing did not start'),
+        text: trans.__(
+          '%1. Correct this and start Jupyter again. To check the installation, run:',
+          text(params, 'error')
+        ),
+        command: 'gpushare doctor'
       };
     case 'scheduler_unreachable':
       return {

@@ -32,6 +32,8 @@ export interface ISettings {
   quantum: number | 'auto';
   anti_thrash: AntiThrash;
   policy: string;
+  /** Names of all policies, also of those of other packages. Older schedulers do not say. */
+  policies?: string[];
   /** Seconds of idleness after which a notebook hibernates; null: never. Older schedulers do not say. */
   hibernate_after?: number | null;
 }
@@ -235,7 +237,13 @@ export interface ISpan {
   bytes: number;
 }
 
-/** What the server pushes. */
+/** What the server pushes: the number of the last delta. */
+export interface IAnnouncement {
+  stream: string;
+  sequence: number;
+}
+
+/** What changed. */
 export interface IDelta {
   stream: string;
   sequence: number;
@@ -258,17 +266,31 @@ export interface IDelta {
   samples: ITimeline['samples'];
 }
 
-/** Whether a group has the GPU now; one that only keeps its lease is idle to people. */
-export function isRunning(group: IGroup): boolean {
-  return (
-    ['running', 'yielding', 'moving'].includes(group.state) ||
-    (group.state === 'held' && group.cell !== null)
-  );
+/** Whether a group uses the GPU now; one with an idle lease (`held`) does not. */
+export function isRunning({ state }: Pick<IGroup, 'state'>): boolean {
+  return ['running', 'yielding', 'moving'].includes(state);
 }
 
 /** Whether a group is kept from its work: by others, or because it has to wake first. */
 export function isWaiting({ state }: Pick<IGroup, 'state'>): boolean {
   return state === 'waiting' || state === 'waking';
+}
+
+/**
+ * Whether it makes a difference that a group is in the background: somebody asked for it,
+ * or it competes with another one now.
+ */
+export function showsBackground(
+  group: IGroup,
+  groups: readonly IGroup[]
+): boolean {
+  const competes = (one: IGroup): boolean => isRunning(one) || isWaiting(one);
+  return (
+    group.class === 'background' &&
+    (group.wishes.priority === 'background' ||
+      (competes(group) &&
+        groups.some(other => other.id !== group.id && competes(other))))
+  );
 }
 
 /** Whether a kernel is the group's. */

@@ -17,9 +17,27 @@ export interface IWording {
   names: Names;
 }
 
+/** Characters that change what is shown around them: controls, line ends, and overrides of the direction of writing. */
+const UNSAFE =
+  // eslint-disable-next-line no-control-regex
+  /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
+
+/** A name of a file or program as it can be shown: `\x1b` and the like in the place of such characters. */
+export function printable(name: string): string {
+  return name.replace(UNSAFE, character => {
+    const code = character.charCodeAt(0);
+    const digits = code.toString(16);
+    return code < 0x100
+      ? `\\x${digits.padStart(2, '0')}`
+      : `\\u${digits.padStart(4, '0')}`;
+  });
+}
+
 /** What a notebook is called in a row: its file, without the folders. */
 export function shortName(name: string): string {
-  return name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name;
+  return printable(
+    name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name
+  );
 }
 
 /** What a notebook is called in a sentence. */
@@ -30,9 +48,23 @@ export function wordName(name: unknown): string {
 /** A name whose middle gives way: its folder and its end tell it from others. */
 export function shorten(name: string, length: number): string {
   const tail = Math.floor((length - 1) / 3);
-  return name.length > length
-    ? `${name.slice(0, length - 1 - tail)}…${name.slice(-tail)}`
+  const letters = [...name];
+  return letters.length > length
+    ? `${letters.slice(0, length - 1 - tail).join('')}…${letters.slice(-tail).join('')}`
     : name;
+}
+
+/** Letters of scripts that are written from right to left. */
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** Whether a name has letters that are written from right to left. */
+export function isRightToLeft(name: string): boolean {
+  return RIGHT_TO_LEFT.test(name);
+}
+
+/** A name for a sentence: one that is written from right to left leaves the words around it in their order. */
+export function isolate(name: string): string {
+  return isRightToLeft(name) ? `\u2068${name}\u2069` : name;
 }
 
 /** A place in the queue: `2nd`. */
@@ -87,9 +119,9 @@ export function stateName(group: IGroup, trans: TranslationBundle): string {
     case 'hibernated':
       return trans.__('hibernated');
     case 'waking':
-      return trans.__('waking…');
+      return trans.__('waking');
     case 'held':
-      return group.cell ? trans.__('running') : trans.__('idle');
+      return trans.__('idle lease');
     default:
       return trans.__('idle');
   }
@@ -129,19 +161,25 @@ export function wordingOf(
   };
 }
 
-/** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
-export function leftText(
-  { estimate, reason, at }: IGroup,
-  trans: TranslationBundle,
-  now: number
-): string | null {
+/** How long a group waits, or wakes, as of the time when the scheduler said so; null where nobody can say. */
+export function estimateOf({ estimate, reason }: IGroup): IEstimate | null {
   if (estimate) {
-    return estimateText(estimate, trans, now - at);
+    return estimate;
   }
   const seconds = reason?.code === 'waking' ? reason.params['estimate'] : null;
   return typeof seconds === 'number'
-    ? estimateText({ seconds, low: seconds, high: seconds }, trans, now - at)
+    ? { seconds, low: seconds, high: seconds }
     : null;
+}
+
+/** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
+export function leftText(
+  group: IGroup,
+  trans: TranslationBundle,
+  now: number
+): string | null {
+  const estimate = estimateOf(group);
+  return estimate && estimateText(estimate, trans, now - group.at);
 }
 
 /** `2nd, about 4 s`. */
@@ -152,7 +190,7 @@ export function waitText(
 ): string {
   const place =
     group.state === 'waking'
-      ? trans.__('waking…')
+      ? trans.__('waking')
       : placeText(group.position, trans);
   const left = leftText(group, trans, now);
   return left === null ? place : trans.__('%1, %2', place, left);

@@ -36,7 +36,10 @@ class FirstComeFirstServed:
 
     def ties(self, wait: Wait) -> Parts:
         """Order of those that are equal otherwise."""
-        return ({"growth": 0.0 if wait.grow else 1.0}, {"number": float(wait.number)})
+        return (
+            {"growth": 0.0 if wait.grow and not wait.wakes else 1.0},
+            {"number": float(wait.number)},
+        )
 
     def victim_rank(self, group: Group) -> Rank:
         """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""

@@ -210,3 +210,33 @@ def test_the_managed_check() -> None:
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert "GPUSHARE_FORBID_MANAGED" in refused.stderr
+
+
+@pytest.mark.parametrize("extra", ["", "jupyterhub"])
+def test_packages_that_are_too_old(extra: str, tmp_path: Path) -> None:
+    # Metadata that is found before that of the installed package.
+    folder = tmp_path / "jupyter_gpushare-1.dist-info"
+    folder.mkdir()
+    marker = f'; extra == "{extra}"' if extra else ""
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.4\nName: jupyter-gpushare\nVersion: 1\n"
+        f"Requires-Dist: tornado>=1000{marker}\nRequires-Dist: pyzmq>=1{marker}\n"
+    )
+    found = findings(doctor("--json", PYTHONPATH=str(tmp_path)))["packages"]
+    assert found["state"] == ("warn" if extra else "fail")
+    assert "requires tornado>=1000, but" in found["found"]
+    assert found["remedy"] == "run: pip install 'tornado>=1000'"
+
+
+def test_packages_and_kernelspecs(tmp_path: Path) -> None:
+    data = {"JUPYTER_DATA_DIR": str(tmp_path), "JUPYTER_PATH": str(tmp_path / "none")}
+    found = findings(doctor("--json", **data))
+    assert found["packages"]["state"] == "ok", found["packages"]
+    assert "papermill" in found["kernelspecs"]["found"]
+    assert "gpushare kernelspec add" in found["kernelspecs"]["remedy"]
+    subprocess.run(
+        [*GPUSHARE, "kernelspec", "add", "shared"], env={**os.environ, **data}, check=True
+    )
+    found = findings(doctor("--json", **data))
+    assert found["kernelspecs"]["found"] == "shared: shared in every front end"
+    assert not found["kernelspecs"]["remedy"]

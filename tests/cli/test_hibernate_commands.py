@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from jupyter_gpushare.scheduler import events as ev
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler, Start
-from tests.scheduler.test_server import until
+from tests.scheduler.test_server import can_hibernate, until
 from tests.server_extension.notebook import SETUP
 
 #: Says whether its data is as it was, once for each line that it is told, in a cell as kernels have them.
@@ -80,7 +81,8 @@ def shown(gpushare: Command, beginning: str) -> str:
 
 def test_people_hibernate_and_wake_a_program(program: Program, gpushare: Command) -> None:
     done = gpushare("hibernate", "work")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"work has left the GPU, which frees [\d.]+ MiB\.\n", done.stdout)
     line = shown(gpushare, "hibernated")
     assert "work" in line
     assert "frees " in line
@@ -126,6 +128,27 @@ def test_one_that_is_left_alone_is_shown_with_the_reason(
         assert "plain.ipynb does not hibernate" in gpushare("hibernate", "plain.ipynb").stderr
         gpushare("set", "hibernate-after", "0.1")
         until(lambda: "not hibernated: " in shown(gpushare, "idle"))
+
+
+def test_an_order_is_answered_whatever_comes_of_it(scheduler: Scheduler, gpushare: Command) -> None:
+    until(lambda: can_hibernate(scheduler))
+    with scheduler.client("kernel-1", name="a.ipynb") as client:
+        client.grow(1 << 20, context=16 << 20)
+        client.run()
+        done = gpushare("hibernate", "a.ipynb")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == "Ordered: a.ipynb hibernates as soon as it is idle.\n"
+        client.end_burst()
+        client.release("release")
+        # It is asked to leave and answers nothing: nobody waits for it in vain.
+        started = gpushare("hibernate", "a.ipynb")
+        assert started.returncode == 0
+        assert started.stdout.startswith("Under way: a.ipynb is leaving the GPU.")
+        with scheduler.control() as control:
+            control.request("adjust", group="kernel-1", keep=True)
+        until(lambda: "(keep)" in gpushare("hibernate", "a.ipynb").stderr)
+        gpushare("set", "--hibernate-after", "off")
+        assert "switched off; an administrator" in gpushare("hibernate", "a.ipynb").stderr
 
 
 def test_a_machine_where_nobody_can_hibernate_says_so(start: Start, gpushare: Command) -> None:

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from jupyter_gpushare.cli import wording
 from jupyter_gpushare.hub.words import event as event_words
 from jupyter_gpushare.scheduler.ability import WHY
+from jupyter_gpushare.scheduler.state import State
 
 GIB = 1 << 30
 
@@ -39,6 +41,8 @@ REASONS = {
     "thrashing": {"holder": "k", "holder_name": "a", "yields_in": 3.0},
     "waking": {"for": 0.4, "estimate": 0.8},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
+    "returning": {"lack": GIB, "gpu": "GPU-1", "clients": 2},
+    "restore_failed": {"attempts": 3, "error": 999},
 }
 
 
@@ -60,11 +64,11 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
 @pytest.mark.parametrize(
     ("code", "params", "text"),
     [
-        ("needs_memory", {}, "needs 6.0 GiB, 2.0 GiB more than is free; a yields within 3.0 s"),
+        ("needs_memory", {}, "needs 6.0 GiB, lacks 2.0 GiB; a yields within 3.0 s"),
         (
             "needs_memory",
             {"yields_in": None},
-            "needs 6.0 GiB, 2.0 GiB more than is free; a yields when its work is over",
+            "needs 6.0 GiB, lacks 2.0 GiB; a yields when its work is over",
         ),
         ("making_room", {}, "moving 1.0 GiB of a, b out to make room"),
         ("making_room", {"victims": []}, "moving 1.0 GiB of others out to make room"),
@@ -311,3 +315,25 @@ def test_notices() -> None:
     stuck["params"] = {"name": "", "pid": 0, "step": "park"}
     told = wording.notice(stuck, "another user")
     assert told == "another user: hibernating it does not end; it goes on by itself"
+
+
+def test_one_state_has_one_word_everywhere() -> None:
+    root = Path(__file__).parents[2]
+    page = (root / "hub" / "static" / "page.js").read_text()
+    block = re.search(r"\n  states: \{(.*?)\}", page, re.S)
+    assert block
+    assert dict(re.findall(r"(\w+): '([^']*)'", block[1])) == wording.STATES
+    lab = (root / "labextension" / "src" / "words.ts").read_text()
+    function = re.search(r"function stateName\(.*?\n\}", lab, re.S)
+    assert function
+    said = dict(re.findall(r"case '(\w+)':\s+return trans\.__\('([^']*)'\)", function[0]))
+    (other,) = re.findall(r"default:\s+return trans\.__\('([^']*)'\)", function[0])
+    assert {state: said.get(state, other) for state in wording.STATES} == wording.STATES
+    assert set(wording.STATES) == set(get_args(State))
+
+
+def test_an_idle_lease_is_no_hold() -> None:
+    assert wording.state({"state": "held", "position": None}) == "idle lease"
+    assert wording.wishes({"held": True}) == "on hold"
+    assert wording.state({"state": "waiting", "position": 2}) == "waiting (2)"
+    assert wording.state({"state": "of_a_newer_scheduler"}) == "of_a_newer_scheduler"

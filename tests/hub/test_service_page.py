@@ -193,7 +193,9 @@ def test_an_administrator_acts_here_and_there(
         for name, group in (("train.ipynb", "ada-1"), ("python eval.py", "run-5")):
             page.get_by_role("button", name=f"Act on {name}").click()
             dialog = page.get_by_role("dialog", name=name)
-            expect(dialog).to_contain_text("Its user cannot undo it")
+            expect(dialog).to_contain_text(
+                "until an administrator takes it off hold; its user cannot"
+            )
             dialog.get_by_role("button", name="End its turn").click()
             kernels[group].expect(ev.Revoke)
             kernels[group].release()

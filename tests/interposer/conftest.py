@@ -97,6 +97,10 @@ class Program:
             self.replies[reply["serial"]] = reply
         return self.replies.pop(serial)
 
+    def has(self, serial: int) -> bool:
+        """Tell whether the command was answered."""
+        return not self.waits(serial, 0.01)
+
     def waits(self, serial: int, seconds: float = 0.3) -> bool:
         """Tell whether the command is still without an answer after that time."""
         with contextlib.suppress(TimeoutError):
@@ -153,6 +157,8 @@ class Machine:
         self.programs: list[Program] = []
         #: Other builds of our libraries, and what has to be preloaded before them.
         self.libraries: Path | None = None
+        #: Where Python finds the scheduler's package; None: where this process finds it.
+        self.scheduler_folder: Path | None = None
         self.preload_first: tuple[str, ...] = ()
 
     def start_scheduler(self, *flags: str) -> None:
@@ -166,6 +172,7 @@ class Machine:
                 *flags,
             ],
             env=self.environ,
+            cwd=self.scheduler_folder,
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -272,12 +279,13 @@ def machine(make_machine: Callable[..., Machine]) -> Machine:
 class Script:
     """A scheduler that does what the test says, and promises whatever is asked for."""
 
-    def __init__(self, machine: Machine, *, pool: Pool | None = None) -> None:
+    def __init__(self, machine: Machine, *, pool: Pool | None = None, welcome: bytes = b"") -> None:
         machine.socket.unlink(missing_ok=True)
         self.listener = socket.socket(socket.AF_UNIX)
         self.listener.bind(str(machine.socket))
         self.listener.listen()
         self.pool = pool
+        self.welcome = welcome or protocol.welcome(1, 0, 0.02, 0)
         self.events: SimpleQueue[ev.Event] = SimpleQueue()
         self.connection: socket.socket | None = None
         self.gpu = ""
@@ -312,7 +320,7 @@ class Script:
 
     def _welcome(self, connection: socket.socket, attach: ev.Attach) -> None:
         if self.pool is None:
-            connection.sendall(protocol.welcome(1, 0, 0.02, 0))
+            connection.sendall(self.welcome)
             return
         slot = self.pool.lend(attach.pid, again=attach.reattach)
         data = protocol.welcome(1, 0, 0.02, 0, slot)

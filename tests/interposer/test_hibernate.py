@@ -421,6 +421,99 @@ def test_it_can_be_killed(bed: Bed) -> None:
     assert plain.call("info")["result"] == 0
 
 
+# --- Processes that wait for a lease ---
+
+
+def waits_hibernated(bed: Bed) -> tuple[int, Any]:
+    """Hibernate a process while one of its threads waits for a lease; return its memory and that call."""
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    assert evicted(bed.script, PIECE).usage.resident == 0
+    waiting = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7, thread="1")
+    bed.script.next(ev.Request)
+    needs = bed.hibernate()
+    assert needs.context > 0
+    assert bed.a.waits(waiting, 0.1)
+    return pointer, waiting
+
+
+def test_one_that_waits_for_a_lease_is_hibernated_and_goes_on_waiting(bed: Bed) -> None:
+    _, waiting = waits_hibernated(bed)
+    bed.wake()
+    assert bed.a.waits(waiting, 0.1)
+    # It has asked, and does not ask again.
+    bed.script.send(*bed.script.grant(filling=False))
+    assert bed.a.result(waiting)["equal"]
+    with pytest.raises(TimeoutError):
+        bed.script.next(ev.Wake, 0.05)
+    bed.take_back()
+    # Whatever waits where: the process is parked again.
+    bed.hibernate()
+
+
+def test_one_that_calls_all_the_time_is_parked_and_asks_to_be_awake_first(bed: Bed) -> None:
+    """Or it could not make way for others; and the scheduler can still let it go on."""
+    calls = [bed.a.start("info", thread="2") for _ in range(2000)]
+    bed.serial += 1
+    bed.script.send(protocol.park(bed.serial))
+    asked = bed.script.next(ev.Wake)
+    assert bed.script.next(ev.Parked).status == "done"
+    bed.script.send(protocol.hibernated(bed.serial, done=False))
+    bed.script.send(protocol.awake(ev.Awake(1, asked.serial)))
+    assert all(bed.a.result(call)["result"] == 0 for call in calls)
+
+
+@pytest.mark.parametrize("how", ["frame", "signal"])
+def test_an_interrupt_ends_the_wait_of_one_that_is_hibernated(bed: Bed, how: str) -> None:
+    pointer = filled(bed.script, bed.a, PIECE, 7)
+    evicted(bed.script, PIECE)
+    waiting = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.script.next(ev.Request)
+    bed.hibernate()
+    bed.script.next(ev.Wake)
+    if how == "frame":
+        bed.script.send(protocol.cancel())
+        assert bed.a.result(waiting)["result"] == OPERATING_SYSTEM
+    else:
+        os.kill(bed.a.pid, signal.SIGINT)
+        assert bed.a.result(waiting).get("interrupted")
+    assert bed.hibernator.state(bed.a.pid) == "checkpointed"
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.wake()
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+
+
+def test_a_wake_that_fails_ends_the_wait_for_the_lease(bed: Bed) -> None:
+    pointer, waiting = waits_hibernated(bed)
+    bed.fail("no room now")
+    assert bed.a.result(waiting)["result"] == OUT_OF_MEMORY
+    assert sum("no room now" in line for line in bed.a.errors) == 1
+    checking = bed.a.start("check", pointer=pointer, bytes=PIECE, value=7)
+    bed.wake()
+    bed.lend()
+    assert bed.a.result(checking)["equal"]
+
+
+def test_the_next_scheduler_hears_of_the_wait_of_one_that_is_hibernated(bed: Bed) -> None:
+    _, waiting = waits_hibernated(bed)
+    bed.script.next(ev.Wake)
+    bed.script.disconnect()
+    assert attached_again(bed).hibernated
+    bed.script.next(ev.Request)
+    bed.wake()
+    bed.script.send(*bed.script.grant(filling=False))
+    assert bed.a.result(waiting)["equal"]
+
+
+def test_one_that_waits_wakes_itself_where_no_scheduler_does(bed: Bed) -> None:
+    _, waiting = waits_hibernated(bed)
+    bed.script.close()
+    bed.machine.socket.unlink()
+    assert bed.a.result(waiting)["equal"]
+    assert bed.hibernator.state(bed.a.pid) == "running"
+    bed.script = Script(bed.machine)
+
+
 # --- Who is not parked ---
 
 
@@ -436,7 +529,6 @@ def test_one_that_is_busy_is_not_parked(bed: Bed) -> None:
     pointer = int(bed.a.call("alloc", bytes=PIECE)["pointer"])
     filling = bed.a.start("fill", pointer=pointer, bytes=PIECE, value=7, thread="1")
     bed.script.next(ev.Request)
-    assert refusal(bed) == "busy"
     bed.script.send(*bed.script.grant(filling=False))
     assert bed.a.result(filling)["result"] == 0
     assert refusal(bed) == "busy"

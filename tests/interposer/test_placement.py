@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import PATIENCE, Machine
 
 MakeMachine = Callable[..., Machine]
@@ -77,6 +82,36 @@ def test_all_processes_of_a_group_have_the_same_order(make_machine: MakeMachine)
     # Meanwhile the second GPU has become the fullest; its processes stay where the first one is.
     parent.filled(4096, 1)
     assert run(machine, "print(json.dumps(devices()))", "g") == [second, third, first]
+
+
+def test_a_scheduler_of_another_version_is_asked_once_where_to_begin(
+    make_machine: MakeMachine,
+) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    machine.kill_scheduler()
+    machine.socket.unlink()
+    asked: list[int] = []
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(machine.socket))
+        server.listen()
+
+        def refuse() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        for frame in protocol.FrameReader().feed(connection.recv(65536)):
+                            asked.append(frame.type)
+                            connection.sendall(protocol.refused(errno.EPROTO, "another version"))
+
+        serving = threading.Thread(target=refuse, daemon=True)
+        serving.start()
+        a = machine.program("a")
+        server.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    assert asked[:2] == [protocol.PLACE, protocol.HELLO]
+    assert protocol.PLACE not in asked[2:]
+    assert any("another version" in line for line in a.errors)
 
 
 @pytest.mark.parametrize("numbers", ["1", "0,2", "2,1,0"])

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import mmap
 import platform
+import queue
 import re
 import struct
 import subprocess
@@ -83,6 +84,10 @@ class Callers:
             text=True,
         )
         self.serial = 0
+        #: Threads that are about to call ask to be awake before the process is parked.
+        self.asked: ev.Wake | None = None
+        #: A thread asked for the GPU while the process was parked, and was not answered.
+        self.requested = False
         assert self.line() == "ready"
 
     def line(self) -> str:
@@ -105,26 +110,37 @@ class Callers:
     def ask_to_park(self) -> bool:
         """Ask once; whoever waits for the GPU meanwhile is given it, and has it taken back."""
         self.serial += 1
+        self.asked = None
         self.script.send(protocol.park(self.serial))
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             event = self.script.events.get(timeout=PATIENCE)
             if isinstance(event, ev.Request):
+                self.requested = False
                 frames = self.script.grant(filling=False)
                 self.script.send(*frames, protocol.revoke(self.script.lease))
+            elif isinstance(event, ev.Wake):
+                self.asked = event
             elif isinstance(event, ev.Parked) and event.serial == self.serial:
                 return event.status == "done"
         raise TimeoutError
 
     def wake(self) -> None:
         deadline = time.monotonic() + PATIENCE
-        while True:
+        while (asked := self.asked) is None:
             assert self.violations == 0
             try:
-                asked = self.script.next(ev.Wake, 0.1)
-                break
-            except TimeoutError:
+                event = self.script.events.get(timeout=0.1)
+            except queue.Empty:
                 assert time.monotonic() < deadline
+                continue
+            if isinstance(event, ev.Wake):
+                self.asked = event
+            elif isinstance(event, ev.Request):
+                self.requested = True
+        # It may have asked before it was parked: threads that do not wait have some time to show.
+        time.sleep(0.01)
+        assert self.violations == 0
         self.nobody_may(False)
         self.script.send(protocol.awake(ev.Awake(1, asked.serial)))
 
@@ -135,10 +151,25 @@ class Callers:
         self.process.stdin.flush()
 
     def end(self) -> str:
-        """Return what it says before it ends."""
-        said = self.line()
+        """Return what it says before it ends; threads that ask for the GPU meanwhile are given it."""
+        said: list[str] = []
+        reading = threading.Thread(target=lambda: said.append(self.line()))
+        reading.start()
+        deadline = time.monotonic() + PATIENCE
+        if self.requested:
+            self.script.send(*self.script.grant(filling=False))
+        while reading.is_alive():
+            if time.monotonic() > deadline:
+                self.process.kill()
+            try:
+                event = self.script.events.get(timeout=0.01)
+            except queue.Empty:
+                continue
+            if isinstance(event, ev.Request):
+                self.script.send(*self.script.grant(filling=False))
+        reading.join()
         assert self.process.wait(PATIENCE) == 0
-        return said
+        return said[0]
 
     def close(self) -> None:
         self.process.kill()

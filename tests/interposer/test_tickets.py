@@ -98,7 +98,8 @@ def test_a_ticket_may_come_after_the_program(node: Node) -> None:
     node.ticket("group-a")
     assert a.result(waiting)["result"] == 0
     assert node.user_of("group-a") == "ada"
-    assert not a.errors
+    # On a busy machine, the ticket may come so late that the program reports what it waits for.
+    assert all("has to be shown a ticket" in line for line in a.errors), a.errors
 
 
 def test_tickets_outlive_the_scheduler_and_so_does_the_memory(node: Node) -> None:
@@ -327,7 +328,8 @@ def test_a_restart_of_the_service_loses_no_program_and_no_byte() -> None:
                     == {"a", "b"}
                 )
             )
-        assert not a.errors
+        # On a busy machine, a scheduler may take longer to start than a waiting program keeps quiet.
+        assert all("no scheduler answers" in line for line in a.errors), a.errors
         assert not b.errors
     finally:
         machine.close()

@@ -7,10 +7,12 @@ main thread, or with ``"thread": name`` on a thread of that name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import queue
+import resource
 import signal
 import sys
 import threading
@@ -62,6 +64,7 @@ class Worker:
     def __init__(self) -> None:
         self.context = ctypes.c_void_p()
         self.keep: list[Any] = []
+        self.descriptors: list[int] = []
         self.goes = threading.Event()
         self.module = ctypes.c_void_p()
         self.kernel = ctypes.c_void_p()
@@ -224,6 +227,25 @@ class Worker:
 
     def stop(self) -> dict[str, Any]:
         self.stops.set()
+        return {}
+
+    def fail(self, rules: str) -> dict[str, Any]:
+        """Have calls of the simulated driver fail, as csrc/sim/inject.h says."""
+        driver = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+        return {"result": driver.gpushare_sim_fail(rules.encode())}
+
+    def use_up_descriptors(self) -> dict[str, Any]:
+        """Open files until the process can open no more."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                self.descriptors.append(os.open("/dev/null", os.O_RDONLY))
+        return {}
+
+    def close_descriptors(self) -> dict[str, Any]:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
         return {}
 
     def progress(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ async def test_status_is_a_table_and_json(scheduler: Ask) -> None:
         await kernel.execute(SETUP)
         data = (await kernel.execute("%gpushare")).data()
         assert "Simulated GPU" in data["text/plain"]
-        assert "running" in data["text/plain"] or "held" in data["text/plain"]
+        assert "running" in data["text/plain"] or "idle lease" in data["text/plain"]
         assert data["text/html"].count("<table>") == 1
         assert "Simulated GPU" in data["text/html"]
         printed = (await kernel.execute("%gpushare status --json")).stream("stdout")
@@ -149,7 +149,7 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
 
 
 def test_requests_are_of_the_protocol_that_is_spoken() -> None:
-    assert in_kernel.PROTOCOL == protocol.VERSION
+    assert in_kernel.PROTOCOL == protocol.CONTROL_VERSION
 
 
 def span(number: int, **fields: Any) -> dict[str, Any]:

@@ -8,21 +8,23 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import jupyter_client
 import pytest
 from jupyter_client.ioloop import AsyncIOLoopKernelManager
-from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.manager import AsyncKernelManager, KernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets.config import Config
 from traitlets.traitlets import TraitError
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, provisioner
+from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, heartbeat, provisioner
+from jupyter_gpushare.kernel_provisioner.heartbeat import FirstBeat
 
 from .conftest import Kernel, eventually, started
 
@@ -44,9 +46,25 @@ def unshared(kernel: Kernel) -> tuple[str, dict[str, Any]] | None:
     return kernel.manager.provisioner.unshared
 
 
-async def test_a_kernel_is_a_client() -> None:
+@pytest.fixture(params=["tcp", "tcp encrypted", "ipc", "ipc encrypted"])
+def connection(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    """Configure how a manager and its kernel are connected."""
+    transport, _, encrypted = request.param.partition(" ")
+    policy = {}
+    if KernelManager.class_traits().get("transport_encryption"):
+        policy = {"transport_encryption": "required" if encrypted else "disabled"}
+    elif encrypted:
+        pytest.skip("this jupyter_client does not encrypt")
+    # The path of a Unix socket has 107 bytes at most.
+    with tempfile.TemporaryDirectory(prefix="gs-") as folder:
+        monkeypatch.setenv("JUPYTER_RUNTIME_DIR", folder)
+        yield Config({"KernelManager": {"transport": transport, **policy}})
+
+
+async def test_a_kernel_is_a_client(connection: Config) -> None:
     environment = {**os.environ, "JPY_SESSION_NAME": "/notebooks/train.ipynb", "LD_PRELOAD": ""}
-    async with started(env=environment) as kernel:
+    manager = AsyncKernelManager(kernel_name="python3", config=connection)
+    async with started(manager=manager, env=environment) as kernel:
         found = kernel.environment()
         assert found["LD_PRELOAD"].split(":")[:3] == SHIMS
         assert found["GPUSHARE_GROUP"] == kernel.manager.kernel_id
@@ -249,8 +267,9 @@ def test_a_bad_setting_is_refused() -> None:
         GpuShareProvisioner(backend="fast")
 
 
-async def test_a_restarted_kernel_stays_in_its_group() -> None:
-    async with started() as kernel:
+async def test_a_restarted_kernel_stays_in_its_group(connection: Config) -> None:
+    manager = AsyncKernelManager(kernel_name="python3", config=connection)
+    async with started(manager=manager) as kernel:
         first, pid = kernel.environment()["GPUSHARE_GROUP"], kernel.pid
         await kernel.manager.restart_kernel(now=True)
         await kernel.client.wait_for_ready(timeout=60)
@@ -307,17 +326,11 @@ def poisoned(folder: Path) -> str:
 
 
 async def test_a_kernel_that_dies_at_once_is_started_again_without(
-    scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    scheduler: Ask, tmp_path: Path, caplog: pytest.LogCaptureFixture, connection: Config
 ) -> None:
-    manager = AsyncIOLoopKernelManager(
-        kernel_name="python3",
-        config=Config(
-            {
-                "GpuShareProvisioner": {"library_dir": poisoned(tmp_path)},
-                "KernelRestarter": {"time_to_dead": 0.2},
-            }
-        ),
-    )
+    connection.GpuShareProvisioner.library_dir = poisoned(tmp_path)
+    connection.KernelRestarter.time_to_dead = 0.2
+    manager = AsyncIOLoopKernelManager(kernel_name="python3", config=connection)
     async with started(manager=manager) as kernel:
         assert not is_shared(kernel)
         said = (await kernel.execute("%gpushare status")).stream("stderr")
@@ -337,18 +350,35 @@ async def test_a_kernel_that_dies_at_once_is_started_again_without(
     assert any("before its first heartbeat" in record.getMessage() for record in caplog.records)
 
 
-async def test_a_kernel_that_dies_later_is_started_again_as_it_was() -> None:
-    manager = AsyncIOLoopKernelManager(
-        kernel_name="python3", config=Config({"KernelRestarter": {"time_to_dead": 0.2}})
-    )
+async def test_a_kernel_that_dies_later_is_started_again_as_it_was(connection: Config) -> None:
+    connection.KernelRestarter.time_to_dead = 0.2
+    manager = AsyncIOLoopKernelManager(kernel_name="python3", config=connection)
     async with started(manager=manager) as kernel:
         pid = kernel.pid
-        found = kernel.manager.provisioner._first_beat  # type: ignore[union-attr]
-        await eventually(lambda: found.seen, "the first heartbeat")
-        os.kill(pid, 9)
+        watch = kernel.manager.provisioner._first_beat  # type: ignore[union-attr]
+        await eventually(lambda: watch.seen, "the first heartbeat")
+        kernel.client.execute("import os; os._exit(7)")
         await eventually(lambda: kernel.pid != pid, "the restart")
         await kernel.client.wait_for_ready(timeout=60)
         assert is_shared(kernel)
+
+
+@pytest.mark.parametrize("trouble", ["has no heartbeat", "cannot be watched"])
+async def test_a_kernel_without_observable_heartbeat_is_not_blamed(
+    trouble: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = {"transport": "ipc", "ip": "nowhere", "hb_port": 1}
+    if trouble == "has no heartbeat":
+        monkeypatch.setattr(heartbeat, "PATIENCE", 0.2)
+    else:
+        connection["curve_publickey"] = "not a key"
+    watch = FirstBeat(connection)
+    try:
+        await eventually(lambda: watch.seen, "the end of the watch")
+    finally:
+        watch.stop()
+    warned = any("cannot watch" in record.getMessage() for record in caplog.records)
+    assert warned == (trouble == "cannot be watched")
 
 
 async def test_a_foreign_environment(tmp_path: Path, add_kernelspec: Callable[..., str]) -> None:
@@ -432,12 +462,13 @@ async def test_a_kernel_that_never_uses_cuda_pays_nothing(
         assert scheduler("status")["status"]["groups"] == []
 
 
-async def test_an_interrupt_is_bounded_where_the_scheduler_is_stuck() -> None:
+async def test_an_interrupt_is_bounded_where_the_scheduler_is_stuck(connection: Config) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         # It takes connections and never answers.
         server.bind(os.environ["GPUSHARE_SOCKET"])
         server.listen()
-        async with started() as kernel:
+        manager = AsyncKernelManager(kernel_name="python3", config=connection)
+        async with started(manager=manager) as kernel:
             said = asyncio.Event()
             cell = asyncio.create_task(
                 kernel.execute("print(1, flush=True)\nimport time; time.sleep(50)", said)

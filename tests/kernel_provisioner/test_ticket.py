@@ -17,8 +17,9 @@ import pytest
 from jupyter_client.manager import AsyncKernelManager
 
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner, provisioner, ticket
+from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.node import Node
-from tests.scheduler.shared import FakeHub, Peer
+from tests.scheduler.shared import FakeHub, Peer, connect
 from tests.scheduler.shared import hub as hub_running
 
 from .conftest import Kernel, eventually, started
@@ -116,6 +117,40 @@ async def test_where_a_uid_is_enough_there_are_none(tmp_path: Path, hub: FakeHub
         assert not hub.asked
     finally:
         node.stop()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+async def test_a_kernels_id_is_its_users_before_others_can_read_it(
+    tmp_path: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JUPYTERHUB_API_TOKEN")
+    node = Node(tmp_path, hub, shared_uids=[])
+    node.start()
+    try:
+        async with started() as kernel:
+            group = kernel.manager.kernel_id
+            assert group is not None
+            # It has not used CUDA yet, so no client of it is attached.
+            assert node.group(group) is None
+            refuses(node, group)
+            assert (await kernel.execute(CUDA)).stream("stdout") == "0 1\n"
+            await kernel.manager.restart_kernel(now=True)
+            await kernel.client.wait_for_ready(timeout=60)
+            refuses(node, group)
+        # After its end, the id is nobody's.
+        with FakeClient(node.path, group, connection=connect(node.path, 12345)) as other:
+            other.attach()
+    finally:
+        node.stop()
+
+
+def refuses(node: Node, group: str) -> None:
+    """Another user's process cannot attach under a group."""
+    with (
+        FakeClient(node.path, group, connection=connect(node.path, 12345)) as other,
+        pytest.raises(Refused, match="not yours"),
+    ):
+        other.attach()
 
 
 async def test_outside_of_a_hub_nobody_asks(

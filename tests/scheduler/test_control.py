@@ -284,6 +284,8 @@ def test_the_timeline_is_told_when_asked_for(scheduler: Scheduler) -> None:
         begun = time.monotonic()
         a.grow(GIB)
         a.run()
+        # What another connection has sent may be handled a moment later.
+        until(lambda: state(scheduler, "a")["gpus"][0]["resident"] == GIB)
         first = control.request("status", timeline=0)["status"]["timeline"]
         assert [(s["kind"], s["group"]) for s in first["spans"]] == [("burst", "a"), ("in", "a")]
         burst, move = first["spans"]

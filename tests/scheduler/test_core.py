@@ -92,14 +92,14 @@ class Process:
             ev.Moving(self.number, order.serial, self.usage(), size, size, size / SPEED, "done")
         )
 
-    def restore(self, status: Any = "done") -> list[ev.Decision]:
+    def restore(self, status: Any = "done", error: int = 0) -> list[ev.Decision]:
         size = self.promised - self.resident if status == "done" else 0
         self.resident += size
         lease = self.lease
-        if status != "done":
+        if status == "failed":
             self.lease = 0
         return self.machine.do(
-            ev.Restored(self.number, lease, self.usage(), size, size, size / SPEED, status)
+            ev.Restored(self.number, lease, self.usage(), size, size, size / SPEED, status, error)
         )
 
     def evict(self, order: ev.Evict, status: Any = "done") -> list[ev.Decision]:
@@ -214,7 +214,7 @@ def test_two_that_fit_run_together() -> None:
     m = Machine()
     a, b = m.runs("a", 50), m.runs("b", 50)
     assert (a.state, b.state) == ("running", "running")
-    assert m.gpu["free"] == 0
+    assert m.gpu["available"] == 0
     assert m.sleep(100) == []
 
 
@@ -259,7 +259,7 @@ def test_two_that_do_not_fit_rotate_and_move_no_more_than_is_lacking() -> None:
     }
     assert b.room == 25 * GIB
     assert of(ev.Room, a.moves(order, 10)) == [ev.Room(b.number, b.lease, GPU, 35 * GIB)]
-    assert m.gpu["free"] == 0
+    assert m.gpu["available"] == 0
     assert of(ev.Room, a.moves(order, 15)) == [ev.Room(b.number, b.lease, GPU, 40 * GIB)]
     assert of(ev.Room, a.evict(order)) == [ev.Room(b.number, b.lease, GPU, ev.ALL)]
     assert b.state == "moving"
@@ -381,7 +381,7 @@ def test_quiet_ends_leave_the_memory_for_as_long_as_its_move_takes() -> None:
     b.request()
     assert of(ev.Revoke, a.end("quiet")) == []
     assert b.reason["code"] == "needs_memory"
-    move = (60 - m.gpu["free"] / GIB) / 10
+    move = (60 - m.gpu["available"] / GIB) / 10
     assert b.reason["params"]["yields_in"] == pytest.approx(move, abs=0.1)
     assert of(ev.Revoke, m.sleep(0.9 * move)) == []
     assert of(ev.Revoke, m.sleep(0.2 * move)) == [ev.Revoke(a.number, a.lease)]
@@ -620,7 +620,7 @@ def test_cap_and_host_memory_refuse() -> None:
 
 def test_pinned_memory_waits_until_room_is_made() -> None:
     m = Machine()
-    a, b = m.runs("a", 95), m.process("b")
+    a, _, b = m.runs("a", 60), m.runs("c", 35), m.process("b")
     assert b.grow(pinned=10) is None
     assert b.reason["code"] == "needs_memory"
     a.end()
@@ -665,9 +665,99 @@ def test_little_that_nobody_states_is_the_drivers_own() -> None:
     a = m.process("a", 1)
     a.context = 512 * mib
     m.do(ev.UsageChanged(a.number, a.usage()))
-    m.do(ev.Overhead(GPU, 90 * mib))
+    m.do(ev.Measured(a.number, GPU, 602 * mib))
+    assert said(90) == (602, 0)
     assert said(100) == (612, 0)
     assert said(200) == (602, 110)
+
+
+# --- Contexts -------------------------------------------------------------------------------------
+
+
+def begin_context(m: Machine, group: str, takes: int, estimate: int = GIB) -> Process:
+    """One more process, whose context takes so many bytes, and is admitted with an estimate."""
+    process = m.process(group)
+    least = ev.Usage(GPU, context=estimate)
+    (answer,) = of(ev.Grown, m.do(ev.Grow(process.number, 7, least, 0)))
+    assert answer.status == "resident"
+    process.context = estimate
+    m.foreign += takes - estimate
+    m.do(ev.UsageChanged(process.number, process.usage()))
+    return process
+
+
+@pytest.mark.parametrize("takes", [1, GIB // 2, GIB + GIB // 3])
+def test_what_a_context_takes_is_seen_from_the_reading_after_it_began(takes: int) -> None:
+    """So it is where the driver says nothing of each process."""
+    m = Machine()
+    begin_context(m, "a", takes)
+    assert (m.gpu["contexts"], m.gpu["foreign"]) == (takes, 0)
+    assert m.group("a")["gpus"][0]["context"] == takes
+    assert m.gpu["available"] == 100 * GIB - takes
+    # The next is admitted with just that.
+    b = m.process("b")
+    m.do(ev.Grow(b.number, 7, ev.Usage(GPU, context=GIB), 0))
+    assert m.group("b")["gpus"][0]["context"] == takes
+
+
+def test_what_contexts_take_is_not_learned_while_other_memory_moves() -> None:
+    m = Machine()
+    a, b = m.runs("a", 10), m.process("b")
+    (answer,) = of(ev.Grown, m.do(ev.Grow(b.number, 7, ev.Usage(GPU, context=GIB), 0)))
+    assert answer.status == "resident"
+    a.promised = a.resident = 9 * GIB
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    b.context = GIB
+    m.foreign = GIB // 4
+    m.do(ev.UsageChanged(b.number, b.usage()))
+    assert m.group("b")["gpus"][0]["context"] == GIB
+    # And what cannot be told from contexts is not said to be another program's.
+    assert (m.gpu["contexts"], m.gpu["foreign"]) == (GIB + GIB // 4, 0)
+
+
+def test_contexts_are_charged_as_measured_up_and_down() -> None:
+    m = Machine()
+    a, b = begin_context(m, "a", GIB), begin_context(m, "b", GIB)
+    m.foreign += 2 * GIB
+    m.do(ev.Measured(a.number, GPU, 3 * GIB))
+    assert [m.group(name)["gpus"][0]["context"] for name in "ab"] == [3 * GIB, GIB]
+    assert (m.gpu["foreign"], m.gpu["available"]) == (0, 96 * GIB)
+    m.foreign -= 2 * GIB + GIB // 2
+    m.do(ev.Measured(a.number, GPU, GIB // 2))
+    assert m.group("a")["gpus"][0]["context"] == GIB // 2
+    assert m.gpu["available"] == 98 * GIB + GIB // 2
+    m.do(ev.Measured(b.number, GPU, GIB))
+    # Its end takes all of it off.
+    for process in (a, b):
+        m.foreign -= 0 if process is b else -GIB // 2
+        del m.processes[process.number]
+        m.do(ev.Detach(process.number))
+    m.do(m.reading())
+    assert (m.gpu["contexts"], m.gpu["foreign"], m.gpu["ghosts"]) == (0, 0, 0)
+
+
+def test_many_small_contexts_leave_their_room_to_others() -> None:
+    m = Machine()
+    takes = GIB // 16
+    for number in range(150):
+        begin_context(m, f"g{number}", takes)
+    assert m.gpu["contexts"] == 150 * takes
+    assert m.gpu["foreign"] == 0
+
+
+def test_a_second_context_of_a_process_is_charged_besides_the_first() -> None:
+    m = Machine()
+    a = begin_context(m, "a", GIB // 2)
+    m.do(ev.Grow(a.number, 8, ev.Usage(GPU, context=2 * GIB), 0))
+    assert m.group("a")["gpus"][0]["context"] == GIB
+    a.context = 2 * GIB
+    m.foreign -= GIB // 2
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    assert m.group("a")["gpus"][0]["context"] == GIB
+    a.context = 0
+    m.foreign = 0
+    m.do(ev.UsageChanged(a.number, a.usage()))
+    assert (m.gpu["contexts"], m.gpu["foreign"]) == (0, 0)
 
 
 def test_what_arrives_is_not_foreign_though_others_free_meanwhile() -> None:
@@ -716,7 +806,7 @@ def test_what_a_victim_frees_while_another_fills_hides_no_foreign_use() -> None:
     m.do(m.reading())
     assert m.gpu["foreign"] == 20 * GIB
     assert b.room == 50 * GIB
-    assert m.gpu["free"] == 10 * GIB
+    assert m.gpu["available"] == 10 * GIB
 
 
 def test_what_is_freed_while_another_fills_is_not_foreign() -> None:
@@ -738,6 +828,7 @@ def test_what_others_hold_that_cannot_move_is_named() -> None:
     m.sleep(1)
     b.pinned, b.context = 20 * GIB, 5 * GIB
     m.do(ev.UsageChanged(b.number, b.usage()))
+    m.do(ev.Measured(b.number, GPU, 5 * GIB))
     a.pinned = GIB
     m.do(ev.UsageChanged(a.number, a.usage()))
     m.foreign = 2 * GIB
@@ -795,6 +886,34 @@ def test_a_failed_restore_queues_again_at_the_front() -> None:
     assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(a.number, a.lease)]
 
 
+def test_why_it_waits_though_there_is_room_is_that_its_restore_failed() -> None:
+    m = Machine()
+    a = m.process("a", 50)
+    a.request()
+    for attempts in (1, 2):
+        assert of(ev.Grant, a.restore("failed", error=999)) == []
+        assert a.reason == {
+            "code": "restore_failed",
+            "params": {"attempts": attempts, "error": 999},
+        }
+        assert of(ev.Grant, m.sleep(0.1)) == [ev.Grant(a.number, a.lease)]
+    a.restore()
+    assert a.state == "running"
+
+
+def test_a_process_that_gives_its_restore_up_is_not_queued_again() -> None:
+    m = Machine()
+    a = m.process("a", 50)
+    a.request()
+    a.restore("failed", error=999)
+    m.sleep(0.1)
+    a.restore("partial", error=999)
+    a.release("release")
+    assert a.state == "idle"
+    assert of(ev.Grant, m.sleep(2)) == []
+    assert of(ev.Grant, a.request()) == [ev.Grant(a.number, a.lease)], "no pause"
+
+
 def test_an_eviction_that_fails_is_tried_again_later() -> None:
     m = Machine()
     a, b = m.runs("a", 75), m.process("b", 60)
@@ -835,7 +954,7 @@ def test_an_eviction_covers_what_varies_while_figures_are_read() -> None:
     m.foreign = 17 << 20
     m.sleep(0.1)
     assert of(ev.Evict, a.evict(order)) == []
-    assert m.gpu["free"] >= 40 << 20
+    assert m.gpu["available"] >= 40 << 20
 
 
 def test_what_is_left_of_the_room_takes_other_victims() -> None:
@@ -901,7 +1020,7 @@ def test_the_death_of_the_one_that_fills_frees_what_it_was_allotted() -> None:
     a.evict(order)
     m.sleep(2)
     assert m.gpu["ghosts"] == 0
-    assert m.gpu["free"] == 60 * GIB
+    assert m.gpu["available"] == 60 * GIB
 
 
 def test_room_that_never_comes_is_not_waited_for_and_the_place_is_kept() -> None:
@@ -928,9 +1047,9 @@ def test_a_lease_that_is_revoked_while_it_fills_keeps_what_has_arrived() -> None
     m.do(ev.Restored(b.number, b.lease, b.usage(), b.resident, b.resident, 2.0, "partial"))
     b.release("failed")
     assert b.state == "idle"
-    assert m.gpu["free"] == 5 * GIB
+    assert m.gpu["available"] == 5 * GIB
     a.evict(order)
-    assert m.gpu["free"] == 40 * GIB
+    assert m.gpu["available"] == 40 * GIB
     assert of(ev.Grant, b.request()) == [ev.Grant(b.number, b.lease)]
 
 
@@ -1127,7 +1246,7 @@ def test_a_scheduler_that_takes_over_works_down_what_is_too_much() -> None:
     assert b.state == "yielding"
     b.release()
     assert m.gpu["foreign"] == 0
-    assert m.gpu["free"] == 0
+    assert m.gpu["available"] == 0
     c = m.process("c", 10)
     c.request()
     a.end("cell")
@@ -1228,7 +1347,7 @@ def test_whose_connection_breaks_is_not_charged_twice(away: float) -> None:
     a.number = 3
     assert comes_back(a, a.lease) == []
     assert (a.state, b.state) == ("running", "running")
-    assert (m.gpu["ghosts"], m.gpu["foreign"], m.gpu["free"]) == (0, 5 * GIB, 5 * GIB)
+    assert (m.gpu["ghosts"], m.gpu["foreign"], m.gpu["available"]) == (0, 5 * GIB, 5 * GIB)
 
 
 def test_whose_old_connection_is_still_there_goes_on() -> None:

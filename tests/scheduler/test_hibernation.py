@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import checkpoint
+from jupyter_gpushare.scheduler import checkpoint, policies
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.accounts import ProtocolViolation
 from jupyter_gpushare.scheduler.core import Core
@@ -194,7 +194,7 @@ def test_an_idle_group_gives_its_context_back() -> None:
     assert (kernel.where, kernel.state) == ("hibernated", "hibernated")
     assert (kernel.resident, kernel.away, kernel.parked) == (0, True, True)
     assert night.gpu["contexts"] == 0
-    assert night.gpu["free"] == 100 * GIB
+    assert night.gpu["available"] == 100 * GIB
     (line,) = night.logged("hibernate")
     assert line.fields["bytes"] == CONTEXT
     assert kernel.hibernation["frees"] == CONTEXT
@@ -643,6 +643,8 @@ def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
     assert night.gpu["ghosts"] == 30 * GIB
     assert newcomer.reason["code"] == "dying"
     night.sleep(10)
+    for kernel in (*idle, newcomer):
+        night.do(ev.Measured(kernel.number, GPU, 30 * GIB))
     assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, 30 * GIB)
     assert [kernel.where for kernel in idle].count("hibernated") == 1
     assert newcomer.context
@@ -770,7 +772,7 @@ def test_it_may_die_at_any_moment(stage: str) -> None:
     night.do(ev.Checkpointed(kernel.number, True))
     night.do(ev.Woken(kernel.number, True))
     night.sleep(700)
-    assert night.gpu["free"] == 100 * GIB
+    assert night.gpu["available"] == 100 * GIB
     assert not night.core._hibernating
 
 
@@ -1030,3 +1032,191 @@ def test_the_time_that_wakes_take_is_learned() -> None:
     night.do(ev.Woken(kernel.number, True, "", "", 2.0))
     night.do(ev.HibernateNow("a"))
     assert kernel.hibernation["estimate"] == 2.0
+
+
+# --- Everybody who can be served is served ------------------------------------------------------------
+
+
+def serve(night: Night, kernels: list[Kernel], seconds: float, cell: float = 0.3) -> list[Kernel]:
+    """Let each of them that has its lease run one cell; return those that were never granted one."""
+    left = list(kernels)
+    end = night.now + seconds
+    while left and night.now < end:
+        for kernel in [k for k in left if k.lease and not k.parked]:
+            kernel.restore()
+            night.sleep(cell)
+            kernel.end()
+            left.remove(kernel)
+        night.sleep(0.1)
+    return left
+
+
+def start(night: Night, count: int, gib: float, context: int) -> list[Kernel]:
+    """So many kernels that start one after the other, each of which computes once."""
+    kernels = []
+    for number in range(count):
+        kernel = night.kernel(f"k{number}", context=context)
+        night.sleep(5)
+        assert kernel.grow(gib) is not None
+        kernel.request()
+        assert not serve(night, [kernel], 20)
+        kernels.append(kernel)
+    return kernels
+
+
+@pytest.mark.parametrize("policy", sorted(policies.OURS))
+def test_a_class_that_runs_one_cell_at_once_is_served(policy: str) -> None:
+    """The contexts of all leave no room for what any of them needs, and none is idle."""
+    night = Night(policy=policy)
+    kernels = start(night, 12, 70, 3 * GIB)
+    for kernel in kernels:
+        if kernel.parked:
+            kernel.call()
+    night.sleep(30)
+    before = len(night.orders(ev.Hibernate))
+    for kernel in kernels:
+        kernel.request()
+    assert not serve(night, kernels, 300)
+    # Each makes room for itself at most once, and nobody is sent away to come back at once.
+    assert len(night.orders(ev.Hibernate)) - before <= 2 * len(kernels)
+
+
+def test_those_that_wait_hibernate_for_the_first_of_them() -> None:
+    night = Night()
+    kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
+    for kernel in kernels:
+        kernel.request()
+    first, last = kernels[0], kernels[-1]
+    night.sleep(3)
+    assert first.lease, "the head of the queue"
+    assert last.where == "waking", "it waits for its turn, and is woken then"
+    assert last.parked
+    assert night.group("k11")["position"] == 11
+    assert not first.parked
+    assert not serve(night, kernels, 300)
+
+
+def test_one_that_waits_and_is_parked_can_be_cancelled() -> None:
+    night = Night()
+    kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
+    for kernel in kernels:
+        kernel.request()
+    night.sleep(3)
+    last = kernels[-1]
+    night.do(ev.Cancel(last.group))
+    assert last.where == "hibernated"
+    assert not serve(night, kernels[:-1], 300)
+    last.call()
+    last.request()
+    assert not serve(night, [last], 30)
+
+
+def test_who_cannot_be_woken_for_its_lease_is_told() -> None:
+    night = Night()
+    kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
+    for kernel in kernels:
+        kernel.request()
+    night.sleep(3)
+    last = kernels[-1]
+    last.call()
+    last.restores = "failed"
+    assert not serve(night, kernels[:-1], 300)
+    night.sleep(30)
+    answers = [d for d in night.orders(ev.Awake) if d.client == last.number]
+    assert [bool(d.status) for d in answers] == [True]
+    assert "cannot be woken" in answers[0].text
+    assert last.where == "hibernated"
+    last.restores = ""
+    last.call()
+    last.request()
+    assert not serve(night, [last], 60)
+
+
+def busy_neighbours(night: Night, count: int, seconds: float, until: Kernel) -> float:
+    """Let small ones submit again and again, 10 ms after each burst; return when the large one was granted."""
+    small = [k for k in night.processes.values() if isinstance(k, Kernel)][-count:]
+    began = night.now
+    while night.now < began + seconds and not until.lease:
+        for kernel in small:
+            if kernel.parked:
+                if not night.core.clients[kernel.number].asked:
+                    kernel.call()
+            elif kernel.lease:
+                if kernel.resident < kernel.promised:
+                    kernel.restore()
+                kernel.end("quiet")
+            elif not night.core.clients[kernel.number].wants:
+                kernel.request()
+        night.sleep(0.010)
+        for kernel in small:
+            if kernel.lease and not kernel.parked:
+                kernel.begin()
+    return night.now - began
+
+
+@pytest.mark.parametrize("policy", sorted(policies.OURS))
+def test_small_neighbours_that_never_pause_make_way(policy: str) -> None:
+    night = Night(policy=policy)
+    large = night.kernel("large", 83, context=2 * GIB)
+    for number in range(7):
+        night.kernel(f"small{number}", 4, context=3 * GIB)
+    busy_neighbours(night, 7, 3.0, large)
+    large.request()
+    busy_neighbours(night, 7, 60.0, large)
+    assert large.lease
+
+
+@pytest.mark.parametrize("able", [False, None])
+def test_a_context_that_would_keep_others_out_for_ever_is_refused(able: bool | None) -> None:
+    """Where nobody can hibernate, each footprint that was admitted can be served later."""
+    night = Night(able=False) if able is False else Night(hibernate_after=None)
+    large = night.kernel("large", 83, context=2 * GIB)
+    small = [night.kernel(f"small{n}", 4, context=3 * GIB) for n in range(5)]
+    newcomer = Kernel(night, 90, "newcomer")
+    newcomer.attach()
+    least = ev.Usage(GPU, 0, 0, 0, 3 * GIB)
+    (answer,) = night.do(ev.Grow(newcomer.number, 3, least, 0))
+    assert answer.status == "device"
+    assert "83.0 GiB" not in answer.text, "what it needs with its context"
+    assert "already uses 85.0 GiB" in answer.text
+    assert "Shut down a notebook" in answer.text
+    # Memory that cannot be evicted is no better.
+    least = ev.Usage(GPU, small[0].promised, 0, 3 * GIB, 3 * GIB)
+    (answer,) = night.do(ev.Grow(small[0].number, 4, least, small[0].promised))
+    assert answer.status == "device"
+    for kernel in small:
+        kernel.request()
+    large.request()
+    for _ in range(100):
+        if large.lease:
+            break
+        for kernel in small:
+            if kernel.lease:
+                kernel.end()
+        night.sleep(1)
+    assert large.lease
+
+
+def test_a_context_is_not_refused_for_one_that_other_programs_keep_out() -> None:
+    night = Night(able=False)
+    night.kernel("large", 83, context=2 * GIB)
+    night.foreign = 40 * GIB
+    night.do(night.reading())
+    assert night.kernel("small", context=3 * GIB).context
+    night.foreign = 0
+    night.do(night.reading())
+
+
+def test_what_is_kept_makes_way_after_a_while() -> None:
+    night = Night()
+    kept = [night.kernel(name, 1, context=15 * GIB) for name in ("one", "two")]
+    for kernel in kept:
+        night.do(ev.Adjust(kernel.group, keep=True))
+    large = night.kernel("large", 70)
+    large.request()
+    night.sleep(290)
+    assert not any(kernel.hibernation for kernel in kept)
+    assert large.reason["code"] == "crowded"
+    night.sleep(15)
+    assert large.lease
+    assert [kernel.where for kernel in kept].count("hibernated") == 1

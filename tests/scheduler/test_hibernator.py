@@ -618,6 +618,8 @@ def test_a_process_of_another_container_is_left_alone() -> None:
                 pytest.skip("no PID namespace can be made here")
             children = Path(f"/proc/{inside.pid}/task/{inside.pid}/children").read_text().split()
             assert ability.refuses(int(children[0])) == "container"
+            # Also to a scheduler that may not look into it.
+            assert refuses_as_nobody(int(children[0])) == "container"
         finally:
             inside.kill()
     # What SO_PEERCRED says of a process that cannot be seen from here.
@@ -626,9 +628,16 @@ def test_a_process_of_another_container_is_left_alone() -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
 def test_a_process_of_another_user_is_left_alone(pid: int) -> None:
-    code = f"import os; from jupyter_gpushare.scheduler.ability import refuses; os.setuid(65534); print(refuses({pid}))"
+    assert refuses_as_nobody(pid) == "permission"
+
+
+def refuses_as_nobody(pid: int) -> str:
+    become = "os.setuid(65534)" if os.getuid() == 0 else ""
+    # What has to be imported is, before that user cannot read it.
+    code = "import os; from jupyter_gpushare.scheduler.ability import refuses; refuses(os.getpid())"
+    code += f"; {become}; print(refuses({pid}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "permission\n"
+    return done.stdout.strip()
 
 
 def test_who_is_not_left_alone(pid: int) -> None:

@@ -171,14 +171,15 @@ async def test_a_host_logs_in_and_knows_who_it_is(
     node = start_node(start, tmp_path, hub)
     one = await host(start=False)
     assert (one.state, one.me["user"], one.me["admin"]) == ("attached", "ada", False)
-    # To the next one, too.
+    # To the next one, too; where the Hub is slow to answer, more than once.
+    asked = len(hub.asked)
     node.kill()
     await until(lambda: one.state == "connecting")
     assert "no scheduler answers" in one.trouble or not one.trouble
     start_node(start, tmp_path, hub)
     await one.connected(PATIENCE)
     assert one.me["user"] == "ada"
-    assert len(hub.asked) == 2
+    assert 0 < asked < len(hub.asked)
 
 
 async def test_a_host_that_is_not_known_waits_and_says_why(

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -70,7 +71,7 @@ def running(place: Place) -> Iterator[Callable[..., Scheduler]]:
         ("c.NodeScheduler.sokcet = '/x'", "NodeScheduler has no sokcet; socket may be meant"),
         ("c.NodeSheduler.socket = '/x'", "there is no NodeSheduler; NodeScheduler may be meant"),
         ("c.NodeScheduler.socket = 'x.sock'", "socket must be an absolute path, not 'x.sock'"),
-        ("c.NodeScheduler.socket = '/' + 'x' * 200", "socket may have 107 bytes"),
+        ("c.NodeScheduler.socket = '/' + 'x' * 200", "a socket's path may have 107"),
         ("c.NodeScheduler.socket_mode = '0777'", "socket_mode"),
         ("c.NodeScheduler.socket_group = 'no-such-group'", "there is no group 'no-such-group'"),
         ("c.NodeScheduler.shared_uids = [-1]", "shared_uids"),
@@ -262,6 +263,32 @@ def test_without_a_driver_it_is_to_be_tried_again(
     monkeypatch.setattr(process, "find_driver", lambda: None)
     assert process.main(["--config", str(place.config)]) == 69
     assert "nvidia-smi" in capsys.readouterr().err
+
+
+def test_a_service_waits_for_the_driver_and_says_so_once(
+    place: Place,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    looks = iter([None] * 8)
+    monkeypatch.setattr(process, "find_driver", lambda: next(looks, mock.sentinel.driver))
+    monkeypatch.setattr(process, "FIRST_LOOK", 0.001)
+    told: list[str] = []
+    monkeypatch.setattr(notifying, "notify", lambda *states: told.append("\n".join(states)))
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    monkeypatch.setenv("WATCHDOG_USEC", "30000")
+    before = signal.getsignal(signal.SIGHUP)
+    try:
+        # Its status makes systemd start it again, now with the driver.
+        assert process.main(["--config", str(place.config)]) == 69
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert told[0].startswith("READY=1\nSTATUS=There is no NVIDIA driver")
+    # The pauses grow: 1, 2, 4, ... 64 ms, and in each it is told that the process lives, every 10 ms at least.
+    assert {*told[1:]} == {"WATCHDOG=1"}
+    assert len(told) >= 14
+    assert len(caplog.records) == 1
 
 
 # --- systemd ----------------------------------------------------------------------------------------

@@ -36,11 +36,12 @@ from hypothesis.stateful import (
 )
 
 from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import policies
+from jupyter_gpushare.scheduler import hibernation, policies
 from jupyter_gpushare.scheduler.audience import Audience
 from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.state import Group, Holding, place
+from jupyter_gpushare.scheduler.state import Group, Holding, Wait, place
 from jupyter_gpushare.scheduler.victims import Victims
+from tests.scheduler.consistency import check_status
 
 MIB = 1 << 20
 TOTAL = 1000 * MIB
@@ -80,8 +81,8 @@ class Memory:
     #: Copies in host memory: of what left the GPU.
     host: int = 0
     pinned: int = 0
+    #: What its contexts were admitted with, as it states; and what they take beyond that (less if negative).
     context: int = 0
-    #: Of the contexts, what they took beyond what they were admitted with.
     surplus: int = 0
     #: It was checkpointed: what cannot move is not on the GPU.
     away: bool = False
@@ -95,7 +96,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        return 0 if self.away else self.pinned + self.context
+        return 0 if self.away else self.pinned + self.context + self.surplus
 
 
 @dataclass
@@ -150,6 +151,8 @@ class Process:
     asks: int = 0
     #: The GPUs that it may use.
     sees: tuple[str, ...] = ()
+    #: Its library is an older one, which does not park while it waits for a lease.
+    old: bool = False
     #: It was put from one GPU on another, and does not know yet.
     moved: tuple[str, str] = ("", "")
     #: What the driver is to do with it.
@@ -208,7 +211,9 @@ class World(RuleBasedStateMachine):
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
+        context=st.sampled_from([20, 20, 100, 200]),
         hibernates=st.booleans(),
+        dearer=st.booleans(),
         wishes=st.lists(
             st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
             max_size=len(GROUPS),
@@ -223,10 +228,12 @@ class World(RuleBasedStateMachine):
         foreign: int,
         host: int,
         footprints: list[int],
+        context: int,
         hibernates: bool,
+        dearer: bool,
         wishes: list[dict[str, Any]],
     ) -> None:
-        self.hibernates = hibernates
+        self.hibernates, self.dearer = hibernates, dearer
         self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash, "policy": policy}
         self.steady = steady
@@ -239,7 +246,7 @@ class World(RuleBasedStateMachine):
         for group, size in zip(GROUPS, footprints, strict=False):
             process = self.join(group, GPUS[:1])
             if hibernates:
-                self.ask(process, GPUS[0], 0, 0, 0, 20 * MIB)
+                self.ask(process, GPUS[0], 0, 0, 0, context * MIB)
                 self.settle()
             self.ask(process, GPUS[0], size * MIB, 0, 0)
             self.settle()
@@ -265,7 +272,7 @@ class World(RuleBasedStateMachine):
 
     def surplus(self, gpu: str) -> int:
         found = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
-        return sum(m.surplus for m in found if not m.away)
+        return sum(max(0, m.surplus) for m in found)
 
     def room(self, gpu: str) -> int:
         return TOTAL - self.used(gpu)
@@ -382,14 +389,21 @@ class World(RuleBasedStateMachine):
                 assert grows or too_much or group.filling, "interrupted within a whole cell"
         elif isinstance(decision, ev.Park):
             assert group.lease is None, "parked under a lease"
-            assert group.wait is None, "parked while it waits"
-            assert not group.cells, "parked within a cell"
-            assert not group.wishes.keep, "parked though it is kept"
+            head = self.presses(group)
+            if head is None:
+                assert group.wait is None, "parked while it waits"
+                assert not group.cells, "parked within a cell"
+                assert not group.wishes.keep, "parked though it is kept"
+            elif group.wishes.keep and not group.wishes.stopped:
+                patient = head.since + self.core.keep_patience
+                assert self.now >= patient - 1e-9, "parked though it is kept"
             assert not any(s.resident for s in group.shares.values()), "parked with memory in"
         elif isinstance(decision, ev.Hibernate):
             assert process.parked or process.park != self.core.clients[process.number].park
             waits = [w for w in self.core.queue if w.group is group]
-            assert not waits, "checkpointed while it waits"
+            if self.presses(group) is None:
+                assert not waits, "checkpointed while it waits"
+            assert all(w.grow is None for w in waits), "checkpointed within an allocation"
             assert group.lease is None, "checkpointed under a lease"
         elif isinstance(decision, ev.Grown) and group.wishes.memory:
             for gpu, share in group.shares.items():
@@ -404,6 +418,14 @@ class World(RuleBasedStateMachine):
                 was = sum(sum(before[g.id][2].values()) for g in groups if g.id in before)
                 host = claim.entitlement.host
                 assert not host or total <= max(host, was), "grown beyond the bound for all GPUs"
+
+    def presses(self, group: Group) -> Wait | None:
+        """The head of a queue that a group makes room for by leaving the GPU."""
+        head = None if group.hibernation is None else group.hibernation.head
+        if head is None or not head.queued:
+            return None
+        assert head.group is not group
+        return head
 
     def quotas_of(self, group: Group) -> list[tuple[str, ev.Entitlement]]:
         """Who of its user and team may have leases on so many GPUs, and no more."""
@@ -455,8 +477,10 @@ class World(RuleBasedStateMachine):
                     total += min(max(holding.room, memory.mapped), memory.promised)
                 else:
                     total += memory.promised
-                if not self.core.clients[process.number].gone:
-                    total += memory.pinned + memory.context
+                # One that is being restored on another GPU is charged there.
+                elsewhere = memory.away and holding is None
+                if not self.core.clients[process.number].gone and not elsewhere:
+                    total += memory.pinned + memory.context + memory.surplus
         return total
 
     @invariant()
@@ -496,7 +520,7 @@ class World(RuleBasedStateMachine):
         assert self.core.promised == sum(
             h.promised for c in self.core.clients.values() for h in c.holdings.values()
         )
-        self.core.status(self.now)
+        check_status(self.core, self.now)
 
     @invariant()
     def indices_are_right(self) -> None:
@@ -615,7 +639,7 @@ class World(RuleBasedStateMachine):
                 isinstance(d, ev.Grant | ev.CancelWaits) for d in process.inbox
             ) or any(isinstance(e, ev.Restored) for e in process.outbox)
             assert client.wants or on_its_way, "a request was lost"
-            if client.wants:
+            if client.wants and client.stage == "awake":
                 assert client.group.wait in self.core.queue
 
     # --- What processes do ------------------------------------------------------------------------
@@ -645,6 +669,7 @@ class World(RuleBasedStateMachine):
         self.last += 1
         # One of three was given only those that it begins on.
         process = Process(self.last, group, over=over, sees=gpus if self.last % 3 == 0 else GPUS)
+        process.old = self.last % 5 == 0
         self.processes[self.last] = process
         for gpu in gpus:
             process.on(gpu)
@@ -847,10 +872,14 @@ class World(RuleBasedStateMachine):
             # The hibernator knows what it moved, and restores nobody elsewhere who is not away.
             outcome = outcome if process.moved == pair else "failed"
         said = "stuck" if outcome == "late" else outcome
+        held = sum(memory.fixed for memory in process.memory.values())
         if outcome in ("", "late") and not self.carry_out(process, order):
             said = "failed"
         kind = ev.Checkpointed if isinstance(order, ev.Hibernate) else ev.Woken
-        self.feed(kind(process.number, not said, said, said, 0.5))
+        if kind is ev.Checkpointed:
+            self.feed(ev.Checkpointed(process.number, not said, said, said, 0.5, held))
+        else:
+            self.feed(ev.Woken(process.number, not said, said, said, 0.5))
 
     def carry_out(self, process: Process, order: ev.Hibernate | ev.Wakeup) -> bool:
         if isinstance(order, ev.Hibernate):
@@ -869,10 +898,10 @@ class World(RuleBasedStateMachine):
             new.away = True
             process.moved = order.gpu_from, order.gpu_to
         for gpu, memory in process.memory.items():
-            fixed = memory.pinned + memory.context
+            fixed = memory.pinned + memory.context + memory.surplus
             if memory.away and fixed:
                 if self.steady and not self.floated:
-                    assert fixed <= self.room(gpu), "no room for what was restored"
+                    assert fixed - memory.surplus <= self.room(gpu), "no room for what was restored"
                 if fixed > self.room(gpu):
                     return False
         for memory in process.memory.values():
@@ -1036,16 +1065,20 @@ class World(RuleBasedStateMachine):
                     if process.parked:
                         assert (decision.gpu_from, decision.gpu_to) == process.moved
                     process.parked, process.moved = False, ("", "")
+                elif process.parked:
+                    process.waiting = False  # its call gets the error, which waited for a lease
                 process.asks = 0
 
     def park_as(self, process: Process, order: ev.Park, well: bool) -> None:
-        working = process.waiting or process.busy or process.growing is not None
+        working = process.busy or process.growing is not None or (process.old and process.waiting)
         status: Any = "done" if well else "ipc"
         if working or process.lease is not None or process.leaving:
             status = "busy"
         process.park, process.parked = order.serial, status == "done"
         parked = ev.Parked(process.number, order.serial, status, process.needs(), process.sees)
         process.outbox.append(parked)
+        if process.parked and process.waiting:
+            self.call_as(process)
 
     def step_as(self, process: Process, lease: int) -> None:
         """Submit once under a lease that the group gives back, and wait at the gate again."""
@@ -1173,15 +1206,17 @@ class World(RuleBasedStateMachine):
         memory.promised = max(memory.promised, answer.promised)
         assert memory.promised >= grow.least.promised
         context = grow.least.context - memory.context
-        # A context costs more than was thought: the reserve is for that.
+        # A context takes more than was thought, which the reserve is for; or less.
         fixed = grow.least.pinned - memory.pinned + context
         left = min(RESERVE - self.surplus(gpu), self.room(gpu) - fixed)
-        surplus = max(0, min(context // 8, left))
+        surplus = max(0, min(context // 8, left)) if self.dearer else -context // 2
+        # The core has learned how much less that is.
+        taken = fixed + min(0, surplus)
         if self.steady and not self.floated:
-            assert fixed <= self.room(gpu), "no room for what was pinned"
-        if fixed <= self.room(gpu):
+            assert taken <= self.room(gpu), "no room for what was pinned"
+        if taken <= self.room(gpu):
             memory.pinned = grow.least.pinned
-            memory.context += context + surplus
+            memory.context += context
             memory.surplus += surplus
         if answer.status == "resident" and process.lease is not None and not process.arriving:
             more = min(memory.promised, process.limit(gpu)) - memory.mapped
@@ -1239,6 +1274,19 @@ class World(RuleBasedStateMachine):
     @rule()
     def memory_of_the_dead_is_freed(self) -> None:
         self.dead.pop(0)
+
+    @rule(gpu=st.sampled_from(GPUS))
+    def contexts_are_measured(self, gpu: str) -> None:
+        """The driver says what each process holds: only of those that state just that, something follows."""
+        for process in self.processes.values():
+            memory, client = process.memory.get(gpu), self.core.clients[process.number]
+            holding = client.holdings.get(gpu)
+            if memory is None or holding is None or client.gone:
+                continue
+            stated = (holding.resident, holding.pinned, holding.stated)
+            if stated == (memory.mapped, memory.pinned, memory.context) and not holding.unsettled:
+                taken = 0 if memory.away else memory.context + memory.surplus
+                self.feed(ev.Measured(process.number, gpu, taken))
 
     @precondition(lambda self: not self.steady)
     @rule(gpu=st.sampled_from(GPUS), wish=st.integers(0, 400))
@@ -1408,6 +1456,9 @@ class World(RuleBasedStateMachine):
         held = [(gpu, memory.physical) for gpu, memory in process.memory.items()]
         self.dead += held
         self.feed(ev.Detach(process.number))
+        if process.group not in self.core.groups and process.lease is None:
+            # The process comes back in a new group, which has had no turn.
+            self.over_since.pop(process.group, None)
         for item in held:
             self.dead.remove(item)
         self.last += 1
@@ -1458,7 +1509,8 @@ class World(RuleBasedStateMachine):
         over = 0
         for gpu in GPUS:
             memories = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
-            fixed = sum(m.pinned + m.context for m in memories) + self.foreign[gpu]
+            fixed = sum(m.pinned + m.context + max(0, m.surplus) for m in memories)
+            fixed += self.foreign[gpu]
             over += max(0, sum(m.promised for m in memories) + fixed - (TOTAL - RESERVE))
         return over + PIECE > self.host
 
@@ -1484,16 +1536,18 @@ class World(RuleBasedStateMachine):
                 return False
         for gpu in GPUS:
             fixed = sum(
-                p.memory[gpu].pinned + p.memory[gpu].context
+                p.memory[gpu].pinned + p.memory[gpu].context + max(0, p.memory[gpu].surplus)
                 for p in self.processes.values()
-                if gpu in p.memory and p.group not in stopped
+                if gpu in p.memory
+                and p.group not in stopped
+                and (p.group == process.group or not self.can_leave(p.group))
             )
             # Whose group cannot give its lease back keeps what it has, and what was promised to it.
             fixed += sum(
                 self.most_of(p, gpu) for p in self.processes.values() if p.group in stopped
             )
             growth = max(
-                (p.growing.least.pinned + p.growing.least.context for p in self.processes.values()
+                (p.growing.least.pinned + p.growing.least.context * 9 // 8 for p in self.processes.values()
                  if p.growing and p.growing.least.gpu == gpu), default=0,
             )  # fmt: skip
             footprint = sum(
@@ -1504,6 +1558,16 @@ class World(RuleBasedStateMachine):
             if footprint + fixed + growth + self.foreign[gpu] > TOTAL - RESERVE:
                 return False
         return True
+
+    def can_leave(self, name: str) -> bool:
+        """Whether a group that does not run can hibernate, as far as its processes and the driver are concerned."""
+        group = self.core.groups[name]
+        processes = [p for p in self.processes.values() if p.group == name]
+        if not self.hibernates or not self.core.hibernate_after:
+            return False
+        if any(p.old or p.growing is not None or p.stopped for p in processes):
+            return False
+        return group.unfit is None and hibernation._unfit(group) in ("", hibernation.NOTHING)
 
     def most_of(self, process: Process, gpu: str) -> int:
         memory = process.memory.get(gpu, Memory())
@@ -1552,6 +1616,8 @@ class World(RuleBasedStateMachine):
         """
         self.dead.clear()
         self.settle()
+        for gpu in GPUS:
+            self.contexts_are_measured(gpu)
         waiting = {
             p.number
             for p in self.processes.values()
@@ -1567,6 +1633,8 @@ class World(RuleBasedStateMachine):
         limit = self.now + rounds * 62.0 + 200.0 + 150.0 * len(GROUPS) + 700.0
         # Each that never answers may be granted once, and is then waited for; or it is told to let memory go.
         limit += 150.0 * sum(p.stopped for p in self.processes.values())
+        # A step of the driver's that does not end is asked for again, ever more rarely.
+        limit += 150.0 * len(self.processes)
         while self.now < limit:
             for process in self.processes.values():
                 self.submit_as(process)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.text import printable
 
 GPU = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 HEADER = struct.Struct("=IHH")
@@ -23,8 +24,8 @@ u32 = st.integers(0, 2**32 - 1)
 seconds = st.integers(0, 2**30).map(lambda n: n / 512)
 gpus = st.uuids().map(lambda u: f"GPU-{u}")
 usages = st.builds(ev.Usage, gpus, u64, u64, u64, u64, u64)
-#: A NUL ends a string on the wire.
-letters = st.characters(exclude_characters="\0", exclude_categories=("Cs",))
+#: A NUL ends a string on the wire, and what cannot be shown arrives as its escape.
+letters = st.characters(exclude_categories=("Cs",)).filter(lambda one: printable(one) == one)
 
 
 def words(kind: Any) -> st.SearchStrategy[Any]:
@@ -254,9 +255,8 @@ def test_another_version_is_told_from_its_first_bytes() -> None:
     # A HELLO of another version may have any length.
     body = (7).to_bytes(4, sys.byteorder)
     (frame,) = frames(HEADER.pack(HEADER.size + len(body), protocol.HELLO, 0) + body)
-    with pytest.raises(protocol.VersionMismatch) as caught:
+    with pytest.raises(protocol.VersionMismatch, match="protocol 7 "):
         protocol.decode_hello(1, frame.body)
-    assert caught.value.version == 7
 
 
 def test_long_names_are_cut_at_a_character() -> None:

@@ -10,8 +10,11 @@ import random
 import resource
 import subprocess
 import sys
+import typing
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import pytest
@@ -301,22 +304,39 @@ def test_a_state_makes_nothing_but_what_a_core_is_made_of(name: str) -> None:
         checkpoint.decode([["list", [["named", name, "ls"]]]])
 
 
-def test_events_are_read_as_they_were_written() -> None:
-    usage = ev.Usage("G", 1, 2, 3, 4, 5)
-    for event in (
-        ev.Attach(
-            1, 2, "g", "ü", "swap", 3, (usage, ev.Usage("H")), True, True, True, 4, True, "u"
-        ),
-        ev.Grow(1, 2, usage, 1 << 62, True, True),
-        ev.Entitle("team:t", ev.Entitlement(0.1, 0.2, 3.0, 4), ("a", "b")),
-        ev.Configure("auto", None, "fcfs"),
-        ev.Notice("g", "c", {"a": [1]}),
-        ev.Tick(),
-    ):
-        line = recording.write(recording.Entry(0.1 + 0.2, event, []))
-        header = recording.write_header({"gpushare": "recording", "version": 1})
-        ((at, found, decisions, _),) = Recording([header, line]).lines()
-        assert (at, found, decisions) == (0.1 + 0.2, event, 0)
+SAMPLES: dict[Any, Any] = {
+    bool: True,
+    int: 1 << 62,
+    float: 0.1 + 0.2,
+    str: "ü",
+    Any: [1],
+}
+
+
+def example(hint: Any) -> Any:
+    """Return a value of a type that a field of an event has."""
+    arguments = typing.get_args(hint)
+    if is_dataclass(hint):
+        hints = typing.get_type_hints(hint)
+        return hint(**{one.name: example(hints[one.name]) for one in fields(hint)})
+    if typing.get_origin(hint) is tuple:
+        return (example(arguments[0]),) * 2
+    if typing.get_origin(hint) is dict:
+        return {example(arguments[0]): example(arguments[1])}
+    if typing.get_origin(hint) is typing.Literal:
+        return arguments[0]
+    if typing.get_origin(hint) in (typing.Union, UnionType):
+        return example(arguments[0])
+    return SAMPLES[hint]
+
+
+@pytest.mark.parametrize("kind", typing.get_args(ev.Event))
+def test_every_event_is_read_as_it_was_written(kind: type[Any]) -> None:
+    event = example(kind)
+    line = recording.write(recording.Entry(0.1 + 0.2, event, []))
+    header = recording.write_header({"gpushare": "recording", "version": 1})
+    ((at, found, decisions, _),) = Recording([header, line]).lines()
+    assert (at, found, decisions) == (0.1 + 0.2, event, 0)
 
 
 def test_a_decision_decides_the_checksum() -> None:

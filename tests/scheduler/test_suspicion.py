@@ -43,8 +43,10 @@ sys.stdin.read()
 """
 
 
-def claim(size: int, client: int = 1, *, exact: bool = True) -> Claim:
-    return Claim(client, f"g{client}", "ada", size, exact)
+def claim(
+    size: int, client: int = 1, *, exact: bool = True, context: int = 0, charged: int = 0
+) -> Claim:
+    return Claim(client, f"g{client}", "ada", size, exact, context, charged)
 
 
 def test_who_holds_more_in_several_readings_is_named_once() -> None:
@@ -91,22 +93,55 @@ def test_nobody_is_named_within_the_tolerance(size: int, stated: int) -> None:
     assert any(named) == (size - stated > TOLERANCE + PART * stated)
 
 
-def test_what_contexts_take_beyond_what_is_stated_is_known_while_they_live() -> None:
+def test_what_contexts_take_is_measured_while_memory_rests() -> None:
     suspicion = Suspicion()
-    stated = {7: [claim(GIB, 1)], 8: [claim(GIB, 2)]}
-    suspicion.see("G", {7: GIB + 200 * MIB, 8: GIB + 100 * MIB, 9: GIB}, stated)
-    # Beside what NVML says of a process, the driver holds a little for it.
-    assert suspicion.overhead("G") == 300 * MIB + 2 * BESIDE
-    assert suspicion.overhead("H") == 0
+    stated = {7: [claim(GIB, 1, context=64 * MIB)], 8: [claim(GIB, 2, context=64 * MIB)]}
+    suspicion.see("G", {7: GIB + 200 * MIB, 8: GIB + 10 * MIB, 9: GIB}, stated)
+    # Besides what NVML says of a process, the driver holds a little for it.
+    assert suspicion.measured == {1: 200 * MIB + BESIDE, 2: 10 * MIB + BESIDE}
     # While its memory moves, a reading says nothing of it.
     moving = {**stated, 7: [claim(2 * GIB, 1, exact=False)]}
-    suspicion.see("G", {7: GIB + 50 * MIB, 8: GIB + 100 * MIB}, moving)
-    assert suspicion.overhead("G") == 300 * MIB + 2 * BESIDE
-    # Who is suspected holds more than a context would.
-    suspicion.see("G", {7: 2 * GIB, 8: GIB + 100 * MIB}, stated)
-    assert suspicion.overhead("G") == 100 * MIB + BESIDE
-    suspicion.see("G", {8: GIB + 100 * MIB}, {7: stated[7]})
-    assert suspicion.overhead("G") == 0
+    suspicion.see("G", {7: GIB + 50 * MIB, 8: GIB + 10 * MIB}, moving)
+    assert suspicion.measured.keys() == {2}
+    # A process that is suspected holds more than a context would.
+    suspicion.see("G", {7: 2 * GIB, 8: GIB + 10 * MIB}, stated)
+    assert suspicion.measured.keys() == {2}
+    suspicion.see("G", {8: GIB + 10 * MIB}, {7: stated[7]})
+    assert suspicion.measured == {}
+
+
+def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> None:
+    suspicion = Suspicion()
+    stated = {7: [claim(GIB, context=64 * MIB, charged=300 * MIB)]}
+    taken = 300 * MIB - BESIDE
+    for held in (GIB + taken, taken, GIB + taken):
+        suspicion.see("G", {7: held}, stated)
+        assert suspicion.measured == {1: 300 * MIB}
+    suspicion.unsettled = False
+    suspicion.see("G", {7: GIB + 2 * taken}, stated, GIB)
+    assert suspicion.measured == {1: 300 * MIB}
+    assert suspicion.unsure
+    suspicion.see("G", {7: GIB + 2 * taken}, stated, GIB)
+    assert suspicion.measured == {1: 2 * taken + BESIDE}
+
+
+@given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=4), st.integers(0, 1 << 28))
+def test_the_clients_of_one_process_are_charged_for_its_contexts_together(
+    contexts: list[int], taken: int
+) -> None:
+    suspicion = Suspicion()
+    stated = {7: [claim(GIB, n, context=size) for n, size in enumerate(contexts)]}
+    held = GIB * len(contexts) + taken
+    suspicion.see("G", {7: held}, stated, GIB)
+    assert sum(suspicion.measured.values()) == taken + min(BESIDE, held // 64)
+
+
+def test_contexts_of_the_usual_size_are_no_suspicion() -> None:
+    """On a small GPU they take far more than they were admitted with."""
+    suspicion = Suspicion()
+    for _ in range(2 * READINGS):
+        assert suspicion.see("G", {7: 600 * MIB}, {7: [claim(0, context=MIB)]}, 512 * MIB) == []
+    assert suspicion.findings == []
 
 
 def test_a_program_outside_is_listed_with_its_user_and_charged_as_foreign_use(

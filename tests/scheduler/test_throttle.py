@@ -4,9 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.connection import Connection
+from jupyter_gpushare.scheduler.server import Server
 from jupyter_gpushare.scheduler.throttle import LINES, PERSONAL, Lane, Limits, Throttle
 
 LIMITS = Limits(turn=0.004, stretch=0.002, share=0.5, window=0.2)
@@ -181,3 +187,41 @@ async def test_who_comes_back_at_once_has_no_credit_anew() -> None:
     lab.clock.now += 1
     lab.throttle.sweep()
     assert lab.throttle.of("ada") is None
+
+
+class Wire(asyncio.Transport):
+    """A transport that notes whether it is to be read from."""
+
+    reading = True
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+
+async def test_a_connection_whose_last_frame_took_long_is_read_from_at_once() -> None:
+    """Otherwise, its next frame would be handled after later ones of others."""
+    clock = Clock()
+    handled: list[ev.Event] = []
+
+    def handle(event: ev.Event) -> None:
+        handled.append(event)
+        clock.now += 1.0
+
+    server = SimpleNamespace(throttle=Throttle(PERSONAL, clock), handle=handle)
+    connection = Connection(cast("Server", server))
+    server.throttle.admit(connection, "ada")
+    connection.transport, connection.number, connection.attached = Wire(), 1, True
+    connection.data_received(protocol.encode_event(ev.Request(1, 1)))
+    assert (len(handled), connection.transport.reading) == (1, True)
+    # With more frames, it takes turns with others, and loses none.
+    connection.data_received(b"".join(protocol.encode_event(ev.Request(1, n)) for n in (2, 3, 4)))
+    assert (len(handled), connection.transport.reading) == (2, False)
+    await rounds(5)
+    assert handled == [ev.Request(1, n) for n in (1, 2, 3, 4)]
+    assert connection.transport.reading

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
 import stat
 import sys
+import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jupyter_gpushare.scheduler import protocol, tickets
 from jupyter_gpushare.scheduler.hub_login import Hub, LoginError
 from jupyter_gpushare.scheduler.tickets import Ticket, Tickets
-from tests.scheduler.client import FakeClient, Refused
+from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start, simulated, starting
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node
 from tests.scheduler.test_server import until
@@ -431,6 +435,35 @@ async def test_without_the_hubs_client_nobody_logs_in(monkeypatch: pytest.Monkey
             await asked.login("ada-token", 1000)
         assert caught.value.code == "hub_unreachable"
     finally:
+        asked.close()
+
+
+@pytest.mark.asyncio
+async def test_a_request_that_ends_while_the_hubs_client_is_imported_asks_nothing(
+    monkeypatch: pytest.MonkeyPatch, fake_hub: FakeHub
+) -> None:
+    from jupyterhub.services.auth import HubAuth
+
+    imported = threading.Event()
+
+    def slow(**options: Any) -> Any:
+        assert imported.wait(PATIENCE)
+        return HubAuth(**options)
+
+    fake_hub.asked.clear()
+    module = types.SimpleNamespace(HubAuth=slow)
+    monkeypatch.setitem(sys.modules, "jupyterhub.services.auth", module)
+    asked = Hub(fake_hub.url)
+    try:
+        given_up = asyncio.create_task(asked.login("ada-token", 1000))
+        await asyncio.sleep(0)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        imported.set()
+        assert (await asked.login("ben-token", 1000)).user == "ben"
+        assert fake_hub.asked == ["ben-token"]
+    finally:
+        imported.set()
         asked.close()
 
 

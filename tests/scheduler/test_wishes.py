@@ -395,7 +395,7 @@ def test_nobody_makes_way_for_one_that_is_frozen() -> None:
 
 def test_one_that_is_frozen_may_still_pin_what_it_needs() -> None:
     m = Machine()
-    a, b = m.process("a", 10), idle(m, "b", 95)
+    a, b, _ = m.process("a", 10), idle(m, "b", 60), m.runs("c", 35)
     m.do(ev.Adjust("a", frozen=True))
     m.do(ev.Adjust("b", keep=True, frozen=True))
     least = ev.Usage(GPU, a.promised, a.resident, 8 * GIB)

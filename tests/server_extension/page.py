@@ -57,7 +57,7 @@ def settled(state: dict[str, Any]) -> dict[str, Any]:
 
 
 class Page:
-    """A page that looks: it asks once, and then listens."""
+    """A page that looks: it asks once, and then listens and fetches what changed."""
 
     def __init__(self, fetch: Fetch, name: str, timeline: bool = False) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Page:
         self._timeline = timeline
         self._socket: Any = None
         self.state: dict[str, Any] = {}
-        #: Numbers of the deltas that came, and of those that it could not apply.
+        #: Numbers that were announced, and those up to which it could not get all deltas.
         self.heard: list[int] = []
         self.missed: list[int] = []
 
@@ -88,24 +88,27 @@ class Page:
         self.state = json.loads(response.body)
 
     async def hear(self) -> dict[str, Any]:
-        """Wait for the next delta, and apply it if it comes next."""
+        """Wait for the next announcement, and fetch and apply the deltas that the page lacks."""
         while True:
             event = json.loads(await asyncio.wait_for(self._socket.read_message(), PATIENCE))
             if event["schema_id"] == SCHEMA_ID:
                 break
-        # Deltas that were under way when the state was asked for are in it.
         number = event["sequence"]
         if event["stream"] == self.state["stream"] and number > self.state["sequence"]:
-            if number == self.state["sequence"] + 1:
-                apply(self.state, event)
-                self.state["sequence"] = number
-            else:
+            since = {"since": str(self.state["sequence"])}
+            response = await self._fetch("gpushare", "api", "changes", params=since)
+            answer = json.loads(response.body)
+            for delta in answer["deltas"]:
+                if delta["sequence"] == self.state["sequence"] + 1:
+                    apply(self.state, delta)
+                    self.state["sequence"] = delta["sequence"]
+            if answer["sequence"] > self.state["sequence"]:
                 self.missed.append(number)
         self.heard.append(number)
         return event  # type: ignore[no-any-return]
 
     async def hear_until(self, probe: Callable[[dict[str, Any]], Any]) -> Any:
-        """Hear deltas until something is true of the state, and return it."""
+        """Follow the announcements until something is true of the state, and return it."""
         deadline = time.monotonic() + PATIENCE
         while not (found := probe(self.state)):
             assert time.monotonic() < deadline, self.state

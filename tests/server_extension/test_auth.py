@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,11 @@ from jupyter_server.auth import Authorizer
 from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
+from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.feed import SCHEMA_ID
 from jupyter_gpushare.server_extension.handlers import GpuShareHandler
+from tests.scheduler.client import FakeClient
+from tests.server_extension.page import PATIENCE
 
 Fetch = Callable[..., Awaitable[Any]]
 
@@ -58,7 +64,7 @@ def served(jp_serverapp: ServerApp) -> list[tuple[str, str]]:
     posts = ("release", "offload", "hibernate", "wake", "adjust", "settings", "focus")
     assert sorted(found) == [
         ("DELETE", "gpushare/api/watchers/page"),
-        *(("GET", f"gpushare/api/{name}") for name in ("explain", "shares", "status")),
+        *(("GET", f"gpushare/api/{name}") for name in ("changes", "explain", "shares", "status")),
         ("PATCH", "gpushare/api/shares"),
         *(("POST", f"gpushare/api/{name}") for name in sorted(posts)),
         ("PUT", "gpushare/api/shares"),
@@ -139,3 +145,49 @@ class TestLooking:
         ):
             code, _ = await status_of(jp_fetch, "POST", f"gpushare/api/{path}", body)
             assert (code != 403) == allowed, path
+
+
+class EventsOnly(Authorizer):
+    """Lets people read the event bus, and nothing of ours."""
+
+    def is_authorized(self, handler: Any, user: Any, action: str, resource: str) -> bool:
+        return resource == "events"
+
+
+class TestEventsOnly:
+    """A reader of the event bus without the permission for `gpushare` learns nothing about users and notebooks."""
+
+    @pytest.fixture
+    def jp_server_config(self, jp_server_config: Config) -> Config:
+        jp_server_config.ServerApp.authorizer_class = EventsOnly
+        return jp_server_config
+
+    async def test_a_reader_of_events_learns_no_names(
+        self,
+        scheduler: Any,
+        runtime: Path,
+        gpu: dict[str, Any],
+        extension: GpuShareExtension,
+        jp_fetch: Fetch,
+        jp_ws_fetch: Fetch,
+    ) -> None:
+        socket = await jp_ws_fetch("api", "events", "subscribe")
+        # Somebody else, who may, has the panel open.
+        await extension.feed.state("panel", timeline=True)
+        heard = []
+        with FakeClient(runtime / "s.sock", "secret-group", gpu["uuid"]) as client:
+            client.attach()
+            client.run()
+            while "secret-group" not in extension.feed.since(0):
+                heard.append(await asyncio.wait_for(socket.read_message(), PATIENCE))
+            heard.append(await asyncio.wait_for(socket.read_message(), PATIENCE))
+        ours = [event for event in map(json.loads, heard) if event["schema_id"] == SCHEMA_ID]
+        assert ours
+        for event in ours:
+            assert {name for name in event if not name.startswith("__")} <= {
+                *("schema_id", "stream", "sequence")
+            }
+        for path in ("status", "changes", "explain"):
+            answer = await jp_fetch(f"gpushare/api/{path}", raise_error=False)
+            assert answer.code == 403, path
+        socket.close()

@@ -8,18 +8,38 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_client.manager import KernelManager
 from jupyter_server.serverapp import ServerApp
+from traitlets.config import Config
 
 from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.server_extension import app
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.cells import Cells
 from tests.scheduler.client import FakeClient
 
 FindCells = Callable[[str], Awaitable[list[tuple[str, str]]]]
+
+
+@pytest.fixture
+def encryption() -> str:
+    """Return whether the channels to kernels are encrypted."""
+    return "disabled"
+
+
+@pytest.fixture
+def jp_server_config(jp_server_config: Config, encryption: str) -> Config:
+    """Configure the encryption, which older versions of jupyter_client lack."""
+    if KernelManager.class_traits().get("transport_encryption"):
+        jp_server_config.KernelManager.transport_encryption = encryption
+    elif encryption != "disabled":
+        pytest.skip("this jupyter_client does not encrypt")
+    return jp_server_config
 
 
 @pytest.fixture
@@ -30,9 +50,12 @@ def client(runtime: Path, gpu: dict[str, Any], kernel: Any) -> Iterator[FakeClie
         yield client
 
 
+@pytest.mark.parametrize("encryption", ["disabled", "auto"])
 async def test_a_cell_begins_and_ends(
-    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any
+    kernel: Any, client: FakeClient, cells: FindCells, eventually: Any, encryption: str
 ) -> None:
+    encrypted = "curve_publickey" in kernel.client.get_connection_info()
+    assert encrypted == (encryption == "auto")
     first = kernel.execute("1 + 1")
     await kernel.reply(first)
     second = kernel.execute("raise ValueError")
@@ -274,3 +297,45 @@ get_ipython().kernel.comm_manager.register_target("test", opened)
         return ("end", message["header"]["msg_id"]) in await cells(kernel.id)
 
     await eventually(ended)
+
+
+class TestActivity:
+    @pytest.fixture(autouse=True)
+    def _often(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(app, "ACTIVITY_PERIOD", 0.05)
+
+    async def test_a_kernel_that_waits_for_the_gpu_is_not_culled(
+        self,
+        jp_serverapp: ServerApp,
+        runtime: Path,
+        gpu: dict[str, Any],
+        kernel: Any,
+        client: FakeClient,
+        eventually: Any,
+    ) -> None:
+        found = jp_serverapp.kernel_manager.get_kernel(kernel.id)
+        subshell = await kernel.create_subshell()
+        cell = kernel.execute("import threading; go = threading.Event(); go.wait()")
+        with FakeClient(runtime / "s.sock", "other", gpu["uuid"]) as other:
+            other.attach()
+            other.grow(gpu["total"] * 3 // 4)
+            other.run()
+            client.grow(gpu["total"] * 3 // 4)
+            client.request()
+            # The server considers the kernel idle, although its cell is still running.
+            await kernel.reply(kernel.execute("1", subshell))
+
+            async def idle() -> bool:
+                return bool(found.execution_state == "idle")
+
+            await eventually(idle)
+            long_ago = datetime(2001, 1, 1, tzinfo=timezone.utc)
+            found.last_activity = long_ago
+
+            async def active() -> bool:
+                times = jp_serverapp.web_app.settings["last_activity_times"]
+                return found.last_activity > long_ago and "jupyter_gpushare" in times
+
+            await eventually(active)
+        kernel.execute("go.set()", subshell)
+        await kernel.reply(cell)

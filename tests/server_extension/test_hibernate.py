@@ -191,7 +191,7 @@ def test_what_is_switched_off_or_kept_is_refused_in_words(lab: Lab, notebook: No
         lab.post("gpushare/api/settings", {"hibernate_after": LONG})
     notebook.do("adjust", keep=True)
     try:
-        assert "keeps its place" in refused()
+        assert "is to stay on the GPU (keep)" in refused()
     finally:
         notebook.do("adjust", keep=False)
     assert notebook.state != "hibernated"

@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jupyter_server.extension.application import ExtensionApp
 from jupyter_server.serverapp import ServerApp
 
 from jupyter_gpushare.scheduler import drivers
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.control import AsyncControlClient
+from jupyter_gpushare.server_extension import app, dependencies
 from jupyter_gpushare.server_extension.app import GpuShareExtension
+from jupyter_gpushare.server_extension.provisioning import PROVISIONER, default_provisioner
 from tests.scheduler.client import FakeClient
 from tests.stopping import go_on, stop
 
@@ -70,6 +73,46 @@ class TestNoDriver:
 
     async def test_kernels_start(self, kernel: Any) -> None:
         assert (await kernel.reply(kernel.execute("1 + 1")))["status"] == "ok"
+
+
+class TestNotStarted:
+    """Servers that load the extension, and then do not start it as they should."""
+
+    async def test_a_server_that_is_too_old_is_named(
+        self, jp_configurable_serverapp: Any, environment: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(ExtensionApp, "_start_jupyter_server_extension")
+        monkeypatch.setattr(dependencies.metadata, "version", lambda name: "1.9")
+        app = jp_configurable_serverapp()
+        (extension,) = app.extension_manager.extension_apps["jupyter_gpushare"]
+        code, params = extension._availability()
+        assert code == "not_started"
+        assert "jupyter-gpushare requires jupyter-server>=2." in params["error"]
+        assert "but 1.9 is installed" in params["error"]
+        assert default_provisioner(app) != PROVISIONER
+
+    async def test_a_start_that_fails(
+        self, jp_serverapp: ServerApp, get_status: GetStatus, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(*arguments: Any, **options: Any) -> None:
+            raise RuntimeError("a fault of ours")
+
+        (extension,) = jp_serverapp.extension_manager.extension_apps["jupyter_gpushare"]
+        monkeypatch.setattr(app, "SchedulerHost", fail)
+        await extension._start_jupyter_server_extension(jp_serverapp)
+        availability = (await get_status())["availability"]
+        assert availability["code"] == "not_started"
+        assert "a fault of ours" in availability["params"]["error"]
+
+    async def test_a_server_that_never_starts_it(
+        self, jp_serverapp: ServerApp, get_status: GetStatus
+    ) -> None:
+        assert (await get_status())["availability"]["code"] == "starting"
+        (extension,) = jp_serverapp.extension_manager.extension_apps["jupyter_gpushare"]
+        extension._start_by -= app.START_TIMEOUT
+        availability = (await get_status())["availability"]
+        assert availability["code"] == "not_started"
+        assert "never started it" in availability["params"]["error"]
 
 
 class TestAnotherScheduler:
@@ -126,7 +169,7 @@ async def test_why_is_explained(
     (found,) = await explained(group="second")
     assert found["reason"]["code"] == "needs_memory"
     response = await jp_fetch("gpushare/api/explain", params={"group": "x"}, raise_error=False)
-    assert response.code == 400
+    assert response.code == 404
     assert "x" in json.loads(response.body)["message"]
 
 
@@ -203,7 +246,6 @@ async def test_settings_are_taken(
         ("adjust", '{"group": "first", "request": -0.1}', "request"),
         ("adjust", '{"group": "first", "weight": 0}', "weight"),
         ("adjust", '{"group": "first", "limit": NaN}', "JSON"),
-        ("adjust", '{"group": "nobody", "keep": true}', "nobody"),
         # A page asks for no cell's lease, nor for groups to come.
         ("adjust", '{"group": "first", "exclusive": true}', "exclusive"),
         ("adjust", '{"group": "nobody", "keep": true, "later": true}', "later"),
@@ -238,8 +280,6 @@ async def test_a_bad_wish_is_answered_in_words(
         ('{"group": 7}', "group"),
         ('{"group": ""}', "group"),
         ("{", "JSON"),
-        ('{"group": "nobody"}', "nobody"),
-        ('{"group": "100%"}', "100%"),
     ],
 )
 async def test_a_bad_request_is_answered_in_words(
@@ -248,6 +288,21 @@ async def test_a_bad_request_is_answered_in_words(
     code, answer = await post(jp_fetch, op, body)
     assert code == 400
     assert words in answer["message"]
+
+
+@pytest.mark.parametrize("op", ["release", "offload", "hibernate", "wake", "adjust", "explain"])
+@pytest.mark.parametrize("group", ["nobody", "100%"])
+async def test_a_group_that_is_not_there_is_not_found(
+    scheduler: AsyncControlClient, jp_fetch: Fetch, op: str, group: str
+) -> None:
+    if op == "explain":
+        found = await jp_fetch("gpushare", "api", op, params={"group": group}, raise_error=False)
+        code, answer = found.code, json.loads(found.body)
+    else:
+        body = {"group": group, **({"keep": True} if op == "adjust" else {})}
+        code, answer = await post(jp_fetch, op, json.dumps(body))
+    assert code == 404
+    assert group in answer["message"]
 
 
 async def test_a_scheduler_that_dies_is_replaced(

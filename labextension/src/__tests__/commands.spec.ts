@@ -114,6 +114,30 @@ describe('commands', () => {
     );
   });
 
+  it('are named with what they are about in the palette alone', () => {
+    const { release, setAntiThrash, setQuantum } = CommandIds;
+    const palette = PALETTE.filter(({ command }) =>
+      commands.hasCommand(command)
+    );
+    expect(palette.length).toBeGreaterThan(10);
+    for (const { command, args } of palette) {
+      expect(commands.label(command, args)).toMatch(/^GPU sharing: \S/);
+    }
+    for (const command of [release, setAntiThrash, setQuantum]) {
+      expect(commands.label(command)).not.toContain('GPU sharing');
+    }
+  });
+
+  it('say what a release does to the others', () => {
+    const caption = (): string => commands.caption(CommandIds.release);
+    expect(caption()).toContain('No other notebook is waiting now.');
+    change('b', { state: 'waiting' });
+    expect(caption()).toContain('1 waiting notebook gets its turn sooner.');
+    expect(caption()).toContain('keeps its memory');
+    change('a', { state: 'waiting' });
+    expect(caption()).toContain('1 waiting notebook');
+  });
+
   it('say what they will do now', () => {
     const keep = CommandIds.toggleKeep;
     expect(commands.label(keep)).toBe('Keep on the GPU');
@@ -431,7 +455,31 @@ describe('commands that want a value', () => {
     ]);
   });
 
-  it('offer the policies that there are, and take another', async () => {
+  it('offer the policies that the server names, and no other', async () => {
+    const status = makeStatus(makeGroup('a'));
+    const policies = ['another', 'burst', 'of_another_package'];
+    model.status = {
+      ...status,
+      settings: status.settings && { ...status.settings, policies }
+    };
+    const done = commands.execute(CommandIds.setPolicy);
+    const select = await waitFor(() => {
+      const found =
+        document.querySelector<HTMLSelectElement>('.jp-Dialog select');
+      expect(found).not.toBeNull();
+      return found!;
+    });
+    expect([...select.options].map(({ value }) => value)).toEqual(policies);
+    expect(select.value).toBe('burst');
+    select.value = 'of_another_package';
+    document.querySelector<HTMLElement>('.jp-Dialog .jp-mod-accept')?.click();
+    await done;
+    expect(model.acts).toEqual([
+      { op: 'settings', policy: 'of_another_package' }
+    ]);
+  });
+
+  it('take a policy by its name where an older server names none', async () => {
     await answer(CommandIds.setPolicy, {}, 'accept', ['all notebooks', 'ours']);
     expect(model.acts).toEqual([{ op: 'settings', policy: 'ours' }]);
     await answer(CommandIds.setPolicy, {}, 'reject', ['all notebooks', 'fcfs']);

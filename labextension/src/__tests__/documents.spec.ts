@@ -52,6 +52,20 @@ describe('nameGroups', () => {
     ]);
   });
 
+  it('shows what could change the text around it', () => {
+    expect(
+      names(
+        used('a', 'x/\u202egnp.ipynb'),
+        used('b', 'y\n/\u001b]0;owned\u0007.ipynb'),
+        makeGroup('c', { name: '\u009b31m\u2066', sessions: [] })
+      )
+    ).toEqual([
+      '\\u202egnp.ipynb',
+      '\\x1b]0;owned\\x07.ipynb',
+      '\\x9b31m\\u2066'
+    ]);
+  });
+
   it('says of a console that it is one, and of which language', () => {
     const console = (id: string): IGroup =>
       makeGroup(id, {

@@ -44,15 +44,31 @@ class FakeServer {
           path: url.slice(BASE.length).replace(/[?&]\d+$/, ''),
           body: init.body ? JSON.parse(init.body as string) : null
         });
-        return this.answer(init);
+        return url.includes('/changes?')
+          ? this.changes(Number(/since=(\d+)/.exec(url)?.[1]))
+          : this.answer(init);
       }
     });
   }
 
   /** How many whole states it was asked for. */
   get asked(): number {
-    return this.requests.filter(({ method }) => method === 'GET').length;
+    return this.requests.filter(({ path }) => path.includes('/status?')).length;
   }
+
+  /** How many times it was asked for deltas. */
+  get fetched(): number {
+    return this.requests.filter(({ path }) => path.includes('/changes?'))
+      .length;
+  }
+
+  changes: (since: number) => Promise<Response> = since =>
+    this.ok({
+      stream: 'stream',
+      sequence:
+        this.deltas[this.deltas.length - 1]?.sequence ?? this.status.sequence,
+      deltas: this.deltas.filter(({ sequence }) => sequence > since)
+    });
 
   answer: (init: RequestInit) => Promise<Response> = () => this.ok(this.status);
 
@@ -79,9 +95,24 @@ class FakeServer {
     this.stream.emit({ schema_id: SCHEMA_ID, ...event });
   }
 
+  /** Keep a delta, and announce it. */
   delta(sequence: number, changes: Partial<IDelta> = {}): void {
-    this.push({ stream: 'stream', sequence, time: 100 + sequence, ...changes });
+    this.deltas.push({
+      stream: 'stream',
+      sequence,
+      time: 100 + sequence,
+      set: {},
+      gpus: [],
+      groups: [],
+      removed: [],
+      spans: [],
+      samples: [],
+      ...changes
+    });
+    this.push({ stream: 'stream', sequence });
   }
+
+  deltas: IDelta[] = [];
 
   readonly requests: IRequested[] = [];
   readonly settings: ServerConnection.ISettings;
@@ -236,6 +267,27 @@ describe('deltas', () => {
     expect(model.status?.sequence).toBe(11);
   });
 
+  it('are fetched a few times a second, however many are announced', async () => {
+    for (let sequence = 2; sequence < 42; sequence++) {
+      server.delta(sequence);
+      await pass(0.1);
+    }
+    await pass(0.5);
+    expect(model.status?.sequence).toBe(41);
+    expect(server.fetched).toBeLessThanOrEqual(4 * 4 + 2);
+    expect(server.asked).toBe(1);
+  });
+
+  it('are not fetched where the number is the known one: the server is there', async () => {
+    for (let time = 0; time < 40; time += 5) {
+      await pass(5);
+      server.push({ stream: 'stream', sequence: 1 });
+    }
+    await pass(3);
+    expect(server.fetched).toBe(0);
+    expect(model.status?.sequence).toBe(1);
+  });
+
   it('merge spans by their ids, append samples, and forget what is old', async () => {
     server.delta(2, {
       spans: [makeSpan(1, 'a', { end: 101 }), makeSpan(2, 'b', { end: null })],
@@ -248,23 +300,52 @@ describe('deltas', () => {
     ]);
     expect(model.status?.timeline?.samples).toHaveLength(1);
     server.delta(3, { time: 102 + 60 * PREFERENCES.history });
+    await pass(0.3);
     expect(model.status?.timeline?.spans).toMatchObject([{ id: 2 }]);
     expect(model.status?.timeline?.samples).toEqual([]);
     expect(model.status?.timeline?.start).toBe(102);
   });
 
   it.each([
-    ['a gap', { sequence: 3 }],
+    ['a gap', { deltas: [], sequence: 3 }],
     ['another server process', { stream: 'other' }],
-    ['what is no delta', { groups: 'all' }],
-    ['a group without sense', { groups: [{ id: 'a' }] }],
+    ['what is no delta', { deltas: 'all' }],
+    ['a group without sense', { deltas: [{ groups: [{ id: 'a' }] }] }],
     ['a number that is none', { sequence: null }]
-  ])('are asked for after %s', async (_, wrong) => {
-    server.push({ stream: 'stream', sequence: 2, time: 102, ...wrong });
-    await pass(0.1);
-    expect(server.asked).toBe(2);
-    expect(model.status?.sequence).toBe(1);
-  });
+  ])(
+    'are left for the whole state after an answer with %s',
+    async (_, wrong) => {
+      server.changes = () =>
+        server.ok({ stream: 'stream', sequence: 2, deltas: [], ...wrong });
+      server.delta(2);
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+      expect(model.status?.sequence).toBe(1);
+    }
+  );
+
+  it.each([
+    ['another server process', { stream: 'other' }],
+    ['no sense', { stream: 7 }],
+    ['a number that is none', { sequence: null }]
+  ])(
+    'make it ask for the whole state after an announcement of %s',
+    async (_, wrong) => {
+      server.push({ stream: 'stream', sequence: 2, ...wrong });
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+    }
+  );
+
+  it.each([403, 404, 500])(
+    'that are refused with %s are left for the whole state',
+    async status => {
+      server.changes = () => server.refuse(status);
+      server.delta(2);
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+    }
+  );
 
   it('that are old are ignored, and so are other events', async () => {
     server.delta(1, { removed: ['a'] });
@@ -274,21 +355,31 @@ describe('deltas', () => {
     expect(changes).toBe(0);
   });
 
-  it('that are wrong cannot make it ask all the time', async () => {
+  it('that are announced and do not exist cannot make it ask all the time', async () => {
     for (let time = 0; time < 100; time++) {
-      server.delta(1000 + time);
+      server.push({ stream: 'stream', sequence: 1000 + time });
       await pass(0.05);
     }
-    expect(server.asked).toBeLessThanOrEqual(1 + 6);
+    expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
+  });
+
+  it('of other servers that are announced cannot make it ask all the time', async () => {
+    for (let time = 0; time < 100; time++) {
+      server.push({ stream: 'other', sequence: 1000 + time });
+      await pass(0.05);
+    }
+    expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
   });
 
   it('cannot make it ask a server that stays unwell all the time', async () => {
     server.answer = () => server.refuse(500, 'Oh.');
+    server.changes = () => server.refuse(500, 'Oh.');
     for (let time = 0; time < 600; time++) {
       server.delta(1000 + time);
       await pass(0.1);
     }
     expect(server.asked).toBeLessThanOrEqual(1 + 8);
+    expect(server.fetched).toBeLessThanOrEqual(2);
   });
 
   it('that are wrong make it ask no more when nobody looks', async () => {
@@ -316,7 +407,7 @@ describe('deltas', () => {
     send(
       await server.ok({ ...makeStatus(makeGroup('b')), sequence: 2, time: 102 })
     );
-    await pass(0.1);
+    await pass(0.3);
     expect(model.status?.sequence).toBe(3);
     expect(model.status?.groups).toEqual([]);
     expect(server.asked).toBe(2);

@@ -19,6 +19,7 @@ import type { ICode, IGroup, IStatus, State } from '../status';
 import { statusText } from '../statusbar';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
+import { extract, extractFrom } from './extraction';
 import { availabilityText, memoryText, unsharedText } from '../sentences';
 import {
   FakeModel,
@@ -34,12 +35,18 @@ import {
   trans
 } from './fixtures';
 
-/** A language in which each message stands in brackets. */
+const { messages, unreadable } = extract();
+
+/** A language that has each message that translators are given, in brackets. */
 const pseudo = {
-  __: (message: string, ...values: unknown[]) =>
-    `⟦${trans.__(message, ...values)}⟧`,
-  _n: (one: string, more: string, n: number, ...values: unknown[]) =>
-    `⟦${trans._n(one, more, n, ...values)}⟧`
+  __: (message: string, ...values: unknown[]) => {
+    const text = trans.__(message, ...values);
+    return messages.has(message) ? `⟦${text}⟧` : text;
+  },
+  _n: (one: string, more: string, n: number, ...values: unknown[]) => {
+    const text = trans._n(one, more, n, ...values);
+    return messages.has(one) && messages.has(more) ? `⟦${text}⟧` : text;
+  }
 } as TranslationBundle;
 
 /** What is no text of ours: it has no letters that we would write. */
@@ -98,6 +105,8 @@ const params = {
   arrived: GiB,
   footprint: 2 * GiB,
   victims: [OTHER],
+  attempts: 2,
+  clients: 2,
   yields_in: 3,
   until_in: 70,
   for: 2
@@ -109,6 +118,7 @@ const REASONS: (ICode | null)[] = [
     ...['needs_memory', 'serialised', 'making_room', 'filling', 'draining'],
     ...['behind', 'residency', 'foreign_use', 'crowded', 'dying', 'frozen'],
     ...['kept', 'exclusive', 'limited', 'thrashing', 'stuck', 'waking'],
+    ...['restore_failed', 'returning'],
     ...['on_hold', 'quota_gpus', 'gpu_draining', 'of_a_newer_scheduler']
   ].flatMap(code => [
     { code, params },
@@ -205,7 +215,7 @@ const AVAILABILITIES = [
   ...['ok', 'no_driver', 'not_installed', 'bad_configuration', 'disabled'],
   ...['starting', 'scheduler_unreachable', 'remote_kernels', 'forbidden'],
   ...['provisioner_not_default', 'server_extension_missing', 'other_version'],
-  ...['server_unreachable', 'of_a_newer_server']
+  ...['server_unreachable', 'not_started', 'of_a_newer_server']
 ];
 
 const UNSHARED = [
@@ -268,6 +278,29 @@ function checkPanel(status: IStatus | null): string[] {
   cleanup();
   return texts;
 }
+
+describe('the extraction of messages', () => {
+  it('reads every call that translates', () => {
+    expect(messages.size).toBeGreaterThan(300);
+    expect(unreadable).toEqual([]);
+  });
+
+  it.each([
+    ["wording.trans.__('lost')", 0, 1],
+    ["this._options.trans.__('lost')", 0, 1],
+    ["trans.__(isOn ? 'lost' : 'lost too')", 0, 1],
+    ['trans.__(`lost ${name}`)', 0, 1],
+    ["trans._n('one', more, 2)", 0, 1],
+    ["trans.__('found')", 1, 0],
+    ["trans.__('found ' + 'too', 7)", 1, 0],
+    ["this._trans._n('one', 'more', 2)", 2, 0],
+    ["props.trans._p('context', 'found')", 1, 0],
+    ["document.__('of others')", 0, 0]
+  ])('knows what is read of %s', (source, found, lost) => {
+    const { messages, unreadable } = extractFrom('test.ts', source);
+    expect([messages.length, unreadable.length]).toEqual([found, lost]);
+  });
+});
 
 describe('in a language of brackets', () => {
   it('would see a text that is not translated', () => {
@@ -377,6 +410,7 @@ describe('in a language of brackets', () => {
         group: null,
         unshared,
         wording,
+        background: false,
         now: 100
       }
     );

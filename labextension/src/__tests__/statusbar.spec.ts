@@ -79,7 +79,7 @@ it.each<[string, Partial<IGroup>]>([
   ['GPU: idle, 5 GiB resident', { state: 'idle' }],
   ['GPU: idle', { state: 'idle', gpus: [] }],
   ['GPU: hibernated', makeHibernated('plots')],
-  ['GPU: waking…, about 0.7 s', makeWaking('plots')],
+  ['GPU: waking, about 0.7 s', makeWaking('plots')],
   ['GPU: frozen, 5 GiB resident', { wishes: makeWishes({ frozen: true }) }]
 ])('says of the notebook in front: %s', async (expected, changes) => {
   await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
@@ -92,7 +92,9 @@ it('says the place in the queue and the time, which runs', async () => {
     makeGroup('train', { state: 'running' })
   ]);
   expect(text()).toBe('GPU: waiting (22nd, about 12 s)');
-  expect(title()).toContain('needs 60 GiB, lacks 15 GiB: train yields in 3 s');
+  expect(title()).toContain(
+    'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+  );
   model.now += 2;
   await settle(() => jest.advanceTimersByTime(1000));
   expect(text()).toBe('GPU: waiting (22nd, about 10 s)');

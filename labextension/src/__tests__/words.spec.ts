@@ -13,10 +13,11 @@ import {
   stateText,
   unsharedText,
   whyText,
+  waitedText,
   wishesText
 } from '../sentences';
 import type { ISleep, State } from '../status';
-import { estimateText, placeText, waitText } from '../words';
+import { estimateText, isolate, placeText, shorten, waitText } from '../words';
 import {
   GiB,
   makeGroup,
@@ -29,6 +30,62 @@ import {
 
 const wording: IWording = { trans, units: 'binary', names: new Map() };
 
+describe('a name in a sentence', () => {
+  it('that is written from right to left is one isolated run', () => {
+    expect(isolate('train.ipynb')).toBe('train.ipynb');
+    expect(isolate('تجربة 2')).toBe('\u2068تجربة 2\u2069');
+    expect(isolate('ניסוי.ipynb')).toBe('\u2068ניסוי.ipynb\u2069');
+    const reason = {
+      code: 'behind',
+      params: { ahead: 'h', ahead_name: 'ניסוי.ipynb' }
+    };
+    expect(reasonText(reason, wording)).toBe('after \u2068ניסוי\u2069');
+  });
+
+  it('is not cut in the middle of a letter', () => {
+    expect(shorten('😀'.repeat(40), 36)).toBe(
+      `${'😀'.repeat(24)}…${'😀'.repeat(11)}`
+    );
+  });
+});
+
+describe('waitedText', () => {
+  const waiting = makeGroup('a', { state: 'waiting', since: 92 });
+  const estimate = { seconds: 11, low: 2, high: 20 };
+
+  it.each([
+    ['waited 10 s', waiting, 102],
+    ['waited 10 s, about 9 s more', { ...waiting, estimate }, 102],
+    ['waited 19 s, any moment', { ...waiting, estimate }, 111],
+    ['waited 40 s, longer than expected', { ...waiting, estimate }, 132]
+  ])('says %s', (expected, group, now) => {
+    expect(plain(waitedText(group, trans, now))).toBe(expected);
+  });
+});
+
+describe('a reason in a row, which has a time of its own', () => {
+  const holder = { holder: 'h', holder_name: 'train.ipynb' };
+
+  it.each([
+    ['needs_memory', { ...holder, need: 1, lack: 1, yields_in: 5 }],
+    ['serialised', { ...holder, yields_in: 5 }],
+    ['draining', { ...holder, for: 5 }],
+    ['draining', { ...holder, kernel: 'k', kernel_for: 5 }],
+    ['residency', { ...holder, until_in: 5 }],
+    ['kept', { ...holder, lack: 1, until_in: 5 }],
+    ['exclusive', { ...holder, until_in: 5 }],
+    ['limited', { whose: 'user:ada', until_in: 5 }],
+    ['quota_gpus', { ...holder, gpus: 1, own: 1, yields_in: 5 }],
+    ['thrashing', { ...holder, yields_in: 5 }]
+  ])('says nothing of %s that counts', (code, params) => {
+    const seconds = /\d\s?s\b/;
+    expect(plain(reasonText({ code, params }, wording, null))).not.toMatch(
+      seconds
+    );
+    expect(plain(reasonText({ code, params }, wording, 0))).toMatch(seconds);
+  });
+});
+
 describe('reasonText', () => {
   const holder = { holder: 'h', holder_name: 'deep/train.ipynb' };
 
@@ -36,7 +93,7 @@ describe('reasonText', () => {
     [
       'needs_memory',
       { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: 5 },
-      'needs 60 GiB, lacks 15 GiB: train yields in 3 s'
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
     ],
     [
       'needs_memory',
@@ -101,13 +158,13 @@ describe('reasonText', () => {
     [
       'thrashing',
       { ...holder, yields_in: 5 },
-      'side by side both were slowed by paging, so they take turns: train yields in 3 s'
+      'side by side both were slowed by paging, so they take turns: train yields within 3 s'
     ],
     ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots'],
     [
       'residency',
       { ...holder, until_in: 4 },
-      'its memory has only just arrived: train yields in 2 s'
+      'its memory has only just arrived: train yields within 2 s'
     ],
     [
       'foreign_use',
@@ -124,6 +181,21 @@ describe('reasonText', () => {
       { lack: GiB, ghosts: GiB },
       'lacks 1 GiB: memory of a process that ended is being freed'
     ],
+    [
+      'returning',
+      { lack: GiB, clients: 2 },
+      'lacks 1 GiB until 2 processes of the previous scheduler have connected again'
+    ],
+    [
+      'restore_failed',
+      { attempts: 3, error: 999 },
+      'its memory could not be moved back to the GPU in 3 attempts (CUDA error 999); trying again, nothing is lost'
+    ],
+    [
+      'restore_failed',
+      { attempts: 1, error: null },
+      'its memory could not be moved back to the GPU in 1 attempt; trying again, nothing is lost'
+    ],
     ['frozen', {}, 'frozen until somebody unfreezes it'],
     [
       'on_hold',
@@ -133,7 +205,7 @@ describe('reasonText', () => {
     [
       'quota_gpus',
       { ...holder, whose: 'user:ada', gpus: 1, own: 1, yields_in: 5 },
-      'the user ada may use 1 GPU at once: train yields in 3 s'
+      'the user ada may use 1 GPU at once: train yields within 3 s'
     ],
     [
       'quota_gpus',
@@ -174,7 +246,7 @@ describe('reasonText', () => {
     const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
     const names = new Map([['h', 'b/renamed.ipynb']]);
     expect(plain(reasonText(reason, { ...wording, names }))).toBe(
-      'one notebook at a time: b/renamed yields in 9 s'
+      'one notebook at a time: b/renamed yields within 9 s'
     );
   });
 
@@ -194,6 +266,7 @@ describe('availabilityText', () => {
   it.each([
     ['no_driver', {}, 'GPUSHARE_SIM=1 jupyter lab'],
     ['scheduler_unreachable', { error: 'no answer' }, 'gpushare doctor'],
+    ['not_started', { error: 'jupyter_server is too old' }, 'gpushare doctor'],
     [
       'server_extension_missing',
       {},
@@ -323,7 +396,7 @@ describe('stateText', () => {
   it('counts from the time of the message that brought the group', () => {
     const group = makeGroup('a', { state: 'running', cell, yields_in: 5 });
     expect(plain(stateText(group, trans, 102))).toBe(
-      'cell for 14 s · yields in 3 s'
+      'cell for 14 s · yields within 3 s'
     );
   });
 
@@ -388,14 +461,14 @@ describe('hibernation', () => {
   it('counts down until it is awake', () => {
     const waking = makeWaking('a');
     const text = (now: number): string => plain(waitText(waking, trans, now));
-    expect(text(100)).toBe('waking…, about 0.7 s');
-    expect(text(101)).toBe('waking…, any moment');
-    expect(text(110)).toBe('waking…, longer than expected');
-    expect(waitText({ ...waking, reason: null }, trans, 100)).toBe('waking…');
+    expect(text(100)).toBe('waking, about 0.7 s');
+    expect(text(101)).toBe('waking, any moment');
+    expect(text(110)).toBe('waking, longer than expected');
+    expect(waitText({ ...waking, reason: null }, trans, 100)).toBe('waking');
     // It waits for room: then the scheduler says how long that takes.
     const estimate = { seconds: 5, low: 2, high: 9 };
     expect(plain(waitText({ ...waking, estimate }, trans, 101))).toBe(
-      'waking…, about 4 s'
+      'waking, about 4 s'
     );
   });
 

@@ -20,6 +20,8 @@ import { detailsOf, nameIn } from './words';
 export interface IChipState {
   group: IGroup | null;
   unshared: IUnshared | null;
+  /** Whether it makes a difference that it is in the background. */
+  background: boolean;
   wording: IWording;
   /** The scheduler's clock. */
   now: number;
@@ -36,7 +38,7 @@ function Chip(props: {
   model: IPartOptions['model'];
   open: (button: HTMLElement) => void;
 }): JSX.Element | null {
-  const { group, unshared, wording, now } = props.state;
+  const { group, unshared, background, wording, now } = props.state;
   const { trans } = wording;
   const [explanation, pointing] = useExplanation(props.model, group, wording);
   if (!group && !unshared) {
@@ -48,7 +50,7 @@ function Chip(props: {
     ? unsharedText(trans.__('This notebook'), unshared, trans).text
     : '';
   if (group) {
-    title = detailsOf(group, wording, now);
+    title = detailsOf(group, wording, now, background);
     if (mark === 'frozen') {
       text = trans.__('GPU: frozen');
     } else if (group.state === 'waiting') {
@@ -56,7 +58,7 @@ function Chip(props: {
     } else {
       text = trans.__('GPU: %1', stateName(group, trans));
     }
-    if (group.class === 'background' && mark !== 'frozen') {
+    if (background && mark !== 'frozen') {
       text = trans.__('%1, background', text);
     }
   }

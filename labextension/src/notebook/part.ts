@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { Cell } from '@jupyterlab/cells';
-import { CodeCell } from '@jupyterlab/cells';
+import type { Cell, CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 
 import type { ICell, IGroup, IStatus } from '../status';
-import { isWaiting } from '../status';
+import { isWaiting, showsBackground } from '../status';
 import type { IWording } from '../words';
 import type { IPartOptions } from './chip';
 import { ChipWidget } from './chip';
 import { WaitNotification } from './notification';
+import { Runs } from './runs';
 import type { IStripState } from './strip';
 import { resultStrip, runningStrip, StripWidget, waitingStrip } from './strip';
 
@@ -45,6 +45,7 @@ export class NotebookPart implements IDisposable {
     this.panel = panel;
     this._options = options;
     this._notification = new WaitNotification(options.commands);
+    this._runs = new Runs(panel);
   }
 
   readonly panel: NotebookPanel;
@@ -99,6 +100,7 @@ export class NotebookPart implements IDisposable {
     }
     this._isDisposed = true;
     this._notification.dispose();
+    this._runs.dispose();
     for (const id of [...this._strips.keys()]) {
       this._remove(id);
     }
@@ -113,13 +115,19 @@ export class NotebookPart implements IDisposable {
         ? (status.unshared.find(({ kernel_id }) => kernel_id === kernelId) ??
           null)
         : null;
-    const state = { group, unshared, wording, now };
+    const background = group !== null && showsBackground(group, status.groups);
+    const state = { group, unshared, background, wording, now };
     if (this._chip) {
       this._chip.state = state;
     } else if (group || unshared) {
       this._chip = new ChipWidget(this._options, state);
       const { toolbar } = this.panel;
-      if (Array.from(toolbar.names()).includes('kernelName')) {
+      const names = Array.from(toolbar.names());
+      // A toolbar that is too narrow moves its last items to a menu: the chip is not one of them. It is
+      // behind the buttons, so that none of them moves when its text changes.
+      if (names.includes('cellType')) {
+        toolbar.insertAfter('cellType', 'gpushare', this._chip);
+      } else if (names.includes('kernelName')) {
         toolbar.insertBefore('kernelName', 'gpushare', this._chip);
       } else {
         toolbar.addItem('gpushare', this._chip);
@@ -157,16 +165,15 @@ export class NotebookPart implements IDisposable {
     const waited = waitedOf(cell, group, now);
     if (!isWaiting(group) && group.state !== 'moving') {
       if (this._strips.has(cell.msg_id)) {
-        this._show(cell.msg_id, runningStrip(waited, wording));
-        this._open.set(cell.msg_id, waited);
+        this._showRunning(cell.msg_id, runningStrip(waited, wording), waited);
       }
       return Infinity;
     }
     if (waited < SHOWN_AFTER && !this._strips.has(cell.msg_id)) {
       return isWaiting(group) ? SHOWN_AFTER - waited : Infinity;
     }
-    this._show(cell.msg_id, waitingStrip(group, status, wording, now));
-    this._open.set(cell.msg_id, waited);
+    const waiting = waitingStrip(group, status, wording, now);
+    this._showRunning(cell.msg_id, waiting, waited);
     return SECOND;
   }
 
@@ -179,7 +186,9 @@ export class NotebookPart implements IDisposable {
     this._open.delete(id);
     if (fared.waited <= TOLD_AFTER) {
       this._remove(id);
-    } else if (this._show(id, resultStrip(fared, wording))) {
+    } else if (
+      this._show(id, resultStrip(fared, wording), this._runs.cellOf(id))
+    ) {
       this._timers.set(
         id,
         window.setTimeout(() => this._remove(id), TOLD_FOR)
@@ -187,14 +196,24 @@ export class NotebookPart implements IDisposable {
     }
   }
 
-  /** Show a strip in the cell whose run has this message, if it is in this notebook. */
-  private _show(id: string, state: IStripState): boolean {
+  /** Show a strip in the cell that a request runs, if it is in this notebook. */
+  private _showRunning(id: string, state: IStripState, waited: number): void {
+    if (this._show(id, state, this._runs.runningCell(id))) {
+      this._open.set(id, waited);
+    }
+  }
+
+  /** Show a strip of a request in its cell, if there is one. */
+  private _show(
+    id: string,
+    state: IStripState,
+    cell: CodeCell | null
+  ): boolean {
     const shown = this._strips.get(id);
     if (shown) {
       shown.widget.state = state;
       return true;
     }
-    const cell = this._cellOf(id);
     if (!cell) {
       return false;
     }
@@ -207,23 +226,6 @@ export class NotebookPart implements IDisposable {
       insert(cell, widget);
     }
     return true;
-  }
-
-  private _cellOf(id: string): CodeCell | null {
-    if (id === this._unknown) {
-      return null;
-    }
-    for (const cell of this.panel.content.widgets) {
-      if (
-        cell instanceof CodeCell &&
-        cell.outputArea.future?.msg.header.msg_id === id
-      ) {
-        return cell;
-      }
-    }
-    // Another page's, or a run from before this page was loaded.
-    this._unknown = id;
-    return null;
   }
 
   private _remove(id: string): void {
@@ -245,13 +247,12 @@ export class NotebookPart implements IDisposable {
   /** Of cells with a strip that are not over: for how many seconds they have waited. */
   private _open = new Map<string, number>();
   private _options: NotebookPart.IOptions;
+  private _runs: Runs;
   /** The strips, by the message that ran the cell. */
   private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
   private _timers = new Map<string, number>();
   /** The last cell of which it was told how it fared. */
   private _told = '';
-  /** A message that ran no cell of this notebook. */
-  private _unknown = '';
 }
 
 export namespace NotebookPart {

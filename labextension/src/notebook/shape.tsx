@@ -27,8 +27,6 @@ export function markOf(group: IGroup): Mark {
     case 'running':
     case 'yielding':
       return 'running';
-    case 'held':
-      return group.cell ? 'running' : 'idle';
     default:
       return 'idle';
   }

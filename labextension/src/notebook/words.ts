@@ -11,13 +11,18 @@ import {
 import type { IGroup, IStatus } from '../status';
 import { isWaiting, memoryOf } from '../status';
 import type { IWording } from '../words';
-import { waitText, wordName } from '../words';
+import { isolate, waitText, wordName } from '../words';
 
-/** How a group stands: a line for each thing to know. */
+/**
+ * How a group stands: a line for each thing to know.
+ *
+ * @param background - Whether it makes a difference that it is in the background.
+ */
 export function detailsOf(
   group: IGroup,
   wording: IWording,
-  now: number
+  now: number,
+  background: boolean
 ): string {
   const { trans } = wording;
   const elapsed = now - group.at;
@@ -44,9 +49,16 @@ export function detailsOf(
   } else {
     lines.unshift(stateText(group, trans, now));
   }
+  if (group.state === 'held') {
+    lines.push(
+      trans.__('Idle lease: it can use the GPU again without waiting.')
+    );
+  }
   return [
     ...lines,
-    classText(group, trans),
+    group.class === 'background' && !background
+      ? null
+      : classText(group, trans),
     ...wishesText(group.wishes, wording)
   ]
     .filter(Boolean)
@@ -71,5 +83,5 @@ export function nameIn(
   names: ReadonlyMap<string, string>,
   group: IGroup
 ): string {
-  return wordName(names.get(group.id) ?? group.name);
+  return isolate(wordName(names.get(group.id) ?? group.name));
 }

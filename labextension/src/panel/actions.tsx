@@ -78,6 +78,7 @@ export function Actions(props: IActionsProps): JSX.Element {
       canOpen={canOpen}
       canStop={isPossible(commands, frozen ? freeze : release)}
       canChange={isPossible(commands, change)}
+      releaseTitle={commands.caption(release.command, release.args)}
     />
   );
 }
@@ -121,6 +122,8 @@ interface IButtonsProps {
   canOpen: boolean;
   canStop: boolean;
   canChange: boolean;
+  /** It says how many others wait. */
+  releaseTitle: string;
 }
 
 function ActionButtons(props: IButtonsProps): JSX.Element {
@@ -174,7 +177,9 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
             title={trans.__(
               '%1: %2',
               label,
-              commands.caption(entry.command, entry.args)
+              entry === release
+                ? props.releaseTitle
+                : commands.caption(entry.command, entry.args)
             )}
             onClick={() => run(commands, entry)}
           >

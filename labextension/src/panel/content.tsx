@@ -9,11 +9,12 @@ import { run } from '../commands';
 import { listNames, shortestNames } from '../documents';
 import { formatBytes } from '../format';
 import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../status';
+import { showsBackground } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation } from '../sentences';
 import type { IWording, Names } from '../words';
 import { unsharedText } from '../sentences';
-import { linkText, shortName } from '../words';
+import { isolate, linkText, printable, shortName } from '../words';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
 import { Gpu, Mode } from './gpu';
@@ -30,7 +31,9 @@ import {
   isResidue,
   makeSections,
   makeShares,
-  noticeText
+  noticesOf,
+  noticeText,
+  restsSince
 } from './view';
 
 /** Rows of a section that is not shown whole. */
@@ -224,9 +227,12 @@ function Body(props: IBodyProps): JSX.Element {
   const colours = useColours(status);
   const shares = useShares(status.groups);
   const current = props.currentGroup();
+  const several = status.gpus.length > 1;
+  // Several GPUs take much room: this notebook and the queue come before them.
+  const first = several ? current : null;
   const sections = React.useMemo(
-    () => makeSections(status.groups),
-    [status.groups]
+    () => makeSections(status.groups.filter(({ id }) => id !== first)),
+    [status.groups, first]
   );
   const explanation = explain(status, trans);
   const nameOf = (id: string): string => names.get(id) ?? shortName(id);
@@ -239,55 +245,75 @@ function Body(props: IBodyProps): JSX.Element {
       wording={wording}
     />
   );
-  const section = { context, colours, current };
+  const section = { context, colours, current, all: status.groups };
+  const notices = noticesOf(status).map(notice => (
+    <p key={`${notice.group} ${notice.code}`} className="jp-GpuShare-notice">
+      {noticeText(isolate(nameOf(notice.group)), notice, trans)}
+    </p>
+  ));
+  const running = (
+    <Section
+      {...section}
+      id="running"
+      label={trans.__('Running')}
+      groups={sections.running}
+    />
+  );
+  const waiting = (
+    <Section
+      {...section}
+      id="waiting"
+      label={trans.__('Waiting')}
+      groups={sections.waiting}
+    />
+  );
+  const gpuBlocks = status.gpus.map(gpu => (
+    <Gpu
+      key={gpu.uuid}
+      gpu={gpu}
+      several={several}
+      restsSince={restsSince(gpu, status.groups)}
+      shares={shares.get(gpu.uuid) ?? NO_SHARES}
+      host={status.host}
+      samples={timeline?.samples}
+      colours={colours}
+      wording={wording}
+      clock={clock}
+      seconds={60 * history}
+    >
+      {!several && mode}
+    </Gpu>
+  ));
   return (
     <>
       {explanation && <Explanation {...explanation} />}
-      {status.gpus.length > 1 && mode && (
-        <div className="jp-GpuShare-allGpus">
-          <span>{trans.__('All GPUs')}</span>
-          {mode}
-        </div>
+      {several ? (
+        <>
+          {notices}
+          <Section
+            {...section}
+            id="current"
+            label={trans.__('This notebook')}
+            groups={status.groups.filter(({ id }) => id === first)}
+          />
+          {waiting}
+          {running}
+          {mode && (
+            <div className="jp-GpuShare-allGpus">
+              <span>{trans.__('All GPUs')}</span>
+              {mode}
+            </div>
+          )}
+          {gpuBlocks}
+        </>
+      ) : (
+        <>
+          {gpuBlocks}
+          {notices}
+          {running}
+          {waiting}
+        </>
       )}
-      {status.gpus.map(gpu => (
-        <Gpu
-          key={gpu.uuid}
-          gpu={gpu}
-          several={status.gpus.length > 1}
-          shares={shares.get(gpu.uuid) ?? NO_SHARES}
-          host={status.host}
-          samples={timeline?.samples}
-          colours={colours}
-          wording={wording}
-          clock={clock}
-          seconds={60 * history}
-        >
-          {status.gpus.length === 1 && mode}
-        </Gpu>
-      ))}
-      {status.notices
-        // What runs without us is listed with its remedy below.
-        .filter(({ group }) => !isUnshared(status, group))
-        .map(notice => (
-          <p
-            key={`${notice.group} ${notice.code}`}
-            className="jp-GpuShare-notice"
-          >
-            {noticeText(nameOf(notice.group), notice, trans)}
-          </p>
-        ))}
-      <Section
-        {...section}
-        id="running"
-        label={trans.__('Running')}
-        groups={sections.running}
-      />
-      <Section
-        {...section}
-        id="waiting"
-        label={trans.__('Waiting')}
-        groups={sections.waiting}
-      />
       <Section
         {...section}
         id="idle"
@@ -313,10 +339,6 @@ function Body(props: IBodyProps): JSX.Element {
       />
     </>
   );
-}
-
-function isUnshared(status: IStatus, id: string): boolean {
-  return status.unshared.some(kernel => kernel.kernel_id === id);
 }
 
 /** The colours of all that have memory or a lane; each keeps its own while it stays. */
@@ -456,12 +478,14 @@ interface ISectionProps {
   label: string;
   groups: IGroup[];
   context: IRowContext;
+  /** Those of the other sections, too. */
+  all: readonly IGroup[];
   colours: ReadonlyMap<string, number>;
   current: string | null;
 }
 
 function Section(props: ISectionProps): JSX.Element {
-  const { id, label, groups, context, colours, current } = props;
+  const { id, label, groups, context, all, colours, current } = props;
   const { trans, names } = context.wording;
   return (
     <List
@@ -477,6 +501,7 @@ function Section(props: ISectionProps): JSX.Element {
           name={names.get(group.id) ?? shortName(group.name)}
           colour={colours.get(group.id) ?? 0}
           current={group.id === current}
+          background={showsBackground(group, all)}
           context={context}
         />
       )}
@@ -524,6 +549,11 @@ function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
           </li>
         ))}
       </ul>
+      <p className="jp-GpuShare-detail">
+        {trans.__(
+          'Kernels that papermill, nbconvert, VS Code or jupyter console start can share the GPU, too. Make a kernelspec for them with: gpushare kernelspec add shared'
+        )}
+      </p>
     </section>
   );
 }
@@ -552,8 +582,8 @@ function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
           listNames(
             kernel.sessions.map(session =>
               session.type === 'console'
-                ? session.name
-                : (short.get(session.path) ?? session.name)
+                ? printable(session.name)
+                : (short.get(session.path) ?? printable(session.name))
             ),
             trans
           ) || trans.__('kernel %1', kernel.kernel_id.slice(0, 8));

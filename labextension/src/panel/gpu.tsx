@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
-import { caretDownEmptyIcon } from '@jupyterlab/ui-components';
+import {
+  caretDownEmptyIcon,
+  caretDownIcon,
+  caretRightIcon
+} from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
@@ -18,7 +22,7 @@ import type { Clock } from './clock';
 import { useClock } from './clock';
 import { utilisationPath } from './timeline';
 import type { IGroupShare, ISegment } from './view';
-import { idlenessText, makeGpu, modeText } from './view';
+import { idlenessText, makeGpu, modeText, REST } from './view';
 
 const SPARK = { width: 64, height: 14 };
 
@@ -26,6 +30,8 @@ interface IGpuProps {
   gpu: IGpu;
   /** Whether there are others. */
   several: boolean;
+  /** The time since which nobody uses it. */
+  restsSince: number;
   shares: readonly IGroupShare[];
   host: IHost | null;
   samples: ITimeline['samples'] | undefined;
@@ -39,16 +45,48 @@ interface IGpuProps {
 }
 
 function GpuBlock(props: IGpuProps): JSX.Element {
-  const { gpu, several, shares, host, samples } = props;
+  const { gpu, several, restsSince, shares, host, samples } = props;
   const { colours, wording, clock, seconds } = props;
   const { trans } = wording;
+  const [open, setOpen] = React.useState(false);
+  const rests = useClock(clock, now => Number(now - restsSince >= REST));
+  const isIdle = several && rests === 1;
   const view = makeGpu(gpu, shares, host, colours, wording);
+  const label = trans.__('GPU %1, %2', gpu.index, gpu.name);
+  if (isIdle && !open) {
+    return (
+      <section
+        className="jp-GpuShare-gpu jp-GpuShare-idleGpu"
+        aria-label={label}
+      >
+        <button
+          type="button"
+          aria-expanded="false"
+          title={`${gpu.name}\n${gpu.uuid}`}
+          onClick={() => setOpen(true)}
+        >
+          <caretRightIcon.react tag="span" />
+          <span>{trans.__('GPU %1', gpu.index)}</span>
+          <span>{trans.__('idle · %1', view.used)}</span>
+        </button>
+      </section>
+    );
+  }
   return (
-    <section
-      className="jp-GpuShare-gpu"
-      aria-label={trans.__('GPU %1, %2', gpu.index, gpu.name)}
-    >
+    <section className="jp-GpuShare-gpu" aria-label={label}>
       <div className="jp-GpuShare-gpuHead">
+        {isIdle && (
+          <button
+            type="button"
+            className="jp-GpuShare-icon"
+            aria-expanded="true"
+            title={trans.__('Show this idle GPU as one line')}
+            aria-label={trans.__('Show this idle GPU as one line')}
+            onClick={() => setOpen(false)}
+          >
+            <caretDownIcon.react tag="span" />
+          </button>
+        )}
         <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
         {several && <small>{trans.__('GPU %1', gpu.index)}</small>}
         {gpu.draining && (

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
+import { isRightToLeft } from '../words';
+
 const EXTENSION = '.ipynb';
 
 interface INameProps {
@@ -10,12 +12,20 @@ interface INameProps {
 }
 
 function SplitName({ text, end }: INameProps): JSX.Element {
+  if (isRightToLeft(text)) {
+    // Its parts would be put in another order: it stays one run of its own direction.
+    return (
+      <bdi className="jp-GpuShare-run" dir="auto">
+        {text}
+      </bdi>
+    );
+  }
   const extension = text.endsWith(EXTENSION) ? EXTENSION : '';
   const stem = text.slice(0, text.length - extension.length);
   return stem.length <= 2 * end ? (
-    <>{text}</>
+    <bdi>{text}</bdi>
   ) : (
-    <span className="jp-GpuShare-split">
+    <span className="jp-GpuShare-split" dir="ltr">
       <span>
         <span>{stem.slice(0, -end)}</span>
         <span>{stem.slice(-end)}</span>

@@ -5,7 +5,7 @@ import React from 'react';
 import { formatBytes, formatDuration, formatExactly } from '../format';
 import type { ISpan, ITimeline } from '../status';
 import type { IWording } from '../words';
-import { shortName, wordName } from '../words';
+import { isolate, shortName, wordName } from '../words';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import { Name } from './name';
@@ -365,7 +365,7 @@ function markText(
       : formatExactly(seconds);
   const size = bytes > 0 ? [formatBytes(bytes, units)] : [];
   const since = trans.__('%1 ago', formatDuration(now - start));
-  return [lane.name, many, length, ...size, since].join(' · ');
+  return [isolate(lane.name), many, length, ...size, since].join(' · ');
 }
 
 function Kinds(props: {

@@ -4,14 +4,21 @@ import React from 'react';
 
 import { run } from '../commands';
 import { canExplain, useExplanation } from '../explain';
-import { formatBytes, formatDuration } from '../format';
+import { formatBytes } from '../format';
 import type { IGroup, ISettings } from '../status';
-import { isRunning, isWaiting, memoryOf } from '../status';
+import { isWaiting, memoryOf } from '../status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words';
-import { classText, intervalText, sleepTitle, wishesText } from '../sentences';
-import { leftText } from '../words';
+import {
+  classText,
+  intervalText,
+  sleepTitle,
+  waitedText,
+  whyText,
+  wishesText
+} from '../sentences';
+import { printable } from '../words';
 import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
@@ -37,6 +44,8 @@ interface IRowProps {
   colour: number;
   /** Whether it is the notebook in front. */
   current: boolean;
+  /** Whether it makes a difference that it is in the background. */
+  background: boolean;
   context: IRowContext;
 }
 
@@ -50,13 +59,15 @@ function Counting(props: {
 
 /** One group: who, what it does, how much it has, and what one can do about it. */
 function GroupRow(props: IRowProps): JSX.Element {
-  const { group, name, colour, current, context } = props;
+  const { group, name, colour, current, background, context } = props;
   const { wording, commands } = context;
   const { trans } = wording;
   const waiting = isWaiting(group);
   const open = { command: CommandIds.goTo, args: { group: group.id } };
   const canOpen = isPossible(commands, open);
-  const paths = group.sessions.map(session => session.path).join('\n');
+  const paths = group.sessions
+    .map(session => printable(session.path))
+    .join('\n');
   return (
     <li
       className="jp-GpuShare-row"
@@ -85,30 +96,20 @@ function GroupRow(props: IRowProps): JSX.Element {
           <span className="jp-GpuShare-current">{trans.__('this one')}</span>
         )}
       </div>
-      {waiting ? (
-        <Waited group={group} context={context} />
-      ) : (
-        <div
-          className="jp-GpuShare-figure"
-          title={trans.__(
-            'Memory of this notebook: %1',
-            whereText(group, wording)
-          )}
-        >
-          {formatBytes(memoryOf(group).total, wording.units)}
-          {isRunning(group) && (
-            <div title={classText(group, trans) ?? undefined}>
-              {group.class === 'background'
-                ? trans.__('background')
-                : trans.__('interactive')}
-            </div>
-          )}
-        </div>
-      )}
+      <div
+        className="jp-GpuShare-figure"
+        title={trans.__(
+          'Memory of this notebook: %1',
+          whereText(group, wording)
+        )}
+      >
+        {formatBytes(memoryOf(group).total, wording.units)}
+      </div>
       <div className="jp-GpuShare-detail">
+        {waiting && <Waited group={group} context={context} />}
         <Detail group={group} context={context} />
         <Sleep group={group} wording={wording} />
-        <Wishes group={group} wording={wording} />
+        <Wishes group={group} background={background} wording={wording} />
       </div>
       {group.state === 'running' && group.yields_in !== null && (
         <Turn group={group} name={name} context={context} />
@@ -135,6 +136,7 @@ interface IPositionProps {
 
 function Position(props: IPositionProps): JSX.Element {
   const { colour, position, wording } = props;
+  const { trans } = wording;
   return position === null ? (
     <span className="jp-GpuShare-swatch" data-colour={colour} />
   ) : (
@@ -142,7 +144,7 @@ function Position(props: IPositionProps): JSX.Element {
       className="jp-GpuShare-position"
       data-colour={colour}
       role="img"
-      aria-label={wording.trans.__('position %1', position)}
+      aria-label={trans.__('position %1', position)}
     >
       {position}
     </span>
@@ -164,11 +166,13 @@ function Detail({ group, context }: IGroupProps): JSX.Element {
       text={now => detailText(group, wording, now, gpus)}
     />
   );
+  // The row has one time; who points at the reason is told the others, as of when the scheduler said them.
+  const full = isWaiting(group) ? whyText(group, wording) : '';
   return canExplain(group) ? (
     <span
       className="jp-GpuShare-reason"
       tabIndex={0}
-      title={explanation || undefined}
+      title={[full, explanation].filter(Boolean).join('\n') || undefined}
       data-explanation={explanation || undefined}
       {...pointing}
     >
@@ -179,49 +183,30 @@ function Detail({ group, context }: IGroupProps): JSX.Element {
   );
 }
 
-/** For how long it has waited, and how much longer it will. */
+/** For how long it has waited, and how much longer it will: one line. */
 function Waited({ group, context }: IGroupProps): JSX.Element {
   const { clock, wording } = context;
   const { trans } = wording;
   const { estimate } = group;
-  const elapsed = (now: number): number => Math.max(0, now - group.at);
-  const waking = group.state === 'waking';
   return (
-    <div className="jp-GpuShare-figure">
-      <div title={trans.__('It has waited for so long.')}>
-        <Counting
-          clock={clock}
-          text={now => formatDuration(now - group.since)}
-        />
-      </div>
-      {leftText(group, trans, group.at) !== null && (
-        <div
-          title={
-            waking
-              ? trans.__('It is awake in about this time.')
-              : trans.__('Its turn comes in about this time.')
-          }
-        >
-          <Counting
-            clock={clock}
-            text={now => leftText(group, trans, Math.max(group.at, now)) ?? ''}
-          />
-        </div>
-      )}
-      {estimate && (
-        <div title={trans.__('Nine of ten such waits end in this time.')}>
-          <Counting
-            clock={clock}
-            text={now => intervalText(estimate, elapsed(now))}
-          />
-        </div>
-      )}
+    <div
+      className="jp-GpuShare-waited"
+      title={
+        estimate
+          ? trans.__(
+              'Nine of ten such waits end in %1.',
+              intervalText(estimate)
+            )
+          : undefined
+      }
+    >
+      <Counting clock={clock} text={now => waitedText(group, trans, now)} />
     </div>
   );
 }
 
 /** Whether it is hibernated, or on the way there or back; and why it is not, if somebody tried. */
-function Sleep({ group, wording }: IWishesProps): JSX.Element | null {
+function Sleep({ group, wording }: ISleepProps): JSX.Element | null {
   const { trans } = wording;
   const title = sleepTitle(group, trans);
   const text = {
@@ -252,15 +237,15 @@ function Sleep({ group, wording }: IWishesProps): JSX.Element | null {
   );
 }
 
-interface IWishesProps {
+interface ISleepProps {
   group: IGroup;
   wording: IWording;
 }
 
-/** What people asked for it, and its class, which stands elsewhere while it runs. */
-function Wishes({ group, wording }: IWishesProps): JSX.Element {
+/** What people asked for it, and its class where that makes a difference. */
+function Wishes(props: ISleepProps & { background: boolean }): JSX.Element {
+  const { group, background, wording } = props;
   const { trans } = wording;
-  const background = group.class === 'background' && !isRunning(group);
   return (
     <>
       {background && (
@@ -287,6 +272,7 @@ function Wishes({ group, wording }: IWishesProps): JSX.Element {
 /** How much of its turn is over. */
 function Turn(props: IGroupProps & { name: string }): JSX.Element {
   const { group, name, context } = props;
+  const { trans } = context.wording;
   const percent = useClock(
     context.clock,
     now => turnPercent(group, context.settings, now) ?? 0
@@ -295,7 +281,7 @@ function Turn(props: IGroupProps & { name: string }): JSX.Element {
     <div
       className="jp-GpuShare-turn"
       role="progressbar"
-      aria-label={context.wording.trans.__('Turn of %1', name)}
+      aria-label={trans.__('Turn of %1', name)}
       aria-valuemin={0}
       aria-valuemax={100}
       aria-valuenow={percent}

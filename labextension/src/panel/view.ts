@@ -9,13 +9,16 @@ import type {
   IGroup,
   IHibernation,
   IHost,
+  INotice,
   ISettings,
   IShare,
-  IStatus
+  IStatus,
+  Params
 } from '../status';
 import { isRunning, isWaiting, memoryOf } from '../status';
 import type { IExplanation } from '../sentences';
 import type { IWording } from '../words';
+import { isolate, shortName } from '../words';
 import {
   availabilityText,
   memoryText,
@@ -135,6 +138,53 @@ export function noGpuText(trans: TranslationBundle): IExplanation {
   };
 }
 
+/** A host with less than this part of its budget left has no memory for more. */
+const FULL = 0.98;
+
+/** What people should know: what the scheduler reports, and a host without memory. */
+export function noticesOf({
+  host,
+  gpus,
+  notices,
+  unshared
+}: Pick<IStatus, 'host' | 'gpus' | 'notices' | 'unshared'>): Pick<
+  INotice,
+  'group' | 'code' | 'params'
+>[] {
+  const isFull =
+    host !== null && gpus.length > 0 && host.swapped >= FULL * host.budget;
+  return [
+    ...(isFull
+      ? [{ group: '', code: 'host_full', params: { ...host } as Params }]
+      : []),
+    // What runs without us is listed with its remedy.
+    ...notices.filter(
+      ({ group }) => !unshared.some(({ kernel_id }) => kernel_id === group)
+    )
+  ];
+}
+
+/** Seconds of rest after which a GPU is shown as one line. */
+export const REST = 60;
+
+/** Since when no notebook uses a GPU or waits for it; Infinity while one does, or while it is not at rest otherwise. */
+export function restsSince(
+  { uuid, utilization, draining }: IGpu,
+  groups: readonly IGroup[]
+): number {
+  return draining || utilization
+    ? Infinity
+    : groups
+        .filter(group => group.gpus.some(share => share.uuid === uuid))
+        .reduce(
+          (since, group) =>
+            isRunning(group) || isWaiting(group)
+              ? Infinity
+              : Math.max(since, group.since),
+          -Infinity
+        );
+}
+
 /** Something that people should know about a group. */
 export function noticeText(
   name: string,
@@ -163,6 +213,12 @@ export function noticeText(
       return params['step'] === 'restore'
         ? trans.__('Waking %1 does not end; it goes on by itself.', name)
         : trans.__('Hibernating %1 does not end; it goes on by itself.', name);
+    case 'host_full':
+      return trans.__(
+        'Host memory is full: swapped data takes %1 of %2. Memory of other notebooks cannot leave the GPU, so notebooks wait longer and allocations can fail. Shut down notebooks that you no longer need.',
+        formatBytes(Number(params['swapped']) || 0, 'binary'),
+        formatBytes(Number(params['budget']) || 0, 'binary')
+      );
     case 'maintenance':
       return trans.__('Maintenance: %1', text(params, 'text'));
     case 'underreported':
@@ -273,7 +329,7 @@ export function makeGpu(
   };
   const shares = groups.map(share => ({
     ...share,
-    name: names.get(share.id) ?? share.name,
+    name: isolate(names.get(share.id) ?? shortName(share.name)),
     colour: colours.get(share.id) ?? 0
   }));
   const crowded = shares.length > SEGMENTS;
@@ -394,8 +450,7 @@ export function detailText(
   const { trans } = wording;
   const parts: string[] = [];
   if (isWaiting(group) || (group.state === 'moving' && group.reason !== null)) {
-    const elapsed = Math.max(0, now - group.at);
-    parts.push(whyText(group, wording, elapsed));
+    parts.push(whyText(group, wording, null));
   } else {
     parts.push(stateText(group, trans, now));
     if (group.state === 'hibernated' && group.hibernation) {

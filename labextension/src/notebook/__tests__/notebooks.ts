@@ -53,6 +53,7 @@ export class FakePanel extends Panel {
     this.content.model = model;
     this.sessionContext = {
       session: kernel ? { kernel: { id: kernel, status: 'idle' } } : null,
+      iopubMessage: new Signal<unknown, unknown>(this),
       kernelChanged: new Signal<unknown, void>(this),
       statusChanged: new Signal<unknown, void>(this)
     };
@@ -85,6 +86,21 @@ export class FakePanel extends Panel {
     }
   }
 
+  /** Let the kernel broadcast that it runs code for a request of any sender. */
+  broadcast(msg_id: string, code: string): void {
+    this.sessionContext.iopubMessage.emit({
+      channel: 'iopub',
+      header: { msg_type: 'execute_input' },
+      parent_header: { msg_id },
+      content: { code, execution_count: 1 }
+    });
+  }
+
+  /** Mark a cell in the document as running, as servers and other pages do. */
+  mark(index: number, state: 'running' | 'idle' = 'running'): void {
+    this.cell(index).model.sharedModel.executionState = state;
+  }
+
   get asPanel(): NotebookPanel {
     return this as unknown as NotebookPanel;
   }
@@ -92,6 +108,7 @@ export class FakePanel extends Panel {
   readonly content: Notebook;
   readonly sessionContext: {
     session: { kernel: { id: string; status: string } } | null;
+    iopubMessage: Signal<unknown, unknown>;
     kernelChanged: Signal<unknown, void>;
     statusChanged: Signal<unknown, void>;
   };

@@ -108,14 +108,15 @@ async function pass(seconds: number): Promise<void> {
   await settle(() => jest.advanceTimersByTime(1000 * seconds));
 }
 
-/** What JupyterLab says when a cell is about to run. */
-function run(panel: FakePanel, index: number): Promise<void> {
-  const scheduled = NotebookActions.executionScheduled as Signal<
-    unknown,
-    unknown
-  >;
+/** What JupyterLab says when a cell is about to run, or has run. */
+function run(
+  panel: FakePanel,
+  index: number,
+  signal: 'executionScheduled' | 'executed' = 'executionScheduled'
+): Promise<void> {
+  const emitter = NotebookActions[signal] as Signal<unknown, unknown>;
   return settle(() =>
-    scheduled.emit({ notebook: panel.content, cell: panel.cell(index) })
+    emitter.emit({ notebook: panel.content, cell: panel.cell(index) })
   );
 }
 
@@ -225,11 +226,11 @@ describe('The strip', () => {
     await open('plots');
     const waking = makeWaking('plots');
     await tell(waking);
-    expect(text(strip())).toBe('waking…, about 0.7 s');
+    expect(text(strip())).toBe('waking, about 0.7 s');
     expect(announced()).toBe('This cell waits until its notebook is awake.');
     const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
     await tell({ ...waking, reason });
-    expect(text(strip())).toBe('waking…: making room for 1 GiB');
+    expect(text(strip())).toBe('waking: making room for 1 GiB');
     await tell(makeGroup('plots', { state: 'running', cell: CELL }));
     expect(text(strip())).toBe('waited 2.1 s, running');
   });
@@ -315,6 +316,94 @@ describe('The strip', () => {
     expect(strip()).toBeNull();
   });
 
+  describe('of a cell that the server runs', () => {
+    const REMOTE = { msg_id: 'server', since: 98, waited: 2, ran: 0 };
+    const waiting = (): IGroup => makeWaiting('plots', 1, { cell: REMOTE });
+    const stripIndex = (panel: FakePanel): number =>
+      panel.content.widgets.findIndex(({ node }) => node.contains(strip()));
+
+    it('is in the cell that this page asked the server to run', async () => {
+      const panel = await open('plots');
+      await run(panel, 1);
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+      await run(panel, 1, 'executed');
+      const last_cell = { msg_id: 'server', waited: 2.1, ran: 0.8 };
+      await tell(makeGroup('plots', { last_cell }));
+      expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is in the cell that the document marks as running', async () => {
+      const panel = await open('plots');
+      panel.mark(0);
+      panel.mark(1);
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('comes when the mark is later than the code', async () => {
+      const panel = await open('plots');
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+      panel.mark(1);
+      await pass(1);
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is in the cell that was scheduled first if several have the same source', async () => {
+      const panel = await open('plots');
+      panel.cell(1).model.sharedModel.setSource('step(0)');
+      await run(panel, 1);
+      await run(panel, 0);
+      panel.broadcast('server', 'step(0)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is there after the page is loaded again, if one cell runs', async () => {
+      const panel = await open('plots');
+      panel.mark(1);
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is nowhere if the page cannot know which of several runs', async () => {
+      const panel = await open('plots');
+      await settle(() => {
+        panel.content.model?.sharedModel.insertCell(2, { cell_type: 'code' });
+      });
+      panel.mark(1);
+      panel.mark(2);
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+    });
+
+    it('is nowhere if a console runs what is in a cell', async () => {
+      const panel = await open('plots');
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+      // This page's own request is queued behind it.
+      await run(panel, 1);
+      panel.mark(1);
+      panel.execute(1, 'own');
+      await pass(1);
+      expect(strip()).toBeNull();
+    });
+
+    it('is nowhere if other code runs while a cell is marked', async () => {
+      const panel = await open('plots');
+      panel.mark(1);
+      panel.broadcast('server', 'train()');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+    });
+  });
+
   it('goes with its cell, and with the kernel', async () => {
     const panel = await open('plots');
     await tell(makeWaiting('plots', 1), holder());
@@ -394,7 +483,11 @@ describe('The chip', () => {
   it.each<[string, Partial<IGroup>]>([
     ['GPU: running', { state: 'running' }],
     ['GPU: idle', { state: 'idle' }],
-    ['GPU: idle', { state: 'held' }],
+    ['GPU: idle lease', { state: 'held' }],
+    [
+      'GPU: idle lease',
+      { state: 'held', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
+    ],
     ['GPU: moving in', { state: 'moving' }],
     ['GPU: frozen', { wishes: makeWishes({ frozen: true }) }]
   ])('says %s', async (expected, changes) => {
@@ -411,7 +504,7 @@ describe('The chip', () => {
     expect(plain(chip()?.title ?? '').split('\n')).toEqual([
       '2nd, about 4 s',
       'Nine of ten such waits end in 2–9 s.',
-      'needs 60 GiB, lacks 15 GiB: train yields in 3 s',
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s',
       '5 GiB resident, 2 GiB in host memory'
     ]);
     expect(Array.from(panel.toolbar.names())).toEqual([
@@ -424,7 +517,8 @@ describe('The chip', () => {
     await open('plots');
     const cell = { msg_id: 'plots-cell', since: 88, waited: 0, ran: 12 };
     await tell(
-      makeGroup('plots', { state: 'running', cell, class: 'background' })
+      makeGroup('plots', { state: 'running', cell, class: 'background' }),
+      makeWaiting('eda', 1)
     );
     expect(chip()?.textContent).toBe('GPU: running, background');
     expect(
@@ -436,6 +530,40 @@ describe('The chip', () => {
     );
   });
 
+  it.each<[string, string, Partial<IGroup>]>([
+    ['alone', 'GPU: running', { state: 'running' }],
+    ['idle', 'GPU: idle', { state: 'idle' }],
+    [
+      'alone as somebody asked',
+      'GPU: running, background',
+      { state: 'running', wishes: makeWishes({ priority: 'background' }) }
+    ]
+  ])(
+    'says that its notebook is in the background only where it matters: %s',
+    async (_, expected, changes) => {
+      await open('plots');
+      await tell(
+        makeGroup('plots', { class: 'background', ...changes }),
+        makeGroup('eda')
+      );
+      expect(chip()?.textContent).toBe(expected);
+      expect(chip()?.title.includes('background')).toBe(
+        expected.includes('background')
+      );
+    }
+  );
+
+  it('is not among the last items of the toolbar, which a narrow page hides', async () => {
+    const panel = await open('plots');
+    panel.toolbar.insertItem(0, 'cellType', new Widget());
+    await tell(makeGroup('plots'));
+    expect(Array.from(panel.toolbar.names())).toEqual([
+      'cellType',
+      'gpushare',
+      'kernelName'
+    ]);
+  });
+
   it('says that its notebook is hibernated, and that it wakes', async () => {
     const panel = await open('plots');
     await tell(makeHibernated('plots'));
@@ -445,7 +573,7 @@ describe('The chip', () => {
     expect(chip().title).toContain('nothing of it is on the GPU');
     expect(chip().dataset['mark']).toBe('hibernated');
     await tell(makeWaking('plots'));
-    expect(chip().textContent).toBe('GPU: waking…');
+    expect(chip().textContent).toBe('GPU: waking');
   });
 
   it('and the strip say which rule put whom before it', async () => {

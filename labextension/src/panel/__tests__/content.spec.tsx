@@ -150,21 +150,82 @@ describe('PanelContent', () => {
     setUp(busy, 'plots');
     const [runs] = rowsOf('Running 1');
     expect(textOf(runs)).toContain('train.ipynb');
-    expect(textOf(runs)).toContain('cell for 12 s · yields in 5 s');
+    expect(textOf(runs)).toContain('cell for 12 s · yields within 5 s');
     expect(
       within(runs!).getByRole('progressbar').getAttribute('aria-valuenow')
     ).toBe('67');
     const [waits] = rowsOf('Waiting 1');
     within(waits!).getByLabelText('position 1');
     expect(textOf(waits)).toContain(
-      'needs 60 GiB, lacks 15 GiB: train yields in 3 s'
+      'needs 60 GiB, lacks 15 GiB: train has the GPU'
     );
-    expect(textOf(waits)).toContain('about 4 s');
-    expect(textOf(waits)).toContain('2–9 s');
+    expect(textOf(waits)).toContain('waited 2 s, about 4 s more');
+    expect(textOf(waits)).not.toContain('2–9 s');
+    expect(plain(within(waits!).getByTitle(/Nine of ten/).title)).toBe(
+      'Nine of ten such waits end in 2–9 s.'
+    );
     expect(waits!.getAttribute('aria-current')).toBe('true');
     const [rests] = rowsOf('Idle 1');
     expect(textOf(rests)).toContain('5 GiB resident, 2 GiB in host memory');
     expect(rests!.getAttribute('aria-current')).toBeNull();
+  });
+
+  it('shows a name that is written from right to left as one run', () => {
+    const name = 'تجربة ١.ipynb';
+    setUp(makeStatus({ ...makeGroup('a'), name, sessions: [] }));
+    const shown = screen.getByText(name);
+    expect(shown.tagName).toBe('BDI');
+    expect(shown.getAttribute('dir')).toBe('auto');
+  });
+
+  it('shows this notebook and the queue before several GPUs, and idle GPUs in a line', () => {
+    const [gpu] = busy.gpus;
+    const gpus = Array.from({ length: 8 }, (_, index) => ({
+      ...gpu!,
+      uuid: `GPU-${index}`,
+      index,
+      foreign: 0,
+      utilization: index ? 0 : 40
+    }));
+    setUp({ ...busy, gpus }, 'eda');
+    const regions = screen
+      .getAllByRole('region')
+      .map(
+        region =>
+          plain(region.getAttribute('aria-label') ?? '') ||
+          textOf(region.querySelector('h3'))
+      );
+    expect(regions.slice(0, 4)).toEqual([
+      'This notebook 1',
+      'Waiting 1',
+      'Running 1',
+      'GPU 0, Simulated GPU'
+    ]);
+    expect(textOf(rowsOf('This notebook 1')[0])).toContain('eda.ipynb');
+    expect(screen.queryByRole('region', { name: /^Idle/ })).toBeNull();
+    const busyGpu = screen.getByRole('region', {
+      name: 'GPU 0, Simulated GPU'
+    });
+    within(busyGpu).getByRole('img', { name: /GPU memory/ });
+    const idleGpu = screen.getByRole('region', {
+      name: 'GPU 3, Simulated GPU'
+    });
+    expect(within(idleGpu).queryByRole('img')).toBeNull();
+    expect(textOf(idleGpu)).toContain('idle · 15 of 20 GiB in use');
+    fireEvent.click(within(idleGpu).getByRole('button'));
+    within(idleGpu).getByRole('img', { name: /GPU memory/ });
+    fireEvent.click(
+      within(idleGpu).getByRole('button', { name: /as one line/ })
+    );
+    expect(within(idleGpu).queryByRole('img')).toBeNull();
+  });
+
+  it('says that the host has no memory left', () => {
+    const host = { budget: 64 * GiB, swapped: 64 * GiB, promised: 0 };
+    const { container } = setUp({ ...busy, host });
+    expect(textOf(container)).toContain(
+      'Host memory is full: swapped data takes 64 GiB of 64 GiB.'
+    );
   });
 
   it('shows no turn that ends while nobody waits', () => {
@@ -217,8 +278,7 @@ describe('PanelContent', () => {
     const [wakes] = rowsOf('Waiting 1');
     within(wakes!).getByText('Waking…');
     expect(textOf(wakes)).toContain('it was hibernated, and is being woken');
-    expect(textOf(wakes)).toContain('0.5 s');
-    expect(textOf(wakes)).toContain('about 0.7 s');
+    expect(textOf(wakes)).toContain('waited 0.5 s, about 0.7 s more');
     within(rowOf('parks.ipynb')).getByText('Hibernating…');
     const why = within(rowOf('alone.ipynb')).getByText('not hibernated');
     expect(why.title).toContain('its process shares GPU memory');
@@ -298,6 +358,9 @@ describe('PanelContent', () => {
     ];
     const { container } = setUp(status);
     expect(textOf(rowsOf('Other programs')[0])).toContain('2 GiB');
+    expect(
+      textOf(screen.getByRole('region', { name: 'Other programs' }))
+    ).toContain('gpushare kernelspec add shared');
     expect(textOf(rowsOf('Not sharing 1')[0])).toMatch(
       /b\.ipynb.*GPUSHARE_DISABLE=1/
     );
@@ -383,7 +446,7 @@ describe('PanelContent', () => {
     });
     expect(textOf(second)).toContain('15 of 20 GiB in use');
     expect(screen.getAllByText('automatic')).toHaveLength(1);
-    expect(textOf(rowOf('train.ipynb'))).toContain('yields in 5 s · GPU 0');
+    expect(textOf(rowOf('train.ipynb'))).toContain('yields within 5 s · GPU 0');
   });
 
   it.each([
@@ -392,6 +455,7 @@ describe('PanelContent', () => {
     ['bad_configuration', 'The configuration has a mistake', 'not shared'],
     ['disabled', 'GPU sharing is switched off', 'not shared'],
     ['starting', 'Starting', 'starting'],
+    ['not_started', 'GPU sharing did not start', 'not shared'],
     ['scheduler_unreachable', 'The scheduler does not answer', 'not shared'],
     ['remote_kernels', 'Kernels run on another machine', 'not shared'],
     [
@@ -462,7 +526,7 @@ describe('PanelContent', () => {
         jest.advanceTimersByTime(1000);
       });
       expect(textOf(rowOf('train.ipynb'))).toContain(
-        'cell for 14 s · yields in 3 s'
+        'cell for 14 s · yields within 3 s'
       );
       expect(textOf(rowOf('plots.ipynb'))).toContain('about 2 s');
     } finally {
@@ -483,6 +547,21 @@ describe('PanelContent', () => {
   it.each([
     ['nothing', makeStatus()],
     ['many states', busy],
+    [
+      'several GPUs',
+      {
+        ...busy,
+        gpus: [
+          ...busy.gpus,
+          ...busy.gpus.map(gpu => ({
+            ...gpu,
+            uuid: 'GPU-1',
+            index: 1,
+            utilization: 0
+          }))
+        ]
+      }
+    ],
     [
       'a timeline and what does not share',
       {
@@ -526,14 +605,18 @@ describe('actions', () => {
     const name = 'train.ipynb';
     model.explanation = explained({ group: 'train', name, code: 'focus' });
     const reason = within(rowOf('plots.ipynb')).getByText(/^needs/);
+    const full = reason.title;
+    expect(plain(full)).toBe(
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+    );
     fireEvent.mouseEnter(reason);
     await waitFor(() =>
       expect(reason.title).toBe(
-        'train comes first: it is the notebook that somebody works in'
+        `${full}\ntrain comes first: it is the notebook that somebody works in`
       )
     );
     fireEvent.mouseLeave(reason);
-    expect(reason.title).toBe('');
+    expect(reason.title).toBe(full);
     expect(model.explained).toEqual(['plots']);
   });
 
@@ -545,18 +628,22 @@ describe('actions', () => {
         makeGroup('eda', {
           ...since,
           last_cell: { msg_id: 'm', waited: 0, ran: 3 }
-        })
+        }),
+        makeWaiting('plots', 1)
       )
     );
-    for (const [name, ran] of [
-      ['train.ipynb', '9 s'],
-      ['eda.ipynb', '3 s']
-    ] as const) {
-      const shown = within(rowOf(name)).getByText('background');
-      expect(plain(shown.title)).toBe(
-        `background: its cell has had ${ran} of GPU time; the next cell is interactive again`
-      );
-    }
+    const shown = within(rowOf('train.ipynb')).getByText('background');
+    expect(plain(shown.title)).toBe(
+      'background: its cell has had 9 s of GPU time; the next cell is interactive again'
+    );
+    // What is idle competes with nobody.
+    expect(within(rowOf('eda.ipynb')).queryByText('background')).toBeNull();
+  });
+
+  it('shows the background nowhere while nobody competes', () => {
+    setUp(makeStatus({ ...running, class: 'background' }, makeGroup('eda')));
+    expect(screen.queryByText('background')).toBeNull();
+    expect(screen.queryByText('interactive')).toBeNull();
   });
 
   it('offers the class that it has not', () => {

@@ -10,7 +10,7 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { IGroup, IStatus } from '../../status';
+import type { IGpu, IGroup, IStatus } from '../../status';
 import type { IWording } from '../../words';
 import { linkText } from '../../words';
 import type { IGpuView } from '../view';
@@ -23,6 +23,9 @@ import {
   makeSections,
   makeShares,
   modeText,
+  noticesOf,
+  noticeText,
+  restsSince,
   turnPercent
 } from '../view';
 
@@ -68,9 +71,9 @@ describe('makeSections', () => {
       makeWaking('wakes')
     ]);
     const ids = (groups: IGroup[]): string[] => groups.map(({ id }) => id);
-    expect(ids(running)).toEqual(['runs', 'thinks', 'arrives', 'ends']);
+    expect(ids(running)).toEqual(['runs', 'arrives', 'ends']);
     expect(ids(waiting)).toEqual(['wakes', 'first', 'second']);
-    expect(ids(idle)).toEqual(['keeps', 'sleeps', 'hibernates']);
+    expect(ids(idle)).toEqual(['keeps', 'thinks', 'sleeps', 'hibernates']);
   });
 
   it('shows the first of many, and the notebook in front wherever it is', () => {
@@ -200,12 +203,72 @@ describe('makeGpu', () => {
   });
 });
 
+describe('restsSince', () => {
+  const [gpu] = makeStatus().gpus;
+  if (!gpu) {
+    throw new Error('There is no GPU.');
+  }
+  const quiet = { ...gpu, utilization: 0 };
+
+  it.each<[string, number, Partial<IGpu>, IGroup[]]>([
+    ['nobody is there', -Infinity, {}, []],
+    ['NVML does not say how busy it is', -Infinity, { utilization: null }, []],
+    ['another program works there', Infinity, { utilization: 1 }, []],
+    ['it is being emptied', Infinity, { draining: true }, []],
+    ['one runs', Infinity, {}, [makeGroup('a', { state: 'running' })]],
+    ['one waits', Infinity, {}, [makeGroup('b'), makeWaiting('a', 1)]],
+    [
+      'all are idle',
+      95,
+      {},
+      [
+        makeGroup('a', { since: 20 }),
+        makeGroup('b', { since: 95, state: 'held' })
+      ]
+    ],
+    [
+      'one runs elsewhere',
+      -Infinity,
+      {},
+      [makeGroup('a', { state: 'running', gpus: [] })]
+    ]
+  ])('says when %s', (_, expected, changes, groups) => {
+    expect(restsSince({ ...quiet, ...changes }, groups)).toBe(expected);
+  });
+});
+
+describe('noticesOf', () => {
+  it.each([
+    [64, 64, 1],
+    [63.5, 64, 1],
+    [60, 64, 0],
+    [0, 0, 1]
+  ])('of a host with %s of %s GiB in use', (swapped, budget, count) => {
+    const host = { swapped: swapped * GiB, budget: budget * GiB, promised: 0 };
+    const notices = noticesOf({ ...makeStatus(), host });
+    expect(notices.map(({ code }) => code)).toEqual(
+      Array(count).fill('host_full')
+    );
+    for (const notice of notices) {
+      expect(plain(noticeText('', notice, trans))).toMatch(
+        /^Host memory is full: swapped data takes .* of .*\./
+      );
+    }
+  });
+
+  it('says nothing without GPUs, or of a host that is not known', () => {
+    const host = { swapped: 0, budget: 0, promised: 0 };
+    expect(noticesOf({ ...makeStatus(), gpus: [], host })).toEqual([]);
+    expect(noticesOf({ ...makeStatus(), host: null })).toEqual([]);
+  });
+});
+
 describe('detailText', () => {
   it.each<[string, IGroup, string]>([
     [
       'one that runs and has to yield',
       makeGroup('a', { state: 'running', cell, yields_in: 5 }),
-      'cell for 14 s · yields in 3 s'
+      'cell for 14 s · yields within 3 s'
     ],
     [
       'one that is hibernated',
@@ -227,7 +290,17 @@ describe('detailText', () => {
     [
       'one that waits',
       makeWaiting('a', 1),
-      'needs 60 GiB, lacks 15 GiB: train yields in 1 s'
+      'needs 60 GiB, lacks 15 GiB: train has the GPU'
+    ],
+    [
+      'one with an idle lease',
+      makeGroup('a', { state: 'held' }),
+      'idle lease for 12 s · 5 GiB resident, 2 GiB in host memory'
+    ],
+    [
+      'one with an idle lease in the middle of a cell',
+      makeGroup('a', { state: 'held', cell }),
+      'cell for 14 s · idle lease · 5 GiB resident, 2 GiB in host memory'
     ],
     [
       'one whose memory arrives',

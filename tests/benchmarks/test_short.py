@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Each benchmark of `gpushare bench` runs to its end, in a short form on the simulated driver."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jupyter_gpushare.cli.bench import BENCHES
+
+#: Arguments of the short form, and replacements of the module's constants.
+SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "launch": ({"rounds": 1}, {}),
+    "slab": ({"rounds": 1}, {"LIVE": 500, "COUNT_BARE": 200, "COUNT": 2000}),
+    "cell-end": ({"rounds": 4}, {}),
+    "quantum-end": ({"seconds": 0.6}, {"HOPS": 5}),
+    "busy-server": ({"seconds": 0.6}, {}),
+    "fits": ({"rounds": 4}, {}),
+    "holder-killed": ({"rounds": 1}, {}),
+    "restart": ({"rounds": 1}, {}),
+    "interrupt": ({"rounds": 1}, {}),
+    "turned-to-cpu": ({"rounds": 4}, {}),
+    "kernel-start": ({"rounds": 1}, {}),
+    "context": ({}, {"PROCESSES": 2}),
+    "swap": ({}, {"ROUNDS": 1}),
+    "switch": ({}, {"SWITCHES": 2}),
+    "scheduler": ({}, {"CLIENTS": 20, "EVENTS": 200, "TURNS": 1}),
+    "class": (
+        {},
+        {
+            "USERS": 3,
+            "THOUGHT": 0.2,
+            "SECONDS": 2.0,
+            "CONNECTIONS": 50,
+            "BEFORE": 50,
+            "SETTLE": 0.5,
+        },
+    ),
+    "two-gpus": ({"seconds": 1.0}, {}),
+    "simulation": ({}, {"DAY": {"researchers": 4.0, "jobs": 1.0, "hours": 0.2}, "GPUS": 2}),
+}
+#: The tests that run the others.
+TESTED = {
+    "conformance": "gpu/test_runner.py",
+    "estimates": "scheduler/test_estimates.py",
+    "hibernate": "gpu/test_hibernate_bench.py",
+    "interference": "gpu/test_comparisons.py",
+    "makespan": "gpu/test_comparisons.py",
+    "oversubscribe": "interposer/test_managed.py",
+    "shares": "gpu/test_shares.py",
+    "training": "gpu/test_training.py",
+}
+#: These take minutes of a browser, in whatever form.
+LONG = {"lab"}
+
+
+def test_each_benchmark_has_a_test(root: Path) -> None:
+    assert SHORT.keys() | TESTED.keys() | LONG == BENCHES.keys()
+    for name, path in TESTED.items():
+        module, _ = BENCHES[name]
+        assert module in (root / "tests" / path).read_text()
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_short_form_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUSHARE_SIM", "1")
+    module, function = BENCHES[name]
+    bench = importlib.import_module(f"jupyter_gpushare.benchmarks.{module}")
+    arguments, constants = SHORT[name]
+    for constant, value in constants.items():
+        monkeypatch.setattr(bench, constant, value)
+    figures = list(getattr(bench, function)(**arguments))
+    assert figures
+    assert all(math.isfinite(figure.value) for figure in figures)

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare status`` in terminals of any width, and to those who see the notebooks of others."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.cli.status import table
+from tests.cli.conftest import Command
+from tests.scheduler.client import PATIENCE, FakeClient
+from tests.scheduler.conftest import GIB, Scheduler, Start
+from tests.scheduler.shared import connect, start_node
+
+
+def in_terminal(environ: dict[str, str], columns: int) -> list[str]:
+    """Return the lines that a terminal shows of it."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    without = {name: value for name, value in environ.items() if name not in ("COLUMNS", "LINES")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jupyter_gpushare.cli.main", "status"],
+        env=without,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+    )
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            shown += data
+    except OSError:
+        # A terminal that nobody writes to any more.
+        pass
+    finally:
+        os.close(ours)
+    with process:
+        assert process.wait(PATIENCE) == 0
+    return shown.decode().replace("\r\n", "\n").splitlines()
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_no_line_is_longer_than_the_terminal(
+    scheduler: Scheduler, environ: dict[str, str], gpushare: Command, columns: int
+) -> None:
+    name = f"a/{'long/' * 12}notebook.ipynb"
+    with (
+        scheduler.client("aaaa", name=name) as a,
+        scheduler.client("bbbb", name="plot.ipynb") as b,
+    ):
+        a.grow(6 * GIB)
+        a.run()
+        b.grow(6 * GIB)
+        b.request()
+        with scheduler.control() as control:
+            control.request("adjust", group="bbbb", priority="background", limit=0.5)
+            control.request("maintenance", text="the GPU is exchanged " * 10)
+        lines = in_terminal(environ, columns)
+        text = " ".join(" ".join(lines).split())
+    assert max(map(len, lines)) <= columns
+    for told in ("plot.ipynb", "bbbb", "background", "6.0 GiB", "notebook.ipynb", "exchanged"):
+        assert told in text
+    # What goes to a file or a pipe has a line for each row.
+    assert max(map(len, gpushare("status").stdout.splitlines())) > 120
+
+
+def test_what_has_no_room_is_below_its_row() -> None:
+    head, rows = ("A", "NUMBER", ""), [("one", "12", "because of this"), ("two", "3", "")]
+    assert table(head, rows, {1}) == "\n".join(
+        ["A    NUMBER", "one      12  because of this", "two       3"]
+    )
+    assert table(head, rows, {1}, 14) == "\n".join(
+        ["A    NUMBER", "one      12", "    because of", "    this", "two       3"]
+    )
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_administrators_see_whose_each_is(
+    start: Start, tmp_path: Path, gpushare: Command, environ: dict[str, str]
+) -> None:
+    node = start_node(start, tmp_path, shared_uids=[])
+    with (
+        FakeClient(node.path, "aaaa", node.gpu, connection=connect(node.path, 12345)) as ada,
+        FakeClient(node.path, "bbbb", node.gpu) as root,
+    ):
+        root.attach()
+        assert "USER" not in gpushare("status").stdout
+        ada.attach()
+        shown = gpushare("status").stdout
+        assert re.search(r"^STATE +NAME +USER +ID ", shown, re.M)
+        assert re.search(r"^idle +aaaa +12345 +aaaa ", shown, re.M)
+        assert re.search(r"^idle +bbbb +root +bbbb ", shown, re.M)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""More processes than the GPU has room for contexts beside what one of them needs: all are served all the same."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
+
+#: As the scheduler expects it; and so much that a dozen contexts leave no room for it.
+NEED = 208 * UNIT
+#: What a checkpointed process leaves on the GPU, in proportion to a real one.
+LEFT = {"GPUSHARE_SIM_CHECKPOINT_LEFT": "64KiB"}
+OUT_OF_MEMORY = 2
+
+Make = Callable[..., Machine]
+
+
+def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> None:
+    machine = make_machine(**LEFT)
+    programs = [machine.program(f"p{n}", init=False) for n in range(12)]
+    begun = [program.start("init") for program in programs]
+    for program, call in zip(programs, begun, strict=True):
+        assert program.result(call, 4 * PATIENCE)["result"] == 0, program.errors
+    pointers = [program.call("alloc", bytes=NEED)["pointer"] for program in programs]
+    fills = [
+        program.start("fill", pointer=pointer, bytes=NEED, value=n)
+        for n, (program, pointer) in enumerate(zip(programs, pointers, strict=True))
+    ]
+    for program, call in zip(programs, fills, strict=True):
+        assert program.result(call, 4 * PATIENCE)["result"] == 0, program.errors
+    for n, (program, pointer) in enumerate(zip(programs, pointers, strict=True)):
+        call = program.start("check", pointer=pointer, bytes=NEED, value=n)
+        assert program.result(call, 4 * PATIENCE)["equal"]
+        assert not program.errors
+
+
+def test_a_class_whose_notebooks_all_run_one_cell_at_once_is_served(make_machine: Make) -> None:
+    machine = make_machine(**LEFT)
+    programs, pointers = [], []
+    for n in range(12):
+        programs.append(machine.program(f"p{n}"))
+        pointers.append(programs[-1].filled(NEED, n))
+    cells = [
+        program.start("check", pointer=pointer, bytes=NEED, value=n)
+        for n, (program, pointer) in enumerate(zip(programs, pointers, strict=True))
+    ]
+    for program, cell in zip(programs, cells, strict=True):
+        assert program.result(cell, 4 * PATIENCE)["equal"], program.errors
+        assert not program.errors
+
+
+class Neighbours:
+    """Programs that submit again and again, with a pause of 10 ms."""
+
+    def __init__(self, programs: list[Program]) -> None:
+        self.over = threading.Event()
+        self.failures: list[object] = []
+        self.threads = [threading.Thread(target=self._submit, args=(p,)) for p in programs]
+        for thread in self.threads:
+            thread.start()
+
+    def _submit(self, program: Program) -> None:
+        pointer = program.call("alloc", bytes=10 * UNIT)["pointer"]
+        while not self.over.is_set():
+            call = program.start("fill", pointer=pointer, bytes=10 * UNIT, value=1)
+            result = program.result(call, 4 * PATIENCE)
+            if result["result"] != 0:
+                self.failures.append(result)
+            time.sleep(0.010)
+
+    def stop(self) -> None:
+        self.over.set()
+        for thread in self.threads:
+            thread.join()
+        assert not self.failures
+
+
+def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_machine: Make) -> None:
+    machine = make_machine(**LEFT)
+    large = machine.program("large")
+    pointer = large.filled(220 * UNIT, 7)
+    neighbours = Neighbours([machine.program(f"small{n}") for n in range(7)])
+    try:
+        for _ in range(2):
+            call = large.start("check", pointer=pointer, bytes=220 * UNIT, value=7)
+            assert large.result(call, PATIENCE)["equal"]
+    finally:
+        neighbours.stop()
+
+
+def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
+    make_machine: Make,
+) -> None:
+    machine = make_machine("--hibernate-after", "0", **LEFT)
+    large = machine.program("large")
+    pointer = large.filled(220 * UNIT, 7)
+    small: list[Program] = []
+    while len(small) < 7:
+        newcomer = machine.program(f"small{len(small)}", init=False)
+        if newcomer.call("init")["result"] != 0:
+            break
+        small.append(newcomer)
+    assert 1 <= len(small) < 7
+    assert any("Shut down a notebook" in line for line in newcomer.errors)
+    neighbours = Neighbours(small)
+    try:
+        call = large.start("check", pointer=pointer, bytes=220 * UNIT, value=7)
+        assert large.result(call, PATIENCE)["equal"]
+    finally:
+        neighbours.stop()

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The panel on a machine with eight GPUs, and names that are written from right to left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.labextension.crowd import Crowd
+from tests.labextension.lab_page import LabPage, overflowing
+
+pytestmark = pytest.mark.browser
+
+HEBREW = "ניסוי 12 חדש.ipynb"
+
+
+@pytest.fixture(scope="module")
+def simulated() -> dict[str, str]:
+    """Return eight GPUs."""
+    return {"GPUSHARE_SIM_DEVICES": "8"}
+
+
+@pytest.fixture
+def crowd(runtime: Path, gpu: dict[str, Any], page: LabPage) -> Iterator[Crowd]:
+    """Return the notebooks of the first GPU."""
+    with Crowd(runtime / "s.sock", gpu) as crowd:
+        yield crowd
+    expect(page.panel.get_by_role("listitem")).to_have_count(0)
+
+
+def test_this_notebook_and_the_queue_are_seen_first(crowd: Crowd, page: LabPage) -> None:
+    crowd.running(HEBREW, 0.6)
+    crowd.waiting("next.ipynb", 0.5)
+    crowd.idle("plots.ipynb", 0.1, group=page.kernel_of("plots.ipynb"))
+    for section, name in (
+        ("This notebook", "plots.ipynb"),
+        ("Waiting", "next.ipynb"),
+        ("Running", HEBREW),
+    ):
+        expect(page.row(section, name)).to_be_in_viewport()
+    # The GPU that is used is whole; each of the others is a line, all of them in sight.
+    used = page.panel.get_by_role("region", name="GPU 0, ")
+    expect(used.get_by_role("img", name="GPU memory")).to_be_visible()
+    for index in range(1, 8):
+        line = page.panel.get_by_role("region", name=f"GPU {index}, ")
+        expect(line).to_contain_text("idle")
+        expect(line).to_be_in_viewport()
+        expect(line.get_by_role("img", name="GPU memory")).to_have_count(0)
+    assert overflowing(page.panel) == []
+    page.picture("panel-8-gpus")
+    line.get_by_role("button").click()
+    expect(line.get_by_role("img", name="GPU memory")).to_be_visible()
+    line.get_by_role("button", name="as one line").click()
+    expect(line.get_by_role("img", name="GPU memory")).to_have_count(0)
+    assert page.violations(".jp-GpuSharePanel") == []
+
+
+def test_a_name_that_is_written_from_right_to_left_is_one_run(crowd: Crowd, page: LabPage) -> None:
+    crowd.running(HEBREW, 0.6)
+    name = page.row("Running", HEBREW).locator("bdi")
+    # One run in one box: its parts cannot be put in another order.
+    expect(name).to_have_text(HEBREW)
+    assert name.evaluate("node => getComputedStyle(node).direction") == "rtl"
+    assert name.evaluate("node => node.children.length") == 0
+    crowd.waiting("next.ipynb", 0.5)
+    waiting = page.row("Waiting", "next.ipynb")
+    expect(waiting).to_contain_text("\u2068" + HEBREW.removesuffix(".ipynb") + "\u2069")

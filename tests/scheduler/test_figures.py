@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The figures of a status fit together, also where clients state what cannot be at the same time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import Core
+from tests.scheduler.consistency import check, check_status
+from tests.scheduler.test_core import GPU, TOTAL, Machine
+
+GIB = 1 << 30
+part = st.integers(0, 100)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["managed", "swap", "plain"]), part, part, part, part)),
+    st.integers(0, 100),
+)
+def test_parts_of_a_gpu_are_no_more_than_it_has(
+    stated: list[tuple[Any, int, int, int, int]], used: int
+) -> None:
+    """Managed memory may be over-committed; and processes may understate, or hold what is not counted."""
+    core = Core(anti_thrash="off")
+    core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
+    core.handle(ev.HostMemory(1000 * GIB), 1.0)
+    for number, (backend, promised, resident, pinned, context) in enumerate(stated):
+        unit = TOTAL // 100
+        promised = 0 if backend == "plain" else promised
+        usage = ev.Usage(
+            GPU,
+            promised * unit,
+            min(resident, promised) * unit,
+            pinned * unit // 2,
+            context * unit // 2,
+        )
+        core.handle(ev.Attach(number, number, f"g{number}", "x", backend, usages=(usage,)), 1.0)
+    core.handle(ev.Device(GPU, TOTAL, used * TOTAL // 100), 2.0)
+    check_status(core, 3.0)
+
+
+def test_managed_memory_that_does_not_fit_counts_as_paged_out() -> None:
+    m = Machine(anti_thrash="off")
+    for name in ("a", "b"):
+        m.runs(name, 80, backend="managed")
+    said = m.core.status(m.now)
+    check(said)
+    assert said["gpus"][0]["resident"] == TOTAL
+    shares = [group["gpus"][0] for group in said["groups"]]
+    assert [share["resident"] for share in shares] == [TOTAL // 2] * 2
+    assert said["host"]["swapped"] == 2 * 80 * GIB - TOTAL
+
+
+def test_host_memory_of_a_process_with_several_gpus_counts_once() -> None:
+    """Each of its usages states the host memory of the whole process."""
+    core = Core()
+    for gpu in ("G0", "G1"):
+        core.handle(ev.Device(gpu, TOTAL, 0), 1.0)
+    usages = tuple(ev.Usage(gpu, 4 * GIB, 1 * GIB, host=5 * GIB) for gpu in ("G0", "G1"))
+    core.handle(ev.Attach(1, 1, "g", "g", "swap", usages=usages), 1.0)
+    said = core.status(1.0)
+    check(said)
+    assert said["host"]["swapped"] == 5 * GIB
+    assert sum(share["swapped"] for share in said["groups"][0]["gpus"]) == 5 * GIB
+
+
+def test_memory_that_was_never_written_is_nowhere() -> None:
+    """Allocated before the first lease, it needs no host memory: then none of it is said to be there."""
+    core = Core()
+    core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
+    core.handle(ev.Attach(1, 1, "g", "g", "swap", usages=(ev.Usage(GPU, 4 * GIB, host=GIB),)), 1.0)
+    said = core.status(1.0)
+    check(said)
+    assert said["groups"][0]["gpus"][0]["swapped"] == said["host"]["swapped"] == GIB

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clients of the previous scheduler: their list, and what is done until they have attached again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.pool import start_time
+from jupyter_gpushare.scheduler.roster import Roster, corrected
+from tests.scheduler.test_core import GIB, GPU, Machine, of
+
+US = ev.Usage(GPU, 5 * GIB, 4 * GIB, GIB, GIB)
+
+
+def me() -> ev.Awaited:
+    started = start_time(os.getpid())
+    assert started is not None
+    return ev.Awaited(os.getpid(), started, "kernel", (US,))
+
+
+def test_the_next_scheduler_finds_those_that_live(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    started = start_time(child.pid)
+    assert started is not None
+    elsewhere = ev.Awaited(0, "", "in another container", ())
+    again = ev.Awaited(os.getpid(), "1", "another process of that number", ())
+    Roster(tmp_path / "list").write(
+        [me(), ev.Awaited(child.pid, started, "child", ()), elsewhere, again]
+    )
+    child.communicate()
+    assert Roster(tmp_path / "list").load() == [me(), elsewhere]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"boot": 1}', '{"boot": "x", "clients": 3}', "\0", '{"boot":"BOOT","clients":[[1]]}',
+             '{"boot":"BOOT","clients":[[1,"2","g",[["GPU",-1]]]]}']
+)  # fmt: skip
+def test_a_broken_list_is_ignored(tmp_path: Path, text: str) -> None:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    (tmp_path / "list").write_text(text.replace("BOOT", boot))
+    assert Roster(tmp_path / "list").load() == []
+
+
+def test_what_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
+    roster = Roster(tmp_path / "nowhere" / "list")
+    roster.write([me()])
+    roster.write([])
+    assert roster.load() == []
+
+
+def test_a_list_that_cannot_be_written_at_first_is_written_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    roster = Roster(tmp_path / "folder" / "list")
+    roster.write([me()])
+    roster.write([me()])
+    assert len(caplog.records) == 1
+    (tmp_path / "folder").mkdir()
+    roster.write([me()])
+    assert roster.load() == [me()]
+
+
+def test_the_driver_knows_better_what_a_process_holds() -> None:
+    (usage,) = corrected(me(), GPU, 9 * GIB).usages
+    assert (usage.promised, usage.resident, usage.pinned, usage.context) == (
+        7 * GIB, 7 * GIB, GIB, GIB,
+    )  # fmt: skip
+    assert corrected(me(), GPU, None) == me()
+    assert len(corrected(me(), "GPU-other", GIB).usages) == 2
+
+
+def restarted(held: int, fixed: int = 0) -> Machine:
+    """Return a machine whose previous scheduler had a client that holds so many GiB, of which some cannot move."""
+    m = Machine(foreign=held * GIB)
+    usage = ev.Usage(GPU, (held - fixed) * GIB, (held - fixed) * GIB, 0, fixed * GIB)
+    m.do(ev.Await((ev.Awaited(77, "1", "late", (usage,)),)))
+    return m
+
+
+def grow(gib: int, client: int) -> ev.Grow:
+    return ev.Grow(client, 1, ev.Usage(GPU, gib * GIB), gib * GIB)
+
+
+def test_memory_of_those_that_have_yet_to_attach_is_no_foreign_use() -> None:
+    m = restarted(80)
+    assert (m.gpu["foreign"], m.gpu["ghosts"]) == (0, 80 * GIB)
+    m.sleep(20)
+    assert (m.gpu["foreign"], m.gpu["ghosts"]) == (0, 80 * GIB)
+
+
+def test_an_allocation_for_which_their_memory_can_move_is_promised_and_waits() -> None:
+    m = restarted(80)
+    a = m.process("a", 60)
+    a.request()
+    assert a.reason == {"code": "returning", "params": {"lack": 40 * GIB, "gpu": GPU, "clients": 1}}
+
+
+def test_an_allocation_that_may_have_no_room_beside_them_waits_for_the_answer() -> None:
+    m = restarted(80, fixed=50)
+    a = m.process("a", 0)
+    assert of(ev.Grown, m.do(grow(60, a.number))) == []
+    assert of(ev.Grown, m.sleep(10)) == []
+    m.foreign = 0
+    (grown,) = of(ev.Grown, m.do(ev.Desist((0,))) + m.sleep(10))
+    assert grown.status == "swapped"
+
+
+def test_what_stays_after_the_time_limit_is_foreign_use() -> None:
+    m = restarted(80, fixed=50)
+    a = m.process("a", 0)
+    assert of(ev.Grown, m.do(grow(60, a.number))) == []
+    (grown,) = of(ev.Grown, m.do(ev.Desist((0,), late=True)) + m.sleep(10))
+    assert (grown.status, m.gpu["foreign"]) == ("device", 80 * GIB)
+
+
+def test_who_attaches_again_is_awaited_no_more() -> None:
+    m = restarted(80)
+    usage = ev.Usage(GPU, 80 * GIB, 80 * GIB)
+    m.foreign = 0
+    m.do(ev.Attach(50, 77, "late", "late", "swap", usages=(usage,), reattach=True))
+    assert not m.core.awaited
+    assert (m.gpu["foreign"], m.gpu["ghosts"], m.gpu["resident"]) == (0, 0, 80 * GIB)
