@@ -37,14 +37,17 @@ class Health:
         self._fault: str | None = ""
 
     def look(self) -> tuple[list[str], list[str]]:
-        """Return all GPUs that were ever seen, and those that NVML reads and the scheduler can share."""
+        """Return all known GPUs, and the GPUs that work, are shared and are not drained."""
         working = self._working()
         if not working:
             # After the driver was loaded anew, so must NVML be. Not for one lost GPU: NVML might not list the others.
             self._devices.stop()
             self._learn([reading.gpu for reading in self._devices.start()])
             working = self._working()
-        return self._known, working if self._scheduler_answers() else []
+        drained = self._drained()
+        if drained is None:
+            return self._known, []
+        return self._known, [gpu for gpu in working if gpu not in drained]
 
     def stop(self) -> None:
         """Let NVML go."""
@@ -57,14 +60,17 @@ class Health:
     def _learn(self, gpus: list[str]) -> None:
         self._known += [gpu for gpu in gpus if gpu not in self._known]
 
-    def _scheduler_answers(self) -> bool:
-        fault = None
+    def _drained(self) -> set[str] | None:
+        """Return the GPUs that an administrator has drained; None if the scheduler does not answer."""
+        fault, drained = None, None
         try:
             with ControlClient(self._socket, PATIENCE) as client:
-                client.request("whoami")
+                gpus = client.request("status")["status"]["gpus"]
         except ControlError as error:
             fault = str(error)
+        else:
+            drained = {gpu["uuid"] for gpu in gpus if gpu["draining"]}
         if fault != self._fault:
             log.info("%s", fault or f"the scheduler answers at {self._socket}")
         self._fault = fault
-        return fault is None
+        return drained

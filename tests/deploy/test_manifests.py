@@ -92,7 +92,7 @@ def test_kustomize_makes_of_them_what_the_api_takes() -> None:
     )
     made = [*yaml.safe_load_all(done.stdout)]
     assert sorted(each["kind"] for each in made) == [
-        *("ConfigMap", "ConfigMap", "DaemonSet", "DaemonSet", "Namespace")
+        *("ConfigMap", "ConfigMap", "DaemonSet", "DaemonSet", "Namespace", "ResourceQuota")
     ]
     for each in made:
         kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
@@ -108,6 +108,34 @@ def test_kustomize_makes_of_them_what_the_api_takes() -> None:
             assert container["image"].endswith(f"/jupyter-gpushare:{jupyter_gpushare.__version__}")
 
 
+def test_the_quota_lets_the_pods_be_critical() -> None:
+    quota = read("quota.yaml")["spec"]
+    (match,) = quota["scopeSelector"]["matchExpressions"]
+    assert (match["scopeName"], match["operator"]) == ("PriorityClass", "In")
+    assert {pod(name)["priorityClassName"] for name in SETS} <= set(match["values"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "page"), [(".", "kubernetes.md"), ("hub", "hub.md")], ids=["node", "hub"]
+)
+def test_the_documented_command_prunes_what_the_folder_made_alone(
+    root: Path, folder: str, page: str
+) -> None:
+    (labels,) = read(f"{folder}/kustomization.yaml")["labels"]
+    ((key, value),) = labels["pairs"].items()
+    # A selector cannot be changed in an object that exists.
+    assert not labels.get("includeSelectors")
+    path = Path("deploy/kubernetes", folder)
+    command = (
+        f"kubectl apply --kustomize {path} --prune --selector {key}={value} "
+        "--prune-allowlist core/v1/ConfigMap"
+    )
+    text = " ".join((root / "docs" / page).read_text().replace("\\\n", " ").split())
+    assert command in text
+    others = [f"{each}/kustomization.yaml" for each in (".", "hub") if each != folder]
+    assert all(read(other)["labels"][0]["pairs"] != labels["pairs"] for other in others)
+
+
 def test_our_commands_take_the_arguments() -> None:
     plugin = build_parser("device-plugin").parse_args(arguments("device-plugin.yaml"))
     config = configured()
@@ -117,8 +145,6 @@ def test_our_commands_take_the_arguments() -> None:
     assert plugin.socket.parent == SOCKETS
     assert plugin.kubelet_dir == KUBELET
     assert plugin.resource == RESOURCE
-    probe = pod("scheduler.yaml")["containers"][0]["livenessProbe"]["exec"]["command"]
-    assert build_parser(probe[1]).parse_args(probe[1:]).command == "status"
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -193,3 +193,19 @@ def test_a_lost_gpu_hides_no_other(environ: dict[str, str], losing_nvml: dict[st
     found = seen["found"]
     assert isinstance(found, list)
     assert [gpu["index"] for gpu in found] == [1]
+
+
+def test_a_drained_gpu_is_not_offered_until_it_is_back(
+    start: Start, kubelets: Kubelets, plugins: Plugins
+) -> None:
+    scheduler = start(GPUSHARE_SIM_DEVICES="2")
+    kubelet = kubelets()
+    plugins()
+    devices = kubelet.until("devices")
+    first, second = health(devices)
+    assert health(devices) == {first: {"Healthy"}, second: {"Healthy"}}
+    for drained, state in ((True, "Unhealthy"), (False, "Healthy")):
+        with scheduler.control() as control:
+            control.request("drain", gpu=first, on=drained)
+        expected = {share: state if gpu(share) == first else "Healthy" for share in devices}
+        kubelet.until("devices", expected)
