@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Notebook runners, front ends and libraries with worker processes, while another notebook contends for the GPU.
+
+They are installed in an environment of their own (``requirements/acceptance.txt``), as users would install them. They
+use the kernelspec that ``gpushare kernelspec add`` makes. No scheduler runs before the first notebook starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+pytestmark = pytest.mark.slow
+
+#: Seconds that a runner may take. Only what hangs takes so long.
+LIMIT = 150.0
+
+EXPECTED = {
+    "right": True,
+    "not in the notebook's group": [],
+    "needs more than the GPU has, with the other notebook": True,
+    "called outside programs": [],
+}
+
+#: A notebook that uses the GPU in its kernel.
+ALONE = """\
+import json, os, work
+mine = work.Work(3 / 4, 5)
+mine.step()
+print(json.dumps(work.report([os.getpid()], mine.is_right())))
+"""
+
+#: How notebooks with worker processes begin.
+BEGIN = """\
+import json, os, tempfile, work
+folder, count = tempfile.mkdtemp(), 6
+"""
+
+
+class Place:
+    """A user's home and GPU, and the software that the user installed."""
+
+    def __init__(self, folder: Path, runtime: Path, programs: Path) -> None:
+        self.folder = folder
+        self.programs = programs
+        self.notebooks = folder / "notebooks"
+        self.notebooks.mkdir()
+        modules = folder / "modules"
+        modules.mkdir()
+        shutil.copy2(Path(__file__).with_name("work.py"), modules)
+        self.machine = f"test-{uuid.uuid4().hex[:12]}"
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if not re.match(r"JUPYTER|IPYTHON|PYTEST|PYTHON|VIRTUAL_ENV|DASK|COV", name)
+        }
+        self.environ = {
+            **inherited,
+            "HOME": str(folder),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PYTHONPATH": str(modules),
+            "XDG_RUNTIME_DIR": str(runtime),
+            "GPUSHARE_SIM": "1",
+            "GPUSHARE_SIM_NAME": self.machine,
+            "GPUSHARE_SIM_MEMORY": "128MiB",
+            "GPUSHARE_SIM_CONTEXT": "2MiB",
+        }
+
+    def start(self, *command: str, **options: Any) -> subprocess.Popen[str]:
+        """Start one of the programs in the folder of the notebooks."""
+        return subprocess.Popen(
+            [str(self.programs / command[0]), *command[1:]],
+            env=self.environ,
+            cwd=self.notebooks,
+            text=True,
+            **{"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, **options},
+            stderr=subprocess.STDOUT,
+        )
+
+    def run(self, *command: str, typed: str | None = None) -> str:
+        """Run one of the programs, and return what it printed, which may be no complaint."""
+        options = {} if typed is None else {"stdin": subprocess.PIPE}
+        with self.start(*command, **options) as process:
+            try:
+                printed, _ = process.communicate(typed, LIMIT)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        assert process.returncode == 0, printed
+        assert "gpushare:" not in printed
+        return printed
+
+    def write(self, name: str, *cells: str, kernel: str = "shared") -> Path:
+        """Write a notebook."""
+        content = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
+        content.metadata.kernelspec = {
+            "name": kernel,
+            "display_name": kernel,
+            "language": "python",
+        }
+        path = self.notebooks / name
+        nbformat.write(content, path)
+        return path
+
+    def execute(self, *cells: str) -> list[Any]:
+        """Run a notebook, and return the outputs of its last cell."""
+        path = self.write("workers.ipynb", *cells)
+        self.run("jupyter", "execute", "--inplace", path.name)
+        return outputs(path)
+
+    def processes(self) -> dict[int, str]:
+        """Return the processes that use this GPU, and what they run."""
+        mark, found = f"\0GPUSHARE_SIM_NAME={self.machine}\0".encode(), {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if mark in b"\0" + (entry / "environ").read_bytes():
+                    command = (entry / "cmdline").read_bytes().replace(b"\0", b" ")
+                    if command:
+                        found[int(entry.name)] = command.decode()
+        return found
+
+    def until_only(self, expected: dict[int, str]) -> None:
+        """Wait until no other processes than these use the GPU."""
+        deadline = time.monotonic() + LIMIT
+        while others := self.processes().keys() - expected.keys():
+            assert time.monotonic() < deadline, [self.processes().get(pid) for pid in others]
+            time.sleep(0.05)
+
+
+def outputs(path: Path) -> list[Any]:
+    """Return the outputs of a notebook's last cell."""
+    found: list[Any] = nbformat.read(path, 4).cells[-1].outputs
+    return found
+
+
+def check(found: list[Any]) -> None:
+    """Check that a cell has printed a report that is as expected, and no complaint, whatever its libraries log."""
+    assert {output.output_type for output in found} == {"stream"}
+    check_text("".join(output.text for output in found))
+
+
+def check_text(text: str) -> None:
+    """Check the one report in a text, and that no message of ours is there; other software may log what it likes."""
+    reports = [json.loads(report) for report in re.findall(r'\{"right".*\}', text)]
+    assert reports == [EXPECTED], text
+    assert "gpushare:" not in text
+
+
+@pytest.fixture(scope="module")
+def home(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Return a place whose kernelspec ``shared`` shares the GPU; in the end, no process is left."""
+    programs = root / "build" / "acceptance" / "bin"
+    if not (programs / "gpushare").exists():
+        pytest.skip("build/acceptance is missing: run `make build/acceptance/stamp`")
+    # Not pytest's own folder: a socket's path may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gs-") as runtime:
+        home = Place(tmp_path_factory.mktemp("home"), Path(runtime), programs)
+        home.run("gpushare", "kernelspec", "add", "shared")
+        try:
+            with other_notebook(home):
+                yield home
+            home.until_only({})
+        finally:
+            for pid in home.processes():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for segment in Path("/dev/shm").glob(f"*{home.machine}*"):
+                segment.unlink()
+
+
+@pytest.fixture
+def place(home: Place) -> Iterator[Place]:
+    """Return the place, where another notebook uses the GPU; in the end, no process of the test is left."""
+    before = home.processes()
+    yield home
+    home.until_only(before)
+
+
+@contextlib.contextmanager
+def other_notebook(place: Place) -> Iterator[None]:
+    """Keep a notebook running that holds three quarters of the GPU, and check its results in the end."""
+    started, stop = place.folder / "started", place.folder / "stop"
+    path = place.write("other.ipynb", f"import work\nwork.contend({str(started)!r}, {str(stop)!r})")
+    with place.start("jupyter", "execute", "--timeout=-1", "--inplace", path.name) as process:
+        try:
+            deadline = time.monotonic() + LIMIT
+            while not started.exists():
+                assert process.poll() is None, process.communicate()[0]
+                assert time.monotonic() < deadline, "the other notebook does not start"
+                time.sleep(0.05)
+            yield
+            stop.touch()
+            printed, _ = process.communicate(timeout=LIMIT)
+            assert process.returncode == 0, printed
+            assert "gpushare:" not in printed
+            assert [output.text for output in outputs(path)] == ["right\n"]
+        finally:
+            process.kill()
+
+
+def papermill(place: Place) -> None:
+    place.write("plain.ipynb", ALONE, kernel="python3")
+    place.run("papermill", "--kernel", "shared", "plain.ipynb", "done.ipynb")
+    check(outputs(place.notebooks / "done.ipynb"))
+
+
+def nbconvert(place: Place) -> None:
+    path = place.write("run.ipynb", ALONE, kernel="python3")
+    options = ("--to", "notebook", "--execute", "--ExecutePreprocessor.kernel_name=shared")
+    place.run("jupyter", "nbconvert", *options, "--inplace", path.name)
+    check(outputs(path))
+
+
+def nbclient(place: Place) -> None:
+    check(place.execute(ALONE))
+
+
+def jupytext(place: Place) -> None:
+    (place.notebooks / "script.py").write_text(ALONE)
+    place.run("jupytext", "--to", "ipynb", "--set-kernel", "shared", "--execute", "script.py")
+    check(outputs(place.notebooks / "script.ipynb"))
+
+
+def console(place: Place) -> None:
+    options = ("--kernel", "shared", "--simple-prompt", "--no-confirm-exit")
+    printed = place.run("jupyter", "console", *options, typed=f"{ALONE}\nexit\n")
+    check_text(printed)
+
+
+def voila(place: Place) -> None:
+    path = place.write("page.ipynb", ALONE)
+    log = place.folder / "voila.log"
+    with (
+        log.open("w") as file,
+        place.start("voila", "--no-browser", path.name, stdout=file) as process,
+    ):
+        try:
+            deadline = time.monotonic() + LIMIT
+            while not (found := re.search(r"http://localhost:\d+/\S*", log.read_text())):
+                assert process.poll() is None, log.read_text()
+                assert time.monotonic() < deadline, log.read_text()
+                time.sleep(0.05)
+            with urllib.request.urlopen(found.group(), timeout=LIMIT) as answer:
+                page = html.unescape(answer.read().decode())
+        finally:
+            process.terminate()
+            process.wait(LIMIT)
+    check_text(page)
+    assert "gpushare:" not in log.read_text()
+
+
+@pytest.mark.parametrize("run", [papermill, nbconvert, nbclient, jupytext, console, voila])
+def test_a_front_end_without_provisioners_shares(
+    place: Place, run: Callable[[Place], None]
+) -> None:
+    run(place)
+
+
+MULTIPROCESSING = """\
+import multiprocessing
+with multiprocessing.get_context({method!r}).Pool(2) as pool:
+    results = pool.starmap(work.task, [(number, folder) for number in range(count)], 1)
+    found = work.report_tasks(results, count)
+"""
+
+JOBLIB = """\
+import joblib
+tasks = (joblib.delayed(work.task)(number, folder) for number in range(count))
+results = joblib.Parallel(n_jobs=2, backend="loky", batch_size=1)(tasks)
+found = work.report_tasks(results, count)
+joblib.externals.loky.get_reusable_executor().shutdown(wait=True)
+"""
+
+IPYPARALLEL = """\
+import ipyparallel
+with ipyparallel.Cluster(n=2, log_level=30) as client:
+    engines = client.load_balanced_view()
+    results = engines.map_sync(work.task, range(count), [folder] * count)
+    found = work.report_tasks(results, count)
+    magic = client[:].apply_sync(lambda: get_ipython().find_line_magic("gpushare") is not None)
+    assert all(magic)
+"""
+
+DASK = """\
+import distributed
+options = dict(processes=True, n_workers=2, threads_per_worker=1, dashboard_address=None)
+with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+    tasks = client.map(work.task, range(count), [folder] * count, pure=False)
+    results = client.gather(tasks)
+    found = work.report_tasks(results, count)
+"""
+
+END = """\
+work.until_left(results)
+print(json.dumps(found))
+"""
+
+WORKERS = {
+    **{method: MULTIPROCESSING.format(method=method) for method in ("fork", "spawn", "forkserver")},
+    "joblib": JOBLIB,
+    "ipyparallel": IPYPARALLEL,
+    "dask": DASK,
+}
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_worker_processes_share_in_the_group_of_their_notebook(place: Place, name: str) -> None:
+    check(place.execute(BEGIN + WORKERS[name] + END))
+
+
+FORK_AFTER_CUDA = """\
+import json, multiprocessing, os, work
+from cuda.bindings import driver
+mine = work.Work(3 / 4, 5)
+mine.step()
+with multiprocessing.get_context("fork").Pool(1) as pool:
+    (error, _) = pool.apply(driver.cuMemAlloc, [1 << 20])
+assert error == driver.CUresult.CUDA_ERROR_NOT_INITIALIZED, error
+mine.step()
+print(json.dumps(work.report([os.getpid()], mine.is_right())))
+"""
+
+
+def test_a_child_that_is_forked_after_the_first_use_of_cuda_gets_the_drivers_error(
+    place: Place,
+) -> None:
+    """The child does not hang, and the notebook goes on."""
+    check(place.execute(FORK_AFTER_CUDA))
