@@ -233,7 +233,8 @@ class Machine:
     def until(self, condition: Callable[[], bool], timeout: float = PATIENCE) -> None:
         deadline = time.monotonic() + timeout
         while not condition():
-            assert time.monotonic() < deadline, self.control("status")
+            if time.monotonic() >= deadline:
+                pytest.fail(json.dumps(self.control("status"), indent=1))
             time.sleep(0.01)
 
     def until_said(self, program: Program, text: str) -> None:

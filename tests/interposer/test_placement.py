@@ -299,12 +299,18 @@ def test_who_waits_for_a_drained_gpu_leaves_it_once_interrupted(make_machine: Ma
     program = machine.program("a")
     pointer = program.filled(4096, 1)
     assert order_of(machine, program) == [first, second]
+    # With a cell open, it does not hibernate before it waits: it would be woken on the other GPU at once.
+    program.call("cell", phase="begin")
+    machine.until(lambda: machine.group("a")["cell"] is not None)
+    # Nor does it run under the lease that it had.
     machine.control("release", group="a")
+    machine.until(lambda: machine.group("a")["state"] == "idle")
     machine.control("drain", gpu="0")
     waiting = program.start("check", pointer=pointer, bytes=4096, value=1)
     machine.until(lambda: (machine.group("a")["reason"] or {}).get("code") == "gpu_draining")
     machine.control("cancel", group="group-a")
     assert program.result(waiting)["result"] != 0
+    program.call("cell", phase="end")
     machine.until(lambda: machine.group("a")["state"] == "hibernated")
     assert program.holds(pointer, 4096, 1)
     assert order_of(machine, program) == [second, first]
