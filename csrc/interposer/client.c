@@ -130,7 +130,9 @@ static struct {
 
     pthread_mutex_t lock; /* guards all below; the gate's word changes under it alone */
     int socket;           /* -1 while the scheduler is away */
-    int wake;             /* eventfd that ends the helper's poll */
+    bool broken;          /* a frame was lost: nothing more is sent over this connection */
+    struct gs_outbox outbox;
+    int wake; /* eventfd that ends the helper's poll */
     uint32_t interrupted_by_signal;
     uint32_t epoch; /* futex: changes whenever a waiter should look again */
     uint64_t lease;
@@ -227,11 +229,31 @@ static void wake_helper(void)
     (void)ignored;
 }
 
-/* A send that fails is not reported: the helper sees the connection's end, and reattaching states everything anew. */
+/* A frame could not be sent, so no later one may be. Attaching again states everything that matters. */
+static void break_connection_locked(void)
+{
+    client.broken = true;
+    shutdown(client.socket, SHUT_RDWR); /* the helper sees the end */
+}
+
+/* Never waits for the scheduler. What the socket does not take at once, the helper sends later. */
 static void send_frame(enum gpushare_type type, const void *body, size_t size)
 {
-    if (client.socket >= 0 && !gs_send(client.socket, type, body, size))
+    if (client.socket < 0 || client.broken)
+        return;
+    bool waited = !gs_outbox_empty(&client.outbox);
+    if (!gs_post(client.socket, &client.outbox, type, body, size))
+        break_connection_locked();
+    else if (!waited && !gs_outbox_empty(&client.outbox))
         wake_helper();
+}
+
+static void flush_outbox(void)
+{
+    pthread_mutex_lock(&client.lock);
+    if (client.socket >= 0 && !client.broken && !gs_flush(client.socket, &client.outbox))
+        break_connection_locked();
+    pthread_mutex_unlock(&client.lock);
 }
 
 /* A thread waits for what only a scheduler gives. */
@@ -1313,6 +1335,8 @@ static void lose_connection(void)
     if (client.socket >= 0) {
         close(client.socket);
         client.socket = -1;
+        client.broken = false;
+        gs_outbox_clear(&client.outbox);
         uint64_t now = gs_now_ns();
         if (now - client.attached_at >= stable_after)
             client.away_since = now;
@@ -1371,17 +1395,23 @@ static void take_frames(bool moving)
     }
 }
 
-/* Until a message comes, somebody calls, or the time is over. */
+/* Until a message comes, there is room for one of ours, somebody calls, or the time is over. */
 static bool sleep_until_called(uint64_t nanoseconds)
 {
     struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
-    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN}, {.fd = client.socket, .events = POLLIN}};
+    pthread_mutex_lock(&client.lock);
+    short room = gs_outbox_empty(&client.outbox) ? 0 : POLLOUT;
+    pthread_mutex_unlock(&client.lock);
+    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN},
+                                {.fd = client.socket, .events = (short)(POLLIN | room)}};
     if (ppoll(watched, 2, &timeout, NULL) <= 0)
         return false;
     uint64_t count;
     ssize_t ignored = watched[0].revents != 0 ? read(client.wake, &count, sizeof(count)) : 0;
     (void)ignored;
-    return watched[1].revents != 0;
+    if (watched[1].revents & POLLOUT)
+        flush_outbox();
+    return (watched[1].revents & ~POLLOUT) != 0;
 }
 
 static void take_signal(void)
@@ -1395,6 +1425,7 @@ bool gs_client_while_moving(uint64_t patience)
     if (patience != 0)
         sleep_until_called(patience);
     take_signal();
+    flush_outbox();
     if (client.socket >= 0 && gs_receive(client.socket, &client.inbox))
         take_frames(true);
     else if (client.socket >= 0)
@@ -2015,6 +2046,8 @@ static void in_forked_child(void)
     if (client.wake >= 0)
         close(client.wake);
     client.socket = client.wake = -1;
+    client.broken = false;
+    gs_outbox_clear(&client.outbox);
     pthread_mutex_init(&client.lock, NULL);
     pthread_mutex_init(&client.start_lock, NULL);
     pthread_mutex_init(&client.await_lock, NULL);

@@ -20,7 +20,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { SEND_TIMEOUT_MS = 2000, MOST_TRUSTED = 16 };
+enum { SEND_TIMEOUT_MS = 2000, MOST_TRUSTED = 16, MOST_FRAME = 4096 };
 
 /* What the environment says of the scheduler; read once, before the application's threads change the environment. */
 static struct {
@@ -98,17 +98,24 @@ int gs_connect(const char *path)
     return fd;
 }
 
-bool gs_send(int fd, uint16_t type, const void *body, size_t size)
+/* Returns the frame's length, or 0 if it is too long for one. */
+static size_t make_frame(char *frame, size_t room, uint16_t type, const void *body, size_t size)
 {
-    char frame[4096];
     struct gpushare_header header = {.length = (uint32_t)(sizeof(header) + size), .type = type};
-    if (size > sizeof(frame) - sizeof(header))
-        return false;
+    if (size > MOST_FRAME - sizeof(header) || header.length > room)
+        return 0;
     memcpy(frame, &header, sizeof(header));
     if (size != 0)
         memcpy(frame + sizeof(header), body, size);
-    for (size_t sent = 0; sent < header.length;) {
-        ssize_t n = send(fd, frame + sent, header.length - sent, MSG_NOSIGNAL);
+    return header.length;
+}
+
+bool gs_send(int fd, uint16_t type, const void *body, size_t size)
+{
+    char frame[MOST_FRAME];
+    size_t length = make_frame(frame, sizeof(frame), type, body, size);
+    for (size_t sent = 0; sent < length;) {
+        ssize_t n = send(fd, frame + sent, length - sent, MSG_NOSIGNAL);
         if (n > 0) {
             sent += (size_t)n;
         } else if (errno == EAGAIN) {
@@ -119,7 +126,82 @@ bool gs_send(int fd, uint16_t type, const void *body, size_t size)
             return false;
         }
     }
+    return length != 0;
+}
+
+void gs_outbox_clear(struct gs_outbox *outbox)
+{
+    outbox->begin = outbox->end = outbox->usages = 0;
+}
+
+bool gs_outbox_empty(const struct gs_outbox *outbox)
+{
+    return outbox->begin == outbox->end;
+}
+
+static size_t frame_length(const struct gs_outbox *outbox, size_t at)
+{
+    struct gpushare_header header;
+    memcpy(&header, outbox->bytes + at, sizeof(header));
+    return header.length;
+}
+
+/* What has been sent makes room for what is to come. */
+static void compact(struct gs_outbox *outbox)
+{
+    memmove(outbox->bytes, outbox->bytes + outbox->begin, outbox->end - outbox->begin);
+    outbox->end -= outbox->begin;
+    outbox->usages -= outbox->begin;
+    outbox->begin = 0;
+}
+
+/* True if an earlier USAGE of the same GPU, not sent yet, says this one instead. */
+static bool supersede(struct gs_outbox *outbox, const void *usage)
+{
+    for (size_t at = outbox->usages; at < outbox->end; at += frame_length(outbox, at)) {
+        char *earlier = outbox->bytes + at + sizeof(struct gpushare_header);
+        if (memcmp(earlier, usage, sizeof(((struct gpushare_usage *)NULL)->gpu)) != 0)
+            continue;
+        memcpy(earlier, usage, sizeof(struct gpushare_usage));
+        return true;
+    }
+    return false;
+}
+
+static bool keep_frame(struct gs_outbox *outbox, uint16_t type, const void *body, size_t size)
+{
+    if (type == GPUSHARE_USAGE && supersede(outbox, body))
+        return true;
+    if (outbox->end + sizeof(struct gpushare_header) + size > sizeof(outbox->bytes))
+        compact(outbox);
+    size_t length = make_frame(outbox->bytes + outbox->end, sizeof(outbox->bytes) - outbox->end, type, body, size);
+    outbox->end += length;
+    if (type != GPUSHARE_USAGE)
+        outbox->usages = outbox->end;
+    return length != 0;
+}
+
+bool gs_flush(int fd, struct gs_outbox *outbox)
+{
+    while (outbox->begin < outbox->end) {
+        ssize_t n = send(fd, outbox->bytes + outbox->begin, outbox->end - outbox->begin, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (n > 0)
+            outbox->begin += (size_t)n;
+        else if (errno == EAGAIN)
+            break;
+        else if (errno != EINTR)
+            return false;
+    }
+    while (outbox->usages < outbox->begin)
+        outbox->usages += frame_length(outbox, outbox->usages);
+    if (outbox->begin == outbox->end)
+        gs_outbox_clear(outbox);
     return true;
+}
+
+bool gs_post(int fd, struct gs_outbox *outbox, uint16_t type, const void *body, size_t size)
+{
+    return gs_flush(fd, outbox) && keep_frame(outbox, type, body, size) && gs_flush(fd, outbox);
 }
 
 /* Reads the file's first line. NULL: it can be used; else what is wrong with it. */

@@ -26,8 +26,33 @@ enum gs_ticket {
 /* Says who we are, before all else, if a ticket is there. */
 enum gs_ticket gs_present_ticket(int fd);
 
-/* Sends one frame whole, waiting for at most 2 s. False: the connection is of no use any more. */
+/*
+ * Sends one frame whole, waiting for at most 2 s. False: the connection is of no use any more, since half a frame may
+ * be on its way. For greetings only: once the scheduler has answered, see gs_post.
+ */
 bool gs_send(int fd, uint16_t type, const void *body, size_t size);
+
+/*
+ * Frames for which the socket has no room yet, in order. They are kept until the scheduler reads again, so that no
+ * thread waits for it. Of USAGE with nothing else in between, only the last of each GPU is kept.
+ */
+struct gs_outbox {
+    size_t begin, end;
+    size_t usages; /* where the last frames begin that are all USAGE and wholly unsent */
+    char bytes[1 << 20];
+};
+
+void gs_outbox_clear(struct gs_outbox *outbox);
+bool gs_outbox_empty(const struct gs_outbox *outbox);
+
+/*
+ * Sends one frame, after all that is in the outbox, or keeps it there. Never waits. False: the connection is of no use
+ * any more. It failed, or the scheduler has not read for so long that the outbox is full.
+ */
+bool gs_post(int fd, struct gs_outbox *outbox, uint16_t type, const void *body, size_t size);
+
+/* Sends as much of the outbox as the socket takes. False: as above. */
+bool gs_flush(int fd, struct gs_outbox *outbox);
 
 /* Collects bytes until a frame is whole. */
 struct gs_inbox {

@@ -293,19 +293,25 @@ class Script:
         self.growth: ev.Growth = "swapped"
         self.lease = 0
         self.sending = threading.Lock()
+        #: While it is not set, the scheduler reads nothing, as if it were stopped.
+        self.reading = threading.Event()
+        self.reading.set()
         self.serving = threading.Thread(target=self._serve, daemon=True)
         self.serving.start()
 
     def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 connection, _ = self.listener.accept()
-                with connection:
-                    self._listen(connection)
+            except OSError:
+                return
+            with connection, contextlib.suppress(OSError):
+                self._listen(connection)
 
     def _listen(self, connection: socket.socket) -> None:
         reader = protocol.FrameReader()
         while data := connection.recv(65536):
+            self.reading.wait()
             for frame in reader.feed(data):
                 if frame.type == protocol.HELLO:
                     attach = protocol.decode_hello(1, frame.body)
@@ -355,6 +361,7 @@ class Script:
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
+        self.reading.set()
         self.listener.shutdown(socket.SHUT_RDWR)
         if self.connection is not None:
             with contextlib.suppress(OSError):

@@ -292,6 +292,12 @@ class Worker:
         getattr(cuda, f"gpushare_cell_{phase}")(b"cell-1")
         return {}
 
+    def cells(self, count: int) -> dict[str, Any]:
+        """Begin that many cells, each with its number."""
+        for number in range(count):
+            cuda.gpushare_cell_begin(str(number).encode())
+        return {}
+
     def attached(self) -> dict[str, Any]:
         why = ctypes.c_char_p()
         return {

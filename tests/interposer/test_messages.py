@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Messages to a scheduler that does not read: none is lost while the connection lasts, and no thread waits for it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import UNIT, Scripted
+
+MakeScript = Callable[..., Scripted]
+#: The socket has room for some 280 of them.
+MORE_THAN_THE_SOCKET_TAKES = 2_000
+#: The process keeps about 7,700 of them besides.
+MORE_THAN_IS_KEPT = 20_000
+
+
+def test_no_message_is_lost_while_the_scheduler_is_stopped(make_script: MakeScript) -> None:
+    script, a, _ = make_script()
+    pointer = a.call("alloc", bytes=UNIT)["pointer"]
+    script.reading.clear()
+    a.call("cells", count=MORE_THAN_THE_SOCKET_TAKES)
+    filling = a.start("fill", pointer=pointer, bytes=UNIT, value=1)
+    script.reading.set()
+    for number in range(MORE_THAN_THE_SOCKET_TAKES):
+        assert script.next(ev.Cell).msg_id == str(number)
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    assert a.result(filling)["result"] == 0
+
+
+def test_a_scheduler_that_reads_nothing_for_long_is_left(make_script: MakeScript) -> None:
+    script, a, _ = make_script()
+    pointer = a.call("alloc", bytes=UNIT)["pointer"]
+    script.next(ev.Grow)
+    script.reading.clear()
+    a.call("cells", count=MORE_THAN_IS_KEPT)
+    filling = a.start("fill", pointer=pointer, bytes=UNIT, value=1)
+    script.reading.set()
+    assert script.next(ev.Attach).reattach
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    assert a.result(filling)["result"] == 0
+    assert a.holds(pointer, UNIT, 1)
+
+
+def usage(gpu: int, promised: int) -> bytes:
+    figures = (promised, 0, 0, 0, 0)
+    return bytes([gpu]) * 16 + b"".join(figure.to_bytes(8, "little") for figure in figures)
+
+
+def test_of_what_is_held_only_the_last_statement_is_kept(tmp_path: Path) -> None:
+    """A program that allocates and frees all the time fills no outbox."""
+    interposer = Path(__file__).parents[2] / "csrc/interposer"
+    library = tmp_path / "connection.so"
+    command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-o", str(library)]
+    sources = [str(interposer / "connection.c"), str(interposer / "say.c")]
+    subprocess.run([*command, f"-I{interposer.parent}", *sources], check=True)
+    connection = ctypes.CDLL(str(library))
+    outbox = ctypes.create_string_buffer(2 << 20)
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours, theirs:
+        ours.setblocking(False)
+
+        def post(kind: int, body: bytes) -> None:
+            size = ctypes.c_size_t(len(body))
+            assert connection.gs_post(ours.fileno(), outbox, ctypes.c_uint16(kind), body, size)
+
+        def statements() -> list[bytes]:
+            """Return what arrives before the first CELL whose identifier is "last"."""
+            post(protocol.CELL, bytes(16) + b"last".ljust(112, b"\0"))
+            reader = protocol.FrameReader()
+            found: list[bytes] = []
+            while True:
+                assert connection.gs_flush(ours.fileno(), outbox)
+                for frame in reader.feed(theirs.recv(65536)):
+                    if frame.type == protocol.CELL and b"last" in bytes(frame.body):
+                        return found
+                    if frame.type == protocol.USAGE:
+                        found.append(bytes(frame.body))
+
+        for _ in range(MORE_THAN_THE_SOCKET_TAKES):
+            post(protocol.CELL, bytes(128))
+        for promised in range(100_000):
+            post(protocol.USAGE, usage(promised % 2, promised))
+        post(protocol.CELL, bytes(128))
+        post(protocol.USAGE, usage(0, 7))
+        assert statements() == [usage(0, 99_998), usage(1, 99_999), usage(0, 7)]
