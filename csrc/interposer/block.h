@@ -10,6 +10,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* No number of submissions. */
+#define GS_WRITTEN UINT64_MAX
+
 enum gs_piece_state { GS_PIECE_EMPTY, GS_PIECE_RESIDENT, GS_PIECE_SWAPPED };
 
 struct gs_piece {
@@ -18,7 +21,7 @@ struct gs_piece {
     struct gs_host_piece *host;
     bool moving;         /* the mover's; under gs_memory_lock */
     bool far;            /* SWAPPED, and used where it is: the GPU has no room for it; under gs_memory_lock */
-    uint64_t passes;     /* the gate's count when it got empty memory: unchanged means that nothing wrote to it */
+    uint64_t untouched;  /* nothing has written to it while this many submissions have been; GS_WRITTEN: unknown */
     CUdeviceptr scratch; /* backend_vmm: where it is mapped for a copy */
 };
 

@@ -2,6 +2,7 @@
 #include "blocks.h"
 
 #include "client.h"
+#include "context.h"
 #include "real.h"
 #include "say.h"
 #include "slab.h"
@@ -58,8 +59,12 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
 {
     uint64_t bytes = 0, claimed = 0;
     bool complete = true;
-    /* The caller is inside the gate and will leave without having submitted: less its own count. */
-    uint64_t passes = gs_gate_passes() - 1;
+    /*
+     * What was submitted before may be told the address and write there. That is ruled out if it is done before the
+     * address is known to anybody.
+     */
+    uint64_t submissions = gs_gate_submissions();
+    bool idle = gs_context_idle(submissions), marked = !idle && gs_context_mark();
     for (unsigned i = 0; i < block->piece_count && complete; i++) {
         block->pieces[i].far = !claim(device, block, i);
         if (block->pieces[i].far) {
@@ -68,10 +73,12 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
         }
         claimed += gs_piece_bytes(block, i);
         complete = block->backend->populate(block, i, NULL) == CUDA_SUCCESS;
-        block->pieces[i].passes = passes;
         if (complete)
             bytes += gs_piece_bytes(block, i);
     }
+    idle = idle || (marked && gs_context_mark_passed());
+    for (unsigned i = 0; i < block->piece_count; i++)
+        block->pieces[i].untouched = idle ? submissions : GS_WRITTEN;
     /* Before others can take from a slab that lacks memory. */
     if (!complete)
         gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);

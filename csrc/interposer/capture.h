@@ -21,6 +21,17 @@ void gs_capture_allow(void);
 /* The captures that are open were broken off: what is left for the application is to end them. */
 void gs_capture_forget(void);
 
+/*
+ * Until the end of the block, what the thread calls of the driver leaves captures alone that are open in the process,
+ * whatever their mode: for calls of our own that the application knows nothing of.
+ */
+#define GS_LEAVES_CAPTURES_ALONE                                                                                       \
+    __attribute__((cleanup(gs_capture_exchange_mode))) CUstreamCaptureMode gs_capture_mode =                           \
+        CU_STREAM_CAPTURE_MODE_RELAXED;                                                                                \
+    gs_capture_exchange_mode(&gs_capture_mode)
+
+void gs_capture_exchange_mode(CUstreamCaptureMode *mode);
+
 /* They go with their context. */
 void gs_capture_context_ends(CUcontext context);
 

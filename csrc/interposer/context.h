@@ -11,6 +11,7 @@
 
 #include "driver.h"
 #include <stdbool.h>
+#include <stdint.h>
 
 /*
  * Only the helper thread drains. False if a capture is open: a drain would invalidate it. With `force` it does, and
@@ -18,6 +19,16 @@
  */
 bool gs_context_begin_drain(bool force);
 bool gs_context_drained(void);
+
+/* All work of all contexts was done when so much had been submitted (gs_gate_submissions). */
+bool gs_context_idle(uint64_t submissions);
+
+/*
+ * Marks what has been submitted to all contexts. False if that cannot be known: a capture is open, or the driver cannot
+ * do it. The mark is passed once it is done; marks of several threads are one, and count from the last.
+ */
+bool gs_context_mark(void);
+bool gs_context_mark_passed(void);
 
 /* One that is alive, or NULL. */
 CUcontext gs_context_any(void);

@@ -195,8 +195,12 @@ bool gs_gate_enter_leased(struct gs_slot **entered)
         return false;
     if (slot->passes & 1)
         return true;
-    if (!try_enter(slot, GS_GATE_HELD))
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) > GS_GATE_HELD) {
+        gs_gate_leave_leased(slot);
         return false;
+    }
     *entered = slot;
     return true;
 }
@@ -271,6 +275,14 @@ uint64_t gs_gate_passes(void)
     uint64_t sum = 0;
     for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
         sum += __atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE);
+    return sum;
+}
+
+uint64_t gs_gate_submissions(void)
+{
+    uint64_t sum = 0;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        sum += __atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & ~(uint64_t)1;
     return sum;
 }
 

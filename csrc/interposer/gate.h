@@ -102,6 +102,12 @@ void gs_gate_forget_functions(void);
 /* Grows with every call that entered to submit: unchanged means that nothing was submitted in between. */
 uint64_t gs_gate_passes(void);
 
+/*
+ * The same without what is under way, and so without entries under a lease: it may be compared with a later count while
+ * others are inside, and is the same only if they submitted nothing.
+ */
+uint64_t gs_gate_submissions(void);
+
 /* --- For the second gate. --- */
 
 /* The calling thread's; NULL: there is no memory for it. */

@@ -68,6 +68,11 @@ void gs_capture_allow(void)
     pthread_rwlock_unlock(&beginning);
 }
 
+void gs_capture_exchange_mode(CUstreamCaptureMode *mode)
+{
+    GS_REAL(cuThreadExchangeStreamCaptureMode)(mode);
+}
+
 void gs_capture_forget(void)
 {
     pthread_mutex_lock(&captures.lock);

@@ -4,6 +4,7 @@
 
 #include "capture.h"
 #include "client.h"
+#include "gate.h"
 #include "memory.h"
 #include "meter.h"
 #include "placement.h"
@@ -13,10 +14,14 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+/* No count of submissions. */
+#define NOT_IDLE UINT64_MAX
+
 struct context {
     CUcontext handle;
     CUdevice device;
     CUevent event;     /* made at the first drain */
+    CUevent mark;      /* made at the first mark */
     unsigned retained; /* of a primary context */
     bool primary;
     bool pending; /* recorded in this drain and not seen done */
@@ -27,6 +32,8 @@ struct context {
 static struct {
     pthread_mutex_t lock;
     struct context *first;
+    uint64_t draining; /* submissions before the drain; NOT_IDLE: some work is not seen by it */
+    uint64_t idle;     /* submissions when all was done; read without the lock */
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct context *find_locked(CUcontext handle)
@@ -134,10 +141,13 @@ bool gs_context_begin_drain(bool force)
     if (!forbidden && !force)
         return false;
     pthread_mutex_lock(&contexts.lock);
+    contexts.draining = gs_gate_submissions();
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         context->pending = false;
-        if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS)
+        if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS) {
+            contexts.draining = NOT_IDLE;
             continue;
+        }
         bool records = gs_real_has(GS_FN_cuCtxRecordEvent);
         if (records && context->event == NULL &&
             GS_REAL(cuEventCreate)(&context->event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
@@ -149,6 +159,8 @@ bool gs_context_begin_drain(bool force)
         if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
             begun = false;
     }
+    if (!begun)
+        contexts.draining = NOT_IDLE;
     pthread_mutex_unlock(&contexts.lock);
     if (forbidden)
         gs_capture_allow();
@@ -167,8 +179,50 @@ bool gs_context_drained(void)
             context->pending = false;
         drained = drained && !context->pending;
     }
+    if (drained && contexts.draining != NOT_IDLE)
+        __atomic_store_n(&contexts.idle, contexts.draining, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&contexts.lock);
     return drained;
+}
+
+bool gs_context_idle(uint64_t submissions)
+{
+    return submissions == __atomic_load_n(&contexts.idle, __ATOMIC_ACQUIRE);
+}
+
+static bool record_mark(struct context *context)
+{
+    CUcontext ignored;
+    if (context->mark == NULL && GS_REAL(cuCtxPushCurrent_v2)(context->handle) == CUDA_SUCCESS) {
+        if (GS_REAL(cuEventCreate)(&context->mark, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            context->mark = NULL;
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    }
+    return context->mark != NULL && GS_REAL(cuCtxRecordEvent)(context->handle, context->mark) == CUDA_SUCCESS;
+}
+
+bool gs_context_mark(void)
+{
+    bool marked = gs_real_has(GS_FN_cuCtxRecordEvent) && gs_capture_forbid();
+    if (!marked)
+        return false;
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL && marked; context = context->next)
+        marked = !context->ending && record_mark(context);
+    pthread_mutex_unlock(&contexts.lock);
+    gs_capture_allow();
+    return marked;
+}
+
+bool gs_context_mark_passed(void)
+{
+    bool passed = true;
+    GS_LEAVES_CAPTURES_ALONE;
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL && passed; context = context->next)
+        passed = !context->ending && context->mark != NULL && GS_REAL(cuEventQuery)(context->mark) == CUDA_SUCCESS;
+    pthread_mutex_unlock(&contexts.lock);
+    return passed;
 }
 
 /* --- Hooks --- */
@@ -310,7 +364,7 @@ static void mark_ending(CUcontext handle, bool ending)
     struct context *context = find_locked(handle);
     if (context != NULL) {
         context->ending = ending;
-        context->event = NULL; /* it goes with all that the context has */
+        context->event = context->mark = NULL; /* they go with all that the context has */
         context->pending = false;
     }
     pthread_mutex_unlock(&contexts.lock);

@@ -3,6 +3,7 @@
 
 #include "blocks.h"
 #include "client.h"
+#include "context.h"
 #include "devices.h"
 #include "gate.h"
 #include "real.h"
@@ -236,11 +237,11 @@ static uint64_t lacking(const struct eviction *eviction)
     return leaving < eviction->wanted ? eviction->wanted - leaving : 0;
 }
 
-static bool eligible(const struct gs_block *block, unsigned i, bool unwritten, uint64_t passes)
+static bool eligible(const struct gs_block *block, unsigned i, bool unwritten, uint64_t submissions)
 {
     const struct gs_piece *piece = &block->pieces[i];
     return !block->pinned && !piece->moving && piece->state == GS_PIECE_RESIDENT &&
-           (!unwritten || piece->passes == passes);
+           (!unwritten || piece->untouched == submissions);
 }
 
 /* The next piece of this round; of a round for excess, the smallest that suffices. */
@@ -249,7 +250,7 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
     struct gs_device *device = eviction->device;
     bool excess = eviction->round == UNWRITTEN_EXCESS || eviction->round == EXCESS;
     bool unwritten = eviction->round == UNWRITTEN_WHOLE || eviction->round == UNWRITTEN_EXCESS;
-    uint64_t limit = lacking(eviction), passes = gs_gate_passes();
+    uint64_t limit = lacking(eviction), submissions = gs_gate_submissions();
     struct gs_block *best = NULL;
     for (; device->cursor != NULL; device->cursor = device->cursor->next) {
         struct gs_block *block = device->cursor;
@@ -257,7 +258,7 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
             continue;
         for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
             size_t bytes = gs_piece_bytes(block, i);
-            if (!eligible(block, i, unwritten, passes) || (excess ? bytes < limit : bytes > limit))
+            if (!eligible(block, i, unwritten, submissions) || (excess ? bytes < limit : bytes > limit))
                 continue;
             if (best == NULL || bytes < gs_piece_bytes(best, *piece)) {
                 best = block;
@@ -308,7 +309,7 @@ static enum step start_out(struct eviction *eviction)
     if (block != NULL && device->cursor == NULL)
         device->cursor = device->blocks; /* a round for excess looks at all of them each time */
     bool taken = block != NULL && take_locked(eviction->lane, block, i);
-    bool unwritten = taken && block->pieces[i].passes == gs_gate_passes();
+    bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();
     pthread_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
         return STEP_NOTHING;
@@ -508,7 +509,8 @@ static CUresult begin_in(struct lane *lane, struct gs_block *block, unsigned i)
     if (result != CUDA_SUCCESS)
         return result;
     if (piece->state == GS_PIECE_EMPTY) {
-        piece->passes = gs_gate_passes();
+        uint64_t submissions = gs_gate_submissions();
+        piece->untouched = gs_context_idle(submissions) ? submissions : GS_WRITTEN;
         result = block->backend->populate(block, i, lane->stream);
         if (result == CUDA_SUCCESS && (result = launch(lane, block, i, false)) != CUDA_SUCCESS)
             block->backend->drop(block, i);
@@ -573,8 +575,7 @@ static bool land_in(struct arrival *arrival)
     int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
     if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
         block->backend->finish_in(block, landed.piece);
-        /* Never equal to the gate's count again, so that it counts as written. */
-        piece->passes = UINT64_MAX;
+        piece->untouched = GS_WRITTEN;
         gs_piece_give_host(piece);
     } else if (piece->state == GS_PIECE_SWAPPED) {
         block->backend->abort_in(block, landed.piece);

@@ -143,7 +143,7 @@ BUGS = {
         (
             (
                 MOVER,
-                "bool unwritten = taken && block->pieces[i].passes == gs_gate_passes();",
+                "bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();",
                 "bool unwritten = taken;",
             ),
         ),
