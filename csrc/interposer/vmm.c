@@ -15,6 +15,7 @@
 
 /* No address (they are not canonical) and no index that a driver would count up to. */
 #define HANDLE_MARK (UINT64_C(0x6773) << 48)
+#define HANDLE_MARK_BITS (UINT64_C(0xffff) << 48)
 
 struct reservation {
     struct gs_node node;
@@ -40,6 +41,13 @@ static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
 {
     struct gs_node *node = gs_map_floor(&vmm.handles, value);
     return node != NULL && node->key == value ? (struct gs_vmm_handle *)node : NULL;
+}
+
+/* What a call with a handle that is not in our books comes to: one of ours that was released means nothing to the
+ * driver, which would take it for an address. */
+static CUresult unknown(CUmemGenericAllocationHandle value)
+{
+    return (value & HANDLE_MARK_BITS) == HANDLE_MARK ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
 }
 
 /* The last mapping that begins before `end`, if it reaches beyond `start`. */
@@ -205,7 +213,7 @@ CUresult gs_vmm_release(CUmemGenericAllocationHandle value)
     pthread_mutex_lock(&vmm.lock);
     struct gs_vmm_handle *handle = find_handle(value);
     if (handle == NULL)
-        result = CUDA_ERROR_NOT_FOUND;
+        result = unknown(value);
     else if (handle->references == 0)
         result = CUDA_ERROR_INVALID_VALUE;
     else if (handle->block == NULL)
@@ -244,7 +252,7 @@ CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocati
     if (ours)
         *properties = handle->properties;
     pthread_mutex_unlock(&vmm.lock);
-    return ours ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    return ours ? CUDA_SUCCESS : unknown(value);
 }
 
 /* --- Mappings --- */
@@ -299,6 +307,8 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
 {
     struct gs_vmm_handle *handle = mapping->handle;
     CUdeviceptr address = mapping->node.key;
+    if (handle == NULL && unknown(value) != CUDA_ERROR_NOT_FOUND)
+        return unknown(value);
     if (handle == NULL || handle->block == NULL)
         return gs_vmm_map_real(address, mapping->size, offset, value, flags);
     /* What the driver would say; it is not asked while the memory is evicted. */
@@ -550,7 +560,7 @@ CUresult gs_vmm_pin(CUmemGenericAllocationHandle value, CUmemGenericAllocationHa
     if (ours)
         handle->references++;
     pthread_mutex_unlock(&vmm.lock);
-    return ours ? pin(handle, real) : CUDA_ERROR_NOT_FOUND;
+    return ours ? pin(handle, real) : unknown(value);
 }
 
 CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
