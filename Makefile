@@ -32,11 +32,13 @@ help: ## say what there is
 
 ## Set-up
 
-.PHONY: packages packages-test
+.PHONY: packages packages-test packages-acceptance
 packages:
 	@tools/setup-debian build
 packages-test:
 	@tools/setup-debian test
+packages-acceptance:
+	@tools/setup-debian acceptance
 
 $(STAMPS)/venv: requirements/test.txt tools/setup-venv | packages
 	tools/setup-venv
@@ -118,7 +120,7 @@ test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of
 # Seconds. With its set-up, it takes 30 minutes at most.
 ACCEPTANCE_LIMIT := 1500
 
-acceptance: packages-test setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## whole products together: upgrades, other software (30 minutes at most)
+acceptance: packages-acceptance setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## whole products together: upgrades, other software (30 minutes at most)
 	$(PYTEST_ALL) --session-timeout=$(ACCEPTANCE_LIMIT) tests/acceptance
 
 screenshots: setup ## make the pictures in docs/images again

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The units of systemd: their commands run with no more rights than the units give them."""
+"""The units of systemd: their commands run with no more rights than the units give them.
+
+These tests need no systemd; `test_machine.py` has the units run by it.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,6 @@ UNITS = ("gpushare.socket", "gpushare.service", "gpushare-hub.service")
 COMMAND = "/opt/gpushare/bin/gpushare"
 #: A number as systemd gives to a DynamicUser.
 UID = 61184
-#: Settings that say when a command runs, and not what it may do.
-LIFE = ("Exec", "Restart", "Watchdog", "Timeout", "Type", "User", "Environment")
 
 #: Becomes the command with the socket as its descriptor 3, and without the right to gain others.
 ACTIVATE = """
@@ -203,55 +204,3 @@ def test_the_hub_service_runs_on_a_system_that_it_cannot_change(root: Path, fold
         pytest.skip(text.strip())
     assert line, text
     assert process.returncode == 0, text
-
-
-def can_run_services() -> str:
-    """Return why no service can be run here; empty if one can."""
-    if os.geteuid() != 0:
-        return "only root can run services"
-    if not Path("/run/systemd/system").is_dir() or shutil.which("systemd-run") is None:
-        return "systemd is not this machine's first process"
-    for folder in Path(sys.executable).resolve().parents:
-        if not folder.stat().st_mode & stat.S_IXOTH:
-            return f"{folder} hides the interpreter from the service's user"
-    return ""
-
-
-@pytest.mark.skipif(bool(can_run_services()), reason=can_run_services() or "it can")
-def test_the_scheduler_runs_in_the_units_sandbox(root: Path) -> None:
-    name = f"gpushare-test-{uuid.uuid4().hex[:8]}"
-    properties = [
-        f"--property={key}={value}"
-        for key, value in service(root, "gpushare.service")
-        if not key.startswith((*LIFE, "StateDirectory"))
-    ]
-    config = Path("/run", f"{name}.py")
-    config.write_text(f"c.NodeScheduler.socket = '/run/{name}/scheduler.sock'\n")
-    environment = {
-        "GPUSHARE_SIM": "1",
-        "GPUSHARE_SIM_NAME": name,
-        "PYTHONPATH": str(root),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
-    started = [
-        *("systemd-run", f"--unit={name}", "--service-type=notify", *properties),
-        *(f"--property={each}={name}" for each in ("User", "StateDirectory", "RuntimeDirectory")),
-        *(f"--setenv={key}={value}" for key, value in environment.items()),
-        *(sys.executable, "-m", "jupyter_gpushare.cli.main", "scheduler"),
-        *("--config", str(config)),
-    ]
-    try:
-        # It returns when the scheduler has reported that it is ready.
-        done = subprocess.run(started, capture_output=True, text=True, check=False, timeout=60)
-        said = subprocess.run(
-            ["journalctl", "--no-pager", "--unit", name],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr + said.stdout
-    finally:
-        subprocess.run(["systemctl", "stop", name], check=False)
-        subprocess.run(["systemctl", "reset-failed", name], check=False, capture_output=True)
-        config.unlink()
-        Path("/dev/shm", f"gpushare-sim-{name}").unlink(missing_ok=True)

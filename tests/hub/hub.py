@@ -70,6 +70,8 @@ class Hub:
         What stands before the command that starts a user's server.
     uids
         Whose the users' homes are, where it is not whoever runs the tests.
+    settings
+        Configuration that replaces what is set here, by class.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Hub:
         page: Sequence[str] | None = None,
         before: Sequence[str] = (),
         uids: Mapping[str, int] | None = None,
+        settings: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         if not PROXY.exists():
             pytest.fail("JupyterHub's proxy is not installed: run `make .venv/.stamps/proxy`")
@@ -99,6 +102,7 @@ class Hub:
         self._roles = [*roles, TESTS]
         self._before = before
         self._uids = uids or {}
+        self._settings = settings or {}
         self._proxy_api = f"http://127.0.0.1:{api}"
         self._log = (folder / "log").open("wb")
         self.process: subprocess.Popen[bytes] | None = None
@@ -128,7 +132,7 @@ class Hub:
         return self.folder / "homes" / user
 
     def _configure(self) -> Path:
-        config = {
+        config: dict[str, dict[str, Any]] = {
             "JupyterHub": {
                 "admin_access": True,
                 "authenticator_class": "dummy",
@@ -173,6 +177,8 @@ class Hub:
                 "http_timeout": int(PATIENCE),
             },
         }
+        for place, settings in self._settings.items():
+            config.setdefault(place, {}).update(settings)
         # The panel as it was built here, whatever is installed.
         (self.folder / "path" / "labextensions").mkdir(parents=True)
         built = self._root / "jupyter_gpushare" / "labextension"
@@ -194,8 +200,7 @@ class Hub:
         python.write_text(CONFIG.format(settings=str(file)))
         return python
 
-    def __enter__(self) -> Hub:
-        config = self._configure()
+    def _start(self, config: Path) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("GPUSHARE_", "JUPYTER"))}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "jupyterhub", "--config", str(config)],
@@ -211,6 +216,22 @@ class Hub:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
+
+    def _runs(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def _stop(self) -> None:
+        if self.process is None or not self._runs():
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(PATIENCE)
+
+    def __enter__(self) -> Hub:
+        self._start(self._configure())
         try:
             until(self._answers, lambda: self.log)
         except BaseException:
@@ -219,8 +240,7 @@ class Hub:
         return self
 
     def _answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, self.log
+        assert self._runs(), self.log
         # Both the Hub and, through the proxy, its way to the users.
         for url in (self.api, f"{self.url}/hub/api"):
             try:
@@ -236,13 +256,7 @@ class Hub:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait(PATIENCE)
+        self._stop()
         for reserved in self._ports:
             reserved.close()
         self._log.close()
