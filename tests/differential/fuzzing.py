@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs random programs until the time is over, and shortens those that differ."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from .programs import Recipe, generate, shrink
+from .running import PATIENCE, Place, compare, documented
+
+
+@dataclass
+class Totals:
+    """What was done."""
+
+    programs: int = 0
+    calls: int = 0
+    differences: int = 0
+    disturbances: int = 0
+    seconds: float = 0.0
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def line(self) -> str:
+        """Say it in one line of JSON."""
+        figures = {name: value for name, value in vars(self).items() if name != "lock"}
+        return json.dumps({**figures, "seconds": round(self.seconds, 1)})
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A program whose two runs differ."""
+
+    seed: str
+    text: str
+    program: Sequence[str]
+    errors: str
+
+
+def report(finding: Finding) -> str:
+    """Say what differs, with the program."""
+    return "\n".join((f"seed {finding.seed}: {finding.text}", *finding.program, finding.errors))
+
+
+def fuzz(
+    place: Place,
+    totals: Totals,
+    *,
+    seed: str,
+    recipe: Recipe = Recipe(),
+    seconds: float = 60.0,
+    calls: int | None = None,
+    program: Sequence[str] | None = None,
+    shrinking: float = 60.0,
+    patience: float = PATIENCE,
+) -> Iterator[Finding]:
+    """Run programs and yield those that differ.
+
+    Parameters
+    ----------
+    place
+        Where.
+    totals
+        What was done is added to these.
+    seed
+        What the programs are made from.
+    recipe
+        What they may be made of.
+    seconds
+        No program is started after that time.
+    calls
+        Nor after so many calls were compared.
+    program
+        This one again and again, instead of random ones.
+    shrinking
+        Seconds to make a program that differs shorter.
+    patience
+        Seconds after which a program counts as hung.
+    """
+    begun = time.monotonic()
+    table = documented()
+    numbers = itertools.count()
+    found: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
+    stopped = threading.Event()
+
+    def differs(pair: int, lines: Sequence[str], limit: float = patience) -> str | None:
+        bare, interposed = place.run(pair, lines, limit)
+        with totals.lock:
+            totals.programs += 1
+            totals.calls += interposed.calls
+        return compare(bare, interposed, table)
+
+    def work(pair: int) -> None:
+        try:
+            while not stopped.is_set() and time.monotonic() - begun < seconds:
+                if calls is not None and totals.calls >= calls:
+                    break
+                name = f"{seed}/{next(numbers)}"
+                lines = list(program) if program is not None else generate(name, recipe)
+                text = differs(pair, lines)
+                if text is None:
+                    continue
+                with totals.lock:
+                    totals.differences += 1
+                if shrinking > 0:
+                    shorter = shrink(
+                        lines,
+                        # What depends on the moment of an eviction does not fail each time.
+                        lambda some: any(differs(pair, some, 10.0) for _ in range(3)),
+                        shrinking,
+                    )
+                    for _ in range(20):
+                        if (again := differs(pair, shorter, 10.0)) is not None:
+                            lines, text = shorter, again
+                            break
+                errors = place.players[pair][1].said()
+                found.put(Finding(name, text, lines, errors))
+        finally:
+            found.put(None)
+
+    threads = [
+        threading.Thread(target=work, args=(pair,), daemon=True)
+        for pair in range(len(place.players))
+    ]
+    for thread in threads:
+        thread.start()
+    working = len(threads)
+    try:
+        while working:
+            finding = found.get()
+            if finding is None:
+                working -= 1
+            else:
+                yield finding
+    finally:
+        stopped.set()
+        for thread in threads:
+            thread.join()
+        totals.seconds += time.monotonic() - begun
+        totals.disturbances += place.disturber.times

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Runs a program bare and under the interposer, and compares all that the calls returned."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+import random
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from jupyter_gpushare import LIBRARIES
+from jupyter_gpushare.benchmarks.antagonist import Antagonist
+from jupyter_gpushare.benchmarks.fuzz import MIB, Ground
+from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
+from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from jupyter_gpushare.scheduler.drivers import Driver, Libraries
+
+HERE = Path(__file__).resolve().parent
+#: Seconds after which a program counts as hung.
+PATIENCE = 30.0
+
+
+def build_player(folder: Path, *flags: str) -> Path:
+    """Compile the player and its kernels; return the player."""
+    import nvidia
+
+    include = next(
+        header.parent
+        for path in nvidia.__path__
+        for header in sorted(Path(path).glob("*/include/cuda.h"), reverse=True)
+    )
+    common = ["cc", "-std=gnu11", "-O1", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
+    sources = [path for path in sorted((HERE / "player").glob("*.c")) if path.name != "kernels.c"]
+    subprocess.run(
+        [*common, *flags, "-pthread", "-isystem", str(include), "-o", str(folder / "player")]
+        + [*map(str, sources), "-ldl"],
+        check=True,
+    )
+    subprocess.run(
+        [*common, "-shared", "-fPIC", "-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc/sim'}"]
+        + ["-o", str(folder / "kernels.so"), str(HERE / "player/kernels.c")],
+        check=True,
+    )
+    return folder / "player"
+
+
+# --- One run ---
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run left.
+
+    Attributes
+    ----------
+    status
+        The exit status, or minus the signal; None: it hung.
+    calls
+        Driver calls that were made.
+    traces
+        One for each thread.
+    stacks
+        Where a hung program was.
+    """
+
+    status: int | None
+    calls: int
+    traces: tuple[str, ...]
+    stacks: str = ""
+
+
+class PlayerEnded(Exception):
+    """The player itself ended; the message says what it wrote."""
+
+
+class Player:
+    """A process that runs programs, each in a child of its own."""
+
+    def __init__(self, path: Path, environ: dict[str, str]) -> None:
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [str(path)],
+            env={**environ, "DIFFERENTIAL_KERNELS": str(path.with_name("kernels.so"))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+        assert self.process.stdout is not None
+        self._out = self.process.stdout.fileno()
+        self._read = b""
+        self._child = 0
+        self._until = 0.0
+        if self._line(time.monotonic() + PATIENCE) != "ready":
+            raise PlayerEnded(self.said())
+
+    def said(self) -> str:
+        """Return what was written on standard error since the last time."""
+        position = self.errors.tell()
+        text = self.errors.read()
+        self.errors.seek(position + len(text.encode()))
+        return text
+
+    def _more(self, until: float) -> bool:
+        """Read on; False: nothing has come."""
+        ready, _, _ = select.select([self._out], [], [], max(0.0, until - time.monotonic()))
+        if not ready:
+            return False
+        data = os.read(self._out, 1 << 20)
+        if not data:
+            raise PlayerEnded(self.said())
+        self._read += data
+        return True
+
+    def _line(self, until: float) -> str | None:
+        while b"\n" not in self._read:
+            if not self._more(until):
+                return None
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode()
+
+    def start(self, program: Sequence[str], patience: float = PATIENCE) -> None:
+        """Start a program."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(("\n".join([*program, "end"]) + "\n").encode())
+        self.process.stdin.flush()
+        self._until = time.monotonic() + patience
+        line = self._line(self._until)
+        assert line is not None and line.startswith("pid "), line
+        self._child = int(line.split()[1])
+
+    def finish(self) -> Run:
+        """Wait until the program has ended; end it if it hangs."""
+        stacks = ""
+        line = self._line(self._until)
+        if line is None:
+            stacks = stacks_of(self._child)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
+            line = self._line(time.monotonic() + PATIENCE)
+        assert line is not None and line.startswith("done "), line
+        status, calls, *sizes = map(int, line.split()[1:])
+        while len(self._read) < sum(sizes):
+            if not self._more(time.monotonic() + PATIENCE):
+                raise PlayerEnded("the traces did not come")
+        traces = []
+        for size in sizes:
+            traces.append(self._read[:size].decode(errors="replace"))
+            self._read = self._read[size:]
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child, signal.SIGKILL)
+        return Run(None if stacks else status, calls, tuple(traces), stacks)
+
+    def close(self) -> None:
+        """End it."""
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._child, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.errors):
+            with contextlib.suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+
+
+def stacks_of(pid: int) -> str:
+    """Say where all threads of a process are, and of the other processes of its group."""
+    members = [pid]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[2]) == pid and int(folder.name) != pid:
+                members.append(int(folder.name))
+    text = []
+    for member in members:
+        text.append(f"process {member}")
+        for task in sorted(Path(f"/proc/{member}/task").glob("*")):
+            with contextlib.suppress(OSError):
+                name = (task / "comm").read_text().strip()
+                place = (task / "wchan").read_text().strip()
+                text.append(f"  {task.name} {name}: {place}")
+        if (gdb := shutil.which("gdb")) is not None:
+            command = [gdb, "-batch", "-nx", "-p", str(member), "-ex", "thread apply all bt 14"]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                text.append(done.stdout)
+    return "\n".join(text) or "no stacks"
+
+
+# --- Comparing ---
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A row of the table of documented differences; ``*`` and ``?`` stand for what may be anything."""
+
+    call: str
+    what: str
+    bare: str
+    interposed: str
+    why: str
+
+    def covers(self, operation: str, name: str, bare: str, interposed: str) -> bool:
+        """Tell whether this is such a difference."""
+        return all(
+            fnmatchcase(text, pattern)
+            for text, pattern in (
+                (operation, self.call),
+                (name, self.what),
+                (bare, self.bare),
+                (interposed, self.interposed),
+            )
+        )
+
+
+def documented() -> list[Difference]:
+    """Read the table."""
+    with (HERE / "differences.csv").open(newline="", encoding="utf-8") as file:
+        return [Difference(**row) for row in csv.DictReader(file)]
+
+
+def _is_documented(bare: str, interposed: str, table: Sequence[Difference]) -> bool:
+    ours, theirs = interposed.split(), bare.split()
+    if ours[:2] != theirs[:2] or len(ours) != len(theirs):
+        return False
+    for left, right in zip(theirs[2:], ours[2:], strict=True):
+        if left == right:
+            continue
+        name, _, value = left.partition("=")
+        other_name, _, other = right.partition("=")
+        if name != other_name or not any(row.covers(ours[1], name, value, other) for row in table):
+            return False
+    return True
+
+
+def compare(bare: Run, interposed: Run, table: Sequence[Difference]) -> str | None:
+    """Return the first difference that is not documented."""
+    if bare.status is None:
+        return f"hung without the interposer\n{bare.stacks}"
+    if interposed.status is None:
+        return f"hung under the interposer, after {last(interposed)}\n{interposed.stacks}"
+    if bare.status != interposed.status:
+        return f"ended with {bare.status} bare and {interposed.status} under the interposer, after {last(interposed)}"
+    for number, (left, right) in enumerate(zip(bare.traces, interposed.traces, strict=True)):
+        if left == right:
+            continue
+        ours, theirs = right.splitlines(), left.splitlines()
+        for index in range(max(len(ours), len(theirs))):
+            a = theirs[index] if index < len(theirs) else "(nothing)"
+            b = ours[index] if index < len(ours) else "(nothing)"
+            if a != b and not _is_documented(a, b, table):
+                return f"thread {number}\n  bare:       {a}\n  interposed: {b}"
+    return None
+
+
+def last(run: Run) -> str:
+    """Say what each thread did last."""
+    return "; ".join(
+        f"{number}: {lines[-1]}"
+        for number, trace in enumerate(run.traces)
+        if (lines := trace.splitlines())
+    )
+
+
+# --- The place ---
+
+
+class Disturber:
+    """Takes the GPU away at random moments: a client that wants all of it, and requests to release and to evict."""
+
+    def __init__(self, socket: Path, groups: Sequence[str], rng: random.Random) -> None:
+        self.socket = socket
+        self.groups = groups
+        self.rng = rng
+        self.asked = 0
+        self.stopped = threading.Event()
+        self.antagonist = Antagonist(socket, pause=0.01)
+        self.thread = threading.Thread(target=self._run, name="disturber", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self.antagonist.__enter__()
+        self.thread.start()
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError), ControlClient(self.socket) as client:
+            while not self.stopped.wait(self.rng.choice((0.0005, 0.002, 0.01, 0.03))):
+                what = "offload" if self.rng.random() < 0.7 else "release"
+                with contextlib.suppress(ControlError):
+                    client.request(what, group=self.rng.choice(self.groups))
+                    self.asked += 1
+
+    def stop(self) -> None:
+        """End."""
+        self.stopped.set()
+        self.antagonist.stop()
+        self.thread.join()
+        self.antagonist.__exit__(None, None, None)
+
+    @property
+    def times(self) -> int:
+        """How often the GPU was asked for."""
+        return self.asked + self.antagonist.turns
+
+
+class Place:
+    """Two simulated machines, a scheduler on one of them, and pairs of players.
+
+    Parameters
+    ----------
+    player
+        The compiled player.
+    pairs
+        How many programs run at once.
+    libraries
+        The interposer's folder; by default the one that is installed.
+    seed
+        What the disturbances are drawn from.
+    """
+
+    def __init__(
+        self, player: Path, pairs: int = 1, libraries: Path = LIBRARIES, seed: str = ""
+    ) -> None:
+        self.player = player
+        self.libraries = libraries
+        self.ground = Ground(
+            256 * MIB,
+            libraries,
+            GPUSHARE_SIM_DEVICES="2",
+            GPUSHARE_SIM_BANDWIDTH="20000000000",
+            GPUSHARE_PLACE="0",
+        )
+        self.ground.start_scheduler()
+        self.groups = [f"differential-{number}" for number in range(pairs)]
+        self.players = [(self._bare(number), self._interposed(number)) for number in range(pairs)]
+        self.disturber = Disturber(self.ground.socket, self.groups, random.Random(seed))
+        self.disturber.start()
+
+    def _bare(self, number: int) -> Player:
+        environ = {
+            name: value
+            for name, value in self.ground.environ.items()
+            if name not in ("GPUSHARE_SIM", "GPUSHARE_SOCKET")
+        }
+        environ["GPUSHARE_SIM_NAME"] += f"-bare-{number}"
+        environ["LD_PRELOAD"] = str(self.libraries / "sim/libcuda.so.1")
+        return Player(self.player, environ)
+
+    def _interposed(self, number: int) -> Player:
+        shims = Libraries(
+            *(
+                self.libraries / name
+                for name in ("libgpushare.so", "libgpushare-alias.so", "libgpushare-nvml.so")
+            )
+        )
+        sim = self.libraries / "sim"
+        environ = client_environment(
+            self.ground.environ,
+            group=self.groups[number],
+            name=self.groups[number],
+            driver=Driver(sim / "libcuda.so.1", sim / "libnvidia-ml.so.1", True),
+            socket=self.ground.socket,
+            settings=Settings(),
+            shims=shims,
+        )
+        return Player(self.player, environ)
+
+    def run(self, pair: int, program: Sequence[str], patience: float = PATIENCE) -> tuple[Run, Run]:
+        """Run a program bare and under the interposer, both at once."""
+        bare, interposed = self.players[pair]
+        bare.start(program, patience)
+        interposed.start(program, patience)
+        return bare.finish(), interposed.finish()
+
+    def close(self) -> None:
+        """End all that was started."""
+        self.disturber.stop()
+        for pair in self.players:
+            for player in pair:
+                player.close()
+        name = self.ground.environ["GPUSHARE_SIM_NAME"]
+        self.ground.close()
+        for segment in Path("/dev/shm").glob(f"*{name}*"):
+            segment.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def place(
+    player: Path, pairs: int = 1, libraries: Path = LIBRARIES, seed: str = ""
+) -> Iterator[Place]:
+    """Set a place up, and clear it away."""
+    made = Place(player, pairs, libraries, seed)
+    try:
+        yield made
+    finally:
+        made.close()
