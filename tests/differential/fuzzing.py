@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from .programs import Recipe, generate, shrink
+from .programs import EVERYTHING, Recipe, generate, shrink
 from .running import PATIENCE, Place, compare, documented
 
 
@@ -52,7 +52,7 @@ def fuzz(
     totals: Totals,
     *,
     seed: str,
-    recipe: Recipe = Recipe(),
+    recipe: Recipe = EVERYTHING,
     seconds: float = 60.0,
     calls: int | None = None,
     program: Sequence[str] | None = None,

@@ -231,7 +231,10 @@ class Recipe:
     settings: tuple[str, ...] = ()
 
 
-def generate(seed: str, recipe: Recipe = Recipe()) -> list[str]:
+EVERYTHING = Recipe()
+
+
+def generate(seed: str, recipe: Recipe = EVERYTHING) -> list[str]:
     """Make the program of a seed."""
     rng = random.Random(seed)
     groups = {**GROUPS, **RARE}

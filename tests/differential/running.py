@@ -42,16 +42,11 @@ def build_player(folder: Path, *flags: str) -> Path:
     )
     common = ["cc", "-std=gnu11", "-O1", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
     sources = [path for path in sorted((HERE / "player").glob("*.c")) if path.name != "kernels.c"]
-    subprocess.run(
-        [*common, *flags, "-pthread", "-isystem", str(include), "-o", str(folder / "player")]
-        + [*map(str, sources), "-ldl"],
-        check=True,
-    )
-    subprocess.run(
-        [*common, "-shared", "-fPIC", "-fvisibility=hidden", f"-I{HERE.parents[1] / 'csrc/sim'}"]
-        + ["-o", str(folder / "kernels.so"), str(HERE / "player/kernels.c")],
-        check=True,
-    )
+    program = [*common, *flags, "-pthread", "-isystem", str(include), "-o", str(folder / "player")]
+    subprocess.run([*program, *map(str, sources), "-ldl"], check=True)
+    library = [*common, "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(folder / "kernels.so")]
+    library += [f"-I{HERE.parents[1] / 'csrc/sim'}", str(HERE / "player/kernels.c")]
+    subprocess.run(library, check=True)
     return folder / "player"
 
 
@@ -136,7 +131,8 @@ class Player:
         self.process.stdin.flush()
         self._until = time.monotonic() + patience
         line = self._line(self._until)
-        assert line is not None and line.startswith("pid "), line
+        assert line is not None
+        assert line.startswith("pid "), line
         self._child = int(line.split()[1])
 
     def finish(self) -> Run:
@@ -148,7 +144,8 @@ class Player:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child, signal.SIGKILL)
             line = self._line(time.monotonic() + PATIENCE)
-        assert line is not None and line.startswith("done "), line
+        assert line is not None
+        assert line.startswith("done "), line
         status, calls, *sizes = map(int, line.split()[1:])
         while len(self._read) < sum(sizes):
             if not self._more(time.monotonic() + PATIENCE):
