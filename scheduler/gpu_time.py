@@ -223,10 +223,11 @@ class _Decayed:
         self.seconds, self.at = 0.0, at
 
     def until(self, now: float, memory: float) -> float:
-        if now > self.at:
-            self.seconds *= math.exp((self.at - now) / memory)
-            self.at = now
-        return self.seconds
+        return self.seconds * math.exp(min(0.0, self.at - now) / memory)
+
+    def add(self, seconds: float, at: float, memory: float) -> None:
+        self.seconds = max(0.0, self.until(at, memory) + seconds)
+        self.at = max(self.at, at)
 
 
 class GpuTime:
@@ -351,7 +352,7 @@ class GpuTime:
         if known is not None:
             self._full.clear()
         timed = _is_timed(own)
-        self._drop_user(group.id)
+        self._drop_user(group)
         self._users.setdefault(group.user, set()).add(group.id)
         # Who had nothing yet comes before who had, in the order in which they came.
         self._turns.setdefault(group.user, -1.0 / (1 + len(self._turns)))
@@ -377,7 +378,7 @@ class GpuTime:
         """The group is gone. What its user had stays counted until the window has moved on."""
         if self.active or self.several_users:
             self.version += 1
-        self._drop_user(group.id)
+        self._drop_user(group)
         self._chains.pop(group.id, None)
         for key in self._clients.pop(group.id, ()):
             self._meters.pop(key, None)
@@ -389,12 +390,12 @@ class GpuTime:
             self._full.pop((name, gpu), None)
             self._decayed.pop((name, gpu), None)
 
-    def _drop_user(self, group_id: str) -> None:
+    def _drop_user(self, group: Group) -> None:
         for table in (self._users, self._shared):
-            for user in [u for u, groups in table.items() if group_id in groups]:
-                table[user].discard(group_id)
-                if not table[user]:
-                    del table[user]
+            groups = table.get(group.user, set())
+            groups.discard(group.id)
+            if not groups:
+                table.pop(group.user, None)
 
     def version_at(self, now: float) -> int:
         """Return a number that is another when ranks may be: by what changed, or because somebody's patience ended."""
@@ -460,7 +461,7 @@ class GpuTime:
             decayed = self._decayed.get((whose, gpu))
             if decayed is None:
                 decayed = self._decayed[whose, gpu] = _Decayed(at)
-            decayed.seconds = max(0.0, decayed.until(at, self.memory) + more / _PARTS)
+            decayed.add(more / _PARTS, at, self.memory)
         self._turns[group.user] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
@@ -500,17 +501,20 @@ class GpuTime:
         return min((c.entitlement.limit or 1.0 for c in self.of(group)), default=1.0)
 
     def throttled_until(self, group: Group, gpu: str, now: float) -> float | None:
-        """When a group that has had its limit may have more; None: now."""
-        limited = self._limited(group, gpu, now)
-        return None if limited is None else limited[0]
+        """When a group that has had its limit may have more; None: now. Until then, the answer stays the same."""
+        found = self._limits_reached(group, gpu, now)
+        for whose, until in found.items():
+            self._full[whose, gpu] = until
+        return max(found.values(), default=None)
 
     def limited_by(self, group: Group, gpu: str, now: float) -> str | None:
         """Return whose limit it is that a group has had."""
-        limited = self._limited(group, gpu, now)
-        return None if limited is None else limited[1]
+        found = self._limits_reached(group, gpu, now)
+        return max(found, key=found.__getitem__, default=None)
 
-    def _limited(self, group: Group, gpu: str, now: float) -> tuple[float, str] | None:
-        found: tuple[float, str] | None = None
+    def _limits_reached(self, group: Group, gpu: str, now: float) -> dict[str, float]:
+        """Return whose limits a group has had, and until when it is to wait for each of them."""
+        found: dict[str, float] = {}
         for claim in self.of(group):
             limit = claim.entitlement.limit
             if not limit:
@@ -522,9 +526,7 @@ class GpuTime:
                     continue
                 # Until there is room for a while: to be let in for each millisecond costs more than it brings.
                 until = self._windows[key].below_at(limit * self.window * (1 - STEP), now)
-                self._full[key] = until
-            if found is None or until > found[0]:
-                found = (until, claim.whose)
+            found[claim.whose] = until
         return found
 
     def deficit(self, group: Group, gpu: str, now: float) -> float:

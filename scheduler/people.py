@@ -165,6 +165,9 @@ class People(Decider):
     def _on_entitle(self, event: Entitle) -> None:
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
+        for group in self.groups.values():
+            # Otherwise the first reader would do that, and a status must not change anything.
+            self.times.of(group)
         self._recount = True
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)

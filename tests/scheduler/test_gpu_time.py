@@ -366,6 +366,27 @@ def test_with_one_user_and_no_shares_ranks_never_change() -> None:
 # --- Limits ---------------------------------------------------------------------------------------
 
 
+def test_to_ask_whose_limit_it_is_makes_no_pause_longer() -> None:
+    """People may ask at any time, and a replay of what was recorded does not know when they did."""
+    times, one = GpuTime(window=10.0), group("a", limit=0.5)
+    times.add(one, GPU, 5.05, 50.0)
+    assert times.limited_by(one, GPU, 50.0) == "group:a"
+    # Below the limit, and not yet by as much as ends a pause.
+    assert times.used("group:a", GPU, 55.02) == pytest.approx(4.98)
+    assert times.throttled_until(one, GPU, 55.02) is None
+
+
+def test_to_ask_what_somebody_had_over_minutes_changes_nothing() -> None:
+    asked, other = GpuTime(), GpuTime()
+    one = group("a")
+    for times in (asked, other):
+        times.add(one, GPU, 5.0, 50.0)
+    for step in range(100):
+        asked.had_less(one, group("b", "ben"), [GPU], 50.0 + step / 3)
+    had = [times._over_minutes(times.of(one)[0], GPU, 90.0) for times in (asked, other)]
+    assert had[0] == had[1]
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     limit=st.floats(0.05, 0.95),

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Examples that the property tests found, reduced to a few events each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.estimates import Forecast
+from jupyter_gpushare.scheduler.explain import explain
+from jupyter_gpushare.scheduler.snapshot import status
+from tests.scheduler.test_properties import Process, World
+
+MIB = 1 << 20
+GPU = "GPU-0"
+
+Timed = tuple[ev.Event, float]
+
+
+def device(used: int) -> ev.Device:
+    return ev.Device(GPU, 1000 * MIB, used * MIB, "Test GPU", 0)
+
+
+def usage(promised: int, resident: int, pinned: int = 0) -> ev.Usage:
+    return ev.Usage(
+        GPU, promised * MIB, resident * MIB, pinned * MIB, host=(promised - resident) * MIB
+    )
+
+
+def attach(number: int, group: str, user: str, *usages: ev.Usage, lease: int = 0) -> ev.Attach:
+    return ev.Attach(
+        number, 100 + number, group, group, "swap", usages=usages, user=user,
+        reattach=lease > 0, leased=lease > 0, busy=lease > 0, lease=lease,
+    )  # fmt: skip
+
+
+def decide(
+    events: list[Timed], look: Callable[[Core, float], object] = lambda core, now: None
+) -> tuple[Core, list[list[ev.Decision]]]:
+    """Return a core after these events, and what it decided."""
+    core = Core(quantum=0.5, anti_thrash="off", bandwidth=1e9)
+    decisions = []
+    for event, now in events:
+        decisions.append(core.handle(event, now))
+        look(core, now)
+    return core, decisions
+
+
+# --- Reading the core's state changes nothing -----------------------------------------------------
+
+
+def look(core: Core, now: float) -> None:
+    """Ask for all that people may ask for."""
+    status(core, now, None, Forecast().estimates(core, now))
+    for group in core.groups.values():
+        explain(core, now, group.id)
+        core.times.of(group)
+
+
+def test_a_status_after_a_new_share_does_not_change_the_order() -> None:
+    """Who may have how much was found out when somebody asked first, and counted as a change of the shares."""
+    at = 1000.5
+    events: list[Timed] = [
+        (device(976), at),
+        (ev.HostMemory(4000 * MIB), at),
+        (attach(4, "d", "cy", usage(137, 137), lease=4), at),
+        (attach(5, "a", "ada", usage(424, 376)), at),
+        (attach(6, "b", "ada", usage(264, 264), lease=2), at),
+        (ev.Entitle("team:all", ev.Entitlement(host=600 * MIB), ("ada", "ben", "cy")), at),
+        (attach(7, "a", "ada", usage(0, 0)), at),
+        (ev.Request(5, 0), at),
+        (ev.Evicted(5, 1, usage(424, 350), 26 * MIB, 26 * MIB, 0.026, "done"), at),
+        (ev.Grow(6, 10, usage(282, 264), 286 * MIB), at),
+        (ev.Grow(7, 13, usage(0, 0, pinned=137), 0), at),
+        (device(976), at + 0.5),
+    ]
+    assert decide(events, look)[1] == decide(events)[1]
+
+
+# --- The world of the property tests: what it demanded and the core does not owe -------------------
+
+
+class Chosen:
+    """Stands for what hypothesis draws: one process, and the first GPU."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def draw(self, strategy: object) -> str:
+        return GPU
+
+
+class Script(World):
+    """The world, step by step."""
+
+    def pick(self, data: Any, among: list[Process]) -> Process:
+        return next(process for process in among if process.number == data.number)
+
+
+def begin(footprints: list[int], **changes: Any) -> Script:
+    """Start a world with groups of so many MiB, of which each has work at once."""
+    script = Script()
+    options: dict[str, Any] = {
+        "quantum": 0.5, "anti_thrash": "auto", "policy": "burst", "steady": True, "foreign": 0,
+        "host": 4000, "context": 20, "hibernates": True, "dearer": False, "wishes": [],
+    }  # fmt: skip
+    script.start(footprints=footprints, **{**options, **changes})
+    return script
+
+
+def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
+    """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
+    script = begin(
+        [228, 512, 0, 0],
+        context=100, foreign=90, host=400, anti_thrash="on",
+        wishes=[{"priority": "background"}, {}, {"frozen": True}],
+    )  # fmt: skip
+    script.contexts_are_measured(GPU)
+    script.everybody_else_is_served(Chosen(1), for_ever=True)
+    assert script.processes[3].asks
+    script.everybody_is_served()
+    assert script.processes[3].asks, "woken, though it is frozen"
+    script.adjust_as("c", {"frozen": False})
+    script.everybody_is_served()
+    assert not script.processes[3].asks
+    script.teardown()
+
+
+def test_a_context_that_takes_less_than_it_states_is_woken_where_that_fits() -> None:
+    script = begin([1], context=100)
+    script.contexts_are_measured(GPU)
+    script.everybody_rests(told=False, outcomes=[], calling=[])
+    script.settle()
+    assert script.processes[1].parked
+    script.foreign[GPU] = script.room(GPU) - 90 * MIB
+    script.submit_as(script.processes[1])
+    script.settle()
+    assert not script.processes[1].parked
+    script.teardown()
+
+
+def test_who_asks_again_while_its_room_is_made_is_told_again_how_much_there_is() -> None:
+    """Its second request crossed the grant."""
+    script = begin([500, 640], host=1000, hibernates=False)
+    first, second = script.processes.values()
+    script.say_as(second)
+    script.advance(script.now + 1.0)
+    while not second.inbox:
+        script.obey_as(first)
+        while first.outbox:
+            script.say_as(first)
+    granted = [d for d in second.inbox if isinstance(d, ev.Grant | ev.Room)]
+    assert [type(d) for d in granted] == [ev.Grant, ev.Room]
+    second.inbox.clear()
+    second.inbox.extend(granted)
+    script.feed(ev.Request(second.number, 99))
+    assert list(second.inbox) == granted * 2
+    script.settle()
+    assert second.busy
+    script.teardown()
