@@ -64,6 +64,18 @@ def chromium() -> str:
     pytest.skip("no Chromium here (Debian: apt-get install chromium)")
 
 
+#: Seconds for a property test: when it fails, hypothesis looks for a smaller example for up to five minutes.
+PROPERTY_TIMEOUT = 900
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each property test the time to report its example."""
+    for item in items:
+        if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs an NVIDIA GPU where there is none."""
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():

@@ -25,6 +25,7 @@ from jupyter_gpushare.scheduler.simulation.calibration import Calibration
 from jupyter_gpushare.scheduler.simulation.machine import Gpu, Process
 from jupyter_gpushare.scheduler.simulation.node import Client, Node
 from jupyter_gpushare.scheduler.simulation.trace import Kernel
+from tests.conftest import PROPERTY_TIMEOUT
 
 GIB = 1 << 30
 COSTS = replace(Calibration(), context=1, headroom=0)
@@ -335,6 +336,7 @@ def check_limits(mix: Mix, lab: Lab, seconds: float) -> None:
 # --- Liveness -------------------------------------------------------------------------------------
 
 
+@pytest.mark.timeout(PROPERTY_TIMEOUT)
 @pytest.mark.parametrize(
     ("policy", "examples"), [("burst", 5), ("gemini", 3), ("fcfs", 2), ("tgs", 2), ("priority", 2)]
 )
