@@ -110,8 +110,8 @@ def begin(footprints: list[int], **changes: Any) -> Script:
     return script
 
 
-def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
-    """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
+def frozen_in_the_queue() -> Script:
+    """Return a world in which the third process was hibernated while it waited, and is frozen."""
     script = begin(
         [228, 512, 0, 0],
         context=100, foreign=90, host=400, anti_thrash="on",
@@ -119,12 +119,33 @@ def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
     )  # fmt: skip
     script.contexts_are_measured(GPU)
     script.everybody_else_is_served(Chosen(1), for_ever=True)
-    assert script.processes[3].asks
+    assert script.processes[3].parked
+    assert script.processes[3].waiting
+    return script
+
+
+def test_a_frozen_group_that_hibernates_in_the_queue_is_not_woken() -> None:
+    """It made room for others while it waited. It is woken in the turn of its lease, and gets none."""
+    script = frozen_in_the_queue()
     script.everybody_is_served()
     assert script.processes[3].asks, "woken, though it is frozen"
     script.adjust_as("c", {"frozen": False})
     script.everybody_is_served()
     assert not script.processes[3].asks
+    script.teardown()
+
+
+def test_a_wake_that_fails_fails_the_wait_for_the_lease() -> None:
+    script = frozen_in_the_queue()
+    process = script.processes[3]
+    script.adjust_as("c", {"frozen": False})
+    while not process.steps:
+        script.settle()
+        script.advance(script.now + 1.0)
+    script.driver_steps(process, "failed")
+    script.nobody_is_forgotten()
+    script.settle()
+    assert not process.waiting
     script.teardown()
 
 

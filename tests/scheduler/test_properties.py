@@ -640,6 +640,11 @@ class World(RuleBasedStateMachine):
             on_its_way = any(
                 isinstance(d, ev.Grant | ev.CancelWaits) for d in process.inbox
             ) or any(isinstance(e, ev.Restored) for e in process.outbox)
+            # A wake that fails fails the call that waits for the lease, too.
+            on_its_way = on_its_way or any(
+                isinstance(d, ev.Awake) and d.status and d.serial in (0, process.asks)
+                for d in process.inbox
+            )
             assert client.wants or on_its_way, "a request was lost"
             if client.wants and client.stage == "awake":
                 assert client.group.wait in self.core.queue
