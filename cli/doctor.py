@@ -11,7 +11,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: Seconds that a driver is given.
 PATIENCE = 60
+#: Seconds that a whole check of hibernation is given; it takes some 15 on an H200.
+CHECK_PATIENCE = 600
 EXTENSION = "jupyter_gpushare"
 LABEXTENSION = "jupyter-gpushare"
 PROVISIONER = "gpushare"
@@ -72,7 +74,14 @@ def add_parser(subparsers: Any) -> None:
         description="Say what was found, what is active, and why not. Exit status 1 if sharing cannot work.",
     )
     parser.add_argument("--json", action="store_true", help="print a JSON list instead")
-    parser.add_argument(
+    checks = parser.add_mutually_exclusive_group()
+    checks.add_argument(
+        "--hibernate-check",
+        action="store_true",
+        help="only try, with processes of its own on the first GPU, whether this driver can hibernate notebooks, and "
+        "write down that it may if so; an untested driver may hang the machine, so save your work first",
+    )
+    checks.add_argument(
         "--managed-check",
         action="store_true",
         help="only try, with 64 MiB on the first GPU, whether managed memory survives being moved; few drivers were "
@@ -86,7 +95,12 @@ def run(args: argparse.Namespace) -> int:
         return complain(
             "GPUSHARE_FORBID_MANAGED is set: managed memory is not to be used here, not even to check it"
         )
-    findings = [managed_check(os.environ)] if args.managed_check else list(examine(os.environ))
+    if args.managed_check:
+        findings = [managed_check(os.environ)]
+    elif args.hibernate_check:
+        findings = [hibernate_check(os.environ)]
+    else:
+        findings = list(examine(os.environ))
     if args.json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
     else:
@@ -155,6 +169,77 @@ def managed_check(environ: Mapping[str, str]) -> Finding:
         "ok",
         f"{size(found['bytes'])} went out and in {found['rounds']} times on {kind} and kept every byte",
     )
+
+
+def hibernate_check(environ: Mapping[str, str]) -> Finding:
+    """Try whether the driver can hibernate processes, and write down that it may."""
+    from ..scheduler import checked_drivers
+    from ..scheduler.ability import REPORTED, branch_of
+
+    topic, environ = "hibernation", plain_environment(environ)
+    try:
+        driver = find_driver(environ)
+    except DriverError as error:
+        return Finding(topic, "fail", str(error))
+    if driver is None:
+        return Finding(topic, "fail", "no CUDA driver was found")
+    facts = _probe(environ, "driver", str(driver.cuda), str(driver.nvml or ""))
+    if "error" in facts:
+        return Finding(topic, "fail", facts["error"], "check the driver with nvidia-smi")
+    version = facts.get("nvml", {}).get("driver")
+    if driver.nvml is None or version is None:
+        return Finding(
+            topic, "fail", "NVML does not say the driver's version", "install libnvidia-ml.so.1"
+        )
+    ability = asyncio.run(_ability(driver, facts, {version}))
+    if not ability.able:
+        return Finding(topic, "fail", f"is not possible: {ability.text}")
+    if report := REPORTED.get(branch_of(0, version)):
+        print(f"gpushare: driver {version}: {report}", file=sys.stderr)
+    found = _run_hibernate_check(driver, environ)
+    if "error" in found:
+        return Finding(
+            topic, "fail", f"driver {version}: {found['error']}", "notebooks do not hibernate here"
+        )
+    said = (
+        f"driver {version}: processes left the GPU and came back {found['cycles']} times with every byte, "
+        f"and {found['killed']} were killed"
+    )
+    try:
+        file = checked_drivers.allow(version, environ)
+    except OSError as error:
+        return Finding(
+            topic,
+            "fail",
+            f"{said}; but {error.filename} cannot be written: {error.strerror}",
+            f"name another file with {checked_drivers.VARIABLE}, here and for the scheduler",
+        )
+    return Finding(topic, "ok", f"{said}; noted in {file}", "restart the scheduler if one runs")
+
+
+def _run_hibernate_check(driver: Driver, environ: Mapping[str, str]) -> dict[str, Any]:
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.hibernate_check"]
+    child = subprocess.Popen(
+        [*command, str(driver.cuda), str(driver.nvml)],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    try:
+        out, err = child.communicate(timeout=CHECK_PATIENCE)
+    except subprocess.TimeoutExpired:
+        # Nobody waits for its end: in a driver that hangs it may never come.
+        child.kill()
+        return {"error": f"the check did not end within {CHECK_PATIENCE} s"}
+    try:
+        found: dict[str, Any] = json.loads(out.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = (err.strip().splitlines() or ["no message"])[-1]
+        return {"error": f"the check ended with status {child.returncode}: {last}"}
+    return found
 
 
 def _guarded(topic: str, look: Callable[[], Iterator[Finding]]) -> Iterator[Finding]:
@@ -303,13 +388,13 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
     yield Finding(topic, "ok", f"{when}{moves}")
 
 
-async def _ability(driver: Driver, facts: dict[str, Any]) -> Ability:
+async def _ability(driver: Driver, facts: dict[str, Any], checked: Collection[str] = ()) -> Ability:
     from ..scheduler.hibernator import Hibernator
 
     hibernator = Hibernator(driver)
     try:
         version = facts.get("nvml", {}).get("driver")
-        return await hibernator.probe((version, [gpu["name"] for gpu in facts["gpus"]]))
+        return await hibernator.probe((version, [gpu["name"] for gpu in facts["gpus"]]), checked)
     finally:
         await hibernator.close()
 

@@ -6,6 +6,9 @@ Run by its path, with the standard library alone::
     python probe.py driver CUDA [NVML]
     python probe.py preload
     python probe.py managed CUDA
+    python probe.py hold CUDA
+
+The last one goes on until its standard input ends, and answers each line of it.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
+import threading
 from collections.abc import Callable
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 from typing import Any
@@ -22,6 +26,9 @@ CONCURRENT_MANAGED_ACCESS = 89  # CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS
 ATTACH_GLOBAL = 1  # CU_MEM_ATTACH_GLOBAL
 HOST = -1  # CU_DEVICE_CPU
 MANAGED_BYTES = 64 << 20
+HELD_BYTES = 64 << 20
+#: Of a process that is hibernated: as many as a notebook has with its libraries.
+THREADS = 64
 
 
 class ProbeError(Exception):
@@ -152,12 +159,39 @@ def _prefetch(cuda: Cuda, pointer: c_uint64, device: int) -> None:
     cuda.call("cuCtxSynchronize")
 
 
+def hold(path: str) -> dict[str, Any]:
+    """Hold memory that is written on the GPU; each line is answered with whether all bytes are still there."""
+    cuda = Cuda(path)
+    cuda.call("cuInit", 0)
+    device, context, pointer = cuda.number("cuDeviceGet", 0), c_void_p(), c_uint64()
+    cuda.call("cuDevicePrimaryCtxRetain", byref(context), device)
+    cuda.call("cuCtxSetCurrent", context)
+    cuda.call("cuMemAlloc_v2", byref(pointer), c_size_t(HELD_BYTES))
+    words = HELD_BYTES // 4
+    seen = (c_uint32 * words)()
+    for _ in range(THREADS):
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+    pattern = 0x5A5A0000
+    cuda.call("cuMemsetD32_v2", pointer, c_uint(pattern), c_size_t(words))
+    cuda.call("cuCtxSynchronize")
+    print(json.dumps({"bytes": HELD_BYTES}), flush=True)
+    for _ in sys.stdin:
+        cuda.call("cuMemcpyDtoH_v2", seen, pointer, c_size_t(HELD_BYTES))
+        kept = bytes(seen) == pattern.to_bytes(4, sys.byteorder) * words
+        pattern += 1
+        cuda.call("cuMemsetD32_v2", pointer, c_uint(pattern), c_size_t(words))
+        cuda.call("cuCtxSynchronize")
+        print(json.dumps({"kept": kept}), flush=True)
+    return {}
+
+
 def main() -> None:
     """Print what was found."""
     probes: dict[str, Callable[..., dict[str, Any]]] = {
         "driver": driver,
         "preload": preload,
         "managed": managed,
+        "hold": hold,
     }
     try:
         found = probes[sys.argv[1]](*sys.argv[2:])

@@ -6,18 +6,22 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Driver branches whose checkpoint calls can be used at all, and can put what was on one GPU on another
-#: (github.com/NVIDIA/cuda-checkpoint, README).
-CHECKPOINTS, MOVES = 570, 580
-#: The oldest driver branch of a CUDA version, where NVML is not there to be asked (CUDA's release notes, table 3).
-BRANCHES = ((13000, 580), (12080, 570))
+#: The first driver branch with the checkpoint calls (github.com/NVIDIA/cuda-checkpoint, README).
+CHECKPOINTS = 570
+#: The driver branch of a CUDA version, where NVML is not there to be asked (CUDA's release notes, table 3).
+BRANCHES = ((13010, 590), (13000, 580), (12080, 570))
 
-#: Driver branches that are known to harm whom they are to checkpoint, and what is known.
-HARMFUL = {
+#: Driver branches on which all of our tests passed (docs/h200.md), waking on another GPU included. Another branch is
+#: used where `checked_drivers` has its version, but not to wake on another GPU, which the check does not try.
+TESTED = frozenset({580})
+#: What others reported of a branch; said before the check is run there.
+REPORTED = {
+    595: "killing a process that was hibernated before was reported to hang the machine "
+    "(NVIDIA/cuda-checkpoint issue 53)",
     610: "it was reported to end processes with many threads when they are locked (NVIDIA/cuda-checkpoint issue 58)",
 }
 
@@ -64,7 +68,27 @@ class Ability:
     moves: bool = False
 
 
-def judge(cuda: int, functions: bool, driver: str | None, gpus: Sequence[str]) -> Ability:
+def branch_of(cuda: int, driver: str | None) -> int:
+    """Return a driver's branch; 0: it is older than all that can checkpoint.
+
+    Parameters
+    ----------
+    cuda
+        What ``cuDriverGetVersion`` says.
+    driver
+        What NVML says of the driver's version; None where it says nothing.
+    """
+    found = re.match(r"\d+", driver or "")
+    return int(found[0]) if found else next((b for least, b in BRANCHES if cuda >= least), 0)
+
+
+def judge(
+    cuda: int,
+    functions: bool,
+    driver: str | None,
+    gpus: Sequence[str],
+    checked: Collection[str] = (),
+) -> Ability:
     """Say what a driver is able to.
 
     Parameters
@@ -77,9 +101,10 @@ def judge(cuda: int, functions: bool, driver: str | None, gpus: Sequence[str]) -
         What NVML says of the driver's version; None where it says nothing.
     gpus
         The GPUs' names.
+    checked
+        Versions on which ``gpushare doctor --hibernate-check`` passed here.
     """
-    found = re.match(r"\d+", driver or "")
-    branch = int(found[0]) if found else next((b for least, b in BRANCHES if cuda >= least), 0)
+    branch = branch_of(cuda, driver)
     named = f"{driver}, " if driver else ""
     shown = f"the driver ({named}CUDA {cuda // 1000}.{cuda % 1000 // 10})"
     if branch < CHECKPOINTS:
@@ -94,14 +119,14 @@ def judge(cuda: int, functions: bool, driver: str | None, gpus: Sequence[str]) -
             "driver",
             f"{shown} lacks the checkpoint calls: an older libcuda.so.1 stands in its place; remove that",
         )
-    if branch in HARMFUL:
+    if branch not in TESTED and driver not in checked:
         return Ability(
             False,
             "driver",
-            f"{shown} is not used for hibernation: {HARMFUL[branch]}; install another",
+            f"{shown} has not been tested: run gpushare doctor --hibernate-check once, and restart the scheduler",
         )
     several = max(Counter(gpus).values(), default=0) > 1
-    return Ability(True, moves=branch >= MOVES and several)
+    return Ability(True, moves=branch in TESTED and several)
 
 
 def refuses(pid: int) -> str | None:

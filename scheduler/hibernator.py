@@ -16,12 +16,12 @@ import logging
 import os
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from . import ability
+from . import ability, checked_drivers
 from .ability import Ability
 from .drivers import Driver, DriverError, libraries
 from .protocol import gpu_bytes
@@ -282,13 +282,19 @@ class Hibernator:
         self._hibernating = asyncio.Semaphore(HIBERNATING)
         self._waking = asyncio.Semaphore(WAKING)
 
-    async def probe(self, nvml: tuple[str | None, Sequence[str]] | None = None) -> Ability:
+    async def probe(
+        self,
+        nvml: tuple[str | None, Sequence[str]] | None = None,
+        checked: Collection[str] = (),
+    ) -> Ability:
         """Find out whether processes can be hibernated here.
 
         Parameters
         ----------
         nvml
             What NVML says of the driver's version, and the GPUs' names; None: it is asked.
+        checked
+            Versions to be taken for checked, beside those that `checked_drivers` knows.
         """
         try:
             helper = await self._start()
@@ -303,7 +309,8 @@ class Hibernator:
         if nvml is None:
             loop = asyncio.get_running_loop()
             nvml = await loop.run_in_executor(None, _ask_nvml, self._driver.nvml)
-        return ability.judge(int(answer.value), answer.result == 0, *nvml)
+        checked = {*checked, *checked_drivers.allowed(os.environ)}
+        return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
     def refuses(self, pid: int) -> str | None:
         """Return why a process is left alone, a code of `ability.WHY`; None: it is not. Asks the kernel alone."""

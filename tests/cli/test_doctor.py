@@ -26,6 +26,7 @@ def _place(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.setenv("GPUSHARE_SIM", "1")
         monkeypatch.setenv("GPUSHARE_SIM_NAME", Path(folder).name)
         monkeypatch.setenv("GPUSHARE_SOCKET", f"{folder}/s")
+        monkeypatch.setenv("GPUSHARE_HIBERNATION_DRIVERS", f"{folder}/state/drivers")
         yield
 
 
@@ -114,7 +115,7 @@ def test_hibernation_that_is_switched_off() -> None:
 
 @pytest.mark.parametrize(
     ("version", "why"),
-    [("565.57.01", "is older than 570"), ("610.57.04", "NVIDIA/cuda-checkpoint issue 58")],
+    [("565.57.01", "is older than 570"), ("610.57.04", "run gpushare doctor --hibernate-check")],
 )
 def test_drivers_that_cannot_hibernate(version: str, why: str) -> None:
     old = {"GPUSHARE_SIM_DRIVER_VERSION": version}
@@ -210,6 +211,42 @@ def test_the_managed_check() -> None:
     assert refused.returncode == 2
     assert refused.stderr.count("\n") == 1
     assert "GPUSHARE_FORBID_MANAGED" in refused.stderr
+
+
+def test_a_driver_that_passes_the_check_hibernates_from_then_on() -> None:
+    untested = {"GPUSHARE_SIM_DRIVER_VERSION": "595.45.04"}
+    done = doctor("--hibernate-check", **untested)
+    assert done.returncode == 0, done.stdout
+    assert "came back 6 times with every byte, and 2 were killed" in done.stdout
+    assert "issue 53" in done.stderr
+    assert findings(doctor("--json", **untested))["hibernation"]["state"] == "ok"
+    # Only that version.
+    other = {"GPUSHARE_SIM_DRIVER_VERSION": "595.50.01"}
+    assert findings(doctor("--json", **other))["hibernation"]["state"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("cuCheckpointProcessRestore=OPERATING_SYSTEM", "restore of process"),
+        ("cuCheckpointProcessCheckpoint=UNKNOWN", "checkpoint of process"),
+    ],
+)
+def test_a_driver_that_fails_the_check_is_not_noted(fault: str, why: str) -> None:
+    untested = {"GPUSHARE_SIM_DRIVER_VERSION": "595.45.04"}
+    done = doctor("--hibernate-check", GPUSHARE_SIM_FAIL=fault, **untested)
+    assert done.returncode == 1
+    assert why in done.stdout
+    assert findings(doctor("--json", **untested))["hibernation"]["state"] == "warn"
+
+
+def test_a_check_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = doctor(
+        "--hibernate-check", GPUSHARE_HIBERNATION_DRIVERS=str(tmp_path / "file" / "drivers")
+    )
+    assert done.returncode == 1
+    assert "GPUSHARE_HIBERNATION_DRIVERS" in done.stdout
 
 
 @pytest.mark.parametrize("extra", ["", "jupyterhub"])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import ability, hibernations, hibernator
+from jupyter_gpushare.scheduler import ability, checked_drivers
 from jupyter_gpushare.scheduler.ability import judge
 from jupyter_gpushare.scheduler.devices import Devices
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
@@ -651,28 +651,43 @@ def test_who_is_not_left_alone(pid: int) -> None:
 @pytest.mark.parametrize(
     ("cuda", "functions", "driver", "gpus", "code", "moves"),
     [
-        (12080, True, "570.86.10", ["A"], "", False),
-        (12080, True, "570.86.10", ["A", "A"], "", False),
         (13000, True, "580.65.06", ["A"], "", False),
         (13000, True, "580.65.06", ["A", "B"], "", False),
         (13000, True, "580.65.06", ["A", "B", "A"], "", True),
         (13000, True, None, ["A", "A"], "", True),
-        (12080, True, None, [], "", False),
+        # Not tested by us, nor here.
+        (12080, True, "570.86.10", ["A"], "driver", False),
+        (12080, True, None, [], "driver", False),
+        (13010, True, None, ["A"], "driver", False),
+        (13030, True, "610.57.04", ["A", "A"], "driver", False),
+        # Tested here, but not on another GPU.
+        (13020, True, "595.45.04", ["A", "A"], "", False),
         (12060, True, None, [], "driver", False),
         (12060, False, "560.35.03", ["A", "A"], "driver", False),
         # A library of a compatibility package over an older driver.
         (13000, True, "535.183.01", ["A"], "driver", False),
         (13000, False, "580.65.06", ["A"], "driver", False),
-        (13030, True, "610.57.04", ["A", "A"], "driver", False),
-        (13030, True, "615.10.01", ["A", "A"], "", True),
+        (13020, False, "595.45.04", ["A"], "driver", False),
     ],
 )
 def test_what_a_driver_is_able_to(
     cuda: int, functions: bool, driver: str | None, gpus: list[str], code: str, moves: bool
 ) -> None:
-    found = judge(cuda, functions, driver, gpus)
+    found = judge(cuda, functions, driver, gpus, {"595.45.04"})
     assert (found.able, found.code, found.moves) == (not code, code, moves)
     assert bool(found.text) == bool(code)
+
+
+def test_the_drivers_that_were_checked(tmp_path: Path) -> None:
+    file = tmp_path / "state" / "drivers"
+    environ = {checked_drivers.VARIABLE: str(file)}
+    assert checked_drivers.allowed(environ) == frozenset()
+    for _ in range(2):
+        assert checked_drivers.allow("595.45.04", environ) == file
+    checked_drivers.allow("600.1", environ)
+    file.write_text(file.read_text() + "\n  # by hand\n 601.2 \n")
+    assert checked_drivers.allowed(environ) == {"595.45.04", "600.1", "601.2"}
+    assert file.read_text().count("595.45.04") == 1
 
 
 async def test_the_driver_is_asked(make: Make, stand_in: StandIn) -> None:

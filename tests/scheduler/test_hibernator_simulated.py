@@ -365,7 +365,7 @@ async def test_a_program_wakes_on_another_gpu(machine: Make, visible: str | None
     ("version", "code", "moves"),
     [
         ("565.57.01", "driver", False),
-        ("570.86.10", "", False),
+        ("570.86.10", "driver", False),
         ("580.65.06", "", True),
         ("610.57.04", "driver", False),
     ],

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""``gpushare doctor --hibernate-check``: whether a driver that nobody has tested hibernates processes and wakes them.
+
+Run as a process of its own, since a driver may hang whoever asks it::
+
+    python -m jupyter_gpushare.cli.hibernate_check CUDA NVML
+
+It prints one JSON object: what was done, or ``error``, a sentence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from ..scheduler.devices import Devices
+from ..scheduler.drivers import Driver
+from ..scheduler.hibernator import Hibernator, Outcome
+
+PROBE = Path(__file__).with_name("probe.py").resolve()
+#: How often a process leaves the GPU and comes back.
+CYCLES = 5
+#: Bytes that a hibernated process may still take; 0.1 MiB on an H200.
+LEFT = 16 << 20
+#: Seconds that a process is given to start, to answer, or to end once it was killed.
+PATIENCE = 30.0
+#: Seconds between looks at what NVML says.
+PAUSE = 0.1
+
+
+class CheckError(Exception):
+    """The driver does not do what hibernation takes; the message is one sentence."""
+
+
+class Holder:
+    """A process of ours that holds memory on the first GPU."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+
+    async def answer(self) -> dict[str, Any]:
+        """Return its next line."""
+        assert self.process.stdout is not None
+        try:
+            line = await asyncio.wait_for(self.process.stdout.readline(), PATIENCE)
+        except asyncio.TimeoutError:
+            raise CheckError(f"a process on the GPU did not answer within {PATIENCE:g} s") from None
+        if not line:
+            raise CheckError("a process on the GPU ended by itself")
+        found: dict[str, Any] = json.loads(line)
+        if "error" in found:
+            raise CheckError(found["error"])
+        return found
+
+    async def verify(self) -> None:
+        """Have it compare all of its memory, and write it anew."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        if not (await self.answer())["kept"]:
+            raise CheckError("a process that was hibernated came back with other bytes")
+
+    async def kill(self) -> None:
+        """End it as ``kill -9`` does."""
+        self.process.kill()
+        try:
+            await asyncio.wait_for(self.process.wait(), PATIENCE)
+        except asyncio.TimeoutError:
+            raise CheckError(
+                f"process {self.process.pid} was killed after it had been hibernated, and does not end; the machine "
+                "may have to be restarted"
+            ) from None
+
+
+@asynccontextmanager
+async def holder(cuda: Path) -> AsyncIterator[Holder]:
+    """Start a process that holds memory, and end it."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-S", str(PROBE), "hold", str(cuda)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "GPUSHARE_DISABLE": "1"},
+    )
+    try:
+        made = Holder(process)
+        await made.answer()
+        yield made
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+
+
+async def done(step: Awaitable[Outcome]) -> None:
+    """Take a step that fails for the end."""
+    outcome = await step
+    if not outcome.ok:
+        raise CheckError(outcome.text)
+
+
+async def until(condition: Callable[[], bool], what: str) -> None:
+    """Wait for something that NVML says."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE
+    while not condition():
+        if asyncio.get_running_loop().time() > deadline:
+            raise CheckError(f"{what} for {PATIENCE:g} s")
+        await asyncio.sleep(PAUSE)
+
+
+async def check(driver: Driver) -> dict[str, Any]:
+    """Hibernate and wake a process, then kill one that was woken and one that is hibernated."""
+    devices = Devices(driver.nvml)
+    gpus = [found.gpu for found in devices.start()]
+    hibernator = Hibernator(driver)
+
+    def held(pid: int) -> int:
+        return sum((devices.processes(gpu) or {}).get(pid, 0) for gpu in gpus)
+
+    async def away(one: Holder) -> None:
+        pid = one.process.pid
+        await done(hibernator.hibernate(pid))
+        await until(lambda: held(pid) <= LEFT, "a hibernated process kept its memory on the GPU")
+
+    try:
+        async with holder(driver.cuda) as one:
+            for _ in range(CYCLES):
+                await away(one)
+                await done(hibernator.wake(one.process.pid))
+                await one.verify()
+            await one.kill()
+            woken = one.process.pid
+        async with holder(driver.cuda) as one:
+            await away(one)
+            await one.kill()
+            asleep = one.process.pid
+        await until(
+            lambda: held(woken) + held(asleep) == 0,
+            "processes that were killed kept memory on the GPU",
+        )
+        async with holder(driver.cuda) as one:
+            await away(one)
+            await done(hibernator.wake(one.process.pid))
+            await one.verify()
+    finally:
+        await hibernator.close()
+        devices.stop()
+    return {"cycles": CYCLES + 1, "killed": 2}
+
+
+def main(cuda: str, nvml: str) -> None:
+    """Print what came of it."""
+    driver = Driver(Path(cuda), Path(nvml), simulated=False)
+    try:
+        found = asyncio.run(check(driver))
+    except CheckError as error:
+        found = {"error": str(error)}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
