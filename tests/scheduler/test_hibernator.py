@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import ability, checked_drivers
+from jupyter_gpushare.scheduler import ability, checked_drivers, hibernations, hibernator
 from jupyter_gpushare.scheduler.ability import judge
 from jupyter_gpushare.scheduler.devices import Devices
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
