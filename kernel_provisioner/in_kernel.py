@@ -1317,6 +1317,10 @@ REASONS = {
         f"lacks {size(given['lack'])} until {_processes(given['clients'])} of the previous scheduler "
         f"{'has' if given['clients'] == 1 else 'have'} connected again"
     ),
+    "host_memory": lambda given: (
+        f"lacks {size(given['lack'])}: the host has too little free memory at the moment; "
+        f"the allocation fails{_within(given['until_in'], ' soon')} unless that changes"
+    ),
     "restore_failed": lambda given: (
         "its memory could not be moved back to the GPU{} ({}); trying again, nothing is lost".format(
             " (CUDA error {})".format(given["error"]) if given.get("error") else "",

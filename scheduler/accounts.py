@@ -19,6 +19,7 @@ move.
 from __future__ import annotations
 
 from bisect import insort
+from typing import Literal
 
 from .events import Decision, Device, Grow, Growth, Measured, ReadDevice, Usage
 from .gpu_time import GpuTime
@@ -42,6 +43,10 @@ LARGEST = 1 << 50
 #: Seconds after which what the dead held is no longer expected to go soon. Perhaps it is gone, and something else grew
 #: as much meanwhile: contexts take more than they were admitted with, and readings cannot tell one from the other.
 HAUNTED = 5.0
+#: Seconds for which it counts how much host memory there was: so long, a shortage may be brief.
+LATELY = 60.0
+#: What may change by itself so that what is refused can be had: what others hold, or the host's memory.
+Relief = Literal["others", "host"]
 #: A move tells the bandwidth if it is at least this part of the GPU's memory.
 SMALLEST_MEASURE = 64
 
@@ -89,6 +94,8 @@ class Accounts:
         self.clients: dict[int, Client] = {}
         self.queue: list[Wait] = []
         self.host_budget = 0
+        #: The largest budget that it had lately, and until when that counts.
+        self._host_best: tuple[int, float | None] = (0, None)
         self.promised = 0
         #: It may have changed on how many GPUs somebody holds leases.
         self._recount = False
@@ -113,10 +120,8 @@ class Accounts:
 
     def _refusal(
         self, share: Share, more: int, fixed: int, over: bool = False, pinned: int = 0
-    ) -> tuple[Growth, bool, str] | None:
-        """Why this could never be had: status, whether that may change by itself, and the sentence.
-
-        It may if it is only for foreign use, or for what clients of the previous scheduler hold.
+    ) -> tuple[Growth, Relief | None, str] | None:
+        """Why this could never be had: status, what may change that by itself (None: nothing), and the sentence.
 
         ``over``: what can move may be more than the GPU has. ``pinned``: of ``fixed``, what is not for contexts.
         """
@@ -140,7 +145,7 @@ class Accounts:
             )
             if gpu.outside:
                 text += f" (other programs hold {_amount(gpu.outside)})"
-            return "device", held + asked <= limit + gpu.foreign + theirs, text
+            return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
         if fixed > 0 and (unserved := self._crowded_out(share, fixed, pinned)) is not None:
             needs, left, foreign = unserved
             text = (
@@ -148,7 +153,7 @@ class Accounts:
                 f"notebook that already uses {_amount(needs)}. Shut down a notebook that you no longer need, and try "
                 "again"
             )
-            return "device", foreign, text
+            return "device", _others(foreign), text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
         total = sum(s.promised + s.pinned for s in group.shares.values())
@@ -157,36 +162,36 @@ class Accounts:
                 f"{_amount(asked)} more would make {_amount(total + asked)}, "
                 f"but this kernel is limited to {_amount(cap)}"
             )
-            return "cap", False, text
+            return "cap", None, text
         if not share.used and (quota := self._exceeded(share)) is not None:
             whose, gpus = quota
             text = (
                 f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
                 f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
             )
-            return "cap", False, text
+            return "cap", None, text
         most = group.wishes.memory
         if most and more > 0 and share.promised + more > most:
             text = (
                 f"{_amount(more)} more would make {_amount(share.promised + more)}, but this kernel was "
                 f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
             )
-            return "cap", False, text
+            return "cap", None, text
         room = self.times.memory_room(group, gpu) if more > 0 else None
         if room is not None and more > room.bytes:
             text = (
                 f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
                 f"{_named(room.whose)} may have on each GPU"
             )
-            return "cap", False, text
+            return "cap", None, text
         room = self.times.host_room(group, self.groups.values()) if more > 0 else None
         if room is not None and more > room.bytes:
             text = (
                 f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
                 "may have over all GPUs, since all of it may have to lie in the host's memory"
             )
-            return "host", False, text
-        backed = self._backed(gpu) - fixed
+            return "host", None, text
+        backed = self._backed(gpu, self.host_budget) - fixed
         theirs = sum(u.promised for u in returning)
         promised = gpu.promised + theirs
         if promised + more > backed:
@@ -194,7 +199,10 @@ class Accounts:
                 f"{_amount(asked)} more would make {_amount(promised + asked)} for all kernels, "
                 f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
             )
-            return "host", promised + more <= backed + gpu.foreign + theirs, text
+            relief = _others(promised + more <= backed + gpu.foreign + theirs)
+            if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
+                relief = "host"
+            return "host", relief, text
         return None
 
     def _fixed_beside(self, share: Share) -> int:
@@ -257,12 +265,12 @@ class Accounts:
                 return claim.whose, claim.entitlement.gpus
         return None
 
-    def _backed(self, gpu: Gpu) -> int:
+    def _backed(self, gpu: Gpu, budget: int) -> int:
         """Bytes of footprints that a GPU and what the others leave of the host's memory can hold together.
 
         What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
         """
-        host = self.host_budget - min(self.host_in_flight, self.host_budget // 8)
+        host = budget - min(self.host_in_flight, budget // 8)
         for client in self.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
             host -= min(self.host_slack, promised)
@@ -270,6 +278,21 @@ class Accounts:
             if other is not gpu:
                 host -= max(0, other.promised - other.capacity)
         return max(0, gpu.capacity) + max(0, host)
+
+    def _budget_host(self, budget: int, most: int) -> None:
+        """Take in how much host memory there is for swapped data, and how much there can be at most."""
+        before, self.host_budget = self.host_budget, max(0, budget)
+        best, until = self._host_best
+        if until is None:
+            # A scheduler that has just begun does not know what there was a short while ago.
+            self._host_best = most, self._now + LATELY
+        elif before >= best or self._now >= until:
+            self._host_best = before, self._now + LATELY
+
+    def _host_lately(self) -> int:
+        """Return the most host memory that there was for swapped data a short while ago."""
+        best, until = self._host_best
+        return 0 if until is None or self._now >= until else best
 
     def _headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
         """How many of the bytes that a client would like beyond its need can be promised."""
@@ -673,6 +696,10 @@ def _hibernated(share: Share) -> int:
         for h in share.holdings.values()
         if h.client.gone and h.client.needs is not None
     )
+
+
+def _others(passes: bool) -> Relief | None:
+    return "others" if passes else None
 
 
 def _named(whose: str) -> str:

@@ -225,7 +225,7 @@ class Clients(People):
         client = self._client(event.client)
         group = client.group
         for gpu in self.gpus.values():
-            gpu.parked = [g for g in gpu.parked if g.client != client.number]
+            gpu.parked = [d for d in gpu.parked if d.grow.client != client.number]
         for wait in self._waits_of(group):
             if wait.grow is not None and wait.grow.client == client.number:
                 self._dequeue(wait)

@@ -423,7 +423,7 @@ class Core(Clients):
         raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
 
     def _on_host_memory(self, event: HostMemory) -> None:
-        self.host_budget = max(0, event.budget)
+        self._budget_host(event.budget, event.most)
         self._stock_of.update(self.gpus)
         self._dirty.update(self.gpus)
 

@@ -139,9 +139,11 @@ class Decider(Bounds):
         for gpu in list(gpus.values()):
             if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
                 parked, gpu.parked = gpu.parked, []
-                for grow in parked:
-                    self._grow(grow)
-                    self._keeper.concern(self.clients[grow.client])
+                for delayed in parked:
+                    client = self.clients[delayed.grow.client]
+                    self._grow(delayed.grow, delayed)
+                    self._touch(client.group)
+                    self._keeper.concern(client)
         if self._filling or any(gpu.queue for gpu in gpus.values()):
             self._extend(gpus)
         ordered = (
@@ -153,6 +155,9 @@ class Decider(Bounds):
             self._again = None
             if gpu.free < 0:
                 self._relieve(gpu)
+            for delayed in gpu.parked:
+                if delayed.obstacle == "host_memory":
+                    self._at(delayed.since + self.host_patience)
             if gpu.drained:
                 self._empty(gpu)
                 self._dismiss(gpu)

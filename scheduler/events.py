@@ -395,9 +395,13 @@ class Measured:
 
 @dataclass(slots=True)
 class HostMemory:
-    """How many bytes of host memory swapped data may take in all."""
+    """How many bytes of host memory swapped data may take in all.
+
+    ``most``: what that could be at most, if no other program needed any.
+    """
 
     budget: int
+    most: int = 0
 
 
 @dataclass(slots=True)

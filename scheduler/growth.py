@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from .accounts import growth
+from .accounts import Relief, growth
 from .events import (
     Awaited,
     Grow,
     Grown,
 )
 from .filling import Filler
-from .state import Client, Gpu, Group, Share
+from .state import Client, Delayed, Gpu, Group, Obstacle, Share
 
 
 class Grower(Filler):
@@ -18,8 +18,11 @@ class Grower(Filler):
 
     #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
     awaited: dict[int, Awaited]
+    #: Seconds for which growth waits for host memory that there was a short while ago.
+    host_patience = 30.0
 
-    def _grow(self, event: Grow) -> None:
+    def _grow(self, event: Grow, before: Delayed | None = None) -> None:
+        """Answer growth, or put that off; ``before``: as it was already."""
         client = self.clients[event.client]
         group = client.group
         holding = self._holding(client, event.least.gpu)
@@ -29,11 +32,16 @@ class Grower(Filler):
             self._oversubscribe(client)
         pinned = max(0, event.least.pinned - holding.pinned)
         refusal = self._refusal(share, more, fixed, event.oversubscribe, pinned)
-        if refusal is not None and refusal[1] and (self.awaited or not self._is_fresh(gpu)):
-            gpu.parked.append(event)  # only foreign use is in the way: look again before saying no
-            return
         if refusal is not None:
-            status, _, text = refusal
+            status, relief, text = refusal
+            obstacle = self._obstacle(gpu, relief)
+            since = self._now if before is None or before.obstacle != obstacle else before.since
+            if obstacle == "host_memory" and since + self.host_patience <= self._now:
+                obstacle = None
+            if obstacle is not None:
+                gpu.parked.append(Delayed(event, obstacle, since))
+                self._touch(group)
+                return
             self._out.append(Grown(client.number, event.serial, status, holding.promised, text))
             self._log("refuse", group, code=status, text=text)
             return
@@ -47,13 +55,13 @@ class Grower(Filler):
         charged = self._charged(holding, more)
         if event.capturing and more and client.lease is not None and group.filling is None:
             if not self._is_fresh(gpu, self.fresh_for_growth):
-                gpu.parked.append(event)
+                gpu.parked.append(Delayed(event, "reading", self._now))
                 return
             if charged <= gpu.free:
                 self._promise(holding, event, more, fixed, "resident")
                 return
             if self._make_room_now(gpu, charged - gpu.free):
-                gpu.parked.append(event)
+                gpu.parked.append(Delayed(event, "reading", self._now))
                 return
         wish = event.most - holding.promised - more
         extra = self._headroom(share, more, wish, event.oversubscribe)
@@ -63,7 +71,7 @@ class Grower(Filler):
             )
             return
         if more and not self._is_fresh(gpu, self.fresh_for_growth):
-            gpu.parked.append(event)
+            gpu.parked.append(Delayed(event, "reading", self._now))
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
@@ -76,6 +84,15 @@ class Grower(Filler):
         # The client gives the lease up by itself, unless it was granted but is not in yet: hence Revoke.
         self._promise(holding, event, more + extra, 0, "swapped")
         self._revoke(group)
+
+    def _obstacle(self, gpu: Gpu, relief: Relief | None) -> Obstacle | None:
+        """Return what a growth that is refused for now waits for; None: it is refused."""
+        if relief == "others":
+            if self.awaited:
+                return "returning"
+            # Only foreign use is in the way: look again before saying no.
+            return None if self._is_fresh(gpu) else "reading"
+        return "host_memory" if relief == "host" else None
 
     def _oversubscribe(self, client: Client) -> None:
         """From now on, what it holds may be more than a GPU has."""

@@ -113,7 +113,7 @@ class Hibernating(Grower):
         for share in group.shares.values():
             if any(wait.group is group for wait in share.gpu.queue):
                 return None
-            if any(grow.client in group.clients for grow in share.gpu.parked):
+            if any(d.grow.client in group.clients for d in share.gpu.parked):
                 return None
         if group.wait is not None:
             return None
@@ -733,7 +733,7 @@ class Hibernating(Grower):
         for share in group.shares.values():
             if any(w.group is group and w.grow is not None for w in share.gpu.queue):
                 return True
-            if any(grow.client in group.clients for grow in share.gpu.parked):
+            if any(d.grow.client in group.clients for d in share.gpu.parked):
                 return True
         return False
 

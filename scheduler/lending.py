@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from . import events as ev
-from .memory import host_budget, machine_available, machine_memory
+from .memory import host_budget, host_limit, machine_available, machine_memory
 from .pool import CHUNK, Figures, Pool
 
 log = logging.getLogger(__name__)
@@ -88,6 +88,8 @@ class Lending:
         self._held: dict[tuple[int, str], ev.Usage] = {}
         #: Bytes that swapped data may take; -1: not known yet.
         self.budget = -1
+        #: What that could be if no other program needed any host memory.
+        self.most = 0
         self._target = self._step = 0
         self._failed = False
 
@@ -177,6 +179,7 @@ class Lending:
             purse.taken = 0 if purse.pool is None else purse.pool.allocated()
         held = sum(purse.taken for purse in self._purses.values()) + self._outside()
         before, self.budget = self.budget, host_budget(self._host_memory, held)
+        self.most = host_limit(self._host_memory)
         machine = self.budget if self._host_memory is None else host_budget(None, held)
         self._step = max(LEAST_STEP, int(BOLDNESS * (machine - held)))
         return self.budget != before

@@ -27,11 +27,27 @@ def host_budget(setting: int | None, held: int, root: Path = Path("/")) -> int:
     root
         The file system's root.
     """
-    limits = [held + headroom for headroom in _cgroup_headrooms(root)]
+    limits = [held + headroom for _, headroom in _cgroups(root)]
     machine = _meminfo(root)
     if "MemAvailable" in machine:
         reserve = max(int(machine.get("MemTotal", 0) * RESERVE_SHARE), RESERVE_LEAST)
         limits.append(held + machine["MemAvailable"] - reserve)
+    if setting is not None:
+        limits.append(setting)
+    return max(0, min(limits, default=0))
+
+
+def host_limit(setting: int | None, root: Path = Path("/")) -> int:
+    """Bytes of host memory that swapped data could take if no program needed any for anything else.
+
+    Parameters
+    ----------
+    setting, root
+        As of ``host_budget``.
+    """
+    limits = [limit for limit, _ in _cgroups(root)]
+    if total := machine_memory(root):
+        limits.append(total - max(int(total * RESERVE_SHARE), RESERVE_LEAST))
     if setting is not None:
         limits.append(setting)
     return max(0, min(limits, default=0))
@@ -58,8 +74,8 @@ def _meminfo(root: Path) -> dict[str, int]:
     return found
 
 
-def _cgroup_headrooms(root: Path) -> Iterator[int]:
-    """Bytes that each limited control group of this process, or one above it, has left."""
+def _cgroups(root: Path) -> Iterator[tuple[int, int]]:
+    """Bytes that each limited control group of this process, or one above it, may have, and has left."""
     mounts = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
@@ -75,7 +91,7 @@ def _cgroup_headrooms(root: Path) -> Iterator[int]:
 
 def _headrooms(
     mount: Path, path: str, limit_name: str, usage_name: str, cache_name: str
-) -> Iterator[int]:
+) -> Iterator[tuple[int, int]]:
     inside = Path(path.lstrip("/"))
     # In a container the path may be the host's while the mount shows the container's own group.
     for relative in dict.fromkeys([inside, *inside.parents, Path()]):
@@ -89,7 +105,7 @@ def _headrooms(
             if name == cache_name and value.isdigit():
                 cache = int(value)
         # Version 1 writes "no limit" as a number near 2**63: harmless in a minimum.
-        yield int(limit) - max(0, int(usage) - cache)
+        yield int(limit), int(limit) - max(0, int(usage) - cache)
 
 
 def _read(path: Path) -> str:

@@ -97,7 +97,7 @@ class People(Decider):
         for wait in self._waits_of(group):
             self._dequeue(wait)
         for gpu in self.gpus.values():
-            gpu.parked = [g for g in gpu.parked if g.client not in group.clients]
+            gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
         for client in group.clients.values():
             client.wants = False
             self._out.append(CancelWaits(client.number))

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from .accounts import growth
+
 if TYPE_CHECKING:
     from .core import Core
     from .plan import Plan
-    from .state import Bar, Gpu, Group, Wait
+    from .state import Bar, Delayed, Gpu, Group, Wait
 
 
 class Explainer:
@@ -106,7 +108,19 @@ def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
 
 def at_work(core: Core, group: Group, now: float) -> dict[str, Any] | None:
     """Return what one that is not in the queue waits for all the same, or None."""
+    if (found := group.delayed) is not None:
+        return delayed(core, found, now)
     return waking(core, group, now) if group.waking else filling(core, group)
+
+
+def delayed(core: Core, found: Delayed, now: float) -> dict[str, Any]:
+    """Return what an allocation waits for that is not answered yet."""
+    gpu = core.gpus[found.grow.least.gpu]
+    lack = sum(growth(core.clients[found.grow.client].holdings[gpu.uuid], found.grow))
+    if found.obstacle == "returning":
+        return _returning(core, gpu, lack)
+    until_in = max(0.0, found.since + core.host_patience - now)
+    return _reason("host_memory", lack=lack, gpu=gpu.uuid, until_in=until_in)
 
 
 def waking(core: Core, group: Group, now: float) -> dict[str, Any]:

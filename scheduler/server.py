@@ -493,7 +493,7 @@ class Server:
 
     def _poll(self) -> None:
         if self.lending.measure():
-            self.handle(ev.HostMemory(self.lending.budget))
+            self.handle(ev.HostMemory(self.lending.budget, self.lending.most))
         self.lending.reap()
         self.throttle.sweep()
         self.identities.sweep()

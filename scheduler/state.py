@@ -24,6 +24,9 @@ DRIVERS_PART = 1 / 2048
 CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
+#: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
+#: attach or exit; or host memory.
+Obstacle = Literal["reading", "returning", "host_memory"]
 #: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
 #: that it needs to be awake; being restored.
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
@@ -78,8 +81,8 @@ class Gpu:
     asked_at: float | None = None
     #: The pause after which to read again by itself.
     read_pause: float = 0.0
-    #: Growth that waits for a fresh reading before it is answered.
-    parked: list[Grow] = field(default_factory=list)
+    #: Growth that is answered later.
+    parked: list[Delayed] = field(default_factory=list)
     #: Groups that hold a lease here, by id; and how fast they may submit, where anything bounds them.
     holders: dict[str, Group] = field(default_factory=dict)
     #: Of these, those that were revoked; and how many are in the background.
@@ -610,10 +613,21 @@ class Group:
                 return "yielding"
             if self.restoring:
                 return "moving"
+            if self.delayed is not None:
+                return "waiting"
             return "running" if self.busy else "held"
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
             return "waking" if self.waking else "hibernated"
-        return "idle" if self.wait is None else "waiting"
+        return "idle" if self.wait is None and self.delayed is None else "waiting"
+
+    @property
+    def delayed(self) -> Delayed | None:
+        """Growth of its own that waits for more than a reading."""
+        for share in self.shares.values():
+            for delayed in share.gpu.parked:
+                if delayed.obstacle != "reading" and delayed.grow.client in self.clients:
+                    return delayed
+        return None
 
     @property
     def restoring(self) -> bool:
@@ -677,6 +691,15 @@ class Bar(NamedTuple):
     holder: str = ""
     holder_name: str = ""
     until: float | None = None
+
+
+class Delayed(NamedTuple):
+    """Growth that is answered later."""
+
+    grow: Grow
+    obstacle: Obstacle
+    #: When it began to wait for that.
+    since: float
 
 
 @dataclass(slots=True, eq=False)

@@ -219,6 +219,11 @@ export function reasonText(
         number(params, 'clients'),
         size('lack')
       );
+    case 'host_memory':
+      return trans.__(
+        'lacks %1: the host has too little free memory at the moment',
+        size('lack')
+      );
     case 'restore_failed': {
       const attempts = number(params, 'attempts');
       if (typeof params['error'] !== 'number') {

@@ -42,6 +42,7 @@ REASONS = {
     "waking": {"for": 0.4, "estimate": 0.8},
     "dying": {"lack": GIB, "gpu": "GPU-1", "ghosts": 3 * GIB},
     "returning": {"lack": GIB, "gpu": "GPU-1", "clients": 2},
+    "host_memory": {"lack": GIB, "gpu": "GPU-1", "until_in": 20.0},
     "restore_failed": {"attempts": 3, "error": 999},
 }
 

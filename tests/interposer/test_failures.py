@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
@@ -421,6 +422,39 @@ def test_a_process_that_has_not_connected_again_is_waited_for(machine: Machine) 
     assert first.result(filling)["result"] == 0
     first.call("cell", phase="end")
     assert late.holds(at_late, 24 * UNIT, 8)
+
+
+def test_an_allocation_that_waits_for_such_a_process_says_so_and_can_be_interrupted(
+    machine: Machine,
+) -> None:
+    first, late = machine.program("first"), machine.program("late", GPUSHARE_BACKEND="plain")
+    late.filled(64 * UNIT, 2)
+    roster = machine.socket.with_name(machine.socket.name + ".clients")
+
+    def is_listed() -> bool:
+        clients = json.loads(roster.read_text())["clients"]
+        return any(usage[3] >= 64 * UNIT for *_, usages in clients for usage in usages)
+
+    machine.until(is_listed)
+    os.kill(late.pid, signal.SIGSTOP)
+    machine.kill_scheduler()
+    machine.start_scheduler()
+    machine.until(lambda: attached(machine) == 1)
+
+    def says_so() -> bool:
+        group = machine.group("first")
+        return group["state"] == "waiting" and group["reason"]["code"] == "returning"
+
+    # It does not fit beside what the late one holds, which cannot move.
+    for end in ("interrupt", "exit"):
+        allocation = first.start("alloc", bytes=224 * UNIT)
+        machine.until(says_so)
+        if end == "interrupt":
+            machine.control("cancel", group="group-first")
+            assert first.result(allocation)["result"] != 0
+        else:
+            late.close()
+            assert first.result(allocation)["result"] == 0, first.errors
 
 
 def test_a_process_that_ended_while_no_scheduler_was_there_is_not_waited_for(

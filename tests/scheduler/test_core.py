@@ -605,6 +605,7 @@ def test_cap_and_host_memory_refuse() -> None:
         "11.0 GiB more would make 21.0 GiB, but this kernel is limited to 20.0 GiB"
     )
     m.do(ev.HostMemory(50 * GIB))
+    m.sleep(60)
     m.process("b", 90)
     answer = m.process("c").grow(60, most=90)
     assert answer is not None
@@ -616,6 +617,70 @@ def test_cap_and_host_memory_refuse() -> None:
     assert answer is not None
     assert answer.status == "swapped"
     assert 48 * GIB < answer.promised <= 50 * GIB
+
+
+def short_of_host_memory() -> tuple[Machine, Process]:
+    """Return a machine that had 1000 GiB for swapped data until now, and a process whose allocation needs some."""
+    m = Machine()
+    m.process("a", 90)
+    b = m.process("b")
+    m.do(ev.HostMemory(0))
+    assert b.grow(60) is None
+    return m, b
+
+
+def grown(decisions: list[ev.Decision]) -> list[str]:
+    return [decision.status for decision in decisions if isinstance(decision, ev.Grown)]
+
+
+def test_growth_waits_while_the_host_is_short_of_memory() -> None:
+    m, b = short_of_host_memory()
+    assert m.group("b")["state"] == "waiting"
+    params = {"lack": 60 * GIB, "gpu": GPU, "until_in": 30.0}
+    assert b.reason == {"code": "host_memory", "params": params}
+    assert grown(m.sleep(20)) == []
+    assert grown(m.do(ev.HostMemory(100 * GIB))) == ["swapped"]
+    assert m.group("b")["state"] == "idle"
+
+
+def test_growth_waits_for_host_memory_for_a_bounded_time() -> None:
+    m, b = short_of_host_memory()
+    assert grown(m.sleep(29.9)) == []
+    assert grown(m.sleep(0.1)) == ["host"]
+    m.sleep(30)
+    answer = b.grow(60)
+    assert answer is not None, "it is short of memory for longer than a moment"
+    assert answer.status == "host"
+
+
+def test_growth_that_waits_for_host_memory_can_be_interrupted() -> None:
+    m, b = short_of_host_memory()
+    assert ev.CancelWaits(b.number) in m.do(ev.Cancel("b"))
+    assert (m.group("b")["state"], b.reason) == ("idle", None)
+    assert grown(m.do(ev.HostMemory(100 * GIB))) == []
+
+
+def test_growth_that_the_host_had_no_memory_for_either_is_refused_at_once() -> None:
+    m = Machine()
+    m.do(ev.HostMemory(20 * GIB))
+    m.sleep(60)
+    m.do(ev.HostMemory(0))
+    m.process("a", 90)
+    answer = m.process("b").grow(60)
+    assert answer is not None
+    assert answer.status == "host"
+
+
+def test_a_scheduler_that_begins_short_of_host_memory_waits_for_it_too() -> None:
+    core = Core(reserve=0)
+    core.handle(ev.Device(GPU, TOTAL, 0, "Test GPU", 0), 1.0)
+    core.handle(ev.HostMemory(0, most=100 * GIB), 1.0)
+    for number in (1, 2):
+        core.handle(ev.Attach(number, number, str(number), str(number), "swap"), 1.0)
+    first = core.handle(ev.Grow(1, 1, ev.Usage(GPU, 90 * GIB), 90 * GIB), 1.0)
+    assert grown(first) == ["swapped"]
+    assert grown(core.handle(ev.Grow(2, 1, ev.Usage(GPU, 60 * GIB), 60 * GIB), 1.0)) == []
+    assert grown(core.handle(ev.HostMemory(100 * GIB, most=100 * GIB), 2.0)) == ["swapped"]
 
 
 def test_pinned_memory_waits_until_room_is_made() -> None:

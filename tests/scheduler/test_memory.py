@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.memory import host_budget
+from jupyter_gpushare.scheduler.memory import host_budget, host_limit
 
 GIB = 1 << 30
 KIB = 1 << 10
@@ -74,6 +74,17 @@ def test_version_1_groups_count(machine: Path) -> None:
     assert host_budget(None, 0, machine) == 2 * GIB
     write(group / "memory.limit_in_bytes", "9223372036854771712\n")
     assert close(host_budget(None, 0, machine), PLAIN)
+
+
+def test_without_other_programs_the_machine_less_its_part_the_groups_and_the_setting_are_left(
+    machine: Path,
+) -> None:
+    assert close(host_limit(None, machine), 32 * GIB - int(3.2 * GIB))
+    assert host_limit(GIB, machine) == GIB
+    write(machine / "proc/self/cgroup", "0::/user\n")
+    write(machine / "sys/fs/cgroup/user/memory.max", f"{8 * GIB}\n")
+    write(machine / "sys/fs/cgroup/user/memory.current", f"{7 * GIB}\n")
+    assert host_limit(None, machine) == 8 * GIB
 
 
 def test_this_machine_has_a_budget() -> None:

@@ -105,6 +105,8 @@ def test_an_allocation_that_may_have_no_room_beside_them_waits_for_the_answer() 
     m = restarted(80, fixed=50)
     a = m.process("a", 0)
     assert of(ev.Grown, m.do(grow(60, a.number))) == []
+    assert m.group("a")["state"] == "waiting"
+    assert a.reason == {"code": "returning", "params": {"lack": 60 * GIB, "gpu": GPU, "clients": 1}}
     assert of(ev.Grown, m.sleep(10)) == []
     m.foreign = 0
     (grown,) = of(ev.Grown, m.do(ev.Desist((0,))) + m.sleep(10))

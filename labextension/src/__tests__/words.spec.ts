@@ -187,6 +187,11 @@ describe('reasonText', () => {
       'lacks 1 GiB until 2 processes of the previous scheduler have connected again'
     ],
     [
+      'host_memory',
+      { lack: GiB, until_in: 20 },
+      'lacks 1 GiB: the host has too little free memory at the moment'
+    ],
+    [
       'restore_failed',
       { attempts: 3, error: 999 },
       'its memory could not be moved back to the GPU in 3 attempts (CUDA error 999); trying again, nothing is lost'
