@@ -12,10 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.workshop import Workshop
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("any-machine", deadline=None)
+settings.load_profile("any-machine")
 
 
 @pytest.fixture(scope="session")
