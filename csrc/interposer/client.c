@@ -121,6 +121,7 @@ static struct {
     pthread_mutex_t await_lock; /* of the thread that waits for a scheduler before its first context */
     int attachment;             /* enum attachment; read without a lock */
     const char *why_not;
+    bool fork_unreported; /* this is the child of a process that had used CUDA, and nobody was told */
     char path[108];
     struct gpushare_hello hello;
     bool begun;        /* the environment was read, and sharing is wanted */
@@ -2037,6 +2038,8 @@ static void step_aside(const char *why)
     __atomic_store_n(&client.attachment, OUT_OF_THE_WAY, __ATOMIC_RELEASE);
 }
 
+static const char forked[] = "this process was forked from one that had already used CUDA";
+
 static void in_forked_child(void)
 {
     /* CUDA does not work in the child of a process that has used it. The parent's connection is not ours to keep: the
@@ -2064,7 +2067,15 @@ static void in_forked_child(void)
     gs_pace_after_fork();
     client.awaiting = 0;
     if (client.attachment == ATTACHED || (client.attachment == NOT_YET && client.begun))
-        step_aside("this process was forked from one that had already used CUDA");
+        step_aside(forked);
+    client.fork_unreported = client.why_not == forked;
+}
+
+void gs_client_report_fork(void)
+{
+    if (__builtin_expect(__atomic_load_n(&client.fork_unreported, __ATOMIC_RELAXED), 0) &&
+        __atomic_exchange_n(&client.fork_unreported, false, __ATOMIC_RELAXED))
+        gs_say("%s, so CUDA does not work in it. Use the start method \"spawn\" of multiprocessing", forked);
 }
 
 static uint64_t number_from_environment(const char *name, const char *of, uint64_t otherwise)

@@ -39,6 +39,9 @@ bool gs_client_attached(void);
 /* Why this process is not attached, or NULL. */
 const char *gs_client_why_not(void);
 
+/* Before a call that a program begins to use CUDA with: in a forked child, where CUDA does not work, says so once. */
+void gs_client_report_fork(void);
+
 /* The scheduler that answered last refused this process, which goes on without it and keeps trying to connect. */
 bool gs_client_refused(void);
 

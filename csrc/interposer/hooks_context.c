@@ -229,6 +229,7 @@ bool gs_context_mark_passed(void)
 
 CUresult CUDAAPI cuInit(unsigned int flags)
 {
+    gs_client_report_fork();
     bool placing = gs_placement_begin();
     CUresult result = GS_REAL(cuInit)(flags);
     if (placing)

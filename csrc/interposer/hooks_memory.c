@@ -20,9 +20,17 @@
 /* The alignment of a row that the driver documents as enough for every texture and 2D copy. */
 enum { PITCH_ALIGNMENT = 512 };
 
+static bool is_attached(void)
+{
+    bool attached = gs_client_attached();
+    if (!attached)
+        gs_client_report_fork();
+    return attached;
+}
+
 CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
-    if (!gs_client_attached())
+    if (!is_attached())
         return GS_REAL(cuMemAlloc_v2)(pointer, size);
     return gs_memory_alloc(pointer, size);
 }
@@ -30,7 +38,7 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                     unsigned int element)
 {
-    if (!gs_client_attached())
+    if (!is_attached())
         return GS_REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     if (pitch == NULL || width == 0 || height == 0 || (element != 4 && element != 8 && element != 16))
         return CUDA_ERROR_INVALID_VALUE;
@@ -81,7 +89,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
 /* In a capture it becomes a node of the graph, whose memory the driver owns. */
 static bool ours(CUstream stream, enum gs_stream_kind kind)
 {
-    return gs_client_attached() && !gs_capture_includes(stream, kind);
+    return is_attached() && !gs_capture_includes(stream, kind);
 }
 
 /* What the driver has to allocate: *settle says to count it afterwards. */

@@ -633,6 +633,7 @@ static uint64_t context_bytes(const struct gs_device *device)
 
 CUresult gs_memory_admit_context(CUdevice ordinal)
 {
+    gs_client_report_fork();
     CUresult result = gs_client_await_scheduler();
     if (result != CUDA_SUCCESS || !gs_client_attached())
         return result;

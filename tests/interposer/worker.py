@@ -375,7 +375,8 @@ class Worker:
         child = os.fork()
         if child == 0:
             pointer = ctypes.c_uint64()
-            result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), 1 << 20)
+            for _ in range(2):
+                result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), 1 << 20)
             os.write(write, str(result).encode())
             for fd in range(3):
                 os.close(fd)
