@@ -199,6 +199,8 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_RESTORE_MS", false, 0, 3600000, "milliseconds, at most 3600000",
                     &config->restore_ms) &&
         read_number("GPUSHARE_SIM_CHECKPOINT_LEFT", true, 0, most, bytes, &config->checkpoint_left) &&
+        read_number("GPUSHARE_SIM_STRICT", false, 0, 1, "0 or 1", &config->strict) &&
+        read_number("GPUSHARE_SIM_REUSE", false, 0, 1, "0 or 1", &config->reuse) &&
         read_number("GPUSHARE_SIM_INSTANT", false, 0, 1, "0 or 1", &config->instant) &&
         read_number("GPUSHARE_SIM_ABORT_ON_FAULT", false, 0, 1, "0 or 1", &config->abort_on_fault);
     if (config->pageable_bandwidth == 0)

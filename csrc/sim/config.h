@@ -77,6 +77,8 @@ struct sim_config {
     uint64_t reserved;
     uint64_t teardown_ms, fork_holds;
     uint64_t instant, abort_on_fault;
+    uint64_t strict; /* as strict as a real driver, where the default is kinder */
+    uint64_t reuse;  /* an address that is freed is the next one to be given out */
     uint64_t fail_seed;
     uint64_t checkpoint_ms, restore_ms, checkpoint_left;
 };

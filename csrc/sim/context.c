@@ -19,6 +19,7 @@
 
 enum sim_state sim_state;
 struct sim_config sim_config;
+CUresult sim_process_error;
 __thread struct sim_context *sim_context_current;
 
 /* Below the current one; allocated with the first push, since static TLS is scarce in a library that is loaded late. */
@@ -285,6 +286,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
 {
     SIM_INJECT(cuDevicePrimaryCtxRetain);
     SIM_TRY(check_device(device));
+    SIM_TRY(sim_process_check());
     SIM_REQUIRE(out != NULL);
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&lifecycle);
@@ -437,6 +439,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
 {
     SIM_INJECT(cuCtxCreate);
     SIM_TRY(check_device(device));
+    SIM_TRY(sim_process_check());
     SIM_REQUIRE(out != NULL);
     pthread_mutex_lock(&lifecycle);
     struct sim_context *context = context_new((unsigned)device, flags, false);

@@ -36,15 +36,27 @@ CUresult sim_context_enter(struct sim_context **context);
 /* NULL means the current one. */
 CUresult sim_context_resolve(CUcontext handle, struct sim_context **context);
 
+/* Of a strict driver: one context's failure is the whole process's, for good. */
+extern CUresult sim_process_error;
+
 static inline void sim_context_fail(struct sim_context *context, CUresult error)
 {
     CUresult none = CUDA_SUCCESS;
+    if (sim_config.strict)
+        __atomic_compare_exchange_n(&sim_process_error, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+    none = CUDA_SUCCESS;
     __atomic_compare_exchange_n(&context->error, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 static inline CUresult sim_context_error(const struct sim_context *context)
 {
-    return __atomic_load_n(&context->error, __ATOMIC_RELAXED);
+    CUresult error = __atomic_load_n(&context->error, __ATOMIC_RELAXED);
+    return error != CUDA_SUCCESS ? error : __atomic_load_n(&sim_process_error, __ATOMIC_RELAXED);
+}
+
+static inline CUresult sim_process_check(void)
+{
+    return __atomic_load_n(&sim_process_error, __ATOMIC_RELAXED);
 }
 
 /* All work submitted from now on, in all streams, begins after the point, which is in the internal stream. */

@@ -54,6 +54,8 @@ static bool is_there(uint64_t address, uint64_t size, enum side side)
     const struct sim_range *range = sim_range_find(address);
     bool there =
         range == NULL ? side == EITHER : range->kind != SIM_RANGE_RESERVATION || sim_mapping_covers(address, size);
+    if (sim_config.strict && range != NULL && (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_POOL))
+        there = !range->leaving && address - range->base <= range->size && size <= range->base + range->size - address;
     pthread_rwlock_unlock(&sim_ranges_lock);
     return there;
 }
@@ -133,8 +135,8 @@ static CUresult submit(struct sim_stream *stream, struct sim_op *op, enum mode m
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (mode == ASYNCHRONOUS)
         return sim_stream_submit(stream, op, NULL);
-    CUresult allowed = sim_stream_check_synchronize(stream);
-    if (allowed == CUDA_SUCCESS)
+    CUresult allowed = sim_stream_check_synchronize(stream, true);
+    if (allowed == CUDA_SUCCESS && !sim_config.strict)
         allowed = sim_capture_check_unsafe();
     if (allowed != CUDA_SUCCESS) {
         sim_op_release(op);
@@ -164,7 +166,7 @@ static CUresult copy_checked(const struct sim_copy *copy, enum side to, enum sid
     SIM_REQUIRE(copy->to != 0 && copy->from != 0);
     SIM_REQUIRE(to != DEVICE || is_known(copy->to));
     SIM_REQUIRE(from != DEVICE || is_known(copy->from));
-    SIM_REQUIRE(stream->capture == NULL || are_there(copy, to, from));
+    SIM_REQUIRE((stream->capture == NULL && !sim_config.strict) || are_there(copy, to, from));
     /* The driver reads pageable memory before it returns, and has written it when it returns. */
     if (mode == ASYNCHRONOUS && stream->capture == NULL &&
         ((to != DEVICE && !is_known(copy->to)) || (from != DEVICE && !is_known(copy->from))))
@@ -487,7 +489,7 @@ static CUresult set_checked(uint64_t to, size_t pitch, uint32_t value, unsigned 
         return CUDA_SUCCESS;
     SIM_REQUIRE(to % element == 0 && is_known(to) && (height == 1 || pitch >= width * element));
     struct sim_set set = {to, pitch, width, height, value, element};
-    SIM_REQUIRE(stream->capture == NULL || is_set_there(&set));
+    SIM_REQUIRE((stream->capture == NULL && !sim_config.strict) || is_set_there(&set));
     return submit(stream, sim_op_set(&set), mode);
 }
 

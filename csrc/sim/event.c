@@ -68,6 +68,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
     SIM_INJECT(cuEventDestroy_v2);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_process_check());
     pthread_mutex_lock(&event->lock);
     event->magic = 0;
     event->generation++; /* a record that is still queued is for nobody */
@@ -175,6 +176,7 @@ CUresult cuEventQuery(CUevent handle)
     SIM_INJECT(cuEventQuery);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_process_check());
     SIM_TRY(sim_capture_check_unsafe());
     if (event->capture != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;
@@ -190,6 +192,7 @@ CUresult cuEventSynchronize(CUevent handle)
     SIM_INJECT(cuEventSynchronize);
     struct sim_event *event;
     SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_process_check());
     SIM_TRY(sim_capture_check_unsafe());
     if (event->capture != NULL)
         return CUDA_ERROR_CAPTURED_EVENT;

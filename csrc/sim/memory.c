@@ -25,7 +25,7 @@ pthread_rwlock_t sim_ranges_lock = PTHREAD_RWLOCK_INITIALIZER;
 
 static struct sim_range **ranges; /* ordered by base */
 static size_t range_count, range_size;
-static uint64_t arena, arena_end, cursor;
+static uint64_t arena, arena_end, cursor, freed;
 static unsigned long long next_id = 1;
 
 static uint64_t round_up(uint64_t value, uint64_t alignment)
@@ -139,7 +139,12 @@ struct sim_range *sim_range_reserve(enum sim_range_kind kind, uint64_t wish, uin
     if (wish >= arena && wish < arena_end && wish % alignment == 0 && mapped <= arena_end - wish &&
         sim_range_overlapping(wish, mapped) == NULL)
         base = wish;
-    /* Addresses are used again as late as possible: a stale pointer is to fault. */
+    /* What was freed last may be the first to be used again ... */
+    if (base == 0 && sim_config.reuse && freed != 0 && find_gap(freed, mapped, alignment) == freed)
+        base = freed;
+    if (base == 0 && sim_config.reuse)
+        base = find_gap(arena, mapped, alignment);
+    /* ... or addresses are used again as late as possible: a stale pointer is to fault. */
     if (base == 0)
         base = find_gap(cursor, mapped, alignment);
     if (base == 0)
@@ -164,6 +169,8 @@ struct sim_range *sim_range_add_host(enum sim_range_kind kind, uint64_t base, ui
 void sim_range_remove(struct sim_range *range)
 {
     size_t index = search(range->base);
+    if (range->base >= arena && range->base < arena_end)
+        freed = range->base;
     memmove(ranges + index, ranges + index + 1, (range_count - index - 1) * sizeof *ranges);
     range_count--;
     free(range);
@@ -401,7 +408,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     SIM_TRY(sim_capture_check_unsafe());
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    struct sim_context *owner = range == NULL || range->base != pointer || !is_freeable(range) ? NULL : range->context;
+    bool valid = range != NULL && range->base == pointer && is_freeable(range) && !range->leaving;
+    struct sim_context *owner = valid ? range->context : NULL;
     bool graph = owner != NULL && range->kind == SIM_RANGE_GRAPH;
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (owner == NULL)
@@ -431,7 +439,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr po
     (void)context;
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    bool found = range != NULL;
+    bool found = range != NULL && !range->leaving;
     if (found && base != NULL)
         *base = range->base;
     if (found && size != NULL)
@@ -642,7 +650,8 @@ CUresult cuPointerGetAttribute(void *data, CUpointer_attribute which, CUdevicept
     SIM_REQUIRE(data != NULL && which >= CU_POINTER_ATTRIBUTE_CONTEXT);
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    CUresult result = range == NULL ? CUDA_ERROR_INVALID_VALUE : attribute(data, which, pointer, range);
+    CUresult result =
+        range == NULL || range->leaving ? CUDA_ERROR_INVALID_VALUE : attribute(data, which, pointer, range);
     pthread_rwlock_unlock(&sim_ranges_lock);
     return result;
 }

@@ -40,6 +40,7 @@ struct sim_range {
     bool forgotten;               /* reservations: nothing can be mapped (inject.h, /forget) */
     struct sim_pool *pool;        /* whose memory it is, of whatever kind; NULL: nobody's */
     int fd;                       /* the file behind it, if other processes may map it, else -1 */
+    bool leaving;                 /* a stream will free it: no call recognises it any more */
     unsigned opened;              /* IPC: how often */
     uint64_t resident;            /* managed: bytes on the device */
     uint64_t used_at;             /* managed: last touched by a kernel or prefetch */

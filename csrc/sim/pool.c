@@ -299,6 +299,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
     SIM_INJECT(cuMemPoolTrimTo);
     struct sim_pool *pool;
     SIM_TRY(find(handle, &pool));
+    if (sim_config.strict)
+        SIM_TRY(sim_capture_check_unsafe());
     pthread_mutex_lock(&lock);
     shrink(pool, keep);
     pthread_mutex_unlock(&lock);
@@ -475,6 +477,8 @@ static CUresult allocate(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUs
     SIM_REQUIRE(!pool->imported);
     if (stream->capture != NULL)
         return sim_capture_allocate(stream, size, &pool->properties, accessible(pool), out);
+    if (sim_config.strict)
+        SIM_TRY(sim_capture_check_unsafe());
     uint64_t base;
     SIM_TRY(take(stream->context, pool, size, &base));
     *out = base;
@@ -501,10 +505,15 @@ static CUresult free_async(CUdeviceptr pointer, CUstream handle, enum sim_stream
         return CUDA_SUCCESS;
     if (stream->capture != NULL)
         return sim_capture_free(stream, pointer);
-    pthread_rwlock_rdlock(&sim_ranges_lock);
+    if (sim_config.strict)
+        SIM_TRY(sim_capture_check_unsafe());
+    pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
     bool graph = range != NULL && range->base == pointer && range->kind == SIM_RANGE_GRAPH;
-    bool valid = range != NULL && range->base == pointer && (range->pool != NULL || range->kind == SIM_RANGE_DEVICE);
+    bool valid = range != NULL && range->base == pointer && !range->leaving &&
+                 (range->pool != NULL || range->kind == SIM_RANGE_DEVICE);
+    if (valid && !graph)
+        range->leaving = true;
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (graph)
         return sim_graph_memory_free_async(stream, pointer);

@@ -426,12 +426,14 @@ CUresult sim_stream_resolve(struct sim_context *context, CUstream handle, enum s
     return CUDA_SUCCESS;
 }
 
-CUresult sim_stream_check_synchronize(struct sim_stream *stream)
+CUresult sim_stream_check_synchronize(struct sim_stream *stream, bool copies)
 {
     if (stream->capture != NULL) {
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
+    if (sim_config.strict && !copies)
+        SIM_TRY(sim_capture_check_unsafe());
     if (stream == stream->context->legacy &&
         __atomic_load_n(&stream->context->blocking_captures, __ATOMIC_RELAXED) > 0) {
         sim_capture_invalidate_context(stream->context);
@@ -471,6 +473,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     struct sim_stream *stream = (struct sim_stream *)handle;
     if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD || stream->magic != STREAM_MAGIC)
         return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(sim_process_check());
     sim_stream_close(stream);
     return CUDA_SUCCESS;
 }
@@ -490,7 +493,7 @@ static CUresult query(CUstream handle, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
     SIM_TRY(sim_stream_enter(handle, meant, &stream));
-    SIM_TRY(sim_stream_check_synchronize(stream));
+    SIM_TRY(sim_stream_check_synchronize(stream, false));
     if (!sim_point_passed(sim_stream_end(stream)))
         return CUDA_ERROR_NOT_READY;
     SIM_TRY(sim_point_injected(sim_stream_end(stream)));
@@ -503,7 +506,7 @@ static CUresult synchronize(CUstream handle, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
     SIM_TRY(sim_stream_enter(handle, meant, &stream));
-    SIM_TRY(sim_stream_check_synchronize(stream));
+    SIM_TRY(sim_stream_check_synchronize(stream, false));
     struct sim_context *context = stream->context;
     /* The legacy stream is over when the blocking ones are that it would wait for. */
     if (stream == context->legacy) {

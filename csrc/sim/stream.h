@@ -128,7 +128,8 @@ CUresult sim_op_nothing(struct sim_context *context, struct sim_op *op);
 /* Finds the stream of a call: the context is current and free of errors, the handle valid. */
 CUresult sim_stream_enter(CUstream handle, enum sim_stream_default meant, struct sim_stream **stream);
 
-/* The rules of stream capture for calls that synchronise: an error, and the captures concerned are invalid. */
-CUresult sim_stream_check_synchronize(struct sim_stream *stream);
+/* The rules of stream capture for calls that synchronise, or that copy: an error, and the captures concerned are
+ * invalid. */
+CUresult sim_stream_check_synchronize(struct sim_stream *stream, bool copies);
 
 #endif

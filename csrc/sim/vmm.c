@@ -335,6 +335,18 @@ static struct sim_mapping *last_of(struct sim_mapping *first, uint64_t base, uin
     return first->base == base && last->base + last->size == base + size ? last : NULL;
 }
 
+/* A real driver has nothing against unmapping it. */
+static bool is_reserved_and_empty(uint64_t base, uint64_t size)
+{
+    const struct sim_range *range = sim_range_find(base);
+    if (range == NULL || range->kind != SIM_RANGE_RESERVATION || size > range->base + range->size - base)
+        return false;
+    for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)
+        if (mapping->base < base + size && base < mapping->base + mapping->size)
+            return false;
+    return true;
+}
+
 CUresult cuMemUnmap(CUdeviceptr base, size_t size)
 {
     SIM_INJECT(cuMemUnmap);
@@ -344,6 +356,8 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size)
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_mapping **place = covering(base, size);
     struct sim_mapping *last = place == NULL ? NULL : last_of(*place, base, size);
+    if (sim_config.strict && place == NULL && is_reserved_and_empty(base, size))
+        result = CUDA_SUCCESS;
     if (last != NULL) {
         sim_memory_unback(base, size);
         struct sim_mapping *end = last->next;
