@@ -181,3 +181,18 @@ def test_who_asks_again_while_its_room_is_made_is_told_again_how_much_there_is()
     script.settle()
     assert second.busy
     script.teardown()
+
+
+def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request() -> None:
+    """Before the move of its memory has paid off."""
+    script = begin([600, 0, 600], quantum="auto", hibernates=False)
+    script.entitle("team:lab", {"request": 0.5})
+    script.settle()
+    holder, _, waiting = script.processes.values()
+    assert script.core.groups[holder.group].classed == "interactive"
+    assert script.core.residency(script.core.groups[holder.group]) > 5.0
+    assert waiting.lease is None
+    script.advance(script.now + 2.1)
+    script.settle()
+    assert waiting.lease is not None
+    script.teardown()

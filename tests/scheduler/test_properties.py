@@ -447,7 +447,8 @@ class World(RuleBasedStateMachine):
             return True  # its quanta may be as short as it likes
         away, since = group.away_since, self.in_since.get(group.id)
         residency = self.core.residency(group)
-        if group.classed == "background":
+        # So does one that is not below its request make way for one that is.
+        if group.classed == "background" or self.core.times.active:
             residency = min(residency, self.core.background_quantum)
         return (
             since is None
