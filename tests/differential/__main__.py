@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", default="", help="groups of operations, with commas between them (default: all)"
     )
+    parser.add_argument("--without", default="", help="operations to leave out, likewise")
     parser.add_argument(
         "--shrink", type=float, default=120.0, help="seconds to shorten a program (default: 120)"
     )
@@ -52,7 +53,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         program = [
             line for line in options.program.read_text().splitlines() if line[:1] in tuple("0123*!")
         ]
-    recipe = Recipe(lines=options.lines, only=tuple(filter(None, options.only.split(","))))
+    recipe = Recipe(
+        lines=options.lines,
+        only=tuple(filter(None, options.only.split(","))),
+        without=tuple(filter(None, options.without.split(","))),
+    )
     print(f"seed {seed}", flush=True)
     totals = Totals()
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:

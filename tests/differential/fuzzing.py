@@ -108,6 +108,7 @@ def fuzz(
                 with totals.lock:
                     totals.differences += 1
                 if shrinking > 0:
+                    print(f"{name}: {text[:2000]}\nlooking for a shorter program", flush=True)
                     shorter = shrink(
                         lines,
                         # What depends on the moment of an eviction does not fail each time.

@@ -116,7 +116,6 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
         _op("allocasync", 8, block, size, mostly_own),
         _op("freeasync", 6, block, mostly_own),
         _op("trim", 1, _below(3), size),
-        _op("poolused", 1, _below(3)),
     ),
     "pools": (
         _op("mkpool", 3, _below(POOLS)),
@@ -209,6 +208,15 @@ RARE: dict[str, tuple[Operation, ...]] = {
 }
 
 
+#: What a program with such operations begins with.
+BEGINNINGS = {
+    "events": ("mkevent 0 0", "mkevent 1 2"),
+    "pools": ("mkpool 0",),
+    "arrays": ("mkarray 0 40000", "writearray 0 1"),
+    "contexts": ("mkctx 0",),
+}
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What programs may be made of.
@@ -223,12 +231,15 @@ class Recipe:
         These groups, in every program; empty: some of all, as the seed says.
     settings
         Lines that every program begins with.
+    without
+        Operations that are left out.
     """
 
     lines: int = 300
     threads: int = 3
     only: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 EVERYTHING = Recipe()
@@ -241,7 +252,11 @@ def generate(seed: str, recipe: Recipe = EVERYTHING) -> list[str]:
     chosen = recipe.only or tuple(
         name for name in groups if rng.random() < (0.4 if name in GROUPS else 0.15)
     )
-    operations = [*ALWAYS, *(operation for name in chosen for operation in groups[name])]
+    operations = [
+        operation
+        for operation in (*ALWAYS, *(one for name in chosen for one in groups[name]))
+        if operation.name not in recipe.without
+    ]
     weights = [operation.weight for operation in operations]
     threads = rng.randint(1, recipe.threads)
     program = list(recipe.settings)
@@ -259,10 +274,18 @@ def generate(seed: str, recipe: Recipe = EVERYTHING) -> list[str]:
         program.append("! GPUSHARE_SIM_REUSE=1")
     if rng.random() < 0.3:
         program.append(f"! GPUSHARE_SIM_KERNEL_NS={rng.choice((10_000, 200_000, 1_000_000))}")
+    # Something to begin with; else the first operations would find nothing.
+    for thread in range(1 if "! lockstep" in program else threads):
+        for slot in (2, 3):
+            program.append(f"{thread} mkstream {slot} {rng.randrange(2)} {rng.randrange(7)}")
+        for slot in range(3):
+            program.append(f"{thread} alloc {slot} {size(rng)}")
+            program.append(f"{thread} writenow {slot} 0 {size(rng)} {value(rng)} 1")
+        program += [f"{thread} {line}" for name in chosen for line in BEGINNINGS.get(name, ())]
     for operation in rng.choices(operations, weights, k=rng.randint(10, recipe.lines)):
-        thread = "*" if operation.everybody else rng.randrange(threads)
+        who = "*" if operation.everybody else rng.randrange(threads)
         numbers = " ".join(str(number(rng)) for number in operation.numbers)
-        program.append(f"{thread} {operation.name} {numbers}".rstrip())
+        program.append(f"{who} {operation.name} {numbers}".rstrip())
     return program
 
 

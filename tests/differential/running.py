@@ -29,6 +29,8 @@ from jupyter_gpushare.scheduler.drivers import Driver, Libraries
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.
 PATIENCE = 30.0
+#: Bytes of each GPU.
+MEMORY = 256 * MIB
 
 
 def build_player(folder: Path, *flags: str) -> Path:
@@ -282,7 +284,8 @@ class Disturber:
         self.rng = rng
         self.asked = 0
         self.stopped = threading.Event()
-        self.antagonist = Antagonist(socket, pause=0.01)
+        # Contexts that programs make later must find room.
+        self.antagonist = Antagonist(socket, size=MEMORY - 32 * MIB, pause=0.01)
         self.thread = threading.Thread(target=self._run, name="disturber", daemon=True)
 
     def start(self) -> None:
@@ -332,7 +335,7 @@ class Place:
         self.player = player
         self.libraries = libraries
         self.ground = Ground(
-            256 * MIB,
+            MEMORY,
             libraries,
             GPUSHARE_SIM_DEVICES="2",
             GPUSHARE_SIM_BANDWIDTH="20000000000",

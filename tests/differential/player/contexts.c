@@ -349,7 +349,7 @@ static void op_export(struct self *self, const unsigned long long *n)
     if (CALL(self, cuIpcGetMemHandle, &question.handle, block->at) != CUDA_SUCCESS)
         return;
     if (ask(self, &question).result == 0)
-        *opened = (struct opened){true, (unsigned)(n[0] % BLOCKS), block->generation, block->size};
+        *opened = (struct opened){true, (unsigned)(block - self->space->blocks), block->generation, block->size};
 }
 
 /* elsewhere SLOT WHAT LENGTH VALUE: the other process reads or writes what was exported, or closes it */

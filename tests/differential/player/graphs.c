@@ -136,8 +136,8 @@ static void op_mkgraph(struct self *self, const unsigned long long *n)
     if (CALL(self, cuGraphAddMemsetNode, &node, graph->graph, NULL, 0, &parameters,
              self->space->contexts[block->context]->handle) != CUDA_SUCCESS)
         return;
-    graph->uses[n[1] % BLOCKS] = true;
-    graph->generations[n[1] % BLOCKS] = block->generation;
+    graph->uses[block - self->space->blocks] = true;
+    graph->generations[block - self->space->blocks] = block->generation;
     CUDA_MEMSET_NODE_PARAMS told;
     memset(&told, 0, sizeof told);
     if (CALL(self, cuGraphMemsetNodeGetParams, node, &told) == CUDA_SUCCESS)

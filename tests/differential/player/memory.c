@@ -8,8 +8,12 @@ enum { PAGE = 2 << 20 };
 
 struct block *used_block(struct self *self, unsigned long long slot)
 {
-    struct block *block = &self->space->blocks[slot % BLOCKS];
-    return block->kind == EMPTY ? NULL : block;
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct block *block = &self->space->blocks[(slot + i) % BLOCKS];
+        if (block->kind != EMPTY)
+            return block;
+    }
+    return NULL;
 }
 
 /* Device or host memory that can be touched. */
@@ -28,8 +32,11 @@ void forget_block(struct block *block)
 
 static struct block *fresh_block(struct self *self, unsigned long long slot)
 {
-    struct block *block = &self->space->blocks[slot % BLOCKS];
-    if (block->kind != EMPTY || self->current < 0)
+    struct block *block = NULL;
+    for (unsigned i = 0; i < BLOCKS && block == NULL; i++)
+        if (self->space->blocks[(slot + i) % BLOCKS].kind == EMPTY)
+            block = &self->space->blocks[(slot + i) % BLOCKS];
+    if (block == NULL || self->current < 0)
         return NULL;
     *block = (struct block){.generation = block->generation + 1,
                             .context = (unsigned)self->current,
@@ -104,7 +111,8 @@ static void op_allocpool(struct self *self, const unsigned long long *n)
     unsigned context = context_of(self, (unsigned)(n[2] % STREAMS));
     if (context == 2)
         return;
-    block->size = bounded(n[1]);
+    /* How a pool counts what is not whole pages is not the same everywhere. */
+    block->size = (bounded(n[1]) + 4095) / 4096 * 4096;
     block->context = context;
     if (CALL(self, cuMemAllocFromPoolAsync, &block->at, block->size, pool, stream->handle) != CUDA_SUCCESS)
         return;
@@ -165,7 +173,7 @@ static void op_poolused(struct self *self, const unsigned long long *n)
                       {CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, "reserved_high"}};
     if (self->space->capture.open)
         return;
-    CUmemoryPool pool = pool_or_default(self, n[0]);
+    CUmemoryPool pool = self->space->pools[n[0] % POOLS];
     if (pool == NULL)
         return;
     synchronize_all(self);
@@ -327,14 +335,25 @@ static bool is_pool_memory(const struct block *block)
     return block->kind == ASYNC || block->kind == POOLED;
 }
 
+static bool is_used_in_own_context(struct self *self, const struct block *block)
+{
+    if (block->last == NOTHING_PENDING)
+        return true;
+    if (block->last == UNKNOWN_STREAM)
+        return false;
+    unsigned context = block->last < FIRST_OWN ? block->last_context : self->space->streams[block->last].context;
+    return context == block->context;
+}
+
 /* free BLOCK: as is usual for its kind, and waiting */
 static void op_free(struct self *self, const unsigned long long *n)
 {
     struct block *block = used_block(self, n[0]);
     if (block == NULL || (block->kind == MAPPED && self->space->capture.open))
         return;
-    /* The driver waits for the work on plain memory by itself. */
-    if (block->kind != PLAIN && block->kind != PITCHED && !settle_block(self, block))
+    /* The driver waits by itself for the work on plain memory, but only for that of the memory's context. */
+    bool plain = block->kind == PLAIN || block->kind == PITCHED;
+    if (!(plain && is_used_in_own_context(self, block)) && !settle_block(self, block))
         return;
     CUresult result = CUDA_SUCCESS;
     switch (block->kind) {

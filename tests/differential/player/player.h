@@ -315,7 +315,7 @@ void note_result(struct self *self, const char *call, CUresult result);
 
 uint64_t hash(const unsigned char *bytes, size_t size);
 
-/* Memory (memory.c) */
+/* Memory (memory.c): the block of the slot, or the next one that there is */
 struct block *used_block(struct self *self, unsigned long long slot);
 struct block *reachable_block(struct self *self, unsigned long long slot);
 void forget_block(struct block *block);

@@ -146,7 +146,7 @@ static void op_wrong(struct self *self, const unsigned long long *n)
         CALL(self, cuMemAllocFromPoolAsync, &at, 4096, NULL, CU_STREAM_LEGACY);
         break;
     case 11:
-        CALL(self, cuMemCreate, &handle, 4096, &properties, 0);
+        CALL(self, cuMemCreate, &handle, 2 << 20, &properties, 0);
         break;
     case 12:
         properties.location.id = 0;
