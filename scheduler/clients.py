@@ -371,7 +371,7 @@ class Clients(People):
         if group.stuck is None or group.stuck[0] != event.kernel:
             self._log("stuck", group, kernel=event.kernel, since=event.since)
         group.stuck = event.kernel, event.since
-        self._step_soon(group)
+        self._step_said_stuck(client)
 
     def _on_released(self, event: Released) -> None:
         client = self._client(event.client)

@@ -16,8 +16,11 @@ rarer, the longer it takes, and after ``revoke_deadline`` there are no more, for
 else. Where the roles change (the one that was let through is stuck now, and waits for the one that was stuck first),
 the next step waits for twice as long, until both find the operation over in time.
 
-A process that uses several GPUs may be stuck in the same way by itself, amid the submissions to its GPUs. Once it says
-so, it is let through a bounded number of times: another that merely computes would go on for as long as it likes.
+A process may be stuck in the same way by itself: amid the submissions to several GPUs, or while a thread at the gate
+holds a lock that a host function of a stream needs. Once it says so (STUCK), it is let through, too. Whether it needs
+that or merely computes cannot be seen from here, so after some quick steps the pauses grow, and a program that computes
+soon does so for less time than it pauses. There is no last step: without one, what such a program waits for would never
+come. ``revoke_deadline`` does not end these steps either. Others are then served around the program.
 """
 
 from __future__ import annotations
@@ -39,14 +42,16 @@ class _Steps:
     #: Those of the last round, and those who have not come to their gate again since.
     last: set[int] = field(default_factory=set)
     elsewhere: set[int] = field(default_factory=set)
-    #: How often those were that had not drained.
+    #: Those that have said that they are stuck; how often they were let through, and when they may be again.
+    stuck: set[int] = field(default_factory=set)
     own: dict[int, int] = field(default_factory=dict)
+    own_due: dict[int, float] = field(default_factory=dict)
 
 
 class Stepper(Leases):
     """Has submissions let through that others of their group wait for."""
 
-    #: Seconds between two steps of a group, at first and at most; and of a client that has not drained.
+    #: Seconds between two steps of a group, at first and at most; and of a client that is stuck.
     shortest_step, longest_step = 0.002, 0.064
     own_step = 0.020
     #: Seconds until it is seen again whether there is room for what those lack who could be let through.
@@ -55,8 +60,11 @@ class Stepper(Leases):
     first_step = 0.030
     #: Of the time since the revocation, what passes until the next step at least.
     step_part = 0.002
-    #: So often a client that has not drained is let through, for each GPU that it has beside the first.
-    most_own_steps = 8
+    #: Seconds after the revocation before a client that is stuck is let through while others that have drained wait.
+    first_own_step = 5.0
+    #: So many steps of a client that is stuck come after ``own_step`` each, and as many again for each GPU beyond two.
+    #: Then the pause grows with the square of their number: 25 steps take 2 s, and 66 take 30 s.
+    quick_own_steps = 8
     _steps: dict[str, _Steps]
 
     def _step_soon(self, group: Group) -> None:
@@ -71,7 +79,7 @@ class Stepper(Leases):
         if known is None or known.lease != group.lease:
             known = self._steps[group.id] = _Steps(group.lease, self.shortest_step)
         since = group.revoked_at
-        if self._now >= since + self.revoke_deadline:
+        if group.stuck is None and self._now >= since + self.revoke_deadline:
             return
         pause = max(known.pause, self.step_part * (self._now - since))
         self._timers.set(steps(group.id), max(self._now + pause, since + self.first_step))
@@ -82,30 +90,47 @@ class Stepper(Leases):
             known.elsewhere.discard(client.number)
         self._step_soon(client.group)
 
+    def _step_said_stuck(self, client: Client) -> None:
+        self._step_soon(client.group)
+        if (known := self._steps.get(client.group.id)) is not None:
+            known.stuck.add(client.number)
+
     def _step(self, name: str) -> None:
         """Let those through that a stuck one may wait for."""
         group, known = self.groups.get(name), self._steps.get(name)
         if group is None or known is None or known.lease != group.lease or not group.yielding:
             self._steps.pop(name, None)
             return
-        if self._now >= group.revoked_at + self.revoke_deadline:
-            return
-        waiting = [c for c in group.clients.values() if self._is_ready(known, c)]
+        late = self._now >= group.revoked_at + self.revoke_deadline
+        waiting = [] if late else [c for c in group.clients.values() if self._is_ready(known, c)]
         ready = [c for c in waiting if self._has_room(c)]
+        looks: list[float] = []
         if ready:
             self._step_drained(group, known, ready)
-            return
-        if waiting:
-            self._timers.set(steps(name), self._now + self.room_step)
-            return
-        if group.stuck is None:
-            return
-        own = [c for c in group.granted.values() if self._may_step(known, c)]
-        for client in own:
-            known.own[client.number] = known.own.get(client.number, 0) + 1
-            self._out.append(Step(client.number, known.lease))
-        if own:
-            self._timers.set(steps(name), self._now + self.own_step)
+        elif waiting:
+            looks.append(self._now + self.room_step)
+        if known.stuck:
+            own_from = group.revoked_at + self.first_own_step if waiting else self._now
+            looks += [own_from] if own_from > self._now else self._step_stuck(group, known)
+        if looks:
+            self._timers.set(steps(name), min(looks))
+
+    def _step_stuck(self, group: Group, known: _Steps) -> list[float]:
+        """Let those through that have said that they are stuck, and return when each is due again."""
+        stuck = [client for client in group.granted.values() if client.number in known.stuck]
+        for client in stuck:
+            if known.own_due.get(client.number, 0.0) > self._now:
+                continue
+            if self._has_room(client):
+                known.own[client.number] = known.own.get(client.number, 0) + 1
+                self._out.append(Step(client.number, known.lease))
+            known.own_due[client.number] = self._now + self._own_pause(known, client)
+        return [known.own_due[client.number] for client in stuck]
+
+    def _own_pause(self, known: _Steps, client: Client) -> float:
+        gpus = sum(holding.context > 0 for holding in client.holdings.values())
+        quick = self.quick_own_steps * max(1, gpus - 1)
+        return self.own_step * max(1.0, (known.own.get(client.number, 0) / quick) ** 2)
 
     def _step_drained(self, group: Group, known: _Steps, ready: list[Client]) -> None:
         now_ready = {client.number for client in ready}
@@ -115,6 +140,7 @@ class Stepper(Leases):
         known.elsewhere |= now_ready
         for client in ready:
             client.lease = known.lease
+            known.own_due[client.number] = self._now + self._own_pause(known, client)
             group.granted[client.number] = client
             self._set_busy(client, True)
             self._out.append(Step(client.number, known.lease, again=True))
@@ -140,15 +166,6 @@ class Stepper(Leases):
                 and holding.share.gpu.free >= 0
             )
             for holding in client.holdings.values()
-        )
-
-    def _may_step(self, known: _Steps, client: Client) -> bool:
-        """Whether one that has not drained may wait for what it submits to another GPU."""
-        gpus = sum(holding.context > 0 for holding in client.holdings.values())
-        return (
-            not client.silent
-            and client.lease == known.lease
-            and known.own.get(client.number, 0) < self.most_own_steps * (gpus - 1)
         )
 
 

@@ -96,6 +96,11 @@ static const uint64_t meter_interval = 100 * MILLISECOND;
 /* Who gives a lease back and takes longer than this says what it waits for. */
 static const uint64_t stuck_after = 200 * MILLISECOND;
 
+/* One thread that waits for a lease; lives on its stack. */
+struct waiter {
+    struct waiter *next;
+};
+
 enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
 /* PARKED: that has been said, and what came of it has not been heard. */
 enum sleep { AWAKE, PARKED, HIBERNATED };
@@ -140,7 +145,8 @@ static struct {
     bool leased;
     bool requested;
     unsigned waiters;
-    unsigned paced; /* threads that wait under a lease until they may submit */
+    struct waiter *first_waiter; /* in the order in which they came */
+    unsigned paced;              /* threads that wait under a lease until they may submit */
     uint64_t cancels;
     uint64_t failures; /* waits ended because the memory does not come in */
     CUresult failure;  /* what these calls return */
@@ -406,6 +412,10 @@ CUresult gs_client_acquire(bool *entered)
     uint64_t cancels = client.cancels, failures = client.failures, wake_failures = client.wake_failures;
     if (client.waiters++ == 0)
         client.shortage_said = false;
+    struct waiter self = {.next = NULL}, **link = &client.first_waiter;
+    while (*link != NULL)
+        link = &(*link)->next;
+    *link = &self;
     while (gate_state() == GS_GATE_SHUT) {
         if (client.cancels != cancels) {
             client.wait_was_cancelled = true;
@@ -428,7 +438,8 @@ CUresult gs_client_acquire(bool *entered)
             result = CUDA_ERROR_OUT_OF_MEMORY;
             break;
         }
-        if (client.step) {
+        /* In turn: the one that the others wait for may be any of them. */
+        if (client.step && client.first_waiter == &self) {
             client.step = false;
             gs_gate_enter_shut();
             *entered = true;
@@ -463,6 +474,11 @@ CUresult gs_client_acquire(bool *entered)
             wake_helper();
     }
     client.waiters--;
+    for (link = &client.first_waiter; *link != &self;)
+        link = &(*link)->next;
+    *link = self.next;
+    if (client.step)
+        wake_waiters(); /* another is the first now */
     pthread_mutex_unlock(&client.lock);
     result = gs_awake_resume(paused, result);
     if (result != CUDA_SUCCESS && *entered) {
@@ -948,12 +964,13 @@ static void let_one_submit(void *lease)
     pthread_mutex_lock(&client.lock);
     client.step = client.waiters != 0;
     if (client.step) {
+        if (!client.leased)
+            client.release_since = gs_now_ns();
         client.lease = *(const uint64_t *)lease;
         client.leased = true;
         client.release = RELEASE_INSIDE;
         client.release_cause = GPUSHARE_CAUSE_REVOKE;
         client.release_polls = 0;
-        client.release_since = gs_now_ns();
         wake_waiters();
     }
     pthread_mutex_unlock(&client.lock);
@@ -1578,6 +1595,7 @@ static enum greeting greet(int *problem)
     memset(client.meters, 0, sizeof(client.meters));
     gs_memory_set_headroom(welcome.headroom);
     client.wake_asked = false;
+    client.stuck = 0;
     if (client.sleepers != 0 || (client.sleep != AWAKE && client.waiters != 0))
         wake_waiters(); /* who asks this one */
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next)

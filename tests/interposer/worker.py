@@ -66,6 +66,7 @@ class Worker:
         self.keep: list[Any] = []
         self.descriptors: list[int] = []
         self.goes = threading.Event()
+        self.mutex = threading.Lock()
         self.module = ctypes.c_void_p()
         self.kernel = ctypes.c_void_p()
         self.graph = ctypes.c_void_p()
@@ -163,6 +164,28 @@ class Worker:
         function = HOST_FUNCTION(lambda _: self.goes.wait() and None)
         self.keep.append(function)
         return {"result": cuda.cuLaunchHostFunc(stream, function, None)}
+
+    def lock(self, stream: int) -> dict[str, Any]:
+        """Take a lock, and queue a host function that needs it."""
+        self.mutex.acquire()
+
+        def needs_the_lock(_: Any) -> None:
+            with self.mutex:
+                pass
+
+        function = HOST_FUNCTION(needs_the_lock)
+        self.keep.append(function)
+        return {"result": cuda.cuLaunchHostFunc(stream, function, None)}
+
+    def launch_and_unlock(
+        self, pointer: int, bytes: int, stream: int, count: int
+    ) -> dict[str, Any]:
+        """Submit that often and then let the lock go."""
+        result = 0
+        for value in range(count):
+            result = result or cuda.cuMemsetD32Async(pointer, value, bytes // 4, stream)
+        self.mutex.release()
+        return {"result": result}
 
     def let_go(self) -> dict[str, Any]:
         self.goes.set()

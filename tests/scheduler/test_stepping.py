@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -146,37 +147,81 @@ def test_who_has_drained_and_wants_nothing_is_not_asked() -> None:
     assert {d.client for d in decisions if isinstance(d, ev.Revoke)} == {one.number, two.number}
     two.release()
     machine.do(ev.Stuck(one.number, one.lease, "nccl", machine.now))
-    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+
+    def steps_of_two(seconds: float) -> list[ev.Step]:
+        found = (d for d in machine.sleep(seconds) if isinstance(d, ev.Step))
+        return [step for step in found if step.client == two.number]
+
+    assert not steps_of_two(5)
     two.request()
-    (step,) = (d for d in machine.sleep(1) if isinstance(d, ev.Step))
-    assert step.client == two.number
+    (step,) = steps_of_two(1)
     # Until it comes to its gate again, once is enough.
     machine.do(ev.Released(two.number, step.lease, "revoke"))
-    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+    assert not steps_of_two(5)
     one.release()
     two.end()
     assert machine.group("ranks")["state"] == "waiting"
 
 
-def test_a_process_on_one_gpu_is_not_let_on_and_one_on_two_for_a_bounded_time() -> None:
+def own_steps(gpus: int, seconds: int) -> list[float]:
+    """Return when a process that says that it is stuck was let through, since then."""
     machine = Machine(quantum=0.5)
-    single = machine.runs("single", 60)
+    more = [f"GPU-{number}2222222-2222-2222-2222-222222222222" for number in range(1, gpus)]
+    for number, gpu in enumerate(more, start=1):
+        machine.do(ev.Device(gpu, 100 * GIB, 0, f"GPU {number}", number))
+    stuck = machine.runs("stuck", 60)
+    for gpu in (GPU, *more):
+        held = stuck.promised if gpu == GPU else 0
+        machine.do(ev.UsageChanged(stuck.number, ev.Usage(gpu, held, held, 0, GIB)))
+    stuck.context = GIB
     other = machine.process("other", 60)
     other.request()
     machine.sleep(1)
-    machine.do(ev.Stuck(single.number, single.lease, "long", machine.now))
-    assert not [d for d in machine.sleep(5) if isinstance(d, ev.Step)]
+    machine.do(ev.Stuck(stuck.number, stuck.lease, "", machine.now))
+    since, found = machine.now, []
+    while machine.now < since + seconds:
+        for decision in machine.sleep(LOOK):
+            if isinstance(decision, ev.Step):
+                assert (decision.client, decision.again) == (stuck.number, False)
+                found.append(machine.now - since)
+    return found
+
+
+def test_a_process_that_is_stuck_is_let_through_ever_more_rarely_and_for_ever() -> None:
+    at = own_steps(gpus=1, seconds=300)
+    # A thread that launches with a lock held is through in time.
+    assert at[24] < 2.5
+    pauses = [after - before for before, after in pairwise(at)]
+    quick, rare = pauses[: Stepper.quick_own_steps], pauses[Stepper.quick_own_steps :]
+    assert all(pause < Stepper.own_step + 2 * LOOK for pause in quick)
+    assert all(after > before - 2 * LOOK for before, after in pairwise(rare))
+    # One that merely computes, in kernels of a second, has ended before the deadline.
+    assert len([second for second in at if second < 30]) < 75
+    assert rare[-1] > 5
+    assert [second for second in at if second > 60]
+
+
+def test_one_that_submits_to_several_gpus_is_let_through_quickly_for_longer() -> None:
+    assert len(own_steps(gpus=2, seconds=2)) == len(own_steps(gpus=1, seconds=2))
+    assert len(own_steps(gpus=3, seconds=2)) > len(own_steps(gpus=1, seconds=2))
+
+
+def test_a_stuck_process_is_let_through_though_others_of_its_group_take_steps_all_the_time() -> (
+    None
+):
     machine = Machine(quantum=0.5)
-    second = "GPU-22222222-2222-2222-2222-222222222222"
-    machine.do(ev.Device(second, 100 * GIB, 0, "Second", 1))
-    double = machine.runs("double", 60)
-    for gpu in (GPU, second):
-        held = double.promised if gpu == GPU else 0
-        machine.do(ev.UsageChanged(double.number, ev.Usage(gpu, held, held, 0, GIB)))
-    double.context = GIB
+    one, two = machine.runs("ranks", 30), machine.runs("ranks", 30)
     other = machine.process("other", 60)
     other.request()
-    machine.sleep(1)
-    machine.do(ev.Stuck(double.number, double.lease, "nccl", machine.now))
-    steps = [d for d in machine.sleep(20) if isinstance(d, ev.Step)]
-    assert len(steps) == Stepper.most_own_steps
+    decisions = machine.sleep(1)
+    two.release()
+    decisions = two.request() + machine.do(ev.Stuck(one.number, one.lease, "", machine.now))
+    since, taken = machine.now, 0
+    while not any(isinstance(d, ev.Step) and d.client == one.number for d in decisions):
+        assert machine.now < since + 10
+        for step in [d for d in decisions if isinstance(d, ev.Step)]:
+            taken += 1
+            machine.do(ev.Released(two.number, step.lease, "revoke"))
+            two.request()
+        decisions = machine.sleep(LOOK)
+    assert taken > 10
