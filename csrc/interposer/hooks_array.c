@@ -114,32 +114,43 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     return result;
 }
 
+/* NULL is fine. */
+static void forget(struct array *entry)
+{
+    if (entry != NULL)
+        gs_memory_unpin(entry->device, entry->bytes);
+    free(entry);
+}
+
+static struct array *take(const void *handle)
+{
+    pthread_mutex_lock(&arrays.lock);
+    struct array *entry = (struct array *)gs_map_remove(&arrays.map, (uintptr_t)handle);
+    pthread_mutex_unlock(&arrays.lock);
+    return entry;
+}
+
+/* An array of that handle that is still known went without our knowledge. */
+static void put(struct array *entry)
+{
+    pthread_mutex_lock(&arrays.lock);
+    struct array *stale = (struct array *)gs_map_remove(&arrays.map, entry->node.key);
+    gs_map_insert(&arrays.map, &entry->node);
+    pthread_mutex_unlock(&arrays.lock);
+    forget(stale);
+}
+
 static CUresult made(CUresult result, const void *handle, struct array *entry)
 {
     if (entry == NULL)
         return result;
     if (result == CUDA_SUCCESS) {
         entry->node.key = (uintptr_t)handle;
-        pthread_mutex_lock(&arrays.lock);
-        struct gs_node *stale = gs_map_remove(&arrays.map, entry->node.key);
-        gs_map_insert(&arrays.map, &entry->node);
-        pthread_mutex_unlock(&arrays.lock);
-        free(stale);
+        put(entry);
     } else {
-        gs_memory_unpin(entry->device, entry->bytes);
-        free(entry);
+        forget(entry);
     }
     return result;
-}
-
-static void gone(const void *handle)
-{
-    pthread_mutex_lock(&arrays.lock);
-    struct array *entry = (struct array *)gs_map_remove(&arrays.map, (uintptr_t)handle);
-    pthread_mutex_unlock(&arrays.lock);
-    if (entry != NULL)
-        gs_memory_unpin(entry->device, entry->bytes);
-    free(entry);
 }
 
 void gs_array_context_ends(CUcontext context)
@@ -150,8 +161,7 @@ void gs_array_context_ends(CUcontext context)
         struct array *next = (struct array *)gs_map_floor(&arrays.map, entry->node.key - 1);
         if (entry->context == context) {
             gs_map_remove(&arrays.map, entry->node.key);
-            gs_memory_unpin(entry->device, entry->bytes);
-            free(entry);
+            forget(entry);
         }
         entry = next;
     }
@@ -204,18 +214,24 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRA
     return made(result, *array, entry);
 }
 
+/* Its handle may be another's as soon as the driver has it back. */
+static CUresult destroyed(CUresult result, struct array *entry)
+{
+    if (entry != NULL && result != CUDA_SUCCESS)
+        put(entry);
+    else
+        forget(entry);
+    return result;
+}
+
 CUresult CUDAAPI cuArrayDestroy(CUarray array)
 {
-    CUresult result = GS_REAL(cuArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        gone(array);
-    return result;
+    struct array *entry = take(array);
+    return destroyed(GS_REAL(cuArrayDestroy)(array), entry);
 }
 
 CUresult CUDAAPI cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
-    CUresult result = GS_REAL(cuMipmappedArrayDestroy)(array);
-    if (result == CUDA_SUCCESS)
-        gone(array);
-    return result;
+    struct array *entry = take(array);
+    return destroyed(GS_REAL(cuMipmappedArrayDestroy)(array), entry);
 }

@@ -85,10 +85,20 @@ static void add_up(CUgraph graph, uint64_t bytes[GPUSHARE_MAX_GPUS])
     free(nodes);
 }
 
-static void forget(CUgraphExec handle)
+static struct exec *take(CUgraphExec handle)
 {
     pthread_mutex_lock(&graphs.lock);
-    free(gs_map_remove(&graphs.execs, (uintptr_t)handle));
+    struct exec *exec = (struct exec *)gs_map_remove(&graphs.execs, (uintptr_t)handle);
+    pthread_mutex_unlock(&graphs.lock);
+    return exec;
+}
+
+/* A graph of that handle that is still known went without our knowledge. */
+static void put(struct exec *exec)
+{
+    pthread_mutex_lock(&graphs.lock);
+    free(gs_map_remove(&graphs.execs, exec->node.key));
+    gs_map_insert(&graphs.execs, &exec->node);
     pthread_mutex_unlock(&graphs.lock);
 }
 
@@ -101,10 +111,7 @@ static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph
         return result;
     add_up(graph, exec->bytes);
     exec->node.key = (uintptr_t)*handle;
-    forget(*handle);
-    pthread_mutex_lock(&graphs.lock);
-    gs_map_insert(&graphs.execs, &exec->node);
-    pthread_mutex_unlock(&graphs.lock);
+    put(exec);
     return result;
 }
 
@@ -228,11 +235,15 @@ CUresult CUDAAPI cuGraphInstantiateWithParams_ptsz(CUgraphExec *exec, CUgraph gr
     INSTANTIATE(GS_REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
 }
 
-CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
+/* Its handle may be another's as soon as the driver has it back. */
+CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec handle)
 {
-    CUresult result = GS_REAL(cuGraphExecDestroy)(exec);
-    if (result == CUDA_SUCCESS && in_use())
-        forget(exec);
+    struct exec *exec = in_use() ? take(handle) : NULL;
+    CUresult result = GS_REAL(cuGraphExecDestroy)(handle);
+    if (exec != NULL && result != CUDA_SUCCESS)
+        put(exec);
+    else
+        free(exec);
     return result;
 }
 

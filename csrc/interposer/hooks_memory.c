@@ -63,10 +63,9 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
 {
     if (!gs_client_attached() || pointer == 0)
         return GS_REAL(cuMemFree_v2)(pointer);
-    CUmemoryPool pool = gs_pool_of(pointer);
+    struct gs_pooled *pooled = gs_pool_take(pointer);
     CUresult result = gs_memory_free(pointer);
-    if (result == CUDA_SUCCESS && pool != NULL)
-        gs_pool_forget(pointer);
+    gs_pool_taken(pooled, result == CUDA_SUCCESS);
     return result != CUDA_ERROR_NOT_FOUND ? result : allocated(GS_REAL(cuMemFree_v2)(pointer), true);
 }
 
@@ -152,10 +151,9 @@ static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_strea
 {
     if (!ours(stream, kind))
         return CUDA_ERROR_NOT_FOUND;
-    CUmemoryPool pool = gs_pool_of(pointer);
+    struct gs_pooled *pooled = gs_pool_take(pointer);
     CUresult result = gs_memory_free_async(pointer, stream, kind == GS_STREAM_PTSZ);
-    if (result == CUDA_SUCCESS && pool != NULL)
-        gs_pool_forget(pointer);
+    gs_pool_taken(pooled, result == CUDA_SUCCESS);
     return result;
 }
 

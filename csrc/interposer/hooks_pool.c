@@ -15,12 +15,12 @@
 struct pool {
     struct gs_node node; /* by handle */
     CUdevice device;
-    bool emulated;
+    bool emulated, usual;     /* usual: the device's own, which cannot be destroyed */
     uint64_t used, most_used; /* emulated */
     uint64_t counted;         /* the driver's: bytes that are counted as pinned */
 };
 
-struct pooled {
+struct gs_pooled {
     struct gs_node node; /* by address */
     size_t size;
     struct pool *pool; /* NULL: it was destroyed */
@@ -55,8 +55,9 @@ static struct pool *find_locked(CUmemoryPool handle)
     CUmemoryPool usual;
     GS_REAL(cuDeviceGetCount)(&count);
     for (int device = 0; device < count && pool == NULL; device++)
-        if (GS_REAL(cuDeviceGetDefaultMemPool)(&usual, device) == CUDA_SUCCESS && usual == handle)
-            pool = add_locked(handle, device, true);
+        if (GS_REAL(cuDeviceGetDefaultMemPool)(&usual, device) == CUDA_SUCCESS && usual == handle &&
+            (pool = add_locked(handle, device, true)) != NULL)
+            pool->usual = true;
     return pool;
 }
 
@@ -64,23 +65,49 @@ static struct pool *find_locked(CUmemoryPool handle)
 
 static void forget_locked(CUdeviceptr pointer)
 {
-    struct pooled *entry = (struct pooled *)gs_map_remove(&pools.allocations, pointer);
+    struct gs_pooled *entry = (struct gs_pooled *)gs_map_remove(&pools.allocations, pointer);
     if (entry != NULL && entry->pool != NULL)
         entry->pool->used -= entry->size;
     free(entry);
 }
 
-void gs_pool_forget(CUdeviceptr pointer)
+struct gs_pooled *gs_pool_take(CUdeviceptr pointer)
 {
     pthread_mutex_lock(&pools.lock);
-    forget_locked(pointer);
+    struct gs_pooled *entry = (struct gs_pooled *)gs_map_remove(&pools.allocations, pointer);
+    if (entry != NULL && entry->pool != NULL)
+        entry->pool->used -= entry->size;
     pthread_mutex_unlock(&pools.lock);
+    return entry;
+}
+
+static bool exists_locked(const struct pool *pool)
+{
+    struct gs_node *node = gs_map_floor(&pools.map, UINT64_MAX);
+    while (node != NULL && node != &pool->node)
+        node = gs_map_floor(&pools.map, node->key - 1);
+    return node != NULL;
+}
+
+void gs_pool_taken(struct gs_pooled *entry, bool freed)
+{
+    pthread_mutex_lock(&pools.lock);
+    if (!freed && entry != NULL && find(&pools.allocations, entry->node.key) == NULL) {
+        gs_map_insert(&pools.allocations, &entry->node);
+        if (entry->pool != NULL && exists_locked(entry->pool))
+            entry->pool->used += entry->size;
+        else
+            entry->pool = NULL;
+        entry = NULL;
+    }
+    pthread_mutex_unlock(&pools.lock);
+    free(entry);
 }
 
 CUmemoryPool gs_pool_of(CUdeviceptr base)
 {
     pthread_mutex_lock(&pools.lock);
-    struct pooled *entry = (struct pooled *)find(&pools.allocations, base);
+    struct gs_pooled *entry = (struct gs_pooled *)find(&pools.allocations, base);
     CUmemoryPool pool = entry != NULL && entry->pool != NULL ? (CUmemoryPool)entry->pool->node.key : NULL;
     pthread_mutex_unlock(&pools.lock);
     return pool;
@@ -123,14 +150,14 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     if (!emulated)
         return CUDA_ERROR_NOT_FOUND;
     result = allocate_on(device, pointer, size);
-    struct pooled *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
+    struct gs_pooled *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
     if (entry == NULL)
         return result;
     pthread_mutex_lock(&pools.lock);
     pool = find_locked(handle);
     if (pool != NULL) {
         forget_locked(*pointer); /* its context took it away */
-        *entry = (struct pooled){.node.key = *pointer, .size = size, .pool = pool};
+        *entry = (struct gs_pooled){.node.key = *pointer, .size = size, .pool = pool};
         gs_map_insert(&pools.allocations, &entry->node);
         pool->used += size;
         if (pool->used > pool->most_used)
@@ -143,18 +170,18 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
 }
 
 /* Calls visit for all allocations; it may take the one that it is given out. */
-static void each_allocation(void (*visit)(struct pooled *, struct pool *), struct pool *pool)
+static void each_allocation(void (*visit)(struct gs_pooled *, struct pool *), struct pool *pool)
 {
     struct gs_node *node = gs_map_floor(&pools.allocations, UINT64_MAX);
     while (node != NULL) {
         struct gs_node *next = gs_map_floor(&pools.allocations, node->key - 1);
-        visit((struct pooled *)node, pool);
+        visit((struct gs_pooled *)node, pool);
         node = next;
     }
 }
 
 /* What went with its context was not freed one by one. */
-static void forget_if_gone(struct pooled *entry, struct pool *ignored)
+static void forget_if_gone(struct gs_pooled *entry, struct pool *ignored)
 {
     (void)ignored;
     struct gs_memory_view view;
@@ -162,10 +189,20 @@ static void forget_if_gone(struct pooled *entry, struct pool *ignored)
         forget_locked(entry->node.key);
 }
 
-static void orphan(struct pooled *entry, struct pool *pool)
+static void orphan(struct gs_pooled *entry, struct pool *pool)
 {
     if (entry->pool == pool)
         entry->pool = NULL;
+}
+
+/* It is in no table of pools any more, and its handle may be another's. NULL is fine. */
+static void retire_locked(struct pool *pool)
+{
+    if (pool == NULL)
+        return;
+    each_allocation(orphan, pool);
+    gs_memory_count_pinned(pool->device, -(int64_t)pool->counted);
+    free(pool);
 }
 
 /* --- The driver's pools --- */
@@ -228,7 +265,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
         properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return result;
     pthread_mutex_lock(&pools.lock);
-    free(gs_map_remove(&pools.map, (uintptr_t)*handle));
+    retire_locked((struct pool *)gs_map_remove(&pools.map, (uintptr_t)*handle));
     add_locked(*handle, properties->location.id, properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE);
     pthread_mutex_unlock(&pools.lock);
     return result;
@@ -236,17 +273,22 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 {
-    CUresult result = GS_REAL(cuMemPoolDestroy)(handle);
-    if (result != CUDA_SUCCESS || !gs_client_attached())
-        return result;
+    if (!gs_client_attached())
+        return GS_REAL(cuMemPoolDestroy)(handle);
     pthread_mutex_lock(&pools.lock);
-    struct pool *pool = (struct pool *)gs_map_remove(&pools.map, (uintptr_t)handle);
-    if (pool != NULL) {
-        each_allocation(orphan, pool);
-        gs_memory_count_pinned(pool->device, -(int64_t)pool->counted);
-    }
+    struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)handle);
+    if (pool != NULL && pool->usual)
+        pool = NULL;
+    else if (pool != NULL)
+        gs_map_remove(&pools.map, (uintptr_t)handle);
     pthread_mutex_unlock(&pools.lock);
-    free(pool);
+    CUresult result = GS_REAL(cuMemPoolDestroy)(handle);
+    pthread_mutex_lock(&pools.lock);
+    if (result == CUDA_SUCCESS)
+        retire_locked(pool);
+    else if (pool != NULL)
+        gs_map_insert(&pools.map, &pool->node);
+    pthread_mutex_unlock(&pools.lock);
     return result;
 }
 

@@ -57,9 +57,10 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
         return GS_REAL(cuMemAddressFree)(address, size);
     if (gs_vmm_any(address, size))
         return CUDA_ERROR_INVALID_VALUE;
-    CUresult result = gs_vmm_lost(address) ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);
-    if (result == CUDA_SUCCESS)
-        gs_vmm_unreserved(address);
+    bool lost;
+    struct gs_reservation *reservation = gs_vmm_unreserve(address, &lost);
+    CUresult result = lost ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);
+    gs_vmm_unreserved(reservation, result == CUDA_SUCCESS);
     return result;
 }
 

@@ -18,8 +18,12 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool);
 CUresult gs_pool_admit(CUmemoryPool pool, size_t size);
 void gs_pool_settle(void);
 
-/* Before memory of ours is freed. */
-void gs_pool_forget(CUdeviceptr pointer);
+/*
+ * Before memory of ours is freed: from then on its address may be another thread's. NULL: it is of no pool. Afterwards,
+ * gs_pool_taken says what became of it.
+ */
+struct gs_pooled *gs_pool_take(CUdeviceptr pointer);
+void gs_pool_taken(struct gs_pooled *pooled, bool freed);
 
 /* The emulated pool that it is from, or NULL. */
 CUmemoryPool gs_pool_of(CUdeviceptr base);

@@ -17,7 +17,7 @@
 #define HANDLE_MARK (UINT64_C(0x6773) << 48)
 #define HANDLE_MARK_BITS (UINT64_C(0xffff) << 48)
 
-struct reservation {
+struct gs_reservation {
     struct gs_node node;
     size_t size;
     unsigned mapped; /* ranges in it that the driver maps now */
@@ -257,9 +257,9 @@ CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocati
 
 /* --- Mappings --- */
 
-static struct reservation *reservation_of(CUdeviceptr address, size_t size)
+static struct gs_reservation *reservation_of(CUdeviceptr address, size_t size)
 {
-    struct reservation *reservation = (struct reservation *)gs_map_floor(&vmm.reservations, address);
+    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_floor(&vmm.reservations, address);
     bool within =
         reservation != NULL && size <= reservation->size && address - reservation->node.key <= reservation->size - size;
     return within ? reservation : NULL;
@@ -278,7 +278,7 @@ CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemG
 {
     CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
     pthread_mutex_lock(&vmm.reserving);
-    struct reservation *reservation = reservation_of(address, size);
+    struct gs_reservation *reservation = reservation_of(address, size);
     /* After a checkpoint the driver may not map into addresses that it reserved before. */
     if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
         gs_reserve_again(reservation->node.key, reservation->size, &reservation->lost)) {
@@ -295,7 +295,7 @@ CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
 {
     CUresult result = GS_REAL(cuMemUnmap)(address, size);
     pthread_mutex_lock(&vmm.reserving);
-    struct reservation *reservation = reservation_of(address, size);
+    struct gs_reservation *reservation = reservation_of(address, size);
     if (result == CUDA_SUCCESS && reservation != NULL && reservation->mapped != 0)
         reservation->mapped--;
     pthread_mutex_unlock(&vmm.reserving);
@@ -403,7 +403,7 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
 
 void gs_vmm_reserved(CUdeviceptr address, size_t size)
 {
-    struct reservation *reservation = calloc(1, sizeof(*reservation));
+    struct gs_reservation *reservation = calloc(1, sizeof(*reservation));
     if (reservation == NULL)
         return;
     reservation->node.key = address;
@@ -413,21 +413,24 @@ void gs_vmm_reserved(CUdeviceptr address, size_t size)
     pthread_mutex_unlock(&vmm.reserving);
 }
 
-bool gs_vmm_lost(CUdeviceptr address)
+struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost)
 {
     pthread_mutex_lock(&vmm.reserving);
-    struct reservation *reservation = reservation_of(address, 0);
-    bool lost = reservation != NULL && reservation->node.key == address && reservation->lost;
+    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_remove(&vmm.reservations, address);
+    *lost = reservation != NULL && reservation->lost;
     pthread_mutex_unlock(&vmm.reserving);
-    return lost;
+    return reservation;
 }
 
-void gs_vmm_unreserved(CUdeviceptr address)
+void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed)
 {
+    if (freed || reservation == NULL) {
+        free(reservation);
+        return;
+    }
     pthread_mutex_lock(&vmm.reserving);
-    struct gs_node *node = gs_map_remove(&vmm.reservations, address);
+    gs_map_insert(&vmm.reservations, &reservation->node);
     pthread_mutex_unlock(&vmm.reserving);
-    free(node);
 }
 
 /* --- Access --- */

@@ -64,11 +64,14 @@ CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemG
                          unsigned long long flags);
 CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size);
 
-/* The addresses could not be reserved anew: they are not the driver's to free. */
-bool gs_vmm_lost(CUdeviceptr address);
-
 void gs_vmm_reserved(CUdeviceptr address, size_t size);
-void gs_vmm_unreserved(CUdeviceptr address);
+
+/*
+ * Before the driver frees addresses: from then on they may be another thread's. *lost: they could not be reserved anew,
+ * and are not the driver's to free. Afterwards, gs_vmm_unreserved says what became of it.
+ */
+struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost);
+void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed);
 
 /* Whether memory of ours is mapped in that range. */
 bool gs_vmm_any(CUdeviceptr address, size_t size);

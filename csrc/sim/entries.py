@@ -46,6 +46,8 @@ def entry(function: Function) -> list[str]:
         "    if (sim_visitor_ == NULL)",
         "        return CUDA_ERROR_OUT_OF_MEMORY;",
         f"    CUresult sim_result_ = {call};",
+        "    if (__builtin_expect(sim_lingers, 0))",
+        "        sim_linger();",
         "    sim_gate_leave(sim_visitor_);",
         "    return sim_result_;",
         "}",
@@ -66,6 +68,7 @@ def main(out: str, cc: str, include: str) -> None:
         "#pragma GCC visibility pop",
         "",
         '#include "gate.h"',
+        '#include "linger.h"',
     ]
     for name in names:
         lines += entry(Function(name, declared[name]))

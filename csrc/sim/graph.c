@@ -58,6 +58,7 @@ struct exec {
     size_t count;
     struct sim_op **ops;       /* in an order that the dependencies allow */
     const struct node **nodes; /* what they were made from, only to be compared */
+    struct exec *next;         /* of those that were destroyed */
 };
 
 struct sim_capture {
@@ -630,19 +631,44 @@ static size_t count_all(const struct graph *graph)
     return count;
 }
 
+/* Destroyed last, given out first. */
+static struct exec *destroyed;
+static pthread_mutex_t destroyed_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static struct exec *take_destroyed(void)
+{
+    pthread_mutex_lock(&destroyed_lock);
+    struct exec *exec = destroyed;
+    if (exec != NULL)
+        destroyed = exec->next;
+    pthread_mutex_unlock(&destroyed_lock);
+    return exec;
+}
+
+static void put_destroyed(struct exec *exec)
+{
+    pthread_mutex_lock(&destroyed_lock);
+    *exec = (struct exec){.next = destroyed};
+    destroyed = exec;
+    pthread_mutex_unlock(&destroyed_lock);
+}
+
 static struct exec *exec_new(const struct graph *graph)
 {
-    struct exec *exec = calloc(1, sizeof *exec);
+    struct exec *exec = take_destroyed();
+    if (exec == NULL)
+        exec = malloc(sizeof *exec);
     size_t size = count_all(graph) + 1;
     if (exec == NULL)
         return NULL;
+    *exec = (struct exec){.magic = 0};
     exec->ops = calloc(size, sizeof(*exec->ops));
     exec->nodes = calloc(size, sizeof(*exec->nodes));
     if (exec->ops != NULL && exec->nodes != NULL)
         return exec;
     free(exec->ops);
     free(exec->nodes);
-    free(exec);
+    put_destroyed(exec);
     return NULL;
 }
 
@@ -659,8 +685,7 @@ static void exec_free(struct exec *exec)
         sim_op_release(exec->ops[i]);
     free(exec->ops);
     free(exec->nodes);
-    exec->magic = 0;
-    free(exec);
+    put_destroyed(exec);
 }
 
 static bool retain(struct retained **list, struct user_object *object, unsigned count, bool more)
@@ -809,6 +834,7 @@ static CUresult find_exec(CUgraphExec handle, struct exec **exec)
 
 CUresult cuGraphExecDestroy(CUgraphExec handle)
 {
+    SIM_INJECT(cuGraphExecDestroy);
     struct exec *exec;
     SIM_TRY(find_exec(handle, &exec));
     exec_free(exec);

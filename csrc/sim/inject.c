@@ -3,6 +3,7 @@
 
 #include "context.h"
 #include "device.h"
+#include "linger.h"
 #include "managed.h"
 #include "segment.h"
 
@@ -37,6 +38,7 @@ extern const struct sim_site sites_begin[] __asm__("__start_sim_sites") __attrib
 extern const struct sim_site sites_end[] __asm__("__stop_sim_sites") __attribute__((visibility("hidden")));
 
 bool sim_injecting;
+__thread bool sim_lingers __attribute__((tls_model("initial-exec")));
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rule rules[MAX_RULES];
@@ -141,6 +143,12 @@ static void hang(void)
         sim_sleep_until(sim_now() + LOOK_NS);
 }
 
+void sim_linger(void)
+{
+    sim_lingers = false;
+    hang();
+}
+
 CUresult sim_inject_anywhere(const char *function, enum sim_effect *effect)
 {
     struct rule rule = {.effect = SIM_AT_ONCE};
@@ -153,6 +161,8 @@ CUresult sim_inject_anywhere(const char *function, enum sim_effect *effect)
         sim_sleep_until(sim_now() + rule.delay_ms * UINT64_C(1000000));
     else if (rule.effect == SIM_HANG)
         hang();
+    else if (rule.effect == SIM_LINGER)
+        sim_lingers = true;
     else if (rule.effect == SIM_DIE)
         kill(getpid(), SIGKILL);
     if (rule.has_result)
@@ -197,8 +207,8 @@ static bool parse_effect(const char *text, struct rule *rule)
     static const struct {
         const char *name;
         enum sim_effect effect;
-    } effects[] = {
-        {"later", SIM_LATER}, {"fatal", SIM_FATAL}, {"hang", SIM_HANG}, {"die", SIM_DIE}, {"forget", SIM_FORGET}};
+    } effects[] = {{"later", SIM_LATER},   {"fatal", SIM_FATAL}, {"hang", SIM_HANG},
+                   {"linger", SIM_LINGER}, {"die", SIM_DIE},     {"forget", SIM_FORGET}};
     for (size_t i = 0; i < sizeof effects / sizeof effects[0]; i++) {
         if (strcmp(text, effects[i].name) != 0)
             continue;
@@ -218,7 +228,7 @@ static const char *parse_rule(char *text, struct rule *rule)
     char *effect = cut(text, '/'), *result = cut(text, '='), *probability = cut(text, '@'), *number = cut(text, ':'),
          *thread = cut(text, '%');
     if (effect != NULL && !parse_effect(effect, rule))
-        return "after '/' comes 'later', 'fatal', 'hang', 'die', 'forget' or milliseconds, for example 200ms";
+        return "after '/' comes 'later', 'fatal', 'hang', 'linger', 'die', 'forget' or milliseconds, for example 200ms";
     rule->has_result = result != NULL;
     if (result != NULL && (!sim_result_by_name(result, &rule->result) || rule->result == CUDA_SUCCESS))
         return "after '=' comes the name of an error, for example OUT_OF_MEMORY";

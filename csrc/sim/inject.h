@@ -4,7 +4,7 @@
  *
  *     rules  = rule { "," rule }
  *     rule   = function [ threads ] [ ":" number [ "+" ] ] [ "@" probability ] [ "=" result ] [ "/" effect ]
- *     effect = "later" | "fatal" | number "ms" | "hang" | "die" | "forget"
+ *     effect = "later" | "fatal" | number "ms" | "hang" | "linger" | "die" | "forget"
  *     threads = "%" [ "!" ] thread
  *
  * `function` is a call's name, with or without its _v2 and _ptsz, or its beginning and '*'; `thread` is the beginning
@@ -14,7 +14,8 @@
  * may run out of it, else UNKNOWN. With /later, a call that submits work succeeds, the work is not done, and the first
  * synchronisation or query that comes to it returns the result, once. With /fatal, the context fails for good. With a
  * number of milliseconds, the call goes on after that (or fails, if there is a result); with /hang, when the rules are
- * set anew; with /die, the process is killed. With /forget, a restore after a checkpoint goes well, and leaves
+ * set anew; with /linger, the call is carried out at once and returns when the rules are set anew; with /die, the
+ * process is killed. With /forget, a restore after a checkpoint goes well, and leaves
  * reservations that nothing is mapped in such that nothing can be.
  */
 #ifndef SIM_INJECT_H
@@ -29,7 +30,7 @@ struct sim_site {
 
 extern bool sim_injecting;
 
-enum sim_effect { SIM_AT_ONCE, SIM_LATER, SIM_FATAL, SIM_DELAY, SIM_HANG, SIM_DIE, SIM_FORGET };
+enum sim_effect { SIM_AT_ONCE, SIM_LATER, SIM_FATAL, SIM_DELAY, SIM_HANG, SIM_LINGER, SIM_DIE, SIM_FORGET };
 
 /* What the call is to return, or CUDA_SUCCESS. Nothing fails where the driver is not initialised ... */
 CUresult sim_inject(const char *function);

@@ -150,9 +150,23 @@ static CUresult find_place(const CUmemLocation *location, CUmemAllocationType ty
     return CUDA_SUCCESS;
 }
 
-static struct sim_pool *pool_new(const CUmemPoolProps *properties)
+/* A destroyed pool that no allocation names any more, as the next one: handles are given out again. Under the lock. */
+static struct sim_pool *take_destroyed(void)
 {
-    struct sim_pool *pool = calloc(1, sizeof *pool);
+    struct sim_pool **link = &pools;
+    while (*link != NULL && ((*link)->magic != 0 || (*link)->used != 0 || (*link)->reserved != 0))
+        link = &(*link)->next;
+    struct sim_pool *pool = *link;
+    if (pool != NULL)
+        *link = pool->next;
+    return pool;
+}
+
+/* `pool`: one to use again, or NULL. */
+static struct sim_pool *pool_new(const CUmemPoolProps *properties, struct sim_pool *pool)
+{
+    if (pool == NULL)
+        pool = calloc(1, sizeof *pool);
     if (pool == NULL)
         return NULL;
     *pool = (struct sim_pool){.magic = POOL_MAGIC,
@@ -184,7 +198,7 @@ static CUresult pool_of(CUmemoryPool *out, const CUmemLocation *location, CUmemA
     SIM_REQUIRE(out != NULL);
     pthread_mutex_lock(&lock);
     if (defaults[place] == NULL) {
-        struct sim_pool *pool = pool_new(&(CUmemPoolProps){.allocType = type, .location = *location});
+        struct sim_pool *pool = pool_new(&(CUmemPoolProps){.allocType = type, .location = *location}, NULL);
         if (pool != NULL) {
             pool->built_in = true;
             enlist(pool);
@@ -264,12 +278,13 @@ CUresult cuMemPoolCreate(CUmemoryPool *out, const CUmemPoolProps *properties)
     if (properties->handleTypes != CU_MEM_HANDLE_TYPE_NONE &&
         properties->handleTypes != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return CUDA_ERROR_NOT_SUPPORTED;
-    struct sim_pool *pool = pool_new(properties);
+    pthread_mutex_lock(&lock);
+    struct sim_pool *pool = pool_new(properties, take_destroyed());
+    if (pool != NULL)
+        enlist(pool);
+    pthread_mutex_unlock(&lock);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&lock);
-    enlist(pool);
-    pthread_mutex_unlock(&lock);
     *out = (CUmemoryPool)pool;
     return CUDA_SUCCESS;
 }
@@ -561,8 +576,10 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *out, void *shareable, 
     SIM_REQUIRE(out != NULL && flags == 0 && type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     SIM_REQUIRE(pread((int)(intptr_t)shareable, &identity, sizeof identity, 0) == sizeof identity &&
                 identity.magic == POOL_MAGIC && sim_segment_seen(identity.device, &device));
-    struct sim_pool *pool = pool_new(&(CUmemPoolProps){
-        .allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .handleTypes = type, .location = at_device((CUdevice)device)});
+    struct sim_pool *pool = pool_new(&(CUmemPoolProps){.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                                       .handleTypes = type,
+                                                       .location = at_device((CUdevice)device)},
+                                     NULL);
     if (pool == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
     pool->imported = true;

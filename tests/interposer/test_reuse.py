@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the driver has back, it may give out again before the call that freed it returns."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.interposer.conftest import UNIT, Machine, Program
+
+SIZE = 8 * UNIT
+#: CUmemAllocationProp, CUmemAccessDesc and CUmemPoolProps: device memory of GPU 0.
+PROPERTIES = struct.pack("<iiiiQQ", 1, 0, 1, 0, 0, 0).hex()
+ACCESS = struct.pack("<iii", 1, 0, 3).hex()
+POOL = struct.pack("<iiiiQQ56x", 1, 0, 1, 0, 0, 0).hex()
+#: CUDA_ARRAY_DESCRIPTOR: floats.
+ARRAY = struct.pack("<QQii", 1024, SIZE // 4096, 0x20, 1).hex()
+USED_MEMORY = 7
+
+
+@pytest.fixture
+def a(machine: Machine) -> Program:
+    """Return a program."""
+    return machine.program("a")
+
+
+def raw(program: Program, function: str, *arguments: int | str | None) -> int:
+    """Call a function that succeeds, and return what it wrote first."""
+    answer = program.call("raw", function=function, arguments=list(arguments))
+    assert answer["result"] == 0, (function, answer, program.errors)
+    return int.from_bytes(bytes.fromhex(answer["out"][0])[:8], "little") if answer["out"] else 0
+
+
+@contextmanager
+def freeing(program: Program, function: str, *arguments: int) -> Iterator[None]:
+    """Have a thread free something, and return from that only at the end."""
+    program.call("fail", rules=f"{function}%!gpushare:1/linger")
+    serial = program.start("raw", function=function, arguments=list(arguments), thread="frees")
+    yield
+    program.call("fail", rules="")
+    assert program.result(serial)["result"] == 0
+
+
+def until_same(machine: Machine, wanted: int, make: Callable[[], int]) -> None:
+    """Make others until the driver gives the freed one out."""
+    machine.until(lambda: make() == wanted)
+
+
+def pinned(machine: Machine) -> int:
+    machine.control("status")
+    (gpu,) = machine.group("a")["gpus"]
+    return int(gpu["pinned"])
+
+
+@pytest.mark.parametrize(("before", "after"), [(SIZE, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, SIZE)])
+def test_addresses(machine: Machine, a: Program, before: int, after: int) -> None:
+    def reserve(size: int, wish: int) -> int:
+        return raw(a, "cuMemAddressReserve", "out", size, 0, wish, 0)
+
+    address = reserve(before, 0)
+    with freeing(a, "cuMemAddressFree", address, before):
+        until_same(machine, address, lambda: reserve(after, address))
+    handle = raw(a, "cuMemCreate", "out", after, PROPERTIES, 0)
+    raw(a, "cuMemMap", address, after, 0, handle, 0)
+    raw(a, "cuMemSetAccess", address, after, ACCESS, 1)
+    assert a.call("fill", pointer=address, bytes=after, value=5)["result"] == 0
+    assert a.holds(address, after, 5)
+
+
+def test_arrays(machine: Machine, a: Program) -> None:
+    made = []
+
+    def create() -> int:
+        made.append(raw(a, "cuArrayCreate_v2", "out", ARRAY))
+        return made[-1]
+
+    first = create()
+    with freeing(a, "cuArrayDestroy", made.pop()):
+        until_same(machine, first, create)
+    for array in made:
+        raw(a, "cuArrayDestroy", array)
+    machine.until(lambda: pinned(machine) == 0)
+
+
+def test_pools(machine: Machine, a: Program) -> None:
+    def create() -> int:
+        return raw(a, "cuMemPoolCreate", "out", POOL)
+
+    pool = create()
+    with freeing(a, "cuMemPoolDestroy", pool):
+        until_same(machine, pool, create)
+    raw(a, "cuMemAllocFromPoolAsync", "out", 3 * SIZE, pool, None)
+    assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == 3 * SIZE
+
+
+def test_executable_graphs(machine: Machine, a: Program) -> None:
+    node = POOL + struct.pack("<QQQQ", 0, 0, SIZE, 0).hex()
+
+    def instantiate() -> int:
+        graph = raw(a, "cuGraphCreate", "out", 0)
+        raw(a, "cuGraphAddMemAllocNode", "out", graph, None, 0, node)
+        return raw(a, "cuGraphInstantiateWithFlags", "out", graph, 0)
+
+    executable = instantiate()
+    with freeing(a, "cuGraphExecDestroy", executable):
+        until_same(machine, executable, instantiate)
+    raw(a, "cuGraphLaunch", executable, None)
+    machine.until(lambda: pinned(machine) >= SIZE)
+
+
+def test_a_free_that_fails_leaves_everything_as_it_was(machine: Machine, a: Program) -> None:
+    address = raw(a, "cuMemAddressReserve", "out", SIZE, 0, 0, 0)
+    array = raw(a, "cuArrayCreate_v2", "out", ARRAY)
+    pool = raw(a, "cuMemPoolCreate", "out", POOL)
+    pointer = raw(a, "cuMemAllocFromPoolAsync", "out", SIZE, pool, None)
+    held = pinned(machine)
+    assert held > 0
+    for function, arguments in [
+        ("cuMemAddressFree", [address, SIZE]),
+        ("cuArrayDestroy", [array]),
+        ("cuMemPoolDestroy", [pool]),
+    ]:
+        a.call("fail", rules=f"{function}=UNKNOWN")
+        assert a.call("raw", function=function, arguments=arguments)["result"] == 999
+    a.call("fail", rules="")
+    assert pinned(machine) == held
+    assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == SIZE
+    raw(a, "cuMemFree_v2", pointer)
+    assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == 0
+    handle = raw(a, "cuMemCreate", "out", SIZE, PROPERTIES, 0)
+    raw(a, "cuMemMap", address, SIZE, 0, handle, 0)
+    raw(a, "cuArrayDestroy", array)
+    machine.until(lambda: pinned(machine) == 0)
