@@ -90,38 +90,34 @@ lab: setup ## open the same in JupyterLab
 
 ## Check
 
-# Two halves of about the same time, which run side by side: programs of the driver and users of a node, and all others.
-# Both wait for much; what else there is to check runs meanwhile.
-FIRST_HALF := tests/adversary tests/fuzz tests/hub tests/interposer tests/sim
 # make's own jobs are none of the business of what the tests start.
-PYTEST_ALL := env -u MAKEFLAGS python -m pytest -q --durations=15
-PYTEST := $(PYTEST_ALL) -m "not slow"
+PYTEST := env -u MAKEFLAGS python -m pytest -q --durations=15
+# The tests wait about as long as they compute: two workers for each of the two cores of continuous integration. All
+# tests of a file run in one worker, because they share servers.
+WORKERS := 4
+PYTEST_PARALLEL := $(PYTEST) --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 
-.PHONY: test test-labextension test-python test-first test-second test-lower-bounds acceptance screenshots lint format
-test: packages-test setup $(STAMPS)/proxy ## every check and every test
-	@$(MAKE) --jobs=3 --output-sync=target test-first test-second test-lower-bounds lint test-labextension
+.PHONY: test test-labextension test-python test-lower-bounds acceptance screenshots lint format
+test: packages-test setup $(STAMPS)/proxy ## every check and every test but the slow ones
+	@$(MAKE) --jobs=2 --output-sync=target test-python test-lower-bounds lint test-labextension
 
 test-labextension: setup ## the JupyterLab extension's tests
 	cd labextension && jlpm test
 
-test-python: setup ## pytest
-	@$(MAKE) --jobs=2 --output-sync=target test-first test-second
-
-test-first: setup $(STAMPS)/proxy
-	$(PYTEST) $(FIRST_HALF)
-
-test-second: setup
-	$(PYTEST) $(FIRST_HALF:%=--ignore=%) --ignore=tests/lower_bounds
+test-python: setup $(STAMPS)/proxy ## pytest
+	$(PYTEST_PARALLEL) -m "not slow" --ignore=tests/lower_bounds
 
 test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of every dependency
 	env -u MAKEFLAGS PATH="$(CURDIR)/$(LOWER_BOUNDS)/bin:$(PATH)" python -m pytest -q -m "not slow" \
 	    tests/lower_bounds tests/scheduler/test_protocol.py tests/scheduler/test_control.py
 
 # Seconds. With its set-up, it takes 30 minutes at most.
-ACCEPTANCE_LIMIT := 1500
+SLOW_LIMIT := 300
+ACCEPTANCE_LIMIT := 1300
 
-acceptance: packages-acceptance setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## whole products together: upgrades, other software (30 minutes at most)
-	$(PYTEST_ALL) --session-timeout=$(ACCEPTANCE_LIMIT) tests/acceptance
+acceptance: packages-acceptance setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## the slow tests; whole products together: upgrades, other software (30 minutes at most)
+	$(PYTEST_PARALLEL) --session-timeout=$(SLOW_LIMIT) -m slow --ignore=tests/acceptance
+	$(PYTEST) --session-timeout=$(ACCEPTANCE_LIMIT) tests/acceptance
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images

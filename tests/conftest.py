@@ -75,10 +75,14 @@ PROPERTY_TIMEOUT = 900
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each property test the time to report its example."""
+    """Give each property test the time to report its example, and run the scheduler's tests last.
+
+    Files of the scheduler's tests take seconds, so that parallel workers end at about the same time.
+    """
     for item in items:
         if item.get_closest_marker("hypothesis") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PROPERTY_TIMEOUT))
+    items.sort(key=lambda item: item.path.parent.name == "scheduler")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

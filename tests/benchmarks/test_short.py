@@ -65,6 +65,7 @@ def test_each_benchmark_has_a_test(root: Path) -> None:
         assert module in (root / "tests" / path).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
 def test_a_short_form_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUSHARE_SIM", "1")

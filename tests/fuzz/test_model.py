@@ -15,6 +15,7 @@ def test_every_order_of_the_steps_is_right() -> None:
     assert result.states > 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_bug_of_the_protocol_is_found(bug: str) -> None:
     assert explore(Machine(bug)).wrong is not None

@@ -16,6 +16,8 @@ import pytest
 from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
 from tests.workshop import Patch, Workshop
 
+pytestmark = pytest.mark.slow
+
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
     "interposer/gate.h",

@@ -558,6 +558,7 @@ LATE: tuple[Patch, ...] = (
 )
 
 
+@pytest.mark.slow
 def test_nobody_makes_room_and_the_answer_is_seen_late(
     workshop: Workshop, make_machine: Callable[..., Machine]
 ) -> None:
@@ -566,6 +567,7 @@ def test_nobody_makes_room_and_the_answer_is_seen_late(
     refuses_what_waits_for_itself(machine)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS)
 def test_a_seeded_bug_is_found(
     workshop: Workshop, make_machine: Callable[..., Machine], bug: str

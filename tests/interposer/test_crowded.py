@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
 
 #: As the scheduler expects it; and so much that a dozen contexts leave no room for it.
@@ -18,6 +20,7 @@ OUT_OF_MEMORY = 2
 Make = Callable[..., Machine]
 
 
+@pytest.mark.slow
 def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> None:
     machine = make_machine(**LEFT)
     programs = [machine.program(f"p{n}", init=False) for n in range(12)]
@@ -37,6 +40,7 @@ def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> Non
         assert not program.errors
 
 
+@pytest.mark.slow
 def test_a_class_whose_notebooks_all_run_one_cell_at_once_is_served(make_machine: Make) -> None:
     machine = make_machine(**LEFT)
     programs, pointers = [], []
@@ -91,6 +95,7 @@ def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_mach
         neighbours.stop()
 
 
+@pytest.mark.slow
 def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
     make_machine: Make,
 ) -> None:

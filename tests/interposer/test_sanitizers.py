@@ -25,6 +25,8 @@ from tests.interposer.test_pacing import Paced
 
 __all__ = ["make_bed"]
 
+pytestmark = pytest.mark.slow
+
 #: What each build says when it has found something, the runtime that has to come first, its settings, and how far it is
 #: optimised, so that building and running together take least.
 SANITIZERS = {

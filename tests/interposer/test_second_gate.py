@@ -250,6 +250,7 @@ def test_every_function_waits_in_fact(
     assert callers.process.wait(PATIENCE) == 0
 
 
+@pytest.mark.slow
 def test_a_gate_that_is_not_looked_at_is_found(
     make_callers: Callable[..., Callers], workshop: Workshop
 ) -> None:

@@ -25,6 +25,8 @@ import pytest
 import jupyter_gpushare
 from tests.packaging.conftest import Fresh
 
+pytestmark = pytest.mark.slow
+
 ROOMS = (
     "scheduler",
     "kernel_provisioner",
