@@ -112,7 +112,7 @@ test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of
 	    tests/lower_bounds tests/scheduler/test_protocol.py tests/scheduler/test_control.py
 
 # Seconds. With its set-up, it takes 30 minutes at most.
-SLOW_LIMIT := 300
+SLOW_LIMIT := 400
 ACCEPTANCE_LIMIT := 1300
 
 acceptance: packages-acceptance setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## the slow tests; whole products together: upgrades, other software (30 minutes at most)
