@@ -44,6 +44,7 @@ def serve_with(machine: Machine, release: Release, *flags: str) -> None:
     machine.start_scheduler(*flags)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheduler", "library"), PAIRS)
 def test_each_pair_of_versions_takes_turns(
     make_machine: MakeMachine, releases: dict[str, Release], scheduler: str, library: str

@@ -34,6 +34,7 @@ def test_memory_that_moves_both_ways_at_once_is_counted_once() -> None:
     assert makespan.moving([], 0.0, 100.0) == 0.0
 
 
+@pytest.mark.slow
 def test_jobs_that_share_are_compared_with_one_after_the_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -50,6 +51,7 @@ def test_jobs_that_share_are_compared_with_one_after_the_other(
     assert 0 < moving <= 100
 
 
+@pytest.mark.slow
 def test_bursts_run_under_every_condition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(interference, "WARM_UP", 0.1)
     pairs = interference.measure(["burst", "fcfs"], pairs=2, bursts=2)

@@ -88,6 +88,7 @@ def test_times_stand_beside_the_drivers_own_and_what_is_possible(
         assert sum(metric.startswith(what) for metric in figures) == 4 + (way == "wake")
 
 
+@pytest.mark.slow
 def test_more_kernels_live_than_fit(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

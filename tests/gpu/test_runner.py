@@ -29,6 +29,7 @@ def program(folder: Path, source: str, name: str = "made") -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_the_drivers_api_gives_the_same_bits_though_evicted_all_the_time(
     environ: dict[str, str],
 ) -> None:
@@ -47,6 +48,7 @@ def drivers_api(folder: Path, name: str, before: str = "") -> Path:
     return program(folder, f"import runpy, step\n{before}\n{run}", name)
 
 
+@pytest.mark.slow
 def test_it_gives_the_same_bits_on_another_gpu_after_each_step(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
@@ -109,6 +111,7 @@ def test_what_is_left_alone_passes_only_if_the_driver_cannot_do_it(
     assert failed == ("hibernate: failed", "failed")
 
 
+@pytest.mark.slow
 def test_what_does_not_run_is_said_and_stops_nothing(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
