@@ -115,7 +115,7 @@ test-lower-bounds: setup $(LOWER_BOUNDS)/stamp ## the lowest declared version of
 SLOW_LIMIT := 400
 ACCEPTANCE_LIMIT := 1300
 
-acceptance: packages-acceptance setup $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## the slow tests; whole products together: upgrades, other software (30 minutes at most)
+acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPTANCE)/stamp ## the slow tests; whole products together: upgrades, other software (30 minutes at most)
 	$(PYTEST_PARALLEL) --session-timeout=$(SLOW_LIMIT) -m slow --ignore=tests/acceptance
 	$(PYTEST) --session-timeout=$(ACCEPTANCE_LIMIT) tests/acceptance
 

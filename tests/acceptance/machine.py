@@ -62,7 +62,7 @@ class Machine:
     def __enter__(self) -> Machine:
         if os.geteuid() != 0:
             raise CannotBoot("only root can boot a machine")
-        for program in ("systemd-nspawn", "nsenter", "useradd"):
+        for program in ("systemd-nspawn", "nsenter", "setpriv", "useradd"):
             if shutil.which(program) is None:
                 raise CannotBoot(
                     f"{program} is missing (Debian: apt-get install systemd-container)"
@@ -79,7 +79,9 @@ class Machine:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *("unshare", "--mount", "sh", "-c", BOOT, "sh", str(self._folder), *options),
+                    # The machine does not outlive the tests, however they end.
+                    *("setpriv", "--pdeathsig=TERM", "unshare", "--mount"),
+                    *("sh", "-c", BOOT, "sh", str(self._folder), *options),
                     "systemd.unit=basic.target",
                 ],
                 stdin=subprocess.DEVNULL,

@@ -305,10 +305,9 @@ def test_users_are_told_nothing_about_each_other(
         assert not any(word in told for word in (NOTEBOOKS[other], other, kernels[other].id))
 
 
-def test_the_page_of_all_gpus_runs_as_a_service(
-    service: Machine, hub: MachineHub, kernels: dict[str, Kernel], root: Path
-) -> None:
-    kernels["ada"].run(ALLOCATE)
+@pytest.fixture(scope="module")
+def page(service: Machine, hub: MachineHub, root: Path) -> Machine:
+    """Return the machine with the service of the Hub's page, as docs/hub.md installs it."""
     install, _ = documented(root / "docs" / "hub.md", "As a service of systemd")
     for old, new in (
         ("JUPYTERHUB_API_TOKEN=…", f"JUPYTERHUB_API_TOKEN={HUB_TOKEN}"),
@@ -318,14 +317,21 @@ def test_the_page_of_all_gpus_runs_as_a_service(
         assert install.count(old) == 1
         install = install.replace(old, new)
     shell(service, install.replace("journalctl -u", "journalctl --no-pager -u"))
+    return service
+
+
+def test_the_page_of_all_gpus_runs_as_a_service(
+    page: Machine, hub: MachineHub, kernels: dict[str, Kernel]
+) -> None:
+    kernels["ada"].run(ALLOCATE)
 
     def names() -> Any:
         # Through the proxy, with the rights of the tests' own token.
         state = hub.fetch(f"{hub.url}/services/gpushare/api/state", None, hub.token)
         return NOTEBOOKS["ada"] in json.dumps(state)
 
-    until(suppressing(names), lambda: service.journal("gpushare-hub"))
-    assert service.property("gpushare-hub", "NRestarts") == "0"
+    until(suppressing(names), lambda: page.journal("gpushare-hub"))
+    assert page.property("gpushare-hub", "NRestarts") == "0"
 
 
 def suppressing(probe: Callable[[], Any]) -> Callable[[], Any]:
@@ -338,17 +344,17 @@ def suppressing(probe: Callable[[], Any]) -> Callable[[], Any]:
     return probe_or_none
 
 
-def test_what_was_installed_is_removed(service: Machine, root: Path) -> None:
+def test_what_was_installed_is_removed(page: Machine, root: Path) -> None:
     _, remove_page = documented(root / "docs" / "hub.md", "As a service of systemd")
     (remove,) = documented(root / "docs" / "jupyterhub.md", "Remove it")
-    shell(service, remove_page)
-    service.run("systemctl", "disable", "--now", "gpushare.socket", "gpushare.service")
+    shell(page, remove_page)
+    page.run("systemctl", "disable", "--now", "gpushare.socket", "gpushare.service")
     commands = remove.splitlines()
     assert commands.pop().startswith("pip uninstall jupyter-gpushare")
-    shell(service, "\n".join(commands))
-    found = service.run(
+    shell(page, "\n".join(commands))
+    found = page.run(
         *("find", "/etc", "/run", "/var", "/opt", "-name", "*gpushare*"),
         *("-not", "-path", "/etc/tmpfiles.d/*"),
     )
     assert found == ""
-    assert service.run("systemctl", "list-units", "--all", "--no-legend", "gpushare*") == ""
+    assert page.run("systemctl", "list-units", "--all", "--no-legend", "gpushare*") == ""

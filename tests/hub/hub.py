@@ -66,6 +66,8 @@ class Hub:
         Further roles.
     page
         Options of the page of all GPUs, which the Hub starts as its service; None: there is none.
+    services
+        Further services.
     before
         What stands before the command that starts a user's server.
     uids
@@ -82,6 +84,7 @@ class Hub:
         *,
         roles: Sequence[Mapping[str, Any]] = (),
         page: Sequence[str] | None = None,
+        services: Sequence[Mapping[str, Any]] = (),
         before: Sequence[str] = (),
         uids: Mapping[str, int] | None = None,
         settings: Mapping[str, Mapping[str, Any]] | None = None,
@@ -96,7 +99,8 @@ class Hub:
         self.api = f"http://127.0.0.1:{hub}/hub/api"
         self.token = secrets.token_hex(32)
         self._environ = environ
-        self._services: list[dict[str, Any]] = [{"name": "tests", "api_token": self.token}]
+        tests = {"name": "tests", "api_token": self.token}
+        self._services: list[Mapping[str, Any]] = [tests, *services]
         if page is not None:
             self._services.append(self._page(page))
         self._roles = [*roles, TESTS]

@@ -33,11 +33,19 @@ class Kernel:
         )
         self.id: str = session["kernel"]["id"]
         self._session: str = session["id"]
+        self.connect()
+
+    def connect(self) -> None:
+        """Connect, as a browser that opens the notebook."""
         self._socket = websocket.create_connection(
-            f"{seat.url}api/kernels/{self.id}/channels".replace("http", "ws", 1),
-            header=[f"Authorization: token {seat.hub.token}"],
+            f"{self._seat.url}api/kernels/{self.id}/channels".replace("http", "ws", 1),
+            header=[f"Authorization: token {self._seat.hub.token}"],
             timeout=PATIENCE,
         )
+
+    def disconnect(self) -> None:
+        """Disconnect, as a browser that is closed. The kernel goes on."""
+        self._socket.close()
 
     def __enter__(self) -> Kernel:
         return self
@@ -48,7 +56,7 @@ class Kernel:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._socket.close()
+        self.disconnect()
         self._seat.delete(f"api/sessions/{self._session}")
 
     def begin(self, code: str) -> str:

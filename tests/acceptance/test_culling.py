@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""jupyterhub-idle-culler and jupyter_server's own culling, while a notebook without a browser waits for the GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub.hub import ADMIN, USERS, Hub, Seat, until
+from tests.hub.kernel import Kernel
+from tests.hub.node import Node
+from tests.hub.programs import ALLOCATE, CHECK, PLOT
+
+pytestmark = pytest.mark.slow
+
+#: Seconds without activity after which both cullers act, and between two of their rounds.
+IDLE, ROUND = 60, 5
+#: Seconds between two reports of a user's server to the Hub.
+REPORT = 2
+
+CULLER = {
+    "name": "culler",
+    "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"],
+    "services": ["culler"],
+}
+
+#: Uses the GPU until there is a file named ``stop``, and is active for the Jupyter server, because it prints.
+TRAIN_AND_PRINT = """\
+import time
+printed, steps = time.monotonic(), []
+while not os.path.exists("stop"):
+    launch(stream, grid, step, data)
+    done += 1
+    steps.append(stream.record())
+    if len(steps) > 300:
+        steps.pop(0).sync()
+    if time.monotonic() > printed + 1:
+        printed = time.monotonic()
+        print(".", flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def jp_asyncio_loop() -> None:
+    """Make no loop: there is no server in this process."""
+
+
+@pytest.fixture(autouse=True)
+def jp_server_cleanup() -> None:
+    """Clean nothing up."""
+
+
+@pytest.fixture
+def runtime() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
+    yield folder
+    shutil.rmtree(folder)
+    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def hub(root: Path, runtime: Path, tmp_path: Path) -> Hub:
+    """Return a Hub whose service is the culler; it does not run yet."""
+    programs = root / "build" / "acceptance" / "bin"
+    if not (programs / "jupyterhub-idle-culler").exists():
+        pytest.skip("build/acceptance is missing: run `make build/acceptance/stamp`")
+    command = [str(programs / "python"), "-m", "jupyterhub_idle_culler"]
+    kernels = "--MappingKernelManager"
+    return Hub(
+        tmp_path,
+        root,
+        {
+            "GPUSHARE_SIM": "1",
+            "GPUSHARE_SIM_CONTEXT": "2MiB",
+            "GPUSHARE_SIM_MEMORY": "128MiB",
+            "GPUSHARE_SIM_NAME": runtime.name,
+            "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock"),
+            "JUPYTERHUB_ACTIVITY_INTERVAL": str(REPORT),
+        },
+        roles=[CULLER],
+        services=[
+            {
+                "name": CULLER["name"],
+                "command": [*command, f"--timeout={IDLE}", f"--cull-every={ROUND}"],
+            }
+        ],
+        settings={
+            "Spawner": {
+                "args": [
+                    "--allow-root",
+                    f"{kernels}.cull_idle_timeout={IDLE}",
+                    f"{kernels}.cull_interval={ROUND}",
+                    f"{kernels}.cull_busy=True",
+                ]
+            }
+        },
+    )
+
+
+@pytest.fixture
+def seats(hub: Hub, runtime: Path) -> Iterator[tuple[Node, dict[str, Seat]]]:
+    machine = {
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_CONTEXT": "2MiB",
+        "GPUSHARE_SIM_MEMORY": "128MiB",
+        "GPUSHARE_SIM_NAME": runtime.name,
+    }
+    with (
+        Node(
+            runtime,
+            machine,
+            token=hub.token,
+            shared_uids=[os.getuid()],
+            hub_api_url=hub.api,
+            quantum=3600,
+        ) as node,
+        hub,
+    ):
+        seats = {user: hub.seat(user) for user in (*USERS, ADMIN)}
+        for seat in seats.values():
+            seat.start()
+        for seat in seats.values():
+            seat.shared_status()
+        yield node, seats
+
+
+def has_server(seat: Seat) -> bool:
+    """Return whether the Hub still has a user's server; not through the proxy, which would count as activity."""
+    return bool(seat.hub.ask(f"users/{seat.user}")["servers"])
+
+
+def until_culled(is_there: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + 4 * IDLE
+    while is_there():
+        assert time.monotonic() < deadline, f"{what} was not culled"
+        time.sleep(1)
+
+
+def test_a_notebook_that_waits_is_not_culled(seats: tuple[Node, dict[str, Seat]]) -> None:
+    node, users = seats
+    ada, grace, hedy = (users[user] for user in (*USERS, ADMIN))
+
+    def states() -> dict[str, str]:
+        return {group["name"]: group["state"] for group in node.status()["groups"]}
+
+    with (
+        Kernel(grace, "training.ipynb") as training,
+        Kernel(ada, "waiting.ipynb") as waiting,
+    ):
+        training.run(ALLOCATE)
+        # Otherwise it would yield the GPU after some seconds, as a background job.
+        grace.post("gpushare/api/adjust", {"group": training.id, "priority": "interactive"})
+        training.begin(TRAIN_AND_PRINT)
+        until(lambda: states().get("training.ipynb") == "running")
+        waiting.begin(ALLOCATE + PLOT)
+        until(lambda: states().get("waiting.ipynb") == "waiting")
+        idle_kernel, idle_server = Kernel(grace, "idle.ipynb"), Kernel(hedy, "idle.ipynb")
+        for kernel in (idle_kernel, idle_server):
+            assert kernel.run("print(1)") == "1\n"
+        for kernel in (training, waiting, idle_kernel, idle_server):
+            kernel.disconnect()
+        left = time.monotonic()
+
+        # Both cullers work.
+        until_culled(lambda: has_server(hedy), "an idle server")
+        until_culled(
+            lambda: any(each["id"] == idle_kernel.id for each in grace.get("api/kernels")),
+            "an idle kernel",
+        )
+        while time.monotonic() < left + 2 * IDLE:
+            assert has_server(ada), ada.hub.log
+            assert states().get("waiting.ipynb") == "waiting", ada.hub.log
+            time.sleep(1)
+        (grace.notebooks / "stop").touch()
+        for kernel in (waiting, training):
+            kernel.connect()
+            assert kernel.run(CHECK) == "as if alone\n"
