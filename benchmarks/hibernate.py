@@ -39,6 +39,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
+from ..scheduler.control import ControlError
 from .checkpoint import Watcher
 from .figures import Figure, percentile, quartile_distance
 from .holder import end, torch_can
@@ -323,7 +324,7 @@ def run(
                         f"the goal is {figure.target:g}",
                         file=sys.stderr,
                     )
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ControlError) as error:
         if clock.left() <= 0:
             raise RuntimeError(
                 f"it was not done within {clock.seconds:g} s; give it longer (--time-limit), or less to do (--part)"

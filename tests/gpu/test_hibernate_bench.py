@@ -17,6 +17,7 @@ from jupyter_gpushare.benchmarks import hibernate, ranges
 from jupyter_gpushare.benchmarks.figures import Figure
 from jupyter_gpushare.benchmarks.sleeper import Kernel
 from jupyter_gpushare.cli.main import main
+from jupyter_gpushare.scheduler import checked_drivers
 
 GIB, MIB = 1 << 30, 1 << 20
 Figures = dict[str, dict[str, Any]]
@@ -115,13 +116,16 @@ def test_every_byte_is_compared_after_each_cycle(
 
 
 def test_it_is_woken_on_another_gpu_and_compared(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(hibernate, "CHANGES", 2)
     wake, times = bench(capsys, "--part", "elsewhere").values()
     assert times["value"] == 2
     assert wake["n"] == 2
     assert wake["bare"] > 0
+    # This driver can hibernate a process, but not wake it on another GPU.
+    (tmp_path / "checked").write_text("570.86.15\n")
+    monkeypatch.setenv(checked_drivers.VARIABLE, str(tmp_path / "checked"))
     monkeypatch.setenv("GPUSHARE_SIM_DRIVER_VERSION", "570.86.15")
     assert main(["bench", "hibernate", "--part", "elsewhere"]) == 1
     assert "nothing can be woken on another GPU here" in capsys.readouterr().err
@@ -184,6 +188,22 @@ def test_it_ends_with_its_time(
 ) -> None:
     # The driver never answers the kernel's first calls.
     monkeypatch.setenv("GPUSHARE_SIM_FAIL", "cuDevicePrimaryCtxRetain%!gpushare/hang")
+    assert main(["bench", "hibernate", "--part", "memory", "--time-limit", "3"]) == 1
+    assert "it was not done within 3 s" in capsys.readouterr().err
+
+
+def test_it_ends_with_its_time_while_it_asks_the_scheduler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = hibernate.Machine.control
+
+    def ask_too_late(machine: hibernate.Machine, op: str, **parameters: Any) -> dict[str, Any]:
+        assert machine.scheduler is not None
+        # The clock kills the scheduler when the time is over.
+        machine.scheduler.wait(60)
+        return ask(machine, op, **parameters)
+
+    monkeypatch.setattr(hibernate.Machine, "control", ask_too_late)
     assert main(["bench", "hibernate", "--part", "memory", "--time-limit", "3"]) == 1
     assert "it was not done within 3 s" in capsys.readouterr().err
 
