@@ -68,6 +68,17 @@ class MemoryRoom(NamedTuple):
     whose: str
 
 
+class _Meter(NamedTuple):
+    """What a client said last of one GPU."""
+
+    #: For how long it had been busy in all, up to when that is, and when it said so.
+    busy: float
+    end: float
+    read: float
+    #: Of its submissions, how many had ended.
+    count: int
+
+
 class _Window:
     """GPU time over a sliding window: a ring of buckets, and their sum.
 
@@ -265,8 +276,8 @@ class GpuTime:
         self._gpus: set[str] = set()
         #: Who has had the limit, until when.
         self._full: dict[tuple[str, str], float] = {}
-        #: By client and GPU: for how long it had been busy in all when it last said so, and up to when that is.
-        self._meters: dict[tuple[int, str], tuple[float, float, int]] = {}
+        #: By client and GPU: what it said last.
+        self._meters: dict[tuple[int, str], _Meter] = {}
         self._submitted: dict[tuple[str, str], _Window] = {}
         #: By user: when it last had anything, and before that, who came first.
         self._turns: dict[str, float] = {}
@@ -413,18 +424,20 @@ class GpuTime:
         key = (client, gpu)
         known = self._meters.get(key)
         if known is None:
-            known = (0.0, at - busy, 0)
+            known = _Meter(0.0, at - busy, at - busy, 0)
             self._clients.setdefault(group.id, set()).add(key)
-        before, since, count = known
-        seconds = busy - before if busy >= before else max(busy, 0.0)
-        count = submissions - count if submissions >= count else max(submissions, 0)
-        since, until = min(since, at - seconds), at
+        seconds = busy - known.busy if busy >= known.busy else max(busy, 0.0)
+        count = submissions - known.count if submissions >= known.count else max(submissions, 0)
+        since, end = known.read, known.end
         if seconds > 0:
             # What still runs is not in it. Where that explains what is missing, it was busy all the time until then.
-            if count and since + seconds >= at - 2 * seconds / count:
-                until = since + seconds
-            self._add(group, gpu, client, seconds, since, until)
-        self._meters[key] = (busy, until, submissions)
+            if count and end + seconds >= at - 2 * seconds / count:
+                since = min(end, at - seconds)
+                end = since + seconds
+            else:
+                since, end = min(since, at - seconds), at
+            self._add(group, gpu, client, seconds, since, end)
+        self._meters[key] = _Meter(busy, end, at, submissions)
         if count:
             self._window(self._submitted, (group.id, gpu)).put(self._spread(count, since, at))
         return seconds, count

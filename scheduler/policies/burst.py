@@ -286,17 +286,31 @@ class Burst(FirstComeFirstServed):
             if deficit > -self.slack * (2 if group.id in was else 1):
                 needy.add(group.id)
         self._needy[uuid] = needy
-        if needy:
+        # To pause for one that reaches its limit beside all others would only idle the GPU.
+        slowed = self._slowed(busy)
+        if any(group.id in needy for group in slowed):
             return {g.id for g in holders} - needy
         ahead, was = set(), self._ahead.get(uuid, set())
         for group in busy:
-            for other in busy:
+            if group.id in needy:
+                continue
+            for other in slowed:
                 more = self._ahead_by(group, other, uuid)
                 if more > self.slack or (more > 0 and group.id in was):
                     ahead.add(group.id)
                     break
         self._ahead[uuid] = ahead
         return ahead
+
+    def _slowed(self, busy: list[Group]) -> list[Group]:
+        """Return those that the others slow down: what an equal division gives them is less than their limit."""
+        limits = sorted((self.view.times.limit(group), group.number, group) for group in busy)
+        rest = 1.0
+        for place, (limit, _, _) in enumerate(limits):
+            if limit * (len(limits) - place) > rest:
+                return [group for _, _, group in limits[place:]]
+            rest -= limit
+        return []
 
     def _ahead_by(self, group: Group, other: Group, gpu: str) -> float:
         """Return by how much one has had more than another for its weight; 0 where their weights are the same."""

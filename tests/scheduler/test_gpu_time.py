@@ -176,6 +176,23 @@ def test_what_was_still_running_when_a_meter_was_read_counts_for_when_it_ran() -
     assert times.stretch(a, GPU, 58.0) == 2.0
 
 
+def test_kernels_that_are_longer_than_between_two_readings_count_for_when_they_ran() -> None:
+    """Two that are always busy side by side, and one that is for a third of the time."""
+    times = GpuTime()
+    groups = group("a"), group("b", "ben"), group("c", "cy")
+    for one in groups:
+        times.of(one)
+    for step in range(81):
+        passed = step / 10
+        for n, one in enumerate(groups):
+            length = 0.17 if n < 2 else 0.1
+            ended = int(passed / (length if n < 2 else 0.3) + 1e-9)
+            times.meter(one, GPU, n, ended * length, 50.0 + passed, ended)
+    used = [times.used(f"group:{one.id}", GPU, 58.0) for one in groups]
+    assert sum(used) == pytest.approx(8.0, abs=0.2)
+    assert used[0] == pytest.approx(used[1], abs=0.2)
+
+
 def test_what_a_user_had_outlives_the_kernel() -> None:
     times, a = GpuTime(), group("a", limit=0.5)
     times.meter(a, GPU, 1, 6.0, 50.0)

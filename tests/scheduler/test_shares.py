@@ -452,7 +452,9 @@ def divisions(
         part = min(draw(st.sampled_from(parts)), round(most - sum(asked), 3))
         asked.append(part)
         share = {"request": part, "weight": draw(weights)}
-        if draw(st.booleans()):
+        # The first has none. Where all have one, and happen to run in step while nothing else does, each seems to have
+        # had the GPU for all the time that they shared.
+        if n and draw(st.booleans()):
             share["limit"] = min(1.0, part + 0.1)
         user = "ada" if whose == "own" else f"u{n}"
         spec = works(
@@ -471,12 +473,36 @@ def divisions(
 @settings(max_examples=6, **SETTINGS)
 @given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
 def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list[float]]) -> None:
-    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 4 %."""
+    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 5 %."""
     mix, asked = division
     lab = mix.run("burst", 70.0)
     for holder, request in zip(lab.holders, asked, strict=True):
         for begin in range(20, 41):
-            assert holder.had(begin, begin + 30) / 30 >= request - 0.04, (holder.id, begin)
+            assert holder.had(begin, begin + 30) / 30 >= request - 0.05, (holder.id, begin)
+
+
+def test_nobody_pauses_for_one_that_has_a_low_limit() -> None:
+    """It has its limit beside the others: else the GPU idles, and those with a request miss it."""
+    lengths, sizes = (0.05, 0.01, 0.05, 0.01), (20, 20, 5, 20)
+    shares = [
+        ev.Entitlement(request=0.45),
+        ev.Entitlement(request=0.1, limit=0.2),
+        ev.Entitlement(request=0.35),
+        ev.Entitlement(limit=0.1, weight=0.25),
+    ]
+    mix = Mix(
+        [
+            (works(f"k{n}", f"u{n}", length, size, priority="interactive" if n == 3 else "background"), 0)
+            for n, (length, size) in enumerate(zip(lengths, sizes, strict=True))
+        ],
+        [ev.Entitle(f"user:u{n}", share) for n, share in enumerate(shares)],
+    )  # fmt: skip
+    lab = mix.run("burst", 70.0)
+    for begin in range(20, 41):
+        had = [holder.had(begin, begin + 30) / 30 for holder in lab.holders]
+        for mine, share in zip(had, shares, strict=True):
+            assert mine >= share.request - 0.02
+        assert sum(had) >= 0.97
 
 
 def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:
