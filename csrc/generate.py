@@ -44,6 +44,14 @@ SHARES = re.compile(
     r"|LogicalEndpoint(Export|Import)|EGLStream\w+Connect|(GL|VDPAU)CtxCreate|G\w*Register)"
 )
 
+# In a context that has failed the driver refuses these. Where we answer in its place, we ask first; what only looks
+# something up goes by what is known already.
+ASKS = re.compile(r"^cu(Mem(Alloc|Free|GetInfo)|Array|Mipmapped|Ipc)")
+LOOKS = re.compile(r"^cuMemGetAddressRange")
+
+# The GPU has got on: what was freed in the order of a stream may be due.
+GETS_ON = re.compile(r"^cu(Ctx|Stream|Event)(Synchronize|Query)")
+
 # A kernel is looked up by its name, which tells NCCL's.
 LOOKS_UP = frozenset({"cuLibraryGetKernel", "cuModuleGetFunction"})
 
@@ -296,13 +304,31 @@ def hook_lines(function: Function, names: list[str]) -> list[str]:
     return [inline, "{", *body, "    return gs_result;", "}"]
 
 
+def failure_of(function: Function) -> str | None:
+    """Return the expression of the error that the function returns if the context has failed."""
+    if function.hook != "custom":
+        return None
+    if ASKS.match(function.name):
+        return "gs_context_ask_failure()"
+    return "gs_context_known_failure()" if LOOKS.match(function.name) else None
+
+
 def wrappers_source(functions: list[Function]) -> str:
     """Return what is exported of the functions that wait while the process is parked."""
     lines = [
         GENERATED,
         *(
             f'#include "{name}.h"'
-            for name in ("awake", "client", "gate", "hibernate", "pace", "real")
+            for name in (
+                "awake",
+                "client",
+                "context",
+                "gate",
+                "hibernate",
+                "memory",
+                "pace",
+                "real",
+            )
         ),
         "",
     ]
@@ -310,6 +336,7 @@ def wrappers_source(functions: list[Function]) -> str:
         if not function.waits:
             continue
         names = [parameter_name(function, p) for p in function.parameters]
+        failure = failure_of(function)
         shares = [
             "    if (gs_result == CUDA_SUCCESS)",
             "        gs_hibernate_shares();",
@@ -324,7 +351,21 @@ def wrappers_source(functions: list[Function]) -> str:
             "    if (__builtin_expect(gs_result != CUDA_SUCCESS, 0))",
             "        return gs_result;",
             *(["    gs_hibernate_looks_up(name);"] if function.name in LOOKS_UP else []),
+            *(
+                [
+                    f"    gs_result = {failure};",
+                    "    if (__builtin_expect(gs_result == CUDA_SUCCESS, 1))",
+                ]
+                if failure is not None
+                else []
+            ),
             f"    gs_result = gs_hook_{function.name}({', '.join(names)});",
+            "    gs_context_observe(gs_result);",
+            *(
+                ["    if (gs_memory_has_freed())", "        gs_memory_reap();"]
+                if GETS_ON.match(function.name)
+                else []
+            ),
             *(shares if SHARES.match(function.name) else []),
             "    gs_awake_leave(gs_called);",
             "    return gs_result;",

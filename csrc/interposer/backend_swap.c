@@ -135,7 +135,7 @@ static void abort_in(struct gs_block *block, unsigned i)
 static void drop(struct gs_block *block, unsigned i)
 {
     struct gs_piece *piece = &block->pieces[i];
-    if (piece->state == GS_PIECE_RESIDENT)
+    if (piece->handle != 0) /* also what the driver refused to unmap in a context that has failed */
         unmap(block, i);
     piece->state = GS_PIECE_EMPTY;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "blocks.h"
 
+#include "capture.h"
 #include "client.h"
 #include "context.h"
 #include "real.h"
@@ -57,6 +58,7 @@ static bool claim(struct gs_device *device, const struct gs_block *block, unsign
 
 void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     uint64_t bytes = 0, claimed = 0;
     bool complete = true;
     /*
@@ -109,7 +111,8 @@ bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block)
     return !block->moving;
 }
 
-void gs_block_destroy(struct gs_device *device, struct gs_block *block)
+/* Returns how many bytes were resident. */
+static uint64_t drop_contents(struct gs_block *block)
 {
     uint64_t resident = 0;
     for (unsigned i = 0; i < block->piece_count; i++) {
@@ -118,7 +121,62 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
         block->backend->drop(block, i);
         gs_piece_give_host(&block->pieces[i]);
     }
+    return resident;
+}
+
+static void write_off(struct gs_device *device, struct gs_block *block)
+{
+    uint64_t resident = drop_contents(block);
+    pthread_mutex_lock(&gs_memory_lock);
+    device->usage.resident -= resident;
+    device->usage_changed = true;
+    /* A handle of the application outlives its context, and gets memory again in the next. */
+    block->written_off = block->owner == NULL;
+    if (block->written_off)
+        device->footprint -= block->size;
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_blocks_lose_context(struct gs_device *device, CUcontext context)
+{
+    CUcontext other = gs_context_on(device->ordinal, context);
+    pthread_mutex_lock(&gs_memory_lock);
+    for (struct gs_block *block = device->blocks; block != NULL;) {
+        if (block->context != context || block->pinned) {
+            block = block->next;
+            continue;
+        }
+        if (!gs_block_try_hold_locked(block)) {
+            block = device->blocks; /* the list may be another one by now */
+            continue;
+        }
+        block->context = block->owner != NULL ? other : NULL;
+        if (block->context == NULL) {
+            pthread_mutex_unlock(&gs_memory_lock);
+            write_off(device, block);
+            pthread_mutex_lock(&gs_memory_lock);
+        }
+        if (!gs_block_settle_locked(block)) {
+            block = block->next;
+            continue;
+        }
+        pthread_mutex_unlock(&gs_memory_lock);
+        gs_block_destroy(device, block);
+        pthread_mutex_lock(&gs_memory_lock);
+        block = device->blocks;
+    }
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_block_destroy(struct gs_device *device, struct gs_block *block)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    uint64_t resident = drop_contents(block);
     block->backend->unreserve(block);
+    if (block->written_off) {
+        gs_block_free(block);
+        return;
+    }
     if (block->pinned) {
         gs_device_unbook(device, 0, block->size, 0);
     } else {

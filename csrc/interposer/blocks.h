@@ -42,6 +42,11 @@ bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block);
 void gs_block_destroy(struct gs_device *device, struct gs_block *block);
 void gs_block_retire(struct gs_device *device, struct gs_block *block);
 
+/* The context has failed. Its blocks lose their memory; the application's handles go to another context, if there is
+ * one.
+ */
+void gs_blocks_lose_context(struct gs_device *device, CUcontext context);
+
 /* `moving` ends. Returns whether the caller is to destroy the block. */
 bool gs_block_settle_locked(struct gs_block *block);
 

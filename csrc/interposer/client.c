@@ -551,6 +551,11 @@ void gs_client_give_up_lease(enum gpushare_cause cause)
     wake_helper();
 }
 
+void gs_client_context_failed(void)
+{
+    wake_helper();
+}
+
 CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer)
 {
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
@@ -1741,6 +1746,8 @@ static void go_alone(void)
 
 static void finish_release(void)
 {
+    gs_memory_drop_failed(); /* the drain has found out which */
+    gs_memory_reap();        /* nobody is to be charged for what was freed, nor is it to be moved */
     gs_graph_memory_trim();
     gs_meter_look_from_helper();
     send_meters();
@@ -1874,6 +1881,7 @@ static void step_quiet(uint64_t now)
     bool begun = draining || gs_context_begin_drain(false);
     if (begun && !gs_context_drained())
         return;
+    gs_memory_reap();
     gs_meter_look_from_helper();
     send_meters();
     pthread_mutex_lock(&client.lock);
@@ -2021,13 +2029,14 @@ static void *help(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "gpushare");
-    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
+    GS_LEAVES_CAPTURES_ALONE;
     take_frames(false); /* that came along with the welcome */
     for (;;) {
         wait_for_events(look_around(gs_now_ns()).patience);
         uint64_t now = gs_now_ns();
         struct duties duties = look_around(now);
+        if (is_awake())
+            gs_memory_drop_failed();
         if (duties.release != RELEASE_NONE)
             step_release(duties.release);
         if (duties.look || duties.report)

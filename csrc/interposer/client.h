@@ -73,6 +73,9 @@ CUresult gs_client_await_awake(void);
 /* The footprint has no room after all: gives the lease up, so that the next submission asks again. */
 void gs_client_give_up_lease(enum gpushare_cause cause);
 
+/* Some context has failed: its memory is given to others soon, by the helper. */
+void gs_client_context_failed(void);
+
 /* The last of the captures that were open may be over: a lease that is wanted back is given back. */
 void gs_client_capture_ended(void);
 

@@ -30,9 +30,28 @@ bool gs_context_idle(uint64_t submissions);
 bool gs_context_mark(void);
 bool gs_context_mark_passed(void);
 
-/* One that is alive, or NULL. */
+/*
+ * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call
+ * in it with the same error, and so do we where we answer in its place. The error of the calling thread's context, or
+ * CUDA_SUCCESS: as far as it is known, or after asking the driver.
+ */
+CUresult gs_context_known_failure(void);
+CUresult gs_context_ask_failure(void);
+
+/* The driver has returned that to the application, or to us. */
+void gs_context_observed(CUresult result);
+static inline void gs_context_observe(CUresult result)
+{
+    if (__builtin_expect(result != CUDA_SUCCESS, 0))
+        gs_context_observed(result);
+}
+
+/* A context that has failed since, each once, or NULL: its memory is to be given to others. */
+CUcontext gs_context_take_failed(void);
+
+/* One that is alive and has not failed, or NULL. */
 CUcontext gs_context_any(void);
-/* A context of that device, the calling thread's if it is one; never `except`. NULL: there is none. */
+/* The same of that device, the calling thread's if it is one; never `except`. */
 CUcontext gs_context_on(CUdevice device, CUcontext except);
 
 /* True if `context` is one that is alive, as far as we saw. */

@@ -12,6 +12,7 @@
 
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "pace.h"
 
 #include <errno.h>
@@ -137,8 +138,12 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
         /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
         if (gs_capture_includes(stream, kind))
             return CUDA_SUCCESS;
-        CUresult refused;
-        if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED) {
+        bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED;
+        /* What the driver refuses in any case does not wait for memory. */
+        CUresult refused = paces ? gs_context_known_failure() : gs_context_ask_failure();
+        if (refused != CUDA_SUCCESS)
+            return refused;
+        if (paces) {
             bool inside;
             __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
             slot->submission = (struct gs_submission){.work = work, .size = size, .stream = stream, .kind = kind};

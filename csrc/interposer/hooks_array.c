@@ -4,6 +4,7 @@
  */
 #include "array.h"
 
+#include "capture.h"
 #include "client.h"
 #include "memory.h"
 #include "ordered_map.h"
@@ -62,6 +63,7 @@ static size_t estimate(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned in
  */
 static size_t requirement(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int levels, CUdevice device)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     CUDA_ARRAY3D_DESCRIPTOR_v2 deferred = *descriptor;
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements = {.size = 0};
     int can = 0;

@@ -24,8 +24,11 @@ struct context {
     CUevent mark;      /* made at the first mark */
     unsigned retained; /* of a primary context */
     bool primary;
-    bool pending; /* recorded in this drain and not seen done */
-    bool ending;  /* being reset: not to be used from other threads */
+    bool pending;     /* recorded in this drain and not seen done */
+    bool ending;      /* being reset: not to be used from other threads */
+    CUevent probe;    /* never recorded: asked, it tells of the context's failure */
+    CUresult failure; /* CUDA_SUCCESS: none is known */
+    bool attended;    /* to the failure: gs_context_take_failed has returned it */
     struct context *next;
 };
 
@@ -34,6 +37,7 @@ static struct {
     struct context *first;
     uint64_t draining; /* submissions before the drain; NOT_IDLE: some work is not seen by it */
     uint64_t idle;     /* submissions when all was done; read without the lock */
+    unsigned failed;   /* contexts; read without the lock */
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct context *find_locked(CUcontext handle)
@@ -65,6 +69,142 @@ static bool add(CUcontext handle, CUdevice device, bool primary)
     return is_new;
 }
 
+/* --- Failures --- */
+
+/* What no call in the context recovers from. */
+static bool is_sticky(CUresult result)
+{
+    switch (result) {
+    case CUDA_ERROR_ECC_UNCORRECTABLE:
+    case CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case CUDA_ERROR_ILLEGAL_ADDRESS:
+    case CUDA_ERROR_LAUNCH_TIMEOUT:
+    case CUDA_ERROR_ASSERT:
+    case CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case CUDA_ERROR_MISALIGNED_ADDRESS:
+    case CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case CUDA_ERROR_INVALID_PC:
+    case CUDA_ERROR_LAUNCH_FAILED:
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void forget_failure_locked(struct context *context)
+{
+    if (context->failure != CUDA_SUCCESS)
+        __atomic_sub_fetch(&contexts.failed, 1, __ATOMIC_RELEASE);
+    context->failure = CUDA_SUCCESS;
+    context->attended = false;
+}
+
+static void note_failure_locked(struct context *context, CUresult result)
+{
+    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)
+        return;
+    context->failure = result;
+    __atomic_add_fetch(&contexts.failed, 1, __ATOMIC_RELEASE);
+    gs_client_context_failed();
+}
+
+static void note_failure(CUcontext handle, CUresult result)
+{
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(handle);
+    if (context != NULL)
+        note_failure_locked(context, result);
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+CUresult gs_context_known_failure(void)
+{
+    CUcontext current = NULL;
+    if (__atomic_load_n(&contexts.failed, __ATOMIC_ACQUIRE) == 0 ||
+        GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+        return CUDA_SUCCESS;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(current);
+    CUresult failure = context != NULL ? context->failure : CUDA_SUCCESS;
+    pthread_mutex_unlock(&contexts.lock);
+    return failure;
+}
+
+/* The event to ask for the failure of a context, which is current; NULL: there is none, and *failure says why. */
+static CUevent probe_of(CUcontext handle, CUresult *failure)
+{
+    CUevent probe = NULL;
+    *failure = CUDA_SUCCESS;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(handle);
+    if (context != NULL && context->failure == CUDA_SUCCESS && context->probe == NULL && !context->ending) {
+        CUresult result = GS_REAL(cuEventCreate)(&context->probe, CU_EVENT_DISABLE_TIMING);
+        if (result != CUDA_SUCCESS)
+            context->probe = NULL;
+        note_failure_locked(context, result);
+    }
+    if (context != NULL) {
+        probe = context->probe;
+        *failure = context->failure;
+    }
+    pthread_mutex_unlock(&contexts.lock);
+    return probe;
+}
+
+CUresult gs_context_ask_failure(void)
+{
+    CUcontext current = NULL;
+    CUresult failure;
+    if (!gs_client_attached() || GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+        return CUDA_SUCCESS;
+    GS_LEAVES_CAPTURES_ALONE;
+    CUevent probe = probe_of(current, &failure);
+    if (failure != CUDA_SUCCESS || probe == NULL)
+        return failure;
+    CUresult result = GS_REAL(cuEventQuery)(probe);
+    if (!is_sticky(result))
+        return CUDA_SUCCESS;
+    note_failure(current, result);
+    return result;
+}
+
+/* Which context it was is for each of them to say: the error of a call may be that of another than the current one. */
+void gs_context_observed(CUresult result)
+{
+    if (!is_sticky(result) || !gs_client_attached())
+        return;
+    GS_LEAVES_CAPTURES_ALONE;
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL; context = context->next) {
+        CUcontext ignored;
+        size_t available, total;
+        if (context->failure != CUDA_SUCCESS || context->ending ||
+            GS_REAL(cuCtxPushCurrent_v2)(context->handle) != CUDA_SUCCESS)
+            continue;
+        note_failure_locked(context, GS_REAL(cuMemGetInfo_v2)(&available, &total));
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    }
+    pthread_mutex_unlock(&contexts.lock);
+}
+
+CUcontext gs_context_take_failed(void)
+{
+    if (__atomic_load_n(&contexts.failed, __ATOMIC_ACQUIRE) == 0)
+        return NULL;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = contexts.first;
+    while (context != NULL && (context->failure == CUDA_SUCCESS || context->attended || context->ending))
+        context = context->next;
+    CUcontext handle = context != NULL ? context->handle : NULL;
+    if (context != NULL)
+        context->attended = true;
+    pthread_mutex_unlock(&contexts.lock);
+    return handle;
+}
+
+/* --- Which there are --- */
+
 bool gs_context_alive(CUcontext handle)
 {
     pthread_mutex_lock(&contexts.lock);
@@ -77,7 +217,7 @@ CUcontext gs_context_any(void)
 {
     pthread_mutex_lock(&contexts.lock);
     struct context *context = contexts.first;
-    while (context != NULL && context->ending)
+    while (context != NULL && (context->ending || context->failure != CUDA_SUCCESS))
         context = context->next;
     CUcontext handle = context != NULL ? context->handle : NULL;
     pthread_mutex_unlock(&contexts.lock);
@@ -91,7 +231,7 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next)
         if (context->device == device && context->handle != except && !context->ending &&
-            (found == NULL || context->handle == current))
+            context->failure == CUDA_SUCCESS && (found == NULL || context->handle == current))
             found = context->handle;
     pthread_mutex_unlock(&contexts.lock);
     return found;
@@ -105,8 +245,10 @@ static CUdevice remove_context(CUcontext handle)
     while (*link != NULL && (*link)->handle != handle)
         link = &(*link)->next;
     struct context *gone = *link;
-    if (gone != NULL)
+    if (gone != NULL) {
+        forget_failure_locked(gone);
         *link = gone->next;
+    }
     pthread_mutex_unlock(&contexts.lock);
     CUdevice device = gone != NULL ? gone->device : CU_DEVICE_INVALID;
     free(gone);
@@ -144,6 +286,8 @@ bool gs_context_begin_drain(bool force)
     contexts.draining = gs_gate_submissions();
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         context->pending = false;
+        if (context->failure != CUDA_SUCCESS)
+            continue; /* nothing runs there any more */
         if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS) {
             contexts.draining = NOT_IDLE;
             continue;
@@ -158,6 +302,7 @@ bool gs_context_begin_drain(bool force)
         CUresult result = context->pending ? CUDA_SUCCESS : GS_REAL(cuCtxSynchronize)();
         if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
             begun = false;
+        note_failure_locked(context, result);
     }
     if (!begun)
         contexts.draining = NOT_IDLE;
@@ -174,9 +319,11 @@ bool gs_context_drained(void)
     bool drained = true;
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
-        /* An error other than "not ready" means that the context is lost: nothing runs in it any more. */
-        if (context->pending && GS_REAL(cuEventQuery)(context->event) != CUDA_ERROR_NOT_READY)
-            context->pending = false;
+        if (!context->pending)
+            continue;
+        CUresult result = GS_REAL(cuEventQuery)(context->event);
+        context->pending = result == CUDA_ERROR_NOT_READY;
+        note_failure_locked(context, result);
         drained = drained && !context->pending;
     }
     if (drained && contexts.draining != NOT_IDLE)
@@ -203,12 +350,13 @@ static bool record_mark(struct context *context)
 
 bool gs_context_mark(void)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     bool marked = gs_real_has(GS_FN_cuCtxRecordEvent) && gs_capture_forbid();
     if (!marked)
         return false;
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL && marked; context = context->next)
-        marked = !context->ending && record_mark(context);
+        marked = context->failure != CUDA_SUCCESS || (!context->ending && record_mark(context));
     pthread_mutex_unlock(&contexts.lock);
     gs_capture_allow();
     return marked;
@@ -220,7 +368,8 @@ bool gs_context_mark_passed(void)
     GS_LEAVES_CAPTURES_ALONE;
     pthread_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL && passed; context = context->next)
-        passed = !context->ending && context->mark != NULL && GS_REAL(cuEventQuery)(context->mark) == CUDA_SUCCESS;
+        passed = context->failure != CUDA_SUCCESS ||
+                 (!context->ending && context->mark != NULL && GS_REAL(cuEventQuery)(context->mark) == CUDA_SUCCESS);
     pthread_mutex_unlock(&contexts.lock);
     return passed;
 }
@@ -365,8 +514,10 @@ static void mark_ending(CUcontext handle, bool ending)
     struct context *context = find_locked(handle);
     if (context != NULL) {
         context->ending = ending;
-        context->event = context->mark = NULL; /* they go with all that the context has */
+        /* They go with all that the context has. */
+        context->event = context->mark = context->probe = NULL;
         context->pending = false;
+        forget_failure_locked(context);
     }
     pthread_mutex_unlock(&contexts.lock);
 }

@@ -39,6 +39,7 @@ static bool in_use(void)
 
 static uint64_t reserved_on(CUdevice device)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     cuuint64_t reserved = 0;
     GS_REAL(cuDeviceGetGraphMemAttribute)(device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &reserved);
     return reserved;
@@ -61,6 +62,7 @@ static void settle(bool trimmed)
 /* Sums up the allocation nodes; how many of them there are at one time is the driver's secret. */
 static void add_up(CUgraph graph, uint64_t bytes[GPUSHARE_MAX_GPUS])
 {
+    GS_LEAVES_CAPTURES_ALONE;
     size_t count = 0;
     if (GS_REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return;

@@ -121,6 +121,7 @@ static void give_block(struct gs_block *block, size_t offset, void *argument)
                           .pieces = block->pinned ? block->piece_count : 0};
     if (send(fd, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer))
         return;
+    GS_LEAVES_CAPTURES_ALONE;
     int descriptors[BATCH];
     unsigned count = 0;
     bool good = true;
@@ -260,6 +261,7 @@ static void unmap(const struct opened *opened, size_t mapped)
 
 static CUresult map_block(int fd, const struct offer *offer, struct opened *opened)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     opened->size = offer->size;
     CUresult result = GS_REAL(cuMemAddressReserve)(&opened->start, opened->size, 0, 0, 0);
     if (result != CUDA_SUCCESS)
@@ -392,6 +394,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
     if (!found)
         return GS_REAL(cuIpcCloseMemHandle)(address);
     if (last) {
+        GS_LEAVES_CAPTURES_ALONE;
         CUcontext ignored;
         /* To synchronise would break a capture. */
         if (!gs_capture_open() && GS_REAL(cuCtxPushCurrent_v2)(opened->context) == CUDA_SUCCESS) {

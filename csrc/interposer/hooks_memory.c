@@ -192,6 +192,8 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
     unsigned long long ignored;
     if (!look_up(address, &view, &ignored))
         return GS_REAL(cuMemGetAddressRange_v2)(base, size, address);
+    if (view.freed)
+        return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
         *base = view.base;
     if (size != NULL)
@@ -267,7 +269,10 @@ CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute attribut
     struct gs_memory_view view;
     unsigned long long types;
     CUresult result;
-    if (value != NULL && look_up(address, &view, &types) && answer(&view, types, attribute, address, value, &result))
+    bool known = value != NULL && look_up(address, &view, &types);
+    if (known && view.freed)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (known && answer(&view, types, attribute, address, value, &result))
         return result;
     return GS_REAL(cuPointerGetAttribute)(value, attribute, address);
 }

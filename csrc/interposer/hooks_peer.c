@@ -3,6 +3,7 @@
 #include "peer.h"
 
 #include "blocks.h"
+#include "capture.h"
 #include "client.h"
 #include "context.h"
 #include "real.h"
@@ -47,6 +48,7 @@ unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access
 
 static void apply(struct gs_block *block, CUdevice accessor)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     CUmemAccessDesc wanted[GPUSHARE_MAX_GPUS];
     unsigned count = gs_peer_access(block->context, block->ordinal, wanted);
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = accessor},

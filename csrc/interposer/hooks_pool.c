@@ -2,6 +2,7 @@
 /* Hooks on memory pools (memory_pool.h). */
 #include "memory_pool.h"
 
+#include "capture.h"
 #include "client.h"
 #include "context.h"
 #include "memory.h"
@@ -50,6 +51,7 @@ static struct pool *add_locked(CUmemoryPool handle, CUdevice device, bool emulat
 /* NULL for what is not to be counted: pools of other processes, of the host, of managed memory. */
 static struct pool *find_locked(CUmemoryPool handle)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)handle);
     int count = 0;
     CUmemoryPool usual;
@@ -180,15 +182,6 @@ static void each_allocation(void (*visit)(struct gs_pooled *, struct pool *), st
     }
 }
 
-/* What went with its context was not freed one by one. */
-static void forget_if_gone(struct gs_pooled *entry, struct pool *ignored)
-{
-    (void)ignored;
-    struct gs_memory_view view;
-    if (!gs_memory_find(entry->node.key, &view) || view.base != entry->node.key)
-        forget_locked(entry->node.key);
-}
-
 static void orphan(struct gs_pooled *entry, struct pool *pool)
 {
     if (entry->pool == pool)
@@ -209,6 +202,7 @@ static void retire_locked(struct pool *pool)
 
 static uint64_t reserved_by(const struct pool *pool)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     uint64_t reserved = 0;
     GS_REAL(cuMemPoolGetAttribute)((CUmemoryPool)pool->node.key, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved);
     return reserved;
@@ -295,8 +289,10 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
     CUresult result = GS_REAL(cuMemPoolTrimTo)(handle, keep);
-    if (result == CUDA_SUCCESS && gs_client_attached())
+    if (result == CUDA_SUCCESS && gs_client_attached()) {
+        gs_memory_reap();
         gs_pool_settle();
+    }
     return result;
 }
 
@@ -309,7 +305,6 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
     pthread_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     if (pool != NULL && pool->emulated) {
-        each_allocation(forget_if_gone, NULL);
         if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
             *(cuuint64_t *)value = pool->used;
         else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)

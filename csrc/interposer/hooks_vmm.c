@@ -12,6 +12,15 @@
 
 #include <stdlib.h>
 
+/*
+ * What is none of the application's own mappings is the driver's to answer for, but not where we map memory for an
+ * allocation: there the driver would refuse, and ours would let it take the allocation apart.
+ */
+static bool is_allocation(CUdeviceptr address, size_t size)
+{
+    return gs_client_attached() && gs_memory_any(address, size);
+}
+
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                              unsigned long long flags)
 {
@@ -29,6 +38,8 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handl
 {
     CUresult result =
         gs_client_attached() && handle != NULL ? gs_vmm_retain(handle, (CUdeviceptr)address) : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_ERROR_NOT_FOUND && is_allocation((CUdeviceptr)address, 1))
+        return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemRetainAllocationHandle)(handle, address);
 }
 
@@ -55,7 +66,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
 {
     if (!gs_client_attached())
         return GS_REAL(cuMemAddressFree)(address, size);
-    if (gs_vmm_any(address, size))
+    if (gs_vmm_any(address, size) || is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     bool lost;
     struct gs_reservation *reservation = gs_vmm_unreserve(address, &lost);
@@ -67,6 +78,8 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
 CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                           unsigned long long flags)
 {
+    if (is_allocation(address, size))
+        return CUDA_ERROR_INVALID_VALUE;
     return gs_client_attached() ? gs_vmm_map(address, size, offset, handle, flags)
                                 : GS_REAL(cuMemMap)(address, size, offset, handle, flags);
 }
@@ -74,12 +87,16 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmem
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size)
 {
     CUresult result = gs_client_attached() ? gs_vmm_unmap(address, size) : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, size))
+        return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemUnmap)(address, size);
 }
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
     CUresult result = gs_client_attached() ? gs_vmm_set_access(address, size, access, count) : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, size))
+        return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemSetAccess)(address, size, access, count);
 }
 
@@ -88,6 +105,8 @@ CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *
     CUresult result = gs_client_attached() && flags != NULL && location != NULL
                           ? gs_vmm_get_access(flags, location, address)
                           : CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, 1))
+        return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemGetAccess)(flags, location, address);
 }
 

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "devices.h"
 #include "gate.h"
 #include "graph_memory.h"
@@ -34,13 +35,18 @@ struct gs_allocation {
     struct gs_block *block; /* NULL: of the `plain` backend, pinned */
     struct gs_range *range; /* NULL: has the block to itself */
     struct gs_allocation *next, **link;
+    bool freed;                  /* by the application: it goes once nothing uses it any more */
+    CUevent passed;              /* where the stream is past the free */
+    struct gs_allocation *later; /* in its queue */
 };
 
-/* A stream-ordered free: the allocation goes once the event is complete. */
-struct deferred_free {
-    CUdeviceptr pointer;
-    CUevent event; /* NULL: once no capture is open */
-    struct deferred_free *next;
+/* What was freed in a stream, in the order of the stream: if the first of them is not due, none is. */
+struct free_queue {
+    CUcontext context;
+    CUstream stream;  /* NULL: freed during a capture, and due when none is open */
+    pthread_t thread; /* of a per-thread stream */
+    struct gs_allocation *first, **last;
+    struct free_queue *next;
 };
 
 static struct {
@@ -49,8 +55,8 @@ static struct {
     enum { OVERSUBSCRIBE_UNSAID, OVERSUBSCRIBE_NEVER, OVERSUBSCRIBE_NOW, OVERSUBSCRIBE_BEFORE } oversubscribe;
     /* Under gs_memory_lock. */
     struct gs_map allocations;
-    struct deferred_free *deferred;
-    unsigned deferred_count; /* read without the lock */
+    struct free_queue *queues; /* none is empty */
+    unsigned freed_count;      /* in all queues; read without the lock */
     uint64_t next_id;
     /* All work of that context was done when the gate's count was this, with nobody inside. */
     CUcontext idle_context;
@@ -260,6 +266,7 @@ static bool has_room(struct gs_device *device, const struct gs_backend *backend,
 
 static CUresult allocate_block(struct gs_device *device, struct gs_allocation *allocation, bool small)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     const struct gs_backend *backend = gs_memory_oversubscribes() ? &gs_backend_managed : memory.backend;
     size_t size = small ? device->slab_size : gs_round_up(allocation->size, GS_GRANULARITY);
     if (!has_room(device, backend, size))
@@ -330,52 +337,111 @@ static CUresult release(struct gs_allocation *allocation)
     return result;
 }
 
-/* Nothing uses the memory. */
-static CUresult free_now(CUdeviceptr pointer)
+/* --- What is freed, and still used --- */
+
+/* Nothing uses the memory any more. The context may have taken it away. */
+static CUresult free_now(CUdeviceptr pointer, uint64_t id)
 {
     pthread_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
-    if (allocation != NULL)
+    if (allocation != NULL && allocation->id == id)
         remove_locked(allocation);
+    else
+        allocation = NULL;
     pthread_mutex_unlock(&gs_memory_lock);
-    return allocation != NULL ? release(allocation) : CUDA_ERROR_INVALID_VALUE;
+    return allocation != NULL ? release(allocation) : CUDA_SUCCESS;
 }
 
-static void undefer_locked(struct deferred_free **link)
+static bool is_of(const struct free_queue *queue, CUcontext context, CUstream stream)
 {
-    *link = (*link)->next;
-    __atomic_sub_fetch(&memory.deferred_count, 1, __ATOMIC_RELAXED);
+    return queue->stream == stream &&
+           (stream == NULL || (queue->context == context &&
+                               (stream != CU_STREAM_PER_THREAD || pthread_equal(queue->thread, pthread_self()))));
 }
 
-/* Frees what stream-ordered frees left behind; with `wait`, also what the GPU has not got past yet. */
+/* False: there is no memory for the queue. */
+static bool queue_locked(struct gs_allocation *allocation, CUcontext context, CUstream stream)
+{
+    struct free_queue *queue = memory.queues;
+    while (queue != NULL && !is_of(queue, context, stream))
+        queue = queue->next;
+    if (queue == NULL) {
+        queue = malloc(sizeof(*queue));
+        if (queue == NULL)
+            return false;
+        *queue =
+            (struct free_queue){.context = context, .stream = stream, .thread = pthread_self(), .next = memory.queues};
+        queue->last = &queue->first;
+        memory.queues = queue;
+    }
+    allocation->later = NULL;
+    *queue->last = allocation;
+    queue->last = &allocation->later;
+    __atomic_add_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
+    return true;
+}
+
+/* Takes the first out of the queue, and the queue away with its last. */
+static struct gs_allocation *unqueue_first_locked(struct free_queue **link)
+{
+    struct free_queue *queue = *link;
+    struct gs_allocation *allocation = queue->first;
+    queue->first = allocation->later;
+    if (queue->first == NULL) {
+        *link = queue->next;
+        free(queue);
+    }
+    __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
+    return allocation;
+}
+
+static bool is_due(const struct gs_allocation *allocation, bool wait)
+{
+    if (allocation->passed == NULL)
+        return !gs_capture_open();
+    return wait || GS_REAL(cuEventQuery)(allocation->passed) != CUDA_ERROR_NOT_READY;
+}
+
+static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
+
+/* Frees what is due; with `wait`, also what the GPU has not got past yet. */
 static void reap(bool wait)
 {
-    while (__atomic_load_n(&memory.deferred_count, __ATOMIC_RELAXED) != 0) {
-        struct deferred_free *due = NULL;
+    GS_LEAVES_CAPTURES_ALONE;
+    while (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0) {
+        struct gs_allocation *due = NULL;
         pthread_mutex_lock(&gs_memory_lock);
-        for (struct deferred_free **link = &memory.deferred; *link != NULL && due == NULL;) {
-            struct deferred_free *entry = *link;
-            bool ready = entry->event == NULL ? !gs_capture_open()
-                                              : wait || GS_REAL(cuEventQuery)(entry->event) != CUDA_ERROR_NOT_READY;
-            if (ready) {
-                due = entry;
-                undefer_locked(link);
-            } else {
-                link = &entry->next;
-            }
+        for (struct free_queue **link = &memory.queues; *link != NULL && due == NULL;) {
+            if (is_due((*link)->first, wait))
+                due = unqueue_first_locked(link);
+            else
+                link = &(*link)->next;
         }
+        CUdeviceptr pointer = due != NULL ? due->node.key : 0;
+        uint64_t id = due != NULL ? due->id : 0;
+        CUcontext context = due != NULL ? due->context : NULL;
+        CUevent passed = due != NULL ? due->passed : NULL;
         pthread_mutex_unlock(&gs_memory_lock);
         if (due == NULL)
             return;
-        if (due->event != NULL) {
-            GS_REAL(cuEventSynchronize)(due->event);
-            GS_REAL(cuEventDestroy_v2)(due->event);
-            free_now(due->pointer);
-        } else {
-            gs_memory_free(due->pointer);
+        if (passed == NULL) {
+            free_when_done(pointer, id, context);
+            continue;
         }
-        free(due);
+        GS_REAL(cuEventSynchronize)(passed);
+        GS_REAL(cuEventDestroy_v2)(passed);
+        free_now(pointer, id);
     }
+}
+
+void gs_memory_reap(void)
+{
+    reap(false);
+}
+
+bool gs_memory_has_freed(void)
+{
+    return __atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0;
 }
 
 CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
@@ -418,6 +484,7 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
 /* The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. */
 static void synchronize(CUcontext context)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     uint64_t passes = gs_gate_passes();
     bool empty = gs_gate_empty();
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased())
@@ -445,57 +512,119 @@ static bool idle_locked(CUcontext context)
     return memory.idle_context == context && memory.idle_passes == gs_gate_passes() && !gs_capture_open();
 }
 
-static bool defer_free(CUdeviceptr pointer, CUevent event)
+static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context)
 {
-    struct deferred_free *entry = malloc(sizeof(*entry));
-    if (entry == NULL)
-        return false;
-    pthread_mutex_lock(&gs_memory_lock);
-    *entry = (struct deferred_free){.pointer = pointer, .event = event, .next = memory.deferred};
-    memory.deferred = entry;
-    __atomic_add_fetch(&memory.deferred_count, 1, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&gs_memory_lock);
-    return true;
+    /* Synchronising would break a capture; the free waits for its end. */
+    bool forbidden = gs_capture_forbid(), queued = false;
+    if (!forbidden) {
+        pthread_mutex_lock(&gs_memory_lock);
+        struct gs_allocation *allocation = find_locked(pointer);
+        queued = allocation == NULL || allocation->id != id || queue_locked(allocation, NULL, NULL);
+        pthread_mutex_unlock(&gs_memory_lock);
+    }
+    if (queued)
+        return CUDA_SUCCESS;
+    synchronize(context);
+    if (forbidden)
+        gs_capture_allow();
+    return free_now(pointer, id);
 }
 
 CUresult gs_memory_free(CUdeviceptr pointer)
 {
     pthread_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
-    CUcontext context = allocation != NULL ? allocation->context : NULL;
-    bool idle = allocation != NULL && idle_locked(context);
+    if (allocation == NULL || allocation->freed) {
+        pthread_mutex_unlock(&gs_memory_lock);
+        return allocation == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+    }
+    CUcontext context = allocation->context;
+    uint64_t id = allocation->id;
+    bool idle = idle_locked(context);
     if (idle)
         remove_locked(allocation);
+    allocation->freed = true;
     pthread_mutex_unlock(&gs_memory_lock);
-    if (allocation == NULL)
-        return CUDA_ERROR_NOT_FOUND;
-    if (idle)
-        return release(allocation);
-    /* Synchronising would break the capture; the free waits for its end. */
-    bool forbidden = gs_capture_forbid();
-    if (!forbidden && defer_free(pointer, NULL))
-        return CUDA_SUCCESS;
-    synchronize(context);
-    if (forbidden)
-        gs_capture_allow();
-    return free_now(pointer);
+    return idle ? release(allocation) : free_when_done(pointer, id, context);
+}
+
+/* The event is recorded in a stream of that context. */
+static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stream, CUevent passed)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&gs_memory_lock);
+    struct gs_allocation *allocation = find_locked(pointer);
+    if (allocation == NULL || allocation->freed)
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (!queue_locked(allocation, context, stream))
+        result = CUDA_ERROR_NOT_FOUND;
+    if (result == CUDA_SUCCESS) {
+        allocation->freed = true;
+        allocation->passed = passed;
+    }
+    pthread_mutex_unlock(&gs_memory_lock);
+    return result;
+}
+
+/* Whether it begins there and is not freed yet. */
+static CUresult check_free(CUdeviceptr pointer)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    const struct gs_allocation *allocation = find_locked(pointer);
+    CUresult result = allocation == NULL  ? CUDA_ERROR_NOT_FOUND
+                      : allocation->freed ? CUDA_ERROR_INVALID_VALUE
+                                          : CUDA_SUCCESS;
+    pthread_mutex_unlock(&gs_memory_lock);
+    return result;
+}
+
+/* A new event that is recorded in the stream, which is of the current context. */
+static CUresult record(CUevent *event, CUstream stream, bool per_thread)
+{
+    CUresult result = GS_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = per_thread ? GS_REAL(cuEventRecord_ptsz)(*event, stream) : GS_REAL(cuEventRecord)(*event, stream);
+    if (result != CUDA_SUCCESS)
+        GS_REAL(cuEventDestroy_v2)(*event);
+    return result;
+}
+
+/* The same in the context of the stream, which may be another than the current one. */
+static CUresult record_anywhere(CUevent *event, CUcontext *context, CUstream stream, bool per_thread)
+{
+    CUresult result = GS_REAL(cuCtxGetCurrent)(context);
+    if (result == CUDA_SUCCESS)
+        result = record(event, stream, per_thread);
+    CUcontext other, ignored;
+    if (result != CUDA_ERROR_INVALID_HANDLE || GS_REAL(cuStreamGetCtx)(stream, &other) != CUDA_SUCCESS ||
+        other == *context || GS_REAL(cuCtxPushCurrent_v2)(other) != CUDA_SUCCESS)
+        return result;
+    *context = other;
+    result = record(event, stream, per_thread);
+    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    return result;
 }
 
 CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread)
 {
-    struct gs_memory_view view;
-    if (!gs_memory_find(pointer, &view) || view.base != pointer)
-        return CUDA_ERROR_NOT_FOUND;
-    CUevent event;
-    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
-        return gs_memory_free(pointer);
-    CUresult result = per_thread ? GS_REAL(cuEventRecord_ptsz)(event, stream) : GS_REAL(cuEventRecord)(event, stream);
-    if (result != CUDA_SUCCESS || !defer_free(pointer, event)) {
-        GS_REAL(cuEventDestroy_v2)(event);
-        return result != CUDA_SUCCESS ? result : gs_memory_free(pointer);
-    }
+    GS_LEAVES_CAPTURES_ALONE;
+    CUcontext context;
+    CUevent passed;
+    CUresult result = check_free(pointer);
+    if (result == CUDA_SUCCESS)
+        result = record_anywhere(&passed, &context, stream, per_thread);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (stream == NULL)
+        stream = per_thread ? CU_STREAM_PER_THREAD : CU_STREAM_LEGACY;
+    result = queue_free(pointer, context, stream, passed);
+    if (result != CUDA_SUCCESS)
+        GS_REAL(cuEventDestroy_v2)(passed);
+    if (result == CUDA_ERROR_NOT_FOUND)
+        return gs_memory_free(pointer); /* no memory for the queue */
     reap(false);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view)
@@ -510,6 +639,7 @@ bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view)
                                         .device = allocation->device->ordinal,
                                         .context = allocation->context,
                                         .id = allocation->id,
+                                        .freed = allocation->freed,
                                         .managed = allocation->block != NULL &&
                                                    allocation->block->backend == &gs_backend_managed};
     }
@@ -525,6 +655,7 @@ CUresult gs_memory_info(size_t *available, size_t *total)
     CUresult result = gs_device_current(&device, NULL);
     if (result != CUDA_SUCCESS)
         return result;
+    reap(false);
     pthread_mutex_lock(&gs_memory_lock);
     uint64_t held = device->footprint + device->usage.pinned + device->usage.context;
     pthread_mutex_unlock(&gs_memory_lock);
@@ -564,6 +695,15 @@ static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr e
 {
     struct gs_allocation *allocation = (struct gs_allocation *)gs_map_floor(&memory.allocations, end - 1);
     return allocation != NULL && allocation->node.key + allocation->size > start ? allocation : NULL;
+}
+
+bool gs_memory_any(CUdeviceptr address, size_t size)
+{
+    struct gs_memory_view ignored;
+    pthread_mutex_lock(&gs_memory_lock);
+    bool any = size != 0 && last_within_locked(address, address + size) != NULL;
+    pthread_mutex_unlock(&gs_memory_lock);
+    return any || gs_ipc_find(address, &ignored);
 }
 
 static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
@@ -661,6 +801,27 @@ void gs_memory_context_gone(CUdevice ordinal)
         gs_device_unbook(device, 0, 0, context_bytes(device));
 }
 
+static void unqueue_locked(const struct gs_allocation *allocation)
+{
+    for (struct free_queue **link = &memory.queues; *link != NULL; link = &(*link)->next) {
+        struct free_queue *queue = *link;
+        struct gs_allocation **place = &queue->first;
+        while (*place != NULL && *place != allocation)
+            place = &(*place)->later;
+        if (*place == NULL)
+            continue;
+        *place = allocation->later;
+        if (*place == NULL)
+            queue->last = place;
+        if (queue->first == NULL) {
+            *link = queue->next;
+            free(queue);
+        }
+        __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
+        return;
+    }
+}
+
 static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext context)
 {
     struct gs_allocation *found = NULL;
@@ -669,42 +830,79 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
          allocation = allocation->next)
         if (allocation->context == context)
             found = allocation;
-    if (found != NULL)
+    if (found != NULL) {
+        if (found->freed)
+            unqueue_locked(found); /* another thread frees it just now */
         remove_locked(found);
+    }
     pthread_mutex_unlock(&gs_memory_lock);
     return found;
 }
 
-/* What was to be freed goes with its context; its address may be somebody else's by the time that it would be due. */
-static void forget_deferred(CUcontext context)
+/*
+ * What was freed goes with its context. Where only the stream of the free ends, it is done: all of the context's work
+ * is. The events go with the context either way.
+ */
+static void forget_freed(CUcontext context)
 {
     pthread_mutex_lock(&gs_memory_lock);
-    for (struct deferred_free **link = &memory.deferred; *link != NULL;) {
-        struct deferred_free *entry = *link;
-        const struct gs_allocation *allocation = find_locked(entry->pointer);
-        if (allocation != NULL && allocation->context == context) {
-            undefer_locked(link);
-            free(entry);
+    for (struct free_queue **link = &memory.queues; *link != NULL;) {
+        struct free_queue *queue = *link;
+        bool ends = queue->stream != NULL && queue->context == context;
+        queue->last = &queue->first;
+        while (*queue->last != NULL) {
+            struct gs_allocation *allocation = *queue->last;
+            if (allocation->context == context) {
+                *queue->last = allocation->later;
+                allocation->freed = false;
+                __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
+                continue;
+            }
+            if (ends)
+                allocation->passed = NULL;
+            queue->last = &allocation->later;
+        }
+        if (queue->first == NULL) {
+            *link = queue->next;
+            free(queue);
         } else {
-            link = &entry->next;
+            link = &queue->next;
         }
     }
     pthread_mutex_unlock(&gs_memory_lock);
+}
+
+bool gs_memory_drop_failed(void)
+{
+    bool any = false;
+    for (CUcontext context; (context = gs_context_take_failed()) != NULL; any = true) {
+        gs_debug("a context has failed: its memory is given to others");
+        gs_mover_context_ends(context);
+        gs_host_context_ends(context);
+        for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
+            gs_blocks_lose_context(&gs_devices[i], context);
+    }
+    if (any)
+        gs_device_flush_reports();
+    return any;
 }
 
 void gs_memory_context_ends(CUcontext context)
 {
     if (!gs_client_attached())
         return;
+    GS_LEAVES_CAPTURES_ALONE;
     synchronize(context);
-    forget_deferred(context);
+    forget_freed(context);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
         struct gs_device *device = &gs_devices[i];
         if (!device->known)
             continue;
         struct gs_allocation *allocation;
-        while ((allocation = any_of_context(device, context)) != NULL)
+        while ((allocation = any_of_context(device, context)) != NULL) {
+            gs_pool_taken(gs_pool_take(allocation->node.key), true);
             dispose(allocation);
+        }
     }
     pthread_mutex_lock(&gs_memory_lock);
     if (memory.idle_context == context)

@@ -29,6 +29,7 @@ struct gs_memory_view {
     CUcontext context;
     uint64_t id;
     bool managed;
+    bool freed; /* in the order of a stream, which has not got there yet: the driver does not recognise it any more */
 };
 
 /* Reads GPUSHARE_BACKEND and asks the driver what it can do. False, and `why`, if sharing is not possible. */
@@ -44,7 +45,19 @@ CUresult gs_memory_free(CUdeviceptr pointer);
 /* The same once the work that is in `stream` now is done. */
 CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thread);
 
+/* Gives back what was freed so and is due by now. */
+void gs_memory_reap(void);
+
+/* Whether there may be any; costs one load. */
+bool gs_memory_has_freed(void);
+
 bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view);
+
+/*
+ * Whether an allocation of ours, or memory that a process shares with us, has a byte in that range. The driver's calls
+ * for mapped memory refuse what cuMemAlloc gave, and must not learn that ours is mapped.
+ */
+bool gs_memory_any(CUdeviceptr address, size_t size);
 
 /* What cuMemGetInfo is to say: this process has the whole GPU. `total` comes in as the device's. */
 CUresult gs_memory_info(size_t *available, size_t *total);
@@ -94,6 +107,14 @@ void gs_memory_context_gone(CUdevice device);
 
 /* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
 void gs_memory_context_ends(CUcontext context);
+
+/* --- For the client and the mover; only the helper thread, with nothing under way. --- */
+
+/*
+ * What was allocated in contexts that have failed since loses its memory without a copy; nobody can use it any more.
+ * True if there was such a context.
+ */
+bool gs_memory_drop_failed(void);
 
 /* --- For the client. --- */
 

@@ -90,6 +90,7 @@ static void fail(const char *call, CUresult result)
 
 static CUevent take_event(struct clock *clock)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     if (clock->spare_count != 0)
         return clock->spare[--clock->spare_count];
     CUcontext current = NULL, ignored;
@@ -125,6 +126,7 @@ static void give_event(struct clock *clock, CUevent event)
 /* Of an event that is done, by the context's clock, which begins with the first event that is asked for. */
 static bool time_of(struct clock *clock, CUevent event, int64_t *ns)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     float milliseconds = 0;
     CUresult result = CUDA_SUCCESS;
     if (clock->anchor != NULL)
@@ -243,6 +245,7 @@ static void settle(struct gs_metered_stream *stream, int64_t before)
 /* True if something of the stream is done. */
 static bool look(struct gs_metered_stream *stream)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     bool changed = false;
     while (stream->first != NULL) {
         bool measures = stream->clock != NULL && !gs_meter_broken();

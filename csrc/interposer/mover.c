@@ -6,6 +6,7 @@
 #include "context.h"
 #include "devices.h"
 #include "gate.h"
+#include "memory.h"
 #include "real.h"
 #include "say.h"
 
@@ -401,6 +402,21 @@ static bool move_out(struct eviction *eviction)
     }
 }
 
+/* Contexts that have failed lose their memory; returns how much of it was on the device. */
+static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    uint64_t before = device->usage.resident;
+    pthread_mutex_unlock(&gs_memory_lock);
+    gs_context_observe(seen);
+    if (!gs_memory_drop_failed())
+        return 0;
+    pthread_mutex_lock(&gs_memory_lock);
+    uint64_t after = device->usage.resident;
+    pthread_mutex_unlock(&gs_memory_lock);
+    return before > after ? before - after : 0;
+}
+
 void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
@@ -411,10 +427,18 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     uint64_t now = gs_now_ns();
     struct eviction eviction = {
         .device = device, .lane = lane_of(device), .moved = result, .wanted = bytes, .start = now, .reported_at = now};
-    pthread_mutex_lock(&gs_memory_lock);
-    device->cursor = device->blocks;
-    pthread_mutex_unlock(&gs_memory_lock);
-    bool host_short = move_out(&eviction);
+    bool host_short = false;
+    uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
+    do {
+        result->bytes += dropped;
+        eviction.result = CUDA_SUCCESS;
+        eviction.rest = false;
+        eviction.round = UNWRITTEN_WHOLE;
+        pthread_mutex_lock(&gs_memory_lock);
+        device->cursor = device->blocks;
+        pthread_mutex_unlock(&gs_memory_lock);
+        host_short = move_out(&eviction);
+    } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
     /* The scheduler tries again; the user needs one line. */
     if (host_short && !stuck)
@@ -667,6 +691,20 @@ bool gs_mover_has_room(void)
     return room;
 }
 
+/* If contexts have failed, the restore goes on without what was theirs. */
+static bool forgive_failed(struct arrival arrivals[GPUSHARE_MAX_GPUS])
+{
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
+        gs_context_observe(arrivals[d].result);
+    if (!gs_memory_drop_failed())
+        return false;
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++) {
+        arrivals[d].result = CUDA_SUCCESS;
+        arrivals[d].rest = false;
+    }
+    return true;
+}
+
 enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], unsigned *devices,
                                   void (*open)(void *), void *argument)
 {
@@ -676,6 +714,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
     memset(results, 0, GPUSHARE_MAX_GPUS * sizeof(results[0]));
     for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
         arrivals[d] = (struct arrival){.device = &gs_devices[d], .lane = &lanes[d], .moved = &results[d]};
+    gs_memory_drop_failed();
     bool opened = open_if_complete(open, argument);
     while (!opened) {
         bool progress = false, flying = false, wanting = false, device_short = false, changed = false;
@@ -699,6 +738,11 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
         }
         if (changed)
             gs_device_flush_reports();
+        if (!flying && restored == GS_RESTORE_FAILED && forgive_failed(arrivals)) {
+            restored = GS_RESTORED;
+            opened = open_if_complete(open, argument);
+            continue;
+        }
         if (!flying && restored != GS_RESTORED)
             break;
         if (progress)

@@ -3,6 +3,7 @@
 
 #include "backend_vmm.h"
 #include "blocks.h"
+#include "capture.h"
 #include "client.h"
 #include "context.h"
 #include "gate.h"
@@ -144,6 +145,7 @@ static CUresult create_pinned(struct gs_vmm_handle *handle)
  */
 static CUresult try_out(const CUmemAllocationProp *properties, size_t granularity)
 {
+    GS_LEAVES_CAPTURES_ALONE;
     pthread_mutex_lock(&vmm.lock);
     bool known = false;
     for (unsigned i = 0; i < vmm.kind_count && !known; i++)
@@ -317,6 +319,7 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
         address % granularity != 0 || mapping->size % granularity != 0 || !within_reservation(address, mapping->size) ||
         last_within(address, address + mapping->size) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    GS_LEAVES_CAPTURES_ALONE;
     gs_block_hold(handle->block);
     CUresult result = gs_vmm_apply_mapping(handle->block, mapping);
     if (result == CUDA_SUCCESS) {
@@ -372,6 +375,7 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping)
             return result;
         remove_mapping(mapping);
     } else {
+        GS_LEAVES_CAPTURES_ALONE;
         gs_block_hold(handle->block);
         gs_vmm_withdraw_mapping(handle->block, mapping);
         remove_mapping(mapping);
@@ -473,6 +477,7 @@ static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAcc
     struct gs_vmm_handle *handle = mapping->handle;
     if (handle == NULL || handle->block == NULL)
         return GS_REAL(cuMemSetAccess)(mapping->node.key, mapping->size, access, count);
+    GS_LEAVES_CAPTURES_ALONE;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = check_access(handle, &access[i]);

@@ -5,10 +5,160 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interposer.conftest import Machine
-from tests.interposer.test_kinds import run_alone, run_shared
+from tests.interposer.conftest import UNIT, Machine
+from tests.interposer.test_kinds import Runner, run_alone, run_shared
+from tests.sim.machine import LIBRARIES
+
+FAULT = """
+use()
+stream = stream_of()
+code = compile('''extern "C" __global__ void fault(volatile unsigned *nowhere) { *nowhere = 1; }''')
+function = function_of(code, "fault")
+
+def fail_for_good():
+    assert start(function, stream, 64) == 0
+    assert error(driver.cuStreamSynchronize(stream)) == 700
+"""
+
+#: What a driver refuses in a context that has failed, and what it does not mind. None may wait.
+CALLS = """
+M = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+host = np.zeros(64, np.uint8)
+refused = {
+    "alloc": lambda: driver.cuMemAlloc(MIB),
+    "large alloc": lambda: driver.cuMemAlloc(16 * MIB),
+    "pitch": lambda: driver.cuMemAllocPitch(1000, 100, 4),
+    "ordered alloc": lambda: driver.cuMemAllocAsync(MIB, stream),
+    "pool alloc": lambda: driver.cuMemAllocFromPoolAsync(MIB, mine, stream),
+    "free": lambda: driver.cuMemFree(kept),
+    "ordered free": lambda: driver.cuMemFreeAsync(kept, stream),
+    "info": lambda: driver.cuMemGetInfo(),
+    "range": lambda: driver.cuMemGetAddressRange(kept),
+    "fill": lambda: driver.cuMemsetD8(kept, 1, MIB),
+    "ordered fill": lambda: driver.cuMemsetD8Async(kept, 1, MIB, stream),
+    "copy": lambda: driver.cuMemcpyDtoH(host.ctypes.data, kept, 64),
+    "launch": lambda: (start(function, stream, 64),),
+    "stream": lambda: driver.cuStreamCreate(1),
+    "event": lambda: driver.cuEventCreate(0),
+    "synchronize": lambda: driver.cuCtxSynchronize(),
+}
+allowed = {
+    "attribute": lambda: driver.cuPointerGetAttribute(M, kept),
+    "pool figures": lambda: driver.cuMemPoolGetAttribute(
+        mine, driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT),
+    "trim": lambda: driver.cuMemPoolTrimTo(mine, 0),
+    "reserve": lambda: driver.cuMemAddressReserve(4 * MIB, 0, 0, 0),
+    "create": lambda: driver.cuMemCreate(4 * MIB, properties(), 0),
+    "access": lambda: driver.cuMemSetAccess(address, 4 * MIB, [access(0)], 1),
+    "get access": lambda: driver.cuMemGetAccess(at(0), address),
+    "retain": lambda: driver.cuMemRetainAllocationHandle(address),
+    "size": lambda: driver.cuDeviceTotalMem(0),
+}
+
+def check_answers():
+    for names, expected in ((refused, 700), (allowed, 0)):
+        answers = {name: error(call()) for name, call in names.items()}
+        assert answers == dict.fromkeys(names, expected), answers
+"""
+
+#: A stream that is busy until it is let go.
+HOLDS = """
+use()
+USED = driver.CUmemPool_attribute.CU_MEMPOOL_ATTR_USED_MEM_CURRENT
+TYPE = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+code = compile('''extern "C" __global__ void hold(volatile unsigned *goes) { while (!*goes) {} }''')
+holding = function_of(code, "hold")
+flag = ok(driver.cuMemHostAlloc(4096, 0))
+goes = np.frombuffer((ctypes.c_char * 4096).from_address(int(flag)), np.uint32)
+
+def hold(stream):
+    goes[:] = 0
+    assert start(holding, stream, flag) == 0
+
+def let_go():
+    goes[:] = 1
+"""
+
+MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 
 ROWS = {
+    "what is only for mapped memory refuses allocations": """
+use()
+kept, large = filled(4096), filled(16 * MIB)
+ordered = ok(driver.cuMemAllocAsync(4 * MIB, stream_of()))
+handle = ok(driver.cuMemCreate(4 * MIB, properties(), 0))
+for block in (kept, large, ordered):
+    for address in (int(block), int(block) + 100):
+        assert error(driver.cuMemRetainAllocationHandle(address)) == 1
+        assert error(driver.cuMemGetAccess(at(0), address)) == 1
+    for size in (2 * MIB, 4 * MIB, 16 * MIB):
+        assert error(driver.cuMemUnmap(block, size)) == 1
+        assert error(driver.cuMemSetAccess(block, size, [access(0)], 1)) == 1
+        step()
+        assert error(driver.cuMemAddressFree(block, size)) == 1
+        assert error(driver.cuMemMap(block, 2 * MIB, 0, handle, 0)) == 1
+assert holds(kept, 4096) and holds(large, 16 * MIB)
+""",
+    "what is freed twice": HOLDS
+    + """
+busy, beside = stream_of(), stream_of()
+for size in (4096, 4 * MIB):
+    block = ok(driver.cuMemAllocAsync(size, busy))
+    hold(busy)
+    ok(driver.cuMemFreeAsync(block, busy))
+    assert error(driver.cuMemFreeAsync(block, busy)) == 1
+    assert error(driver.cuMemFreeAsync(block, beside)) == 1
+    assert error(driver.cuMemFree(block)) == 1
+    assert error(driver.cuMemGetAddressRange(block)) == 500
+    assert error(driver.cuPointerGetAttribute(TYPE, block)) == 1
+    let_go()
+    ok(driver.cuStreamSynchronize(busy))
+    others = [filled(size, i) for i in range(8)]
+    ok(driver.cuStreamSynchronize(busy))
+    step()
+    assert all(holds(other, size, i) for i, other in enumerate(others))
+    if block not in others:
+        assert error(driver.cuMemFreeAsync(block, busy)) == 1
+        assert error(driver.cuMemFree(block)) == 1
+    for other in others:
+        ok(driver.cuMemFree(other))
+""",
+    "a context that has failed": FAULT
+    + CALLS
+    + """
+kept, mine = filled(8 * MIB), pool()
+address, handle = mapped(4 * MIB)
+fail_for_good()
+check_answers()
+step()
+check_answers()
+ok(driver.cuDevicePrimaryCtxReset(0))
+use()
+again = filled(48 * MIB, 2)
+step()
+assert holds(again, 48 * MIB, 2)
+""",
+    "a context that has failed beside one that has not": FAULT
+    + CALLS
+    + """
+failing, mine = ok(driver.cuCtxGetCurrent()), pool()
+other = ok(driver.cuCtxCreate(None, 0, 0))
+in_other = filled(8 * MIB, 2)
+ok(driver.cuCtxSetCurrent(failing))
+kept = filled(8 * MIB)
+address, handle = mapped(4 * MIB, 3)
+fail_for_good()
+check_answers()
+ok(driver.cuCtxSetCurrent(other))
+assert holds(in_other, 8 * MIB, 2) and holds(address, 4 * MIB, 3)
+step()
+assert holds(in_other, 8 * MIB, 2) and holds(address, 4 * MIB, 3)
+more = filled(4 * MIB, 4)
+step()
+assert holds(more, 4 * MIB, 4)
+ok(driver.cuCtxSetCurrent(failing))
+check_answers()
+""",
     "a kernel that was launched before an allocation writes to it": """
 use()
 stream = stream_of()
@@ -43,7 +193,164 @@ def mapped_empty(size):
 """
 
 
+for mode in MODES:
+    ROWS[f"what a thread does beside a capture in mode {mode}"] = (
+        HOLDS
+        + f"MODE = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_{mode}"
+        + """
+captured, beside = stream_of(), stream_of()
+kept, out = filled(4 * MIB), filled(MIB)
+mine = pool()
+step()
+hold(beside)
+for number in range(3):
+    ok(driver.cuMemFreeAsync(ok(driver.cuMemAllocAsync(2 * MIB, beside)), beside))
+ok(driver.cuStreamBeginCapture(captured, MODE))
+ok(driver.cuMemcpyDtoDAsync(out, kept, MIB, captured))
+blocks = []
+for size in (4096, 2 * MIB, 20 * MIB):
+    ok(driver.cuMemFreeAsync(ok(driver.cuMemAllocAsync(size, beside)), beside))
+    blocks.append(ok(driver.cuMemAllocFromPoolAsync(size, mine, beside)))
+    ok(driver.cuMemGetInfo())
+    ok(driver.cuMemPoolTrimTo(mine, 0))
+    ok(driver.cuMemPoolGetAttribute(mine, USED))
+let_go()
+while error(driver.cuMemFreeAsync(blocks.pop(), beside)) == 0 and blocks:
+    ok(driver.cuMemAllocAsync(MIB, beside))
+address, handle = reserve(4 * MIB), ok(driver.cuMemCreate(4 * MIB, properties(), 0))
+ok(driver.cuMemMap(address, 4 * MIB, 0, handle, 0))
+ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0)], 1))
+ok(driver.cuMemUnmap(address, 4 * MIB))
+ok(driver.cuMemRelease(handle))
+replay = ok(driver.cuGraphInstantiate(ok(driver.cuStreamEndCapture(captured)), 0))
+ok(driver.cuGraphLaunch(replay, captured))
+ok(driver.cuStreamSynchronize(captured))
+step()
+assert (read(out, MIB, np.uint8) == values(1, 4 * MIB)[:MIB]).all()
+"""
+    )
+
+#: Frees in the order of a stream, and what the program waits for then.
+FREES_IN_ORDER = """
+use()
+stream = stream_of()
+default = ok(driver.cuDeviceGetDefaultMemPool(0))
+event = ok(driver.cuEventCreate(0))
+waits = (
+    lambda: driver.cuStreamSynchronize(stream),
+    lambda: driver.cuCtxSynchronize(),
+    lambda: driver.cuEventSynchronize(event),
+)
+for wait in waits:
+    block = ok(driver.cuMemAllocAsync(40 * MIB, stream))
+    ok(driver.cuMemsetD8Async(block, 1, 40 * MIB, stream))
+    ok(driver.cuMemFreeAsync(block, stream))
+    ok(driver.cuEventRecord(event, stream))
+    ok(wait())
+    say("freed")
+    hear()
+"""
+
+#: Another process's kernel that fails.
+FAILS_LATER = (
+    FAULT
+    + """
+kept = filled(40 * MIB)
+say()
+hear()
+fail_for_good()
+say("failed")
+hear()
+"""
+)
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_it_is_as_without_us(machine: Machine, row: str) -> None:
     code = MAPPED_EMPTY + ROWS[row]
     assert run_alone(code) == run_shared(machine, code) > 0
+
+
+def test_memory_of_a_context_that_has_failed_is_free_for_others_at_once(machine: Machine) -> None:
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    runner = Runner(environ, FAILS_LATER)
+    try:
+        assert runner.heard() == "ready"
+        runner.tell()
+        assert runner.heard() == "failed"
+        machine.until(lambda: machine.group("a")["gpus"][0]["footprint"] == 0)
+        other = machine.program("b")
+        pointer = other.filled(224 * UNIT, 5)
+        assert other.holds(pointer, 224 * UNIT, 5)
+        assert machine.group("a")["totals"]["evicted"] == 0
+    finally:
+        runner.close()
+
+
+def test_a_program_that_starts_anew_after_a_failure_finds_nothing_left(machine: Machine) -> None:
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    runner = Runner(environ, FAILS_LATER)
+    assert runner.heard() == "ready"
+    runner.tell()
+    assert runner.heard() == "failed"
+    runner.close()
+    again = machine.program("a")
+    pointer = again.filled(224 * UNIT, 5)
+    assert again.holds(pointer, 224 * UNIT, 5)
+
+
+def test_what_was_freed_in_the_order_of_a_stream_is_not_counted_once_it_is_past(
+    machine: Machine,
+) -> None:
+    runner = Runner(machine.environment("a"), FREES_IN_ORDER)
+    try:
+        for _ in range(3):
+            assert runner.heard() == "freed"
+            machine.until(lambda: machine.group("a")["gpus"][0]["footprint"] == 0)
+            runner.tell()
+        assert runner.heard() is None
+    finally:
+        runner.close()
+
+
+def test_what_was_freed_in_the_order_of_a_stream_is_not_moved(machine: Machine) -> None:
+    """Though the program that freed it never calls again."""
+    code = FREES_IN_ORDER.replace("ok(wait())", "")
+    runner = Runner(machine.environment("a"), code)
+    try:
+        assert runner.heard() == "freed"
+        other = machine.program("b")
+        pointer = other.filled(224 * UNIT, 5)
+        assert other.holds(pointer, 224 * UNIT, 5)
+        assert machine.group("a")["gpus"][0]["footprint"] == 0
+        assert machine.group("a")["totals"]["evicted"] == 0
+    finally:
+        runner.close()
+
+
+def test_frees_behind_a_busy_stream_do_not_ask_for_each_other(machine: Machine) -> None:
+    """Each asks for the first of its stream: a rule that takes effect later than that many calls never does."""
+    code = (
+        HOLDS
+        + """
+busy, count = stream_of(), 2000
+ok(driver.cuMemFreeAsync(ok(driver.cuMemAllocAsync(4096, busy)), busy))
+hold(busy)
+sim = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+assert sim.gpushare_sim_fail(f"cuEventQuery:{12 * count}+/0ms".encode()) == 0
+blocks = [ok(driver.cuMemAllocAsync(4096, busy)) for _ in range(count)]
+for block in blocks:
+    ok(driver.cuMemFreeAsync(block, busy))
+    ok(driver.cuMemFreeAsync(ok(driver.cuMemAllocAsync(4096, busy)), busy))
+counted = Counters()
+sim.gpushare_sim_counters(ctypes.byref(counted), ctypes.sizeof(counted))
+assert counted.injected == 0
+let_go()
+ok(driver.cuStreamSynchronize(busy))
+assert sim.gpushare_sim_fail(b"") == 0
+step()
+"""
+    )
+    assert run_shared(machine, code) == 1
