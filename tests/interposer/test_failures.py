@@ -445,7 +445,7 @@ def test_an_allocation_that_waits_for_such_a_process_says_so_and_can_be_interrup
 
     def says_so() -> bool:
         group = machine.group("first")
-        return group["state"] == "waiting" and group["reason"]["code"] == "returning"
+        return bool(group["state"] == "waiting" and group["reason"]["code"] == "returning")
 
     # It does not fit beside what the late one holds, which cannot move.
     for end in ("interrupt", "exit"):
