@@ -88,6 +88,8 @@ class Planner(Accounts):
         for head in ahead or ():
             if wait.grow is None and group.makes_way_for is head:
                 return False
+            if wait.wakes and group.hibernation is not None and group.hibernation.head is head:
+                return False  # it would be sent away again
             if wait.grow is None and self.keeps(group, head):
                 continue  # it takes no room, and the head cannot have its memory yet
             if wait.grow is None and (

@@ -1166,6 +1166,26 @@ def test_small_neighbours_that_never_pause_make_way(policy: str) -> None:
     assert large.lease
 
 
+@pytest.mark.parametrize("policy", ["burst", "fcfs"])
+def test_small_neighbours_that_hibernate_for_a_large_one_stay_away_until_it_is_served(
+    policy: str,
+) -> None:
+    """It needs the room of several of their contexts at once, and each of them would run beside it any moment."""
+    night = Night(policy=policy, reserve=2 * GIB)
+    large = night.kernel("large", 83, context=GIB)
+    for number in range(20):
+        night.kernel(f"small{number}", 4, context=GIB)
+    busy_neighbours(night, 20, 1.0, large)
+    for _ in range(2):
+        if large.parked:
+            large.call()
+        large.request()
+        assert busy_neighbours(night, 20, 30.0, large) < 15, night.group("large")["reason"]
+        large.restore()
+        large.end()
+        large.release()
+
+
 @pytest.mark.parametrize("able", [False, None])
 def test_a_context_that_would_keep_others_out_for_ever_is_refused(able: bool | None) -> None:
     """Where nobody can hibernate, each footprint that was admitted can be served later."""
