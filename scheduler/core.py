@@ -112,8 +112,9 @@ the attempt; after that, it is woken as soon as the checkpoint has ended. A refu
 A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``_press``): idle ones,
 longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
 ``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any
-head does: later ones pass only if what all others would leave suffices for it. A group that hibernates while it waits
-for a lease keeps its place, and is woken there once its contexts *and* its memory have room (``Wait.for_lease``);
+head does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken
+after it was served: where several have to leave, the first would be back before the last one has left. A group that
+hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room (``Wait.for_lease``);
 until it has its lease, that room is kept for it. So each grant costs a bounded number of hibernations, and a group
 that could not run is not woken to be pressed again.
 
