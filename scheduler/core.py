@@ -114,9 +114,9 @@ longest first; those that wait, the last first; those that run, after their quan
 ``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any
 head does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken
 after it was served: where several have to leave, the first would be back before the last one has left. A group that
-hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room (``Wait.for_lease``);
-until it has its lease, that room is kept for it. So each grant costs a bounded number of hibernations, and a group
-that could not run is not woken to be pressed again.
+hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room
+(``Wait.for_lease``); until it has its lease, that room is kept for it. So each grant costs a bounded number of
+hibernations, and a group that could not run is not woken to be pressed again.
 
 What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
 reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
