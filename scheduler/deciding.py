@@ -57,6 +57,10 @@ class Decider(Bounds):
             self._admit_nowhere()
         if self._dirty:
             self._decide_where_needed()
+        if self._recount and self.times.counted:
+            # Who was admitted on another GPU may be beyond a quota now.
+            self._recount = False
+            self._keep_quotas()
         if self._unclassed:
             self._classify()
         if self._repace or self._unpaced:

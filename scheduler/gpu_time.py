@@ -75,8 +75,8 @@ class _Meter(NamedTuple):
     busy: float
     end: float
     read: float
-    #: Of its submissions, how many had ended.
-    count: int
+    #: How many of its submissions had ended.
+    ended: int
 
 
 class _Window:
@@ -427,7 +427,7 @@ class GpuTime:
             known = _Meter(0.0, at - busy, at - busy, 0)
             self._clients.setdefault(group.id, set()).add(key)
         seconds = busy - known.busy if busy >= known.busy else max(busy, 0.0)
-        count = submissions - known.count if submissions >= known.count else max(submissions, 0)
+        count = submissions - known.ended if submissions >= known.ended else max(submissions, 0)
         since, end = known.read, known.end
         if seconds > 0:
             # What still runs is not in it. Where that explains what is missing, it was busy all the time until then.

@@ -192,6 +192,9 @@ class Leases(Pacer):
                 self._await_answer(client)
         self._log("revoke", group)
         self._touch(group)
+        if group.overdue:
+            # It owes other answers for too long already, so it is not waited for.
+            self._at(self._now)
 
     def _give_back(self, client: Client, cause: Cause) -> None:
         group = client.group

@@ -184,7 +184,8 @@ class Gpu:
 
     def kept_from(self, share: Share) -> int:
         """Bytes that other groups keep from a share, since they do not answer."""
-        if not self.lost:
+        # A group that does not answer keeps its memory here also if its silent client is on another GPU.
+        if not (self.lost or self.yielding):
             return 0
         return sum(other.unreachable for other in self.shares.values() if other is not share)
 

@@ -14,7 +14,7 @@ from jupyter_gpushare.scheduler.snapshot import status
 from tests.scheduler.test_properties import Process, World
 
 MIB = 1 << 20
-GPU = "GPU-0"
+GPU, OTHER_GPU = "GPU-0", "GPU-1"
 
 Timed = tuple[ev.Event, float]
 
@@ -37,10 +37,12 @@ def attach(number: int, group: str, user: str, *usages: ev.Usage, lease: int = 0
 
 
 def decide(
-    events: list[Timed], look: Callable[[Core, float], object] = lambda core, now: None
+    events: list[Timed],
+    look: Callable[[Core, float], object] = lambda core, now: None,
+    **settings: Any,
 ) -> tuple[Core, list[list[ev.Decision]]]:
     """Return a core after these events, and what it decided."""
-    core = Core(quantum=0.5, anti_thrash="off", bandwidth=1e9)
+    core = Core(**{"quantum": 0.5, "anti_thrash": "off", "bandwidth": 1e9, **settings})
     decisions = []
     for event, now in events:
         decisions.append(core.handle(event, now))
@@ -77,6 +79,99 @@ def test_a_status_after_a_new_share_does_not_change_the_order() -> None:
         (device(976), at + 0.5),
     ]
     assert decide(events, look)[1] == decide(events)[1]
+
+
+# --- What the core missed --------------------------------------------------------------------------
+
+
+def other(used: int) -> ev.Device:
+    return ev.Device(OTHER_GPU, 1000 * MIB, used * MIB, "Test GPU", 1)
+
+
+def on_other(promised: int, pinned: int = 0) -> ev.Usage:
+    return ev.Usage(OTHER_GPU, promised * MIB, 0, pinned * MIB, host=promised * MIB)
+
+
+def test_a_quota_holds_also_for_what_is_admitted_within_the_event() -> None:
+    """The lease was held on no GPU before its first memory there was admitted."""
+    core, decisions = decide(
+        [
+            (device(300), 1000.0),
+            (other(80), 1000.0),
+            (attach(3, "a", "ada", usage(100, 100), lease=1), 1000.0),
+            (attach(6, "c", "ben", on_other(0), lease=2), 1000.0),
+            (ev.Entitle("team:all", ev.Entitlement(gpus=1), ("ada", "ben")), 1000.0),
+            (ev.Grow(6, 9, on_other(0, pinned=128), 0), 1000.0),
+        ]
+    )
+    assert ev.Revoke(6, 2) in decisions[-1]
+    assert core.groups["c"].yielding
+
+
+def test_those_that_wait_are_served_once_a_silent_group_is_revoked() -> None:
+    """It had not answered another order for too long, so it counted as not to be had at once, and no timer ran."""
+    core, _ = decide(
+        [
+            (device(90), 1000.0),
+            (other(90), 1000.0),
+            (attach(2, "b", "ada", usage(0, 0)), 1000.0),
+            (attach(3, "c", "ben", usage(0, 0)), 1000.0),
+            (attach(4, "d", "cy", usage(0, 0)), 1000.0),
+            (device(90), 1000.0),
+            (ev.Request(3, 6), 1000.0),
+            (ev.UsageChanged(2, usage(28, 28)), 1040.5),
+            (device(118), 1040.5),
+            (attach(5, "d", "cy", on_other(0)), 1041.0),
+            (other(90), 1041.0),
+            (ev.Request(2, 15), 1041.0),
+            (ev.Request(5, 17), 1041.0),
+            (ev.Release("b", offload=True), 1041.04),
+            (ev.Adjust("b", exclusive=True), 1041.04),
+            (ev.Cell("b", "begin", "4", 1041.04, from_kernel=True), 1041.04),
+        ],
+        anti_thrash="on",
+        policy="fcfs",
+        revoke_deadline=20.0,
+        exclusive_limit=80.0,
+    )
+    now, silent, waiting = 1041.04, core.groups["b"], core.groups["d"]
+    while not silent.yielding:
+        due = core.deadline()
+        assert due is not None
+        now = max(now, due)
+        for decision in core.handle(ev.Tick(), now):
+            if isinstance(decision, ev.ReadDevice):
+                core.handle(device(118) if decision.gpu == GPU else other(90), now)
+    assert silent.overdue
+    assert waiting.lease is None
+    assert core.deadline() == now, "nobody looks again"
+    core.handle(ev.Tick(), now)
+    assert waiting.lease is not None
+
+
+def test_a_group_that_is_silent_on_another_gpu_keeps_its_memory_from_those_that_oversubscribe() -> (
+    None
+):
+    """They need no more than what it leaves, so they are served beside it."""
+    over = ev.Attach(
+        8, 108, "d", "d", "swap", usages=(usage(251, 0),), user="cy", oversubscribe=True
+    )
+    core, _ = decide(
+        [
+            (device(790), 1000.0),
+            (other(80), 1000.0),
+            (attach(1, "a", "ada", usage(713, 713)), 1000.0),
+            (attach(11, "a", "ada", on_other(0), lease=1), 1000.0),
+            (over, 1000.0),
+            (device(790), 1000.0),
+            (ev.Release("a"), 1000.0),
+            (ev.Tick(), 1100.0),
+        ]
+    )
+    assert core.groups["a"].overdue
+    share = core.groups["d"].shares[GPU]
+    assert share.gpu.lost == 0
+    assert share.goal == share.gpu.free
 
 
 # --- The world of the property tests: what it demanded and the core does not owe -------------------
@@ -154,11 +249,13 @@ def test_a_context_that_takes_less_than_it_states_is_woken_where_that_fits() -> 
     script.contexts_are_measured(GPU)
     script.everybody_rests(told=False, outcomes=[], calling=[])
     script.settle()
-    assert script.processes[1].parked
+    process = script.processes[1]
+    while not process.parked:
+        script.settle()
     script.foreign[GPU] = script.room(GPU) - 90 * MIB
-    script.submit_as(script.processes[1])
+    script.submit_as(process)
     script.settle()
-    assert not script.processes[1].parked
+    assert script.core.clients[1].stage == "awake"
     script.teardown()
 
 
@@ -191,7 +288,6 @@ def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request()
     holder, _, waiting = script.processes.values()
     assert script.core.groups[holder.group].classed == "interactive"
     assert script.core.residency(script.core.groups[holder.group]) > 5.0
-    assert waiting.lease is None
     script.advance(script.now + 2.1)
     script.settle()
     assert waiting.lease is not None
