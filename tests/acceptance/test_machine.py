@@ -267,7 +267,11 @@ def check_rounds(machine: Machine, kernels: dict[str, Kernel]) -> None:
         cells = {user: kernel.begin(PLOT + CHECK) for user, kernel in kernels.items()}
         event(machine)
         for user, kernel in kernels.items():
-            assert kernel.end(cells[user]) == "as if alone\n", event.__name__
+            printed = kernel.end(cells[user]).splitlines()
+            # On a busy machine, a scheduler may take longer to start than a waiting cell keeps quiet.
+            shown = [line for line in printed if "gpushare: no scheduler answers" not in line]
+            assert shown == ["as if alone"], event.__name__
+            assert shown == printed or event is not do_nothing
         if event is not do_nothing:
             until(lambda pid=pid: machine.property("gpushare", "MainPID") not in (pid, "0"))
 
@@ -357,4 +361,6 @@ def test_what_was_installed_is_removed(page: Machine, root: Path) -> None:
         *("-not", "-path", "/etc/tmpfiles.d/*"),
     )
     assert found == ""
-    assert page.run("systemctl", "list-units", "--all", "--no-legend", "gpushare*") == ""
+    # systemd may still remember the names of units that it does not have.
+    loaded = ("systemctl", "list-units", "--all", "--no-legend", "--state=loaded,active,failed")
+    assert page.run(*loaded, "gpushare*") == ""
