@@ -24,6 +24,7 @@ struct context {
     CUevent mark;      /* made at the first mark */
     unsigned retained; /* of a primary context */
     bool primary;
+    bool charged;     /* it was admitted */
     bool pending;     /* recorded in this drain and not seen done */
     bool ending;      /* being reset: not to be used from other threads */
     CUevent probe;    /* never recorded: asked, it tells of the context's failure */
@@ -38,7 +39,15 @@ static struct {
     uint64_t draining; /* submissions before the drain; NOT_IDLE: some work is not seen by it */
     uint64_t idle;     /* submissions when all was done; read without the lock */
     unsigned failed;   /* contexts; read without the lock */
-} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    /* A device's primary context is being made for the first time, reset, or released for the last time. */
+    struct {
+        bool changing;
+        unsigned changes;
+        CUresult result;
+    } primaries[GPUSHARE_MAX_GPUS];
+    pthread_cond_t changed;
+    uint32_t removals;
+} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static struct context *find_locked(CUcontext handle)
 {
@@ -48,25 +57,28 @@ static struct context *find_locked(CUcontext handle)
     return context;
 }
 
-/* True if the context is new. */
-static bool add(CUcontext handle, CUdevice device, bool primary)
+/* Returns whether the context takes a charge: it was admitted, and has none yet. */
+static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
 {
+    bool takes = false;
     pthread_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
-    bool is_new = context == NULL;
-    if (is_new && (context = calloc(1, sizeof(*context))) != NULL) {
+    if (context == NULL && (context = calloc(1, sizeof(*context))) != NULL) {
         context->handle = handle;
         context->device = device;
-        context->primary = primary;
         context->next = contexts.first;
         contexts.first = context;
     }
-    if (context != NULL && primary)
-        context->retained++;
+    if (context != NULL) {
+        takes = admitted && !context->charged;
+        context->charged = context->charged || admitted;
+        context->primary = context->primary || primary;
+        context->retained += primary;
+    }
     pthread_mutex_unlock(&contexts.lock);
     if (context != NULL && gs_client_attached())
         gs_vmm_context_begins(handle, device);
-    return is_new;
+    return takes;
 }
 
 /* --- Failures --- */
@@ -229,16 +241,18 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     CUcontext current = NULL, found = NULL;
     GS_REAL(cuCtxGetCurrent)(&current);
     pthread_mutex_lock(&contexts.lock);
-    for (struct context *context = contexts.first; context != NULL; context = context->next)
-        if (context->device == device && context->handle != except && !context->ending &&
-            context->failure == CUDA_SUCCESS && (found == NULL || context->handle == current))
-            found = context->handle;
+    /* One that others made may end without our knowledge. */
+    for (int others = 0; others < 2 && found == NULL; others++)
+        for (struct context *context = contexts.first; context != NULL; context = context->next)
+            if (context->device == device && context->handle != except && !context->ending &&
+                context->charged == !others && context->failure == CUDA_SUCCESS &&
+                (found == NULL || context->handle == current))
+                found = context->handle;
     pthread_mutex_unlock(&contexts.lock);
     return found;
 }
 
-/* Returns the context's device. */
-static CUdevice remove_context(CUcontext handle)
+static void remove_context(CUcontext handle)
 {
     pthread_mutex_lock(&contexts.lock);
     struct context **link = &contexts.first;
@@ -249,31 +263,56 @@ static CUdevice remove_context(CUcontext handle)
         forget_failure_locked(gone);
         *link = gone->next;
     }
+    __atomic_add_fetch(&contexts.removals, 1, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&contexts.lock);
-    CUdevice device = gone != NULL ? gone->device : CU_DEVICE_INVALID;
+    if (gone != NULL && gone->charged)
+        gs_memory_context_gone(gone->device);
     free(gone);
-    return device;
 }
 
-/* The primary context of a device, if it is known; *last says that one more release ends it. */
-static CUcontext primary_of(CUdevice device, bool *last)
+/* The primary context of a device, if it is known. */
+static struct context *primary_locked(CUdevice device)
 {
-    pthread_mutex_lock(&contexts.lock);
     struct context *context = contexts.first;
     while (context != NULL && !(context->primary && context->device == device))
         context = context->next;
-    CUcontext handle = context != NULL ? context->handle : NULL;
-    *last = context != NULL && context->retained <= 1;
-    pthread_mutex_unlock(&contexts.lock);
-    return handle;
+    return context;
 }
 
-static void released_once(CUcontext handle)
+/*
+ * Waits until the primary context is there or is not: several threads may retain and release it at once, and only the
+ * first has to be admitted. What became of the change that was waited for; a wait that was cancelled is cancelled for
+ * all.
+ */
+static CUresult await_primary_locked(CUdevice device)
 {
+    CUresult result = CUDA_SUCCESS;
+    if (device < 0 || device >= GPUSHARE_MAX_GPUS)
+        return result; /* the driver will say what is wrong with it */
+    while (result == CUDA_SUCCESS && contexts.primaries[device].changing) {
+        unsigned change = contexts.primaries[device].changes;
+        while (contexts.primaries[device].changing && contexts.primaries[device].changes == change)
+            pthread_cond_wait(&contexts.changed, &contexts.lock);
+        result = contexts.primaries[device].result;
+    }
+    return result;
+}
+
+static void begin_change_locked(CUdevice device)
+{
+    if (device >= 0 && device < GPUSHARE_MAX_GPUS)
+        contexts.primaries[device].changing = true;
+}
+
+static void end_change(CUdevice device, CUresult result)
+{
+    if (device < 0 || device >= GPUSHARE_MAX_GPUS)
+        return;
     pthread_mutex_lock(&contexts.lock);
-    struct context *context = find_locked(handle);
-    if (context != NULL && context->retained > 0)
-        context->retained--;
+    contexts.primaries[device].changing = false;
+    contexts.primaries[device].changes++;
+    contexts.primaries[device].result = result;
+    pthread_cond_broadcast(&contexts.changed);
     pthread_mutex_unlock(&contexts.lock);
 }
 
@@ -391,7 +430,7 @@ CUresult CUDAAPI cuInit(unsigned int flags)
 static CUresult created(CUresult result, CUcontext *handle, CUdevice device)
 {
     if (result == CUDA_SUCCESS) {
-        add(*handle, device, false);
+        add(*handle, device, false, true);
         gs_memory_context_begun(device);
     } else {
         gs_memory_context_gone(device);
@@ -432,15 +471,21 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters
     return created(GS_REAL(cuCtxCreate_v4)(handle, parameters, flags, device), handle, device);
 }
 
+/* What goes with a context goes first, while it can still be synchronised. */
+static void empty(CUcontext handle)
+{
+    gs_memory_context_ends(handle);
+    gs_vmm_context_ends(handle);
+    gs_capture_context_ends(handle);
+    gs_meter_context_ends(handle);
+}
+
 /* A context takes its allocations with it: ours go first, while it can still be synchronised. */
 static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
 {
     if (gs_context_alive(handle)) {
-        gs_memory_context_ends(handle);
-        gs_vmm_context_ends(handle);
-        gs_capture_context_ends(handle);
-        gs_meter_context_ends(handle);
-        gs_memory_context_gone(remove_context(handle));
+        empty(handle);
+        remove_context(handle);
     }
     return real(handle);
 }
@@ -457,38 +502,49 @@ CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle)
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 {
-    bool last, first = primary_of(device, &last) == NULL;
-    if (first) {
-        CUresult refused = gs_memory_admit_context(device);
-        if (refused != CUDA_SUCCESS)
-            return refused;
-    }
-    CUresult result = GS_REAL(cuDevicePrimaryCtxRetain)(handle, device);
-    if (result == CUDA_SUCCESS) {
-        if (add(*handle, device, true))
-            gs_memory_context_begun(device);
-        else if (first)
-            gs_memory_context_gone(device); /* another thread was faster */
-    } else if (primary_of(device, &last) == NULL) {
+    pthread_mutex_lock(&contexts.lock);
+    CUresult result = await_primary_locked(device);
+    bool first = result == CUDA_SUCCESS && primary_locked(device) == NULL;
+    if (first)
+        begin_change_locked(device);
+    pthread_mutex_unlock(&contexts.lock);
+    if (first)
+        result = gs_memory_admit_context(device);
+    bool admitted = first && result == CUDA_SUCCESS, taken = false;
+    if (result == CUDA_SUCCESS)
+        result = GS_REAL(cuDevicePrimaryCtxRetain)(handle, device);
+    if (result == CUDA_SUCCESS)
+        taken = add(*handle, device, true, admitted);
+    if (taken)
+        gs_memory_context_begun(device);
+    else if (admitted)
         gs_memory_context_gone(device);
-    }
+    if (first)
+        end_change(device, result);
     return result;
 }
 
 static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
-    bool last;
-    CUcontext handle = primary_of(device, &last);
-    if (handle != NULL && last) {
-        gs_memory_context_ends(handle);
-        gs_vmm_context_ends(handle);
-        gs_capture_context_ends(handle);
-        gs_meter_context_ends(handle);
-        gs_memory_context_gone(remove_context(handle));
-    } else if (handle != NULL) {
-        released_once(handle);
+    CUcontext handle = NULL;
+    pthread_mutex_lock(&contexts.lock);
+    await_primary_locked(device);
+    struct context *context = primary_locked(device);
+    if (context != NULL && context->retained > 1) {
+        context->retained--;
+    } else if (context != NULL) {
+        handle = context->handle;
+        begin_change_locked(device);
     }
-    return real(device);
+    pthread_mutex_unlock(&contexts.lock);
+    if (handle != NULL) {
+        empty(handle);
+        remove_context(handle);
+    }
+    CUresult result = real(device);
+    if (handle != NULL)
+        end_change(device, CUDA_SUCCESS);
+    return result;
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRelease(CUdevice device)
@@ -525,8 +581,13 @@ static void mark_ending(CUcontext handle, bool ending)
 /* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
-    bool last;
-    CUcontext handle = primary_of(device, &last);
+    pthread_mutex_lock(&contexts.lock);
+    await_primary_locked(device);
+    struct context *context = primary_locked(device);
+    CUcontext handle = context != NULL ? context->handle : NULL;
+    if (handle != NULL)
+        begin_change_locked(device);
+    pthread_mutex_unlock(&contexts.lock);
     if (handle != NULL) {
         gs_memory_context_ends(handle);
         mark_ending(handle, true);
@@ -539,8 +600,10 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
         mark_ending(handle, false);
         gs_vmm_context_begins(handle, device);
     } else if (handle != NULL) {
-        gs_memory_context_gone(remove_context(handle));
+        remove_context(handle);
     }
+    if (handle != NULL)
+        end_change(device, CUDA_SUCCESS);
     return result;
 }
 
@@ -552,6 +615,92 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice device)
 CUresult CUDAAPI cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     return reset_primary(device, GS_REAL(cuDevicePrimaryCtxReset_v2));
+}
+
+/* --- Contexts that others make: of OpenGL or VDPAU, of green contexts, of libraries that bypass us --- */
+
+static __thread CUcontext seen_last __attribute__((tls_model("initial-exec")));
+static __thread uint32_t seen_removals __attribute__((tls_model("initial-exec")));
+
+/* It is drained from now on. Nobody has admitted it: the scheduler sees by itself what it takes. */
+static CUresult seen(CUresult result, CUcontext handle)
+{
+    uint32_t removals = __atomic_load_n(&contexts.removals, __ATOMIC_ACQUIRE);
+    if (result != CUDA_SUCCESS || handle == NULL || !gs_client_attached() ||
+        (handle == seen_last && removals == seen_removals))
+        return result;
+    CUcontext ignored;
+    CUdevice device;
+    if (!gs_context_alive(handle) && GS_REAL(cuCtxPushCurrent_v2)(handle) == CUDA_SUCCESS) {
+        bool known = GS_REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS;
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+        if (known)
+            add(handle, device, false, false);
+    }
+    seen_last = handle;
+    seen_removals = removals;
+    return result;
+}
+
+CUresult CUDAAPI cuGLCtxCreate(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+    CUresult result = GS_REAL(cuGLCtxCreate)(handle, flags, device);
+    return result == CUDA_SUCCESS ? seen(result, *handle) : result;
+}
+
+CUresult CUDAAPI cuGLCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice device)
+{
+    CUresult result = GS_REAL(cuGLCtxCreate_v2)(handle, flags, device);
+    return result == CUDA_SUCCESS ? seen(result, *handle) : result;
+}
+
+CUresult CUDAAPI cuVDPAUCtxCreate(CUcontext *handle, unsigned int flags, CUdevice device, VdpDevice vdpau,
+                                  VdpGetProcAddress *functions)
+{
+    CUresult result = GS_REAL(cuVDPAUCtxCreate)(handle, flags, device, vdpau, functions);
+    return result == CUDA_SUCCESS ? seen(result, *handle) : result;
+}
+
+CUresult CUDAAPI cuVDPAUCtxCreate_v2(CUcontext *handle, unsigned int flags, CUdevice device, VdpDevice vdpau,
+                                     VdpGetProcAddress *functions)
+{
+    CUresult result = GS_REAL(cuVDPAUCtxCreate_v2)(handle, flags, device, vdpau, functions);
+    return result == CUDA_SUCCESS ? seen(result, *handle) : result;
+}
+
+CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *handle, CUgreenCtx green)
+{
+    CUresult result = GS_REAL(cuCtxFromGreenCtx)(handle, green);
+    return result == CUDA_SUCCESS ? seen(result, *handle) : result;
+}
+
+/* Its context goes with it; memory that was allocated in it stays, since that is the primary context's. */
+CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
+{
+    CUcontext handle = NULL;
+    if (gs_client_attached() && GS_REAL(cuCtxFromGreenCtx)(&handle, green) == CUDA_SUCCESS &&
+        gs_context_alive(handle)) {
+        gs_vmm_context_ends(handle);
+        gs_capture_context_ends(handle);
+        gs_meter_context_ends(handle);
+        remove_context(handle);
+    }
+    return GS_REAL(cuGreenCtxDestroy)(green);
+}
+
+CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)
+{
+    return seen(GS_REAL(cuCtxSetCurrent)(handle), handle);
+}
+
+CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle)
+{
+    return seen(GS_REAL(cuCtxPushCurrent)(handle), handle);
+}
+
+CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle)
+{
+    return seen(GS_REAL(cuCtxPushCurrent_v2)(handle), handle);
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule module)

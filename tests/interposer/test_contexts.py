@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.interposer.conftest import Machine
+from jupyter_gpushare.scheduler import events as ev
+from tests.interposer.conftest import Machine, Script
 from tests.scheduler.consistency import check
 
 MIB = 1 << 20
@@ -62,3 +63,54 @@ def test_what_a_context_takes_is_admitted_for_the_next(
     allocated = first.call("alloc", bytes=900 * MIB)
     assert allocated["result"] != 0, "it would have no room beside its context"
     assert "MiB" in "".join(first.errors)
+
+
+def test_threads_that_retain_a_context_at_once_are_admitted_once(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine()
+    machine.kill_scheduler()
+    script = Script(machine)
+    try:
+        a = machine.program("a", init=False)
+        assert a.call("raw", function="cuInit", arguments=[0])["result"] == 0
+        a.call("fail", rules="cuDevicePrimaryCtxRetain%!gpushare/hang")
+        retaining = [
+            a.start(
+                "raw",
+                function="cuDevicePrimaryCtxRetain",
+                arguments=["out", 0],
+                thread=f"t{number}",
+            )
+            for number in range(8)
+        ]
+        script.next(ev.Grow)
+        with pytest.raises(TimeoutError):
+            script.next(ev.Grow, 0.5)
+        a.call("fail", rules="")
+        for serial in retaining:
+            assert a.result(serial)["result"] == 0
+        for _ in range(7):
+            assert a.call("end_context", how="release")["result"] == 0
+        assert a.call("init")["result"] == 0
+        assert a.call("alloc", bytes=MIB)["result"] == 0
+        assert script.next(ev.Grow).least.context < 2 * MIB
+    finally:
+        script.close()
+
+
+def test_a_context_that_was_made_behind_our_back_is_drained(machine: Machine) -> None:
+    """As those of OpenGL, and of libraries that take the driver's functions elsewhere."""
+    a, b = machine.program("a"), machine.program("b")
+    in_a, in_b = a.filled(40 * MIB, 1), b.filled(40 * MIB, 2)
+    made = a.call("behind")
+    assert made["result"] == 0
+    assert a.call("raw", function="cuCtxSetCurrent", arguments=[made["context"]])["result"] == 0
+    stream = a.call("stream")["stream"]
+    assert a.call("hold", stream=stream)["result"] == 0
+    filling = b.start("fill", pointer=in_b, bytes=40 * MIB, value=3)
+    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    assert b.waits(filling)
+    a.call("let_go")
+    assert b.result(filling)["result"] == 0
+    assert a.holds(in_a, 4, 1)

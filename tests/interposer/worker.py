@@ -116,6 +116,12 @@ class Worker:
         nobody = cuda.cuDeviceGetByPCIBusId(ctypes.byref(value), b"0000:7F:00.0")
         return {"result": result, "buses": found, "nobody": nobody}
 
+    def behind(self) -> dict[str, Any]:
+        """Make a context with the driver's own function."""
+        context = ctypes.c_void_p()
+        create = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"]).cuCtxCreate_v2
+        return {"result": create(ctypes.byref(context), 0, 0), "context": context.value}
+
     def end_context(self, how: str) -> dict[str, Any]:
         calls = {
             "release": "cuDevicePrimaryCtxRelease_v2",
@@ -334,6 +340,17 @@ class Worker:
         why = ctypes.c_char_p()
         result = cuda.gpushare_oversubscribe(on, ctypes.byref(why))
         return {"result": result, "why": why.value.decode() if why.value else None}
+
+    def open_ipc(self, handle: str) -> dict[str, Any]:
+        """Open another process's memory; the handle is in hexadecimal."""
+
+        class Handle(ctypes.Structure):
+            _fields_ = (("bytes", ctypes.c_char * 64),)
+
+        pointer = ctypes.c_uint64()
+        given = Handle.from_buffer_copy(bytes.fromhex(handle)[:64])
+        result = cuda.cuIpcOpenMemHandle_v2(ctypes.byref(pointer), given, 1)
+        return {"result": result, "pointer": pointer.value}
 
     def raw(self, function: str, arguments: list[int | str | None]) -> dict[str, Any]:
         """Call any function: numbers and pointers as they are, bytes in hexadecimal; "out" is room for an answer."""
