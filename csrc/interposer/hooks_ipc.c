@@ -329,6 +329,23 @@ static struct opened *find_token(const struct token *token, CUcontext context)
     return NULL;
 }
 
+/* Uses what was opened before, else `fresh`; NULL if that is NULL, too. */
+static struct opened *use(const struct token *token, CUcontext context, struct opened *fresh, CUdeviceptr *address)
+{
+    pthread_mutex_lock(&ipc.lock);
+    struct opened *opened = find_token(token, context);
+    if (opened == NULL && fresh != NULL) {
+        gs_map_insert(&ipc.opened, &fresh->node);
+        opened = fresh;
+    }
+    if (opened != NULL) {
+        opened->references++;
+        *address = opened->node.key;
+    }
+    pthread_mutex_unlock(&ipc.lock);
+    return opened;
+}
+
 /* The same handle, opened again in the same context, is the same address. */
 static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, unsigned int flags)
 {
@@ -340,26 +357,20 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
     CUresult result = GS_REAL(cuCtxGetCurrent)(&context);
     if (result != CUDA_SUCCESS || context == NULL || token.pid == getpid())
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
-    pthread_mutex_lock(&ipc.lock);
-    struct opened *opened = find_token(&token, context);
-    if (opened == NULL && (opened = calloc(1, sizeof(*opened))) != NULL) {
-        opened->token = token;
-        opened->context = context;
-        result = open_token(opened);
-        if (result == CUDA_SUCCESS) {
-            gs_map_insert(&ipc.opened, &opened->node);
-        } else {
-            free(opened);
-            opened = NULL;
-        }
-    } else if (opened == NULL) {
-        result = CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (opened != NULL) {
-        opened->references++;
-        *address = opened->node.key;
-    }
-    pthread_mutex_unlock(&ipc.lock);
+    if (use(&token, context, NULL, address) != NULL)
+        return CUDA_SUCCESS;
+    struct opened *opened = calloc(1, sizeof(*opened));
+    if (opened == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    opened->token = token;
+    opened->context = context;
+    /* Without the lock: the other process may be stopped, and other threads ask about addresses meanwhile. */
+    result = open_token(opened);
+    bool used = result == CUDA_SUCCESS && use(&token, context, opened, address) == opened;
+    if (result == CUDA_SUCCESS && !used)
+        unmap(opened, opened->size); /* another thread was faster */
+    if (!used)
+        free(opened);
     return result;
 }
 
