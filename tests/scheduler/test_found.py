@@ -292,3 +292,17 @@ def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request()
     script.settle()
     assert waiting.lease is not None
     script.teardown()
+
+
+def test_the_host_holds_what_contexts_leave_of_the_gpu_as_they_are() -> None:
+    """More is admitted where contexts were measured to take less than they state."""
+    script = begin([767, 0], context=200, host=400)
+    script.contexts_are_measured(GPU)
+    process = script.join("c", (GPU,))
+    script.ask(process, GPU, 156 * MIB, 0, 0)
+    script.settle()
+    assert process.memory[GPU].promised >= 156 * MIB
+    script.submit_as(process)
+    script.everybody_is_served()
+    assert script.served[process.number]
+    script.teardown()

@@ -1521,8 +1521,7 @@ class World(RuleBasedStateMachine):
         over = 0
         for gpu in GPUS:
             memories = [p.memory[gpu] for p in self.processes.values() if gpu in p.memory]
-            fixed = sum(m.pinned + m.context + max(0, m.surplus) for m in memories)
-            fixed += self.foreign[gpu]
+            fixed = sum(m.pinned + m.context + m.surplus for m in memories) + self.foreign[gpu]
             over += max(0, sum(m.promised for m in memories) + fixed - (TOTAL - RESERVE))
         return over + PIECE > self.host
 
