@@ -23,8 +23,11 @@ static void op_begin(struct self *self, const unsigned long long *n)
         mode = CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
     if (CALL(self, cuStreamBeginCapture, stream->handle, mode) != CUDA_SUCCESS)
         return;
-    *capture = (struct capture){
-        .open = true, .graph = (unsigned)(n[2] % GRAPHS), .origin = (unsigned)(n[0] % STREAMS), .thread = self->number};
+    *capture = (struct capture){.open = true,
+                                .graph = (unsigned)(n[2] % GRAPHS),
+                                .origin = (unsigned)(n[0] % STREAMS),
+                                .thread = self->number,
+                                .mode = mode};
     capture->joined[capture->origin] = true;
     *graph = (struct graph){.context = context_of(self, capture->origin),
                             .chain = &self->space->chains[self->space->chain_count++]};
@@ -42,6 +45,16 @@ static void end_capture(struct self *self)
     if (CALL(self, cuStreamEndCapture, self->space->streams[capture->origin].handle, &graph->graph) != CUDA_SUCCESS)
         graph->graph = NULL;
     note(self, " graph=%d", graph->graph != NULL);
+}
+
+bool capture_refuses(const struct self *self)
+{
+    const struct capture *capture = &self->space->capture;
+    if (!capture->open || capture->mode == CU_STREAM_CAPTURE_MODE_RELAXED ||
+        self->mode == CU_STREAM_CAPTURE_MODE_RELAXED)
+        return false;
+    return capture->thread == self->number ||
+           (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && self->mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
 void finish_capture(struct self *self)
@@ -85,6 +98,7 @@ static void op_branch(struct self *self, const unsigned long long *n)
 static void op_capturemode(struct self *self, const unsigned long long *n)
 {
     CUstreamCaptureMode mode = (CUstreamCaptureMode)(n[0] % 3);
+    self->mode = mode;
     if (CALL(self, cuThreadExchangeStreamCaptureMode, &mode) == CUDA_SUCCESS)
         note(self, " before=%d", (int)mode);
 }

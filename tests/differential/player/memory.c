@@ -54,7 +54,7 @@ static unsigned long long bounded(unsigned long long size)
 static void op_alloc(struct self *self, const unsigned long long *n)
 {
     struct block *block = fresh_block(self, n[0]);
-    if (block == NULL)
+    if (block == NULL || capture_refuses(self))
         return;
     block->size = bounded(n[1]);
     if (CALL(self, cuMemAlloc, &block->at, block->size) == CUDA_SUCCESS)
@@ -65,7 +65,7 @@ static void op_alloc(struct self *self, const unsigned long long *n)
 static void op_allocpitch(struct self *self, const unsigned long long *n)
 {
     struct block *block = fresh_block(self, n[0]);
-    if (block == NULL)
+    if (block == NULL || capture_refuses(self))
         return;
     size_t pitch = 0, width = n[1] % 4096, height = n[2] % 256;
     if (CALL(self, cuMemAllocPitch, &block->at, &pitch, width, height, 4) != CUDA_SUCCESS)
@@ -80,7 +80,8 @@ static void op_allocasync(struct self *self, const unsigned long long *n)
 {
     struct block *block = fresh_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
-    if (block == NULL || stream == NULL || is_capturing(self, (unsigned)(n[2] % STREAMS)))
+    if (block == NULL || stream == NULL || (strict && capture_refuses(self)) ||
+        is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     block->size = bounded(n[1]);
     block->context = context_of(self, (unsigned)(n[2] % STREAMS));
@@ -106,7 +107,8 @@ static void op_allocpool(struct self *self, const unsigned long long *n)
     struct block *block = fresh_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
     CUmemoryPool pool = self->space->pools[n[3] % POOLS];
-    if (block == NULL || stream == NULL || pool == NULL || is_capturing(self, (unsigned)(n[2] % STREAMS)))
+    if (block == NULL || stream == NULL || pool == NULL || (strict && capture_refuses(self)) ||
+        is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     unsigned context = context_of(self, (unsigned)(n[2] % STREAMS));
     if (context == 2)
@@ -144,7 +146,7 @@ static CUmemoryPool pool_or_default(struct self *self, unsigned long long slot)
 static void op_trim(struct self *self, const unsigned long long *n)
 {
     CUmemoryPool pool = pool_or_default(self, n[0]);
-    if (pool != NULL)
+    if (pool != NULL && !(strict && capture_refuses(self)))
         CALL(self, cuMemPoolTrimTo, pool, bounded(n[1]));
 }
 
@@ -349,7 +351,7 @@ static bool is_used_in_own_context(struct self *self, const struct block *block)
 static void op_free(struct self *self, const unsigned long long *n)
 {
     struct block *block = used_block(self, n[0]);
-    if (block == NULL || (block->kind == MAPPED && self->space->capture.open))
+    if (block == NULL || (block->kind == MAPPED && self->space->capture.open) || capture_refuses(self))
         return;
     /* The driver waits by itself for the work on plain memory, but only for that of the memory's context. */
     bool plain = block->kind == PLAIN || block->kind == PITCHED;
@@ -376,8 +378,8 @@ static void op_freeasync(struct self *self, const unsigned long long *n)
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[1]);
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (block == NULL || stream == NULL || !is_pool_memory(block) || is_capturing(self, slot) ||
-        !order(self, block, slot))
+    if (block == NULL || stream == NULL || !is_pool_memory(block) || (strict && capture_refuses(self)) ||
+        is_capturing(self, slot) || !order(self, block, slot))
         return;
     if (CALL(self, cuMemFreeAsync, block->at, stream->handle) == CUDA_SUCCESS)
         forget_block(block);
@@ -389,7 +391,7 @@ static void op_freetwice(struct self *self, const unsigned long long *n)
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[1]);
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (block == NULL || stream == NULL || block->kind == MAPPED || is_capturing(self, slot) ||
+    if (block == NULL || stream == NULL || block->kind == MAPPED || capture_refuses(self) || is_capturing(self, slot) ||
         !order(self, block, slot) || !settle_block(self, block))
         return;
     CUresult result;
@@ -415,7 +417,8 @@ static void op_freeinside(struct self *self, const unsigned long long *n)
 {
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
-    if (block == NULL || stream == NULL || block->size < 2 || is_capturing(self, (unsigned)(n[2] % STREAMS)))
+    if (block == NULL || stream == NULL || block->size < 2 || capture_refuses(self) ||
+        is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     CUdeviceptr inside = block->at + 1 + n[1] % (block->size - 1);
     CALL(self, cuMemFree, inside);

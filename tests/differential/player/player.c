@@ -23,6 +23,7 @@
 CALLS(DEFINE_CALL)
 #undef DEFINE_CALL
 
+bool strict;
 bool alone;
 unsigned char *pattern;
 unsigned device_count;
@@ -267,6 +268,8 @@ static void run_child(void)
 {
     for (unsigned i = 0; i < program.environment_count; i++)
         putenv(program.environment[i]);
+    const char *asked = getenv("GPUSHARE_SIM_STRICT");
+    strict = asked != NULL && strcmp(asked, "1") == 0;
     if (program.partner && start_partner() != 0)
         _exit(90);
     struct sigaction action = {.sa_handler = ignore_signal};

@@ -225,6 +225,7 @@ struct graph {
 struct capture {
     bool open;
     unsigned graph, origin, thread;
+    CUstreamCaptureMode mode;
     bool joined[STREAMS];
 };
 
@@ -274,6 +275,7 @@ struct self {
     size_t used;
     uint64_t calls;
     int current; /* slot of the current context, or -1 */
+    CUstreamCaptureMode mode;
     const struct line *line;
 };
 
@@ -294,7 +296,8 @@ struct operation {
 extern const struct operation memory_operations[], data_operations[], stream_operations[], graph_operations[],
     context_operations[], query_operations[];
 
-extern bool alone; /* no two lines are executed at the same time */
+extern bool strict; /* the simulated driver is as strict as a real one */
+extern bool alone;  /* no two lines are executed at the same time */
 extern unsigned char *pattern;
 extern struct context primary[2];
 extern unsigned device_count;
@@ -333,6 +336,12 @@ bool order(struct self *self, struct block *block, unsigned stream);
 void used_by(struct self *self, struct block *block, unsigned stream);
 bool settle_block(struct self *self, struct block *block); /* for calls that are not of a stream */
 void finish_capture(struct self *self);
+
+/*
+ * Whether the driver would refuse to allocate or free, and break off the capture that is open. The interposer allows it
+ * (a documented difference), so programs leave it out.
+ */
+bool capture_refuses(const struct self *self);
 void release_locks(struct space *space);
 void synchronize_all(struct self *self);
 unsigned context_of(struct self *self, unsigned stream);

@@ -111,6 +111,8 @@ static void op_wrong(struct self *self, const unsigned long long *n)
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 77}};
     CUdeviceptr nowhere = 0x1000;
     unsigned char byte = 0;
+    if (capture_refuses(self))
+        return;
     switch (n[0] % 26) {
     case 0:
         CALL(self, cuMemAlloc, NULL, 4096);
