@@ -192,7 +192,7 @@ def stacks_of(pid: int) -> str:
         if (gdb := shutil.which("gdb")) is not None:
             command = [gdb, "-batch", "-nx", "-p", str(member), "-ex", "thread apply all bt 14"]
             with contextlib.suppress(subprocess.TimeoutExpired):
-                done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+                done = subprocess.run(command, capture_output=True, text=True, timeout=20)
                 text.append(done.stdout)
     return "\n".join(text) or "no stacks"
 
@@ -285,7 +285,7 @@ class Disturber:
         self.asked = 0
         self.stopped = threading.Event()
         # Contexts that programs make later must find room.
-        self.antagonist = Antagonist(socket, size=MEMORY - 32 * MIB, pause=0.01)
+        self.antagonist = Antagonist(socket, size=MEMORY - 32 * MIB, pause=0.1)
         self.thread = threading.Thread(target=self._run, name="disturber", daemon=True)
 
     def start(self) -> None:
@@ -295,7 +295,7 @@ class Disturber:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError), ControlClient(self.socket) as client:
-            while not self.stopped.wait(self.rng.choice((0.0005, 0.002, 0.01, 0.03))):
+            while not self.stopped.wait(self.rng.choice((0.005, 0.02, 0.1))):
                 what = "offload" if self.rng.random() < 0.7 else "release"
                 with contextlib.suppress(ControlError):
                     client.request(what, group=self.rng.choice(self.groups))

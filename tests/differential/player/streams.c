@@ -3,6 +3,7 @@
 #include "player.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 struct stream *open_stream(struct self *self, unsigned long long slot)
 {
@@ -356,6 +357,15 @@ static void op_unlock(struct self *self, const unsigned long long *n)
     note(self, " free");
 }
 
+/* forever: for the test of what happens to a program that hangs */
+static void op_forever(struct self *self, const unsigned long long *n)
+{
+    (void)self;
+    (void)n;
+    for (;;)
+        pause();
+}
+
 void release_locks(struct space *space)
 {
     for (unsigned i = 0; i < LOCKS; i++)
@@ -382,4 +392,5 @@ const struct operation stream_operations[] = {{"mkstream", op_mkstream, 0},
                                               {"host", op_host, 0},
                                               {"lock", op_lock, WAITS},
                                               {"unlock", op_unlock, 0},
+                                              {"forever", op_forever, 0},
                                               {0}};

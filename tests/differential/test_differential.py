@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Random programs do under the interposer what they do bare; and the tester itself finds what is different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.differential.fuzzing import Totals, fuzz, report
+from tests.differential.programs import GROUPS, Recipe, generate, shrink
+from tests.differential.running import (
+    Difference,
+    Place,
+    Run,
+    build_player,
+    compare,
+    documented,
+    place,
+)
+
+SECONDS = 25.0
+#: Differences that are known defects of the interposer: docs/conformance.md lists them.
+WITHOUT = ("retain", "fault", "mailbox")
+
+
+@pytest.fixture(scope="session")
+def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile the player."""
+    return build_player(tmp_path_factory.mktemp("player"))
+
+
+@pytest.fixture
+def here(player: Path) -> Iterator[Place]:
+    """Return a place where programs run."""
+    with place(player, seed="test") as made:
+        yield made
+
+
+def test_every_call_returns_what_the_bare_driver_returns(here: Place) -> None:
+    totals = Totals()
+    findings = fuzz(
+        here,
+        totals,
+        seed="test",
+        recipe=Recipe(without=WITHOUT),
+        seconds=SECONDS,
+        shrinking=0.0,
+        patience=90.0,
+    )
+    for finding in findings:
+        pytest.fail(report(finding))
+    # Otherwise it would have shown nothing.
+    assert totals.calls > 100
+    assert totals.disturbances > 10
+
+
+def test_the_player_sees_bytes_and_results(here: Place) -> None:
+    bare, interposed = here.run(
+        0,
+        [
+            "0 alloc 0 5000",
+            "0 writenow 0 0 5000 7 1",
+            "0 read 0 0 5000",
+            "0 mkstream 2 1 0",
+            "0 set 0 2 0 10 100 3",
+            "0 read 0 0 5000",
+            "0 wrong 1",
+        ],
+    )
+    assert compare(bare, interposed, ()) is None
+    reads = [line for line in bare.traces[0].splitlines() if " read " in line]
+    assert len(reads) == 2
+    assert reads[0].split("bytes=")[1] != reads[1].split("bytes=")[1]
+    assert "7 wrong cuMemAlloc=1" in bare.traces[0]
+
+
+def test_a_hang_is_a_difference_with_stacks(here: Place) -> None:
+    # The host function waits for a lock that the thread holds.
+    program = ["0 mkstream 2 1 0", "0 lock 0", "0 host 2 0", "0 forever"]
+    bare, interposed = here.run(0, program, 3.0)
+    assert bare.status is None
+    assert interposed.status is None
+    text = compare(bare, interposed, ())
+    assert text is not None
+    assert text.startswith("hung")
+    assert "sim-stream" in text
+
+
+def test_what_the_table_covers_is_no_difference() -> None:
+    bare = Run(0, 1, ("1 info cuMemGetInfo=0 free=10 total=20\n",))
+    other = Run(0, 1, ("1 info cuMemGetInfo=0 free=12 total=20\n",))
+    wrong = Run(0, 1, ("1 info cuMemGetInfo=2 free=12 total=20\n",))
+    assert compare(bare, other, documented()) is None
+    assert compare(bare, other, ()) is not None
+    assert compare(bare, wrong, documented()) is not None
+    row = Difference("info", "free", "1*", "12", "a reason")
+    assert compare(bare, other, (row,)) is None
+
+
+def test_a_seed_is_a_program_and_all_groups_come_up() -> None:
+    assert generate("a") == generate("a") != generate("b")
+    names = {line.split()[1] for number in range(300) for line in generate(str(number))}
+    missing = {op.name for group in GROUPS.values() for op in group} - names
+    assert not missing
+
+
+def test_a_program_is_made_as_short_as_it_can_be() -> None:
+    program = [f"0 alloc {number} 900" for number in range(60)]
+
+    def fails(lines: list[str]) -> bool:
+        return any(line.startswith("0 alloc 7 ") for line in lines)
+
+    assert shrink(program, fails, 30.0) == ["0 alloc 7 0"]
