@@ -51,7 +51,8 @@ bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
     CUresult result = kind == GS_STREAM_PTSZ ? GS_REAL(cuStreamIsCapturing_ptsz)(stream, &status)
                                              : GS_REAL(cuStreamIsCapturing)(stream, &status);
-    return result == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    /* What goes into a capture that has become invalid is refused by the driver; it must not be run. */
+    return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 bool gs_capture_forbid(void)

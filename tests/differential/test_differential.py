@@ -113,3 +113,14 @@ def test_a_program_is_made_as_short_as_it_can_be() -> None:
         return any(line.startswith("0 alloc 7 ") for line in lines)
 
     assert shrink(program, fails, 30.0) == ["0 alloc 7 0"]
+
+
+FOUND = sorted((Path(__file__).with_name("found")).glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
+def test_what_was_found_is_mended(here: Place, path: Path) -> None:
+    program = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+    for _ in range(3):
+        text = compare(*here.run(0, program), documented())
+        assert text is None, text

@@ -344,7 +344,8 @@ static void op_export(struct self *self, const unsigned long long *n)
     struct block *block = reachable_block(self, n[0]);
     struct opened *opened = &self->space->opened[n[1] % OPENED];
     struct question question = {.what = ASK_OPEN, .slot = (unsigned)(n[1] % OPENED)};
-    if (partner < 0 || block == NULL || opened->open || !settle_block(self, block))
+    if (partner < 0 || block == NULL || (block->kind != PLAIN && block->kind != PITCHED) || opened->open ||
+        !settle_block(self, block))
         return;
     if (CALL(self, cuIpcGetMemHandle, &question.handle, block->at) != CUDA_SUCCESS)
         return;
