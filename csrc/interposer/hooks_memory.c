@@ -91,6 +91,18 @@ static bool ours(CUstream stream, enum gs_stream_kind kind)
     return is_attached() && !gs_capture_includes(stream, kind);
 }
 
+/* The stream's context if it is not the current one, else NULL: memory is the stream's device's. */
+static CUcontext other_context(CUstream stream)
+{
+    CUcontext current = NULL, context = NULL;
+    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
+        return NULL;
+    if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL ||
+        GS_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
+        return NULL;
+    return context != current ? context : NULL;
+}
+
 /* What the driver has to allocate: *settle says to count it afterwards. */
 static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, CUstream stream,
                          enum gs_stream_kind kind, bool *settle)
@@ -100,7 +112,12 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, C
         gs_graph_memory_used();
         return CUDA_ERROR_NOT_FOUND;
     }
+    CUcontext context = other_context(stream), ignored;
+    if (context != NULL && GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        context = NULL;
     CUresult result = gs_pool_allocate(pointer, size, pool);
+    if (context != NULL)
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
     if (result != CUDA_ERROR_NOT_FOUND)
         return result;
     *settle = true;

@@ -22,7 +22,7 @@ from tests.differential.running import (
 
 SECONDS = 25.0
 #: Differences that are known defects of the interposer: docs/conformance.md lists them.
-WITHOUT = ("retain", "fault", "mailbox")
+WITHOUT = ("retain", "fault", "mailbox", "freetwice")
 
 
 @pytest.fixture(scope="session")
