@@ -8,7 +8,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from .programs import EVERYTHING, Recipe, generate, shrink
@@ -58,7 +58,7 @@ def fuzz(
     program: Sequence[str] | None = None,
     shrinking: float = 60.0,
     patience: float = PATIENCE,
-) -> Iterator[Finding]:
+) -> Generator[Finding, None, None]:
     """Run programs and yield those that differ.
 
     Parameters

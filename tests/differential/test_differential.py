@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.differential.running import (
 
 SECONDS = 25.0
 #: Differences that are known defects of the interposer: docs/conformance.md lists them.
-WITHOUT = ("retain", "fault", "mailbox", "freetwice")
+WITHOUT = ("retain", "fault", "mailbox", "freetwice", "reset", "rmctx")
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +50,9 @@ def test_every_call_returns_what_the_bare_driver_returns(here: Place) -> None:
         shrinking=0.0,
         patience=90.0,
     )
-    for finding in findings:
-        pytest.fail(report(finding))
+    with contextlib.closing(findings):
+        finding = next(findings, None)
+    assert finding is None, report(finding)
     # Otherwise it would have shown nothing.
     assert totals.calls > 100
     assert totals.disturbances > 10

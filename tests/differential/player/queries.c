@@ -41,6 +41,8 @@ static void op_attributes(struct self *self, const unsigned long long *n)
             note(self, " %s=%d", attributes[i].name, (int)value);
         else if (attributes[i].kind == WORD)
             note(self, " %s=%llu", attributes[i].name, value);
+        else if (attributes[i].kind == ADDRESS && value == 0)
+            note(self, " %s=none", attributes[i].name);
         else if (attributes[i].kind == ADDRESS)
             note(self, " %s=%lld", attributes[i].name, (long long)(value - block->at));
         else if (attributes[i].attribute == CU_POINTER_ATTRIBUTE_CONTEXT)
