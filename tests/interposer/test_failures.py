@@ -319,7 +319,9 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(machine: Machine) -> None
     forked = a.call("fork")
     os.kill(forked["child"], signal.SIGKILL)
     assert forked["result"] != 0
-    said = "this process was forked from one that had already used CUDA, so CUDA does not work in it"
+    said = (
+        "this process was forked from one that had already used CUDA, so CUDA does not work in it"
+    )
     assert sum(said in line for line in a.errors) == 1
     assert a.holds(at_a, 16 * UNIT, 1)
 
