@@ -38,6 +38,12 @@ bool gs_context_mark_passed(void);
 CUresult gs_context_known_failure(void);
 CUresult gs_context_ask_failure(void);
 
+/*
+ * What the driver answers, beside the captures that are open and in the thread's capture mode, to calls that it forbids
+ * there: the error, which has ended the captures, or CUDA_SUCCESS.
+ */
+CUresult gs_context_ask_captures(void);
+
 /* The driver has returned that to the application, or to us. */
 void gs_context_observed(CUresult result);
 static inline void gs_context_observe(CUresult result)

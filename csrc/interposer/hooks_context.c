@@ -181,6 +181,18 @@ CUresult gs_context_ask_failure(void)
     return result;
 }
 
+/* To ask for an event is forbidden where to allocate and to free is. */
+CUresult gs_context_ask_captures(void)
+{
+    CUcontext current = NULL;
+    CUresult failure;
+    if (!gs_capture_open() || GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+        return CUDA_SUCCESS;
+    CUevent probe = probe_of(current, &failure);
+    CUresult result = probe != NULL ? GS_REAL(cuEventQuery)(probe) : CUDA_SUCCESS;
+    return result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? result : CUDA_SUCCESS;
+}
+
 /* Which context it was is for each of them to say: the error of a call may be that of another than the current one. */
 void gs_context_observed(CUresult result)
 {

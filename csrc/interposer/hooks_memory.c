@@ -5,6 +5,7 @@
  */
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "graph_memory.h"
 #include "hibernate.h"
 #include "ipc.h"
@@ -32,7 +33,8 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
     if (!is_attached())
         return GS_REAL(cuMemAlloc_v2)(pointer, size);
-    return gs_memory_alloc(pointer, size);
+    CUresult forbidden = pointer != NULL && size != 0 ? gs_context_ask_captures() : CUDA_SUCCESS;
+    return forbidden != CUDA_SUCCESS ? forbidden : gs_memory_alloc(pointer, size);
 }
 
 CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
@@ -45,7 +47,9 @@ CUresult CUDAAPI cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t 
     size_t row = (width + PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT, size;
     if (row < width || __builtin_mul_overflow(row, height, &size))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = gs_memory_alloc(pointer, size);
+    CUresult result = pointer != NULL ? gs_context_ask_captures() : CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS)
+        result = gs_memory_alloc(pointer, size);
     if (result == CUDA_SUCCESS)
         *pitch = row;
     return result;
@@ -63,6 +67,9 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
 {
     if (!gs_client_attached() || pointer == 0)
         return GS_REAL(cuMemFree_v2)(pointer);
+    CUresult forbidden = gs_context_ask_captures();
+    if (forbidden != CUDA_SUCCESS)
+        return forbidden;
     struct gs_pooled *pooled = gs_pool_take(pointer);
     CUresult result = gs_memory_free(pointer);
     gs_pool_taken(pooled, result == CUDA_SUCCESS);

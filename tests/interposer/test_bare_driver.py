@@ -82,6 +82,32 @@ def let_go():
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 
 ROWS = {
+    "allocations and frees that end a capture": """
+use()
+M = driver.CUstreamCaptureMode
+stream, kept = stream_of(), filled(MIB)
+step()
+for mode, expected in (("GLOBAL", 900), ("THREAD_LOCAL", 900), ("RELAXED", 0)):
+    for relaxed in (False, True):
+        for call in (
+            lambda: driver.cuMemAlloc(MIB),
+            lambda: driver.cuMemAllocPitch(1000, 100, 4),
+            lambda: driver.cuMemFree(spare),
+        ):
+            spare = ok(driver.cuMemAlloc(MIB))
+            ok(driver.cuStreamBeginCapture(stream, getattr(M, "CU_STREAM_CAPTURE_MODE_" + mode)))
+            if relaxed:
+                before = ok(driver.cuThreadExchangeStreamCaptureMode(
+                    M.CU_STREAM_CAPTURE_MODE_RELAXED))
+            assert error(driver.cuMemFree(0)) == 0
+            assert error(call()) == (0 if relaxed else expected)
+            if relaxed:
+                ok(driver.cuThreadExchangeStreamCaptureMode(before))
+            ended = error(driver.cuStreamEndCapture(stream))
+            assert ended == (901 if expected and not relaxed else 0)
+step()
+assert holds(kept, MIB)
+""",
     "what is only for mapped memory refuses allocations": """
 use()
 kept, large = filled(4096), filled(16 * MIB)
