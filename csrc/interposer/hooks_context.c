@@ -164,13 +164,9 @@ static CUevent probe_of(CUcontext handle, CUresult *failure)
     return probe;
 }
 
-CUresult gs_context_ask_failure(void)
+static CUresult ask_failure(CUcontext current)
 {
-    CUcontext current = NULL;
     CUresult failure;
-    if (!gs_client_attached() || GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
-        return CUDA_SUCCESS;
-    GS_LEAVES_CAPTURES_ALONE;
     CUevent probe = probe_of(current, &failure);
     if (failure != CUDA_SUCCESS || probe == NULL)
         return failure;
@@ -179,6 +175,21 @@ CUresult gs_context_ask_failure(void)
         return CUDA_SUCCESS;
     note_failure(current, result);
     return result;
+}
+
+CUresult gs_context_ask_failure(void)
+{
+    CUcontext current = NULL;
+    if (!gs_client_attached() || GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+        return CUDA_SUCCESS;
+    /* Allocations and frees ask each time, and to change the thread's mode twice takes longer than all the rest. */
+    if (gs_capture_forbid()) {
+        CUresult result = ask_failure(current);
+        gs_capture_allow();
+        return result;
+    }
+    GS_LEAVES_CAPTURES_ALONE;
+    return ask_failure(current);
 }
 
 /* To ask for an event is forbidden where to allocate and to free is. */

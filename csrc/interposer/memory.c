@@ -407,6 +407,8 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
 /* Frees what is due; with `wait`, also what the GPU has not got past yet. */
 static void reap(bool wait)
 {
+    if (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) == 0)
+        return;
     GS_LEAVES_CAPTURES_ALONE;
     while (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0) {
         struct gs_allocation *due = NULL;

@@ -3,17 +3,41 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from jupyter_gpushare.benchmarks.machine import machine
-from tests.gpu.answers import SCENARIOS, answers, differences
+from tests.gpu.answers import RECORDED, SCENARIOS, answers, differences
+
+#: The simulated driver fails with an illegal address where a real one traps, so that only the other codes are compared.
+TRAP, ILLEGAL_ADDRESS = 719, 700
+#: What the strict simulated driver answers otherwise than an NVIDIA H200 does.
+SIMULATED = {"cuFuncGetAttribute", "after it: cuMemAlloc"}
+#: Where the driver ends a capture and the interposer does not: docs/conformance.md.
+KINDER = {
+    f"{mode}, {thread}: {call}"
+    for mode, thread in (
+        ("global", "its thread"),
+        ("global", "another thread"),
+        ("thread local", "its thread"),
+    )
+    for call in ("cuMemAllocAsync", "cuMemFreeAsync")
+}
 
 
-@pytest.mark.parametrize("scenario", ["handles"])
-def test_what_goes_wrong_is_answered_as_by_the_bare_driver(scenario: str) -> None:
-    assert scenario in SCENARIOS
-    with machine() as here:
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_what_goes_wrong_is_answered_as_by_the_driver(scenario: str) -> None:
+    with machine(GPUSHARE_SIM_STRICT="1") as here:
         bare = answers(scenario, here.bare_environ())
         ours = answers(scenario, here.client_environ("answers"))
-    assert "the process" not in bare, bare
-    assert differences(bare, ours) == []
+    recorded = {
+        call: ILLEGAL_ADDRESS if answer == TRAP else answer
+        for call, answer in json.loads(RECORDED.read_text())[scenario].items()
+    }
+    assert otherwise(recorded, bare) <= SIMULATED, differences(recorded, bare)
+    assert otherwise(bare, ours) <= KINDER, differences(bare, ours)
+
+
+def otherwise(expected: dict[str, object], found: dict[str, object]) -> set[str]:
+    return {call for call in expected | found if expected.get(call) != found.get(call)}
