@@ -26,6 +26,8 @@ from .machine import Machine, environment, machine
 from .waits import QUANTUM, quantum_gaps
 
 _TIMEOUT = 60.0
+#: Seconds between looks at a kernel that its manager starts again.
+_PAUSE = 0.2
 #: jupyter_client chooses ports for a kernel that are free, and another program may have one before the kernel does. So
 #: many sets of them are tried.
 PORTS_TRIED = 3
@@ -73,7 +75,7 @@ async def answering(manager: AsyncKernelManager, patience: float) -> AsyncKernel
     Parameters
     ----------
     manager
-        Its manager; the kernel is started on other ports if it dies first.
+        Its manager; the kernel is started on other ports if it dies first, unless the manager does that by itself.
     patience
         Seconds for it to answer.
 
@@ -83,6 +85,8 @@ async def answering(manager: AsyncKernelManager, patience: float) -> AsyncKernel
         If it dies again and again, or does not answer in time.
     """
     tried = 0
+    until = time.monotonic() + patience
+    restarts_itself = getattr(manager, "_restarter", None) is not None
     while True:
         client: AsyncKernelClient = manager.client()
         client.start_channels()
@@ -92,6 +96,11 @@ async def answering(manager: AsyncKernelManager, patience: float) -> AsyncKernel
         except RuntimeError:
             client.stop_channels()
             tried += 1
+            if restarts_itself:
+                if time.monotonic() > until:
+                    raise
+                await asyncio.sleep(_PAUSE)
+                continue
             if tried == PORTS_TRIED or await manager.is_alive():
                 raise
         await manager.restart_kernel(now=True, newports=True)

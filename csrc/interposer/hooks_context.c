@@ -5,6 +5,7 @@
 #include "capture.h"
 #include "client.h"
 #include "gate.h"
+#include "interrupt.h"
 #include "memory.h"
 #include "meter.h"
 #include "placement.h"
@@ -312,6 +313,9 @@ static CUresult await_primary_locked(CUdevice device)
     CUresult result = CUDA_SUCCESS;
     if (device < 0 || device >= GPUSHARE_MAX_GPUS)
         return result; /* the driver will say what is wrong with it */
+    /* Whoever makes the change may wait for the scheduler, and an interrupt reaches the main thread only. */
+    if (contexts.primaries[device].changing)
+        gs_interrupt_watch();
     while (result == CUDA_SUCCESS && contexts.primaries[device].changing) {
         unsigned change = contexts.primaries[device].changes;
         while (contexts.primaries[device].changing && contexts.primaries[device].changes == change)

@@ -302,7 +302,7 @@ def test_the_doctor_gets_one_and_leaves_none(node: Node) -> None:
         check=False,
     )
     found = {finding["topic"]: finding for finding in json.loads(done.stdout)}
-    assert found["scheduler"]["state"] == "ok"
-    assert found["LD_PRELOAD"]["state"] == "ok"
+    assert found["scheduler"]["state"] == "ok", found["scheduler"]
+    assert found["LD_PRELOAD"]["state"] == "ok", found["LD_PRELOAD"]
     assert not node.tickets()
     assert stat.S_IMODE(node.path.parent.stat().st_mode) == 0o755, "it is not made private"
