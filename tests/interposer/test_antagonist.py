@@ -54,8 +54,8 @@ def test_it_takes_what_can_be_had_as_that_changes(make_machine: MakeMachine) -> 
     machine = make_machine("--quantum", "0.02")
     with Antagonist(machine.socket, pause=0.005) as antagonist:
         machine.until(lambda: antagonist.turns > 2)
-        # A context, and memory that cannot move, come while the antagonist wants all.
-        a = machine.program("a", GPUSHARE_BACKEND="plain")
+        # A context comes while the antagonist wants all. (More that cannot move would be refused for its sake.)
+        a = machine.program("a")
         pointer = a.filled(64 * UNIT, 7)
         before = antagonist.turns
         machine.until(lambda: antagonist.turns > before + 2)
