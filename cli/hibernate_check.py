@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""``gpushare doctor --hibernate-check``: whether a driver that nobody has tested hibernates processes and wakes them.
+"""``gpushare doctor --hibernate-check``: checks whether an untested driver can hibernate processes and wake them.
 
-Run as a process of its own, since a driver may hang whoever asks it::
+It runs in a separate process, because the driver may hang the process that calls it::
 
     python -m jupyter_gpushare.cli.hibernate_check CUDA NVML
 
@@ -60,7 +60,7 @@ class Holder:
         return found
 
     async def verify(self) -> None:
-        """Have it compare all of its memory, and write it anew."""
+        """Make the process compare all of its memory and then overwrite it."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         if not (await self.answer())["kept"]:
