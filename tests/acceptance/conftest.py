@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.releases import NoHistory, Release, earlier, present, renumbered
+from tests.hub.node import private_folder
 from tests.interposer.conftest import make_machine
 
 #: The number of a protocol that does not exist.
@@ -17,6 +19,23 @@ __all__ = ["make_machine"]
 
 #: The oldest version whose kernels and schedulers have to work with the present one: protocol 6.
 BASELINE = "02ba8c4bd7bc782bbc5e7652407c613eae895e1a"
+
+
+@pytest.fixture(autouse=True)
+def jp_asyncio_loop() -> None:
+    """Make no loop: there is no server in this process."""
+
+
+@pytest.fixture(autouse=True)
+def jp_server_cleanup() -> None:
+    """Clean nothing up."""
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    with private_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

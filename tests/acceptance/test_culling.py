@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +11,7 @@ import pytest
 
 from tests.hub.hub import ADMIN, USERS, Hub, Seat, until
 from tests.hub.kernel import Kernel
-from tests.hub.node import Node
+from tests.hub.node import Node, node_beside, small_machine
 from tests.hub.programs import ALLOCATE, CHECK, PLOT
 
 pytestmark = pytest.mark.slow
@@ -46,25 +43,6 @@ while not os.path.exists("stop"):
 """
 
 
-@pytest.fixture(autouse=True)
-def jp_asyncio_loop() -> None:
-    """Make no loop: there is no server in this process."""
-
-
-@pytest.fixture(autouse=True)
-def jp_server_cleanup() -> None:
-    """Clean nothing up."""
-
-
-@pytest.fixture
-def runtime() -> Iterator[Path]:
-    """Return a private folder whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
-    yield folder
-    shutil.rmtree(folder)
-    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
-
-
 @pytest.fixture
 def hub(root: Path, runtime: Path, tmp_path: Path) -> Hub:
     """Return a Hub whose service is the culler; it does not run yet."""
@@ -77,10 +55,7 @@ def hub(root: Path, runtime: Path, tmp_path: Path) -> Hub:
         tmp_path,
         root,
         {
-            "GPUSHARE_SIM": "1",
-            "GPUSHARE_SIM_CONTEXT": "2MiB",
-            "GPUSHARE_SIM_MEMORY": "128MiB",
-            "GPUSHARE_SIM_NAME": runtime.name,
+            **small_machine(runtime),
             "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock"),
             "JUPYTERHUB_ACTIVITY_INTERVAL": str(REPORT),
         },
@@ -106,23 +81,7 @@ def hub(root: Path, runtime: Path, tmp_path: Path) -> Hub:
 
 @pytest.fixture
 def seats(hub: Hub, runtime: Path) -> Iterator[tuple[Node, dict[str, Seat]]]:
-    machine = {
-        "GPUSHARE_SIM": "1",
-        "GPUSHARE_SIM_CONTEXT": "2MiB",
-        "GPUSHARE_SIM_MEMORY": "128MiB",
-        "GPUSHARE_SIM_NAME": runtime.name,
-    }
-    with (
-        Node(
-            runtime,
-            machine,
-            token=hub.token,
-            shared_uids=[os.getuid()],
-            hub_api_url=hub.api,
-            quantum=3600,
-        ) as node,
-        hub,
-    ):
+    with node_beside(hub, runtime) as node:
         seats = {user: hub.seat(user) for user in (*USERS, ADMIN)}
         for seat in seats.values():
             seat.start()

@@ -3,24 +3,23 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from tests.acceptance.attack import Attack, attacking
 from tests.hub.container import begin
 from tests.hub.hub import Seat, until
 from tests.hub.kernel import Kernel
 from tests.hub.node import Node
 from tests.hub.programs import ALLOCATE, CHECK, PLOT
-from tests.hub.test_containers import containers, runtime, seats
-from tests.server_extension.lab import PATIENCE
+from tests.hub.test_containers import containers, seats
 
-__all__ = ["containers", "runtime", "seats"]
+__all__ = ["containers", "seats"]
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,16 +28,6 @@ pytestmark = [
 
 NOTEBOOKS = {"ada": "analytical-engine.ipynb", "grace": "compiler.ipynb"}
 ROUNDS = 5
-
-
-@pytest.fixture(autouse=True)
-def jp_asyncio_loop() -> None:
-    """Make no loop: there is no server in this process."""
-
-
-@pytest.fixture(autouse=True)
-def jp_server_cleanup() -> None:
-    """Clean nothing up."""
 
 
 @pytest.fixture
@@ -50,25 +39,15 @@ def kernels(seats: tuple[Node, dict[str, Seat]]) -> Iterator[dict[str, Kernel]]:
         yield {"ada": ada, "grace": grace}
 
 
-def start_hostile(seat: Seat, root: Path, kernels: dict[str, Kernel]) -> subprocess.Popen[str]:
-    """Start the attacks, in the third user's container."""
-    targets = [*NOTEBOOKS.values(), "--", *(kernel.id for kernel in kernels.values())]
-    command = [sys.executable, "-m", "tests.acceptance.hostile"]
-    process = subprocess.Popen(
-        [
-            *begin(seat.hub.folder / "hedy.json"),
-            *command,
-            "/run/gpushare/scheduler.sock",
-            *targets,
-        ],
-        env={**os.environ, "HOME": str(seat.notebooks), "PYTHONPATH": str(root)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+def attack(seat: Seat, root: Path, kernels: dict[str, Kernel]) -> AbstractContextManager[Attack]:
+    """Attack from the third user's container."""
+    return attacking(
+        [*begin(seat.hub.folder / "hedy.json"), sys.executable],
+        "/run/gpushare/scheduler.sock",
+        kernels,
+        [*NOTEBOOKS.values()],
+        {**os.environ, "HOME": str(seat.notebooks), "PYTHONPATH": str(root)},
     )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
 
 
 def test_a_hostile_user_harms_nobody(
@@ -77,20 +56,14 @@ def test_a_hostile_user_harms_nobody(
     node, users = seats
     for kernel in kernels.values():
         kernel.run(ALLOCATE)
-    with start_hostile(users["hedy"], root, kernels) as hostile:
-        try:
-            # Both hold three quarters of the GPU, so each round moves their data.
-            for _ in range(ROUNDS):
-                plotting = {user: kernel.begin(PLOT + CHECK) for user, kernel in kernels.items()}
-                for user, kernel in kernels.items():
-                    assert kernel.end(plotting[user]) == "as if alone\n"
-            shown = node.command("status")
-            report, _ = hostile.communicate(timeout=PATIENCE)
-        finally:
-            hostile.kill()
-    found = json.loads(report)
-    assert found["faults"] == []
-    assert {*found["tried"]} >= {"steal", "steer", "flood", "spy"}
+    with attack(users["hedy"], root, kernels) as hostile:
+        # Both hold three quarters of the GPU, so each round moves their data.
+        for _ in range(ROUNDS):
+            plotting = {user: kernel.begin(PLOT + CHECK) for user, kernel in kernels.items()}
+            for user, kernel in kernels.items():
+                assert kernel.end(plotting[user]) == "as if alone\n"
+        shown = node.command("status")
+        hostile.end()
     # The name is shown, and cannot change the administrator's terminal.
     assert "owned" in shown
     assert not any(one in shown for one in ("\x1b]", "\x07", "\u202e"))
@@ -105,8 +78,8 @@ def test_a_hostile_users_connections_end_with_its_processes(
     seats: tuple[Node, dict[str, Seat]], kernels: dict[str, Kernel], root: Path
 ) -> None:
     node, users = seats
-    with start_hostile(users["hedy"], root, kernels) as hostile:
-        hostile.communicate(timeout=PATIENCE)
+    with attack(users["hedy"], root, kernels) as hostile:
+        hostile.end()
     until(lambda: all(group["id"] != "hostile" for group in node.status()["groups"]))
     kernels["ada"].run(ALLOCATE)
     assert kernels["ada"].run(PLOT + CHECK) == "as if alone\n"

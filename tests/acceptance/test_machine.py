@@ -10,18 +10,19 @@ import contextlib
 import http.cookiejar
 import json
 import re
-import subprocess
 import sys
 import tempfile
 import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.acceptance.attack import Attack, attacking
 from tests.acceptance.machine import INSTALLED, CannotBoot, Machine, documented
 from tests.hub.hub import Hub, Seat, until
 from tests.hub.kernel import Kernel
@@ -40,16 +41,6 @@ HOSTILE = "mallory"
 PASSWORDS = {user: f"the word of {user}" for user in (*NOTEBOOKS, HOSTILE)}
 
 HUB_TOKEN = "a-token-of-the-page"
-
-
-@pytest.fixture(autouse=True)
-def jp_asyncio_loop() -> None:
-    """Make no loop: there is no server in this process."""
-
-
-@pytest.fixture(autouse=True)
-def jp_server_cleanup() -> None:
-    """Clean nothing up."""
 
 
 class MachineHub(Hub):
@@ -220,21 +211,12 @@ def test_only_who_knows_the_password_signs_in(hub: MachineHub) -> None:
         hub.sign_in("nobody-here", PASSWORDS["ada"])
 
 
-def start_hostile(
+def attack(
     machine: Machine, root: Path, kernels: dict[str, Kernel]
-) -> subprocess.Popen[str]:
-    """Start the attacks as the third user."""
-    targets = [*NOTEBOOKS.values(), "--", *(kernel.id for kernel in kernels.values())]
-    attack = (sys.executable, "-m", "tests.acceptance.hostile", SOCKET, *targets)
-    process = subprocess.Popen(
-        machine.command("env", f"PYTHONPATH={root}", *attack, user=HOSTILE),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+) -> AbstractContextManager[Attack]:
+    """Attack as the third user."""
+    python = machine.command("env", f"PYTHONPATH={root}", sys.executable, user=HOSTILE)
+    return attacking(python, SOCKET, kernels, [*NOTEBOOKS.values()])
 
 
 def restart(machine: Machine) -> None:
@@ -281,15 +263,9 @@ def test_two_users_of_pam_share_while_a_third_one_attacks(
 ) -> None:
     for kernel in kernels.values():
         kernel.run(ALLOCATE)
-    with start_hostile(service, root, kernels) as hostile:
-        try:
-            check_rounds(service, kernels)
-            report, _ = hostile.communicate(timeout=PATIENCE)
-        finally:
-            hostile.kill()
-    found = json.loads(report)
-    assert found["faults"] == []
-    assert {*found["tried"]} >= {"steal", "steer", "flood", "spy"}
+    with attack(service, root, kernels) as hostile:
+        check_rounds(service, kernels)
+        hostile.end()
     groups = {group["id"]: group for group in status(service)["groups"]}
     for user, kernel in kernels.items():
         assert groups[kernel.id]["user"] == user

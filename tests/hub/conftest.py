@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.hub.hub_api import ACCESS, ADMIN, READ, HubApi
-from tests.hub.node import Node
+from tests.hub.node import Node, private_folder
 from tests.hub.service import HubService, machine
 
 
@@ -28,11 +26,15 @@ def jp_server_cleanup() -> None:
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
     """Return a private folder whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="gs-hub-"))
-    yield folder
-    shutil.rmtree(folder)
-    for left in Path("/dev/shm").glob(f"gpushare-sim-{folder.name}*"):
-        left.unlink()
+    with private_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def runtime() -> Iterator[Path]:
+    """Return a private folder whose path is short enough for a socket."""
+    with private_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

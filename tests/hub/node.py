@@ -3,18 +3,43 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.control import ControlClient, ControlError
-from tests.hub.hub import until
+from tests.hub.hub import Hub, until
 from tests.server_extension.lab import PATIENCE
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """Make a folder whose path is short enough for a socket, and whose name is that of a simulated GPU."""
+    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+        for left in Path("/dev/shm").glob(f"gpushare-sim-{folder.name}*"):
+            left.unlink()
+
+
+def small_machine(folder: Path) -> dict[str, str]:
+    """Return the environment in which there is one simulated GPU, whose memory a test may fill."""
+    return {
+        "GPUSHARE_SIM": "1",
+        "GPUSHARE_SIM_CONTEXT": "2MiB",
+        "GPUSHARE_SIM_MEMORY": "128MiB",
+        "GPUSHARE_SIM_NAME": folder.name,
+    }
 
 
 class Node:
@@ -117,3 +142,24 @@ class Node:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             self.process.wait(PATIENCE)
+
+
+@contextlib.contextmanager
+def node_beside(hub: Hub, folder: Path) -> Iterator[Node]:
+    """Run a Hub, and the scheduler of a small machine whose files are in a folder.
+
+    All processes have the uid of who runs the tests: only the Hub knows whose they are. Nobody loses the GPU before an
+    hour is over.
+    """
+    with (
+        Node(
+            folder,
+            small_machine(folder),
+            token=hub.token,
+            shared_uids=[os.getuid()],
+            hub_api_url=hub.api,
+            quantum=3600,
+        ) as node,
+        hub,
+    ):
+        yield node

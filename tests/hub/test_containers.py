@@ -7,10 +7,8 @@ Root, mounts, processes and users of the containers are their own; what is not t
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from jupyter_gpushare.scheduler.control import user_name
 from tests.hub.container import FORBIDDEN, Container, begin
 from tests.hub.hub import Hub, Seat, until
 from tests.hub.kernel import Kernel
-from tests.hub.node import Node
+from tests.hub.node import Node, small_machine
 from tests.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
 
 RECIPE = Path(jupyter_gpushare.__file__).parent / "deploy" / "docker" / "jupyterhub_config.py"
@@ -45,15 +43,6 @@ def test_the_recipe_says_what_dockerspawner_knows() -> None:
     inside = {*stated.read_only_volumes.values()}
     assert str(Path(stated.environment["GPUSHARE_SOCKET"]).parent) in inside
     assert stated.environment["GPUSHARE_LIBRARIES"] in inside
-
-
-@pytest.fixture(scope="module")
-def runtime() -> Iterator[Path]:
-    """Return a private folder whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
-    yield folder
-    shutil.rmtree(folder)
-    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +85,7 @@ def seats(
     """Return the scheduler of the machine, and the users' servers, each in a container."""
     stated = recipe()
     folder = tmp_path_factory.mktemp("hub")
-    machine = {
-        "GPUSHARE_SIM": "1",
-        "GPUSHARE_SIM_CONTEXT": "2MiB",
-        "GPUSHARE_SIM_MEMORY": "128MiB",
-        "GPUSHARE_SIM_NAME": runtime.name,
-    }
+    machine = small_machine(runtime)
     as_root = os.geteuid() == 0
     hub = Hub(
         folder,

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect, sync_playwright
 
 from tests.hub.hub import ADMIN, ROLES, USERS, Hub, until
-from tests.hub.node import Node
+from tests.hub.node import Node, node_beside, small_machine
 from tests.hub.page import SeatPage, sign_in
 from tests.hub.programs import ALLOCATE, CHECK, PLOT, TRAIN
 from tests.labextension.lab_page import launch, notebook
@@ -34,61 +31,20 @@ def stem(user: str) -> str:
     return NOTEBOOKS[user].removesuffix(".ipynb")
 
 
-@pytest.fixture(autouse=True)
-def jp_asyncio_loop() -> None:
-    """Make no loop: there is no server in this process."""
-
-
-@pytest.fixture(autouse=True)
-def jp_server_cleanup() -> None:
-    """Clean nothing up."""
-
-
 @pytest.fixture(scope="module")
-def runtime() -> Iterator[Path]:
-    """Return a private folder whose path is short enough for a socket."""
-    folder = Path(tempfile.mkdtemp(prefix="gpushare-"))
-    yield folder
-    shutil.rmtree(folder)
-    Path("/dev/shm", f"gpushare-sim-{folder.name}").unlink(missing_ok=True)
-
-
-@pytest.fixture(scope="module")
-def machine(runtime: Path) -> dict[str, str]:
-    """Return the environment in which there is one simulated GPU, whose memory a test may fill."""
-    return {
-        "GPUSHARE_SIM": "1",
-        "GPUSHARE_SIM_CONTEXT": "2MiB",
-        "GPUSHARE_SIM_MEMORY": "128MiB",
-        "GPUSHARE_SIM_NAME": runtime.name,
-    }
-
-
-@pytest.fixture(scope="module")
-def hub(
-    runtime: Path, machine: dict[str, str], root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Hub:
+def hub(runtime: Path, root: Path, tmp_path_factory: pytest.TempPathFactory) -> Hub:
     """Return the Hub, which does not run yet."""
-    environ = {**machine, "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock")}
+    environ = {
+        **small_machine(runtime),
+        "GPUSHARE_SOCKET": str(runtime / "run" / "scheduler.sock"),
+    }
     return Hub(tmp_path_factory.mktemp("hub"), root, environ, roles=ROLES, page=["--name", "gpu1"])
 
 
 @pytest.fixture(scope="module")
-def node(runtime: Path, machine: dict[str, str], hub: Hub) -> Iterator[Node]:
+def node(runtime: Path, hub: Hub) -> Iterator[Node]:
     """Return the scheduler of the machine, and let the Hub run."""
-    with (
-        # Everybody's processes have the uid of who runs the tests: only the Hub knows who they are. Nobody is to lose
-        # the GPU while a test looks.
-        Node(
-            runtime,
-            machine,
-            token=hub.token,
-            shared_uids=[os.getuid()],
-            hub_api_url=hub.api,
-            quantum=3600,
-        ) as node,
-        hub,
-    ):
+    with node_beside(hub, runtime) as node:
         yield node
 
 
