@@ -705,6 +705,8 @@ class Hibernating(Grower):
             since = self._idle_since(group)
             if group.wishes.keep and not group.wishes.stopped:
                 ready = wait.since + self.keep_patience
+                if group.runs and not group.yielding:
+                    ready = max(ready, self.quantum_end(group, wait))
                 yield Leaver(share, ready, (4, 0.0, group.number))
             elif since is not None:
                 ready = min(patient, since + self.hibernate_pressure)

@@ -306,3 +306,19 @@ def test_the_host_holds_what_contexts_leave_of_the_gpu_as_they_are() -> None:
     script.everybody_is_served()
     assert script.served[process.number]
     script.teardown()
+
+
+def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep() -> None:
+    """What people keep may be had before the cell's time is over, its lease may not."""
+    whole = {"exclusive": True}
+    script = begin([50, 50, 500], context=200, dearer=True, wishes=[whole, whole])
+    for group in "ab":
+        script.adjust_as(group, {"keep": True})
+    first, second, waiting = script.processes.values()
+    since = script.now
+    while waiting.lease is None:
+        script.settle()
+        assert first.lease is not None or script.now >= since + script.core.exclusive_limit
+        script.advance(script.now + 1.0)
+    assert first.parked or second.parked
+    script.teardown()
