@@ -139,7 +139,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import policies, snapshot, wishes
@@ -388,6 +388,18 @@ class Core(Clients):
         self._handlers[type(event)](event)
         self._decide()
         return out
+
+    def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
+        """Take in events of the same moment, and decide once: most of the time goes into deciding."""
+        *first, last = events
+        if not first:
+            return self.handle(last, now)
+        self._now = now
+        out: list[Decision] = []
+        self._out = out
+        for event in first:
+            self._handlers[type(event)](event)
+        return out + self.handle(last, now)
 
     def deadline(self) -> float | None:
         """When the core wants a ``Tick``, unless an event comes first."""

@@ -26,21 +26,6 @@ class Stalled(RuntimeError):
     """The core's fault: time does not pass, or somebody waits for ever."""
 
 
-class _Core(Core):
-    """Hears out what is said in one moment, and then decides once: most of its time goes into deciding."""
-
-    def hear(self, events: tuple[ev.Event, ...], now: float) -> list[ev.Decision]:
-        """Take events in, all of the same moment; return what is to be done."""
-        if len(events) == 1:
-            return self.handle(events[0], now)
-        self._now = now
-        out: list[ev.Decision] = []
-        self._out = out
-        for event in events[:-1]:
-            self._handlers[type(event)](event)
-        return out + self.handle(events[-1], now)
-
-
 class Client(Process):
     """One kernel and its interposer."""
 
@@ -145,7 +130,7 @@ class Node(Machine):
         meter: float,
     ) -> None:
         super().__init__(costs, memory, gpus, starving)
-        self.core = _Core(policy=policy)
+        self.core = Core(policy=policy)
         self.meter = meter
         self._host_memory = host_memory
         self._by_number: dict[int, Client] = {}
