@@ -60,6 +60,9 @@ CUcontext gs_context_any(void);
 /* The same of that device, the calling thread's if it is one; never `except`. */
 CUcontext gs_context_on(CUdevice device, CUcontext except);
 
+/* Those of the device that have not failed; returns how many there are, which may be more than `most`. */
+unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most);
+
 /* True if `context` is one that is alive, as far as we saw. */
 bool gs_context_alive(CUcontext context);
 

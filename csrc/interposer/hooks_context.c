@@ -24,6 +24,7 @@ struct context {
     CUevent event;     /* made at the first drain */
     CUevent mark;      /* made at the first mark */
     unsigned retained; /* of a primary context */
+    unsigned attached; /* of another, beside whoever made it */
     bool primary;
     bool charged;     /* it was admitted */
     bool pending;     /* recorded in this drain and not seen done */
@@ -276,6 +277,17 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     return found;
 }
 
+unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most)
+{
+    unsigned count = 0;
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context = contexts.first; context != NULL; context = context->next)
+        if (context->device == device && !context->ending && context->failure == CUDA_SUCCESS && count++ < most)
+            found[count - 1] = context->handle;
+    pthread_mutex_unlock(&contexts.lock);
+    return count;
+}
+
 static void remove_context(CUcontext handle)
 {
     pthread_mutex_lock(&contexts.lock);
@@ -525,6 +537,33 @@ CUresult CUDAAPI cuCtxDestroy(CUcontext handle)
 CUresult CUDAAPI cuCtxDestroy_v2(CUcontext handle)
 {
     return destroy(handle, GS_REAL(cuCtxDestroy_v2));
+}
+
+CUresult CUDAAPI cuCtxAttach(CUcontext *handle, unsigned int flags)
+{
+    CUresult result = GS_REAL(cuCtxAttach)(handle, flags);
+    if (result != CUDA_SUCCESS)
+        return result;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(*handle);
+    if (context != NULL)
+        context->attached++;
+    pthread_mutex_unlock(&contexts.lock);
+    return result;
+}
+
+/* The last to detach from a context destroys it. Only the current one can be detached from. */
+CUresult CUDAAPI cuCtxDetach(CUcontext handle)
+{
+    CUcontext current = NULL;
+    GS_REAL(cuCtxGetCurrent)(&current);
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = current == handle ? find_locked(handle) : NULL;
+    bool last = context != NULL && !context->primary && context->attached == 0;
+    if (context != NULL && context->attached != 0)
+        context->attached--;
+    pthread_mutex_unlock(&contexts.lock);
+    return last ? destroy(handle, GS_REAL(cuCtxDetach)) : GS_REAL(cuCtxDetach)(handle);
 }
 
 CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)

@@ -46,6 +46,19 @@ unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access
     return count;
 }
 
+unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS])
+{
+    unsigned count = 0;
+    if (__atomic_load_n(&peers.first, __ATOMIC_ACQUIRE) == NULL)
+        return 0;
+    pthread_mutex_lock(&peers.lock);
+    for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next)
+        if (peer->grants != 0 && peer->owner == owner)
+            accessors[count++] = peer->accessor;
+    pthread_mutex_unlock(&peers.lock);
+    return count;
+}
+
 static void apply(struct gs_block *block, CUdevice accessor)
 {
     GS_LEAVES_CAPTURES_ALONE;
@@ -67,7 +80,7 @@ void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allo
         peer = peer->next;
     if (peer == NULL && allowed && (peer = calloc(1, sizeof(*peer))) != NULL) {
         *peer = (struct peer){.owner = owner, .device = ordinal, .accessor = accessor, .next = peers.first};
-        peers.first = peer;
+        __atomic_store_n(&peers.first, peer, __ATOMIC_RELEASE);
     }
     if (peer != NULL && owner == NULL)
         peer->grants = allowed; /* of a pool: said anew, not counted */

@@ -25,6 +25,8 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
+/* Programs have a context on each device, or two. */
+enum { MOST_USERS = 16 };
 
 struct gs_allocation {
     struct gs_node node; /* by address */
@@ -483,6 +485,35 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
     return result;
 }
 
+static CUresult synchronize_context(CUcontext context)
+{
+    CUcontext before = NULL, ignored;
+    GS_REAL(cuCtxGetCurrent)(&before);
+    if (before == context)
+        return GS_REAL(cuCtxSynchronize)();
+    CUresult result = GS_REAL(cuCtxPushCurrent_v2)(context);
+    if (result == CUDA_SUCCESS) {
+        result = GS_REAL(cuCtxSynchronize)();
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    }
+    return result;
+}
+
+/* Other GPUs may use the context's memory, too. False: none may. */
+static bool synchronize_peers(CUcontext context)
+{
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    CUcontext users[MOST_USERS];
+    unsigned count = gs_peer_accessors(context, accessors);
+    for (unsigned i = 0; i < count; i++) {
+        unsigned found = gs_context_all_on(accessors[i], users, MOST_USERS);
+        while (found > 0)
+            if (--found < MOST_USERS)
+                synchronize_context(users[found]);
+    }
+    return count != 0;
+}
+
 /* The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. */
 static void synchronize(CUcontext context)
 {
@@ -491,16 +522,8 @@ static void synchronize(CUcontext context)
     bool empty = gs_gate_empty();
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased())
         return;
-    CUcontext before = NULL, ignored;
-    CUresult result;
-    GS_REAL(cuCtxGetCurrent)(&before);
-    if (before == context) {
-        result = GS_REAL(cuCtxSynchronize)();
-    } else if ((result = GS_REAL(cuCtxPushCurrent_v2)(context)) == CUDA_SUCCESS) {
-        result = GS_REAL(cuCtxSynchronize)();
-        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-    }
-    if (result != CUDA_SUCCESS || !empty)
+    CUresult result = synchronize_context(context);
+    if (synchronize_peers(context) || result != CUDA_SUCCESS || !empty)
         return;
     pthread_mutex_lock(&gs_memory_lock);
     memory.idle_context = context;

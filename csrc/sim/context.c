@@ -494,6 +494,30 @@ CUresult cuCtxDestroy(CUcontext context)
     return cuCtxDestroy_v2(context);
 }
 
+CUresult cuCtxAttach(CUcontext *out, unsigned flags)
+{
+    SIM_ENTER_CONTEXT(context);
+    SIM_REQUIRE(out != NULL && flags == 0);
+    if (context->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    __atomic_add_fetch(&context->attached, 1, __ATOMIC_RELAXED);
+    *out = (CUcontext)context;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuCtxDetach(CUcontext handle)
+{
+    SIM_ENTER();
+    struct sim_context *context = (struct sim_context *)handle;
+    if (context == NULL || context->primary || context != sim_context_current)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    SIM_TRY(alive(context));
+    if (context->attached == 0)
+        return cuCtxDestroy_v2(handle);
+    __atomic_sub_fetch(&context->attached, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
 static CUresult synchronize(CUcontext handle)
 {
     struct sim_context *context;

@@ -14,6 +14,7 @@ struct sim_context {
     unsigned device;
     bool primary;
     unsigned retained;
+    unsigned attached; /* beside whoever made it */
     unsigned flags;
     unsigned long long id;
     CUresult error; /* sticky: set by a fault, cleared only by destruction */

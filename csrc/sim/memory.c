@@ -6,6 +6,7 @@
 #include "graph_memory.h"
 #include "inject.h"
 #include "managed.h"
+#include "peer.h"
 #include "pool.h"
 #include "segment.h"
 #include "vmm.h"
@@ -415,6 +416,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     if (owner == NULL)
         return CUDA_ERROR_INVALID_VALUE;
     sim_context_drain(owner);
+    sim_peer_drain(owner);
     CUresult result = graph ? sim_graph_memory_free(pointer) : sim_memory_free(pointer);
     sim_pool_settle();
     return result;

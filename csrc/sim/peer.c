@@ -8,10 +8,14 @@
 
 #include <stdlib.h>
 
+/* Programs have a context on each device, or two. */
+enum { SIM_MAX_USERS = 4 * SIM_MAX_DEVICES };
+
 /* Contexts are never freed, so a pair whose context was destroyed is never found. */
 struct pair {
     struct pair *next;
-    const struct sim_context *context, *peer;
+    struct sim_context *context;
+    const struct sim_context *peer;
 };
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
@@ -59,6 +63,20 @@ bool sim_peer_allows(const struct sim_context *context, const uint64_t *addresse
         allowed = allows(context, sim_range_find(addresses[i]), addresses[i]);
     pthread_rwlock_unlock(&sim_ranges_lock);
     return allowed;
+}
+
+void sim_peer_drain(struct sim_context *owner)
+{
+    struct sim_context *users[SIM_MAX_USERS], *live;
+    size_t count = 0;
+    pthread_rwlock_rdlock(&lock);
+    for (const struct pair *pair = pairs; pair != NULL && count < SIM_MAX_USERS; pair = pair->next)
+        if (pair->peer == owner)
+            users[count++] = pair->context;
+    pthread_rwlock_unlock(&lock);
+    while (count > 0)
+        if (sim_context_resolve((CUcontext)users[--count], &live) == CUDA_SUCCESS)
+            sim_context_drain(live);
 }
 
 static CUresult check(CUdevice device, CUdevice peer)

@@ -11,4 +11,7 @@
 /* Whether a kernel of the context may touch what the addresses point into, as far as it is device memory. */
 bool sim_peer_allows(const struct sim_context *context, const uint64_t *addresses, size_t count);
 
+/* Waits for what was submitted to the contexts that may use the memory of that one. */
+void sim_peer_drain(struct sim_context *owner);
+
 #endif

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What was suspected to go wrong: ``docs/conformance.md`` says what became of each. Rows run as in ``test_kinds.py``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interposer.conftest import Machine
+from tests.interposer.test_bare_driver import HOLDS
+from tests.interposer.test_kinds import PEERS, MakeMachine, run_alone, run_shared
+
+#: A context that the program attaches to ends when nobody is attached any more.
+ATTACHED = """
+cuda = ctypes.CDLL("libcuda.so.1")
+use()
+kept = filled(8 * MIB, 9)
+def attach(context):
+    found = ctypes.c_void_p(int(context))
+    assert cuda.cuCtxAttach(ctypes.byref(found), 0) == 0
+    return found
+context = ok(driver.cuCtxCreate(None, 0, 0))
+inside, (address, handle) = filled(20 * MIB, 2), mapped(4 * MIB, 3)
+step()
+found = attach(context)
+assert found.value == int(context)
+assert cuda.cuCtxDetach(found) == 0
+step()
+assert holds(inside, 20 * MIB, 2)
+assert cuda.cuCtxDetach(found) == 0
+assert error(driver.cuCtxSetCurrent(context)) != 0
+use()
+assert error(driver.cuMemFree(inside)) == 1
+step()
+assert holds(kept, 8 * MIB, 9) and holds(address, 4 * MIB, 3)
+# What the context had is free.
+more = filled(48 * MIB, 4)
+step()
+assert holds(more, 48 * MIB, 4)
+"""
+
+ROWS = {
+    "a context that the program detaches from": ATTACHED,
+}
+
+TWO_DEVICES = {
+    "memory that is freed while another GPU uses it": PEERS
+    + HOLDS.replace("use()\n", "")
+    + """
+fetch = function_of(compile('''extern "C" __global__ void fetch(volatile unsigned *goes, int *to, int *from) {
+    while (!*goes) {}
+    goes[1] = *from;
+    goes[2] = 1;
+}'''), "fetch")
+ok(driver.cuCtxEnablePeerAccess(contexts[1], 0))
+ok(driver.cuCtxSetCurrent(contexts[1]))
+blocks = [filled(size, 5) for size in (4096, 8 * MIB)]
+ok(driver.cuCtxSynchronize())
+ok(driver.cuCtxSetCurrent(contexts[0]))
+
+wrong = []
+def free(block):
+    ok(driver.cuCtxSetCurrent(contexts[1]))
+    result = error(driver.cuMemFree(block))
+    if result or not goes[2]:
+        wrong.append((result, "it did not wait"))
+for block in blocks:
+    goes[:] = 0
+    assert start(fetch, stream, flag, near, block) == 0
+    thread = threading.Thread(target=free, args=(block,))
+    thread.start()
+    thread.join(0.3)  # one that does not wait ends in that time
+    goes[0] = 1
+    thread.join()
+    ok(driver.cuStreamSynchronize(stream))
+    assert not wrong and goes[1] == values(5, 4096)[:4].view(np.uint32)[0], (wrong, goes[1])
+    step()
+""",
+}
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_it_is_as_without_us(machine: Machine, row: str) -> None:
+    assert run_alone(ROWS[row]) == run_shared(machine, ROWS[row]) > 0
+
+
+@pytest.mark.parametrize("row", TWO_DEVICES)
+def test_it_is_as_without_us_on_two_gpus(make_machine: MakeMachine, row: str) -> None:
+    machine = make_machine(GPUSHARE_SIM_DEVICES="2")
+    code = TWO_DEVICES[row]
+    assert run_alone(code, devices=2) == run_shared(machine, code) > 0
