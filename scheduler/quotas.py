@@ -89,6 +89,10 @@ class Bounds(Hibernating):
             reserved = self._reserved.get(claim.whose, set())
             if len(held.keys() | reserved | own) <= most:
                 continue
+            # Who does not answer gives nothing up.
+            lost = {u for u, groups in held.items() if any(g.overdue for g in groups)}
+            if len(lost | own) > most:
+                return bar
             plan = self.plan(wait)
             if plan.short:
                 # Nobody makes way for one that could not be served all the same.

@@ -322,3 +322,29 @@ def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep
         script.advance(script.now + 1.0)
     assert first.parked or second.parked
     script.teardown()
+
+
+def test_one_whose_quota_a_silent_group_fills_holds_up_nobody_of_the_same_team() -> None:
+    """It needs another GPU than the silent one has, so its wait reserved that for as long as that one lived."""
+    core, _ = decide(
+        [
+            (device(161), 1000.0),
+            (other(0), 1000.0),
+            (ev.Entitle("team:all", ev.Entitlement(gpus=1), ("ada", "ben")), 1000.0),
+            (attach(1, "a", "ada", usage(161, 161), lease=1), 1000.0),
+            (attach(2, "b", "ada", on_other(161)), 1000.0),
+            (attach(3, "c", "ben", usage(161, 0)), 1000.0),
+            (device(161), 1000.0),
+            (other(0), 1000.0),
+            (ev.Request(2, 5), 1001.0),
+            (ev.Request(3, 6), 1002.0),
+            (ev.Tick(), 1010.0),
+            (ev.Tick(), 1100.0),
+            (device(161), 1100.0),
+        ],
+        policy="fcfs",
+        revoke_deadline=20.0,
+    )
+    assert core.groups["a"].overdue
+    assert core.groups["b"].lease is None
+    assert core.groups["c"].lease is not None
