@@ -155,7 +155,9 @@ void gs_pace_charge(uint64_t busy_ns)
 static void fill_bucket(uint64_t now)
 {
     double share = (double)pace.told.share_ppm / ALL;
-    int64_t most = (int64_t)((double)longest_credit * share);
+    /* What runs is charged when it has ended: until then, that time is used, however long it is. */
+    int64_t running = pace.in_flight != 0 ? (int64_t)(now - pace.head_at) : 0;
+    int64_t most = (int64_t)((double)(longest_credit + running) * share);
     pace.credit_ns += (int64_t)((double)(now - pace.credit_at) * share);
     if (pace.credit_ns > most)
         pace.credit_ns = most;

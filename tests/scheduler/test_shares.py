@@ -60,7 +60,8 @@ class Holder(Client):
     def patience(self, now: float) -> float:
         """For how long it must not submit."""
         self.credit += (now - self.credit_at) * self.share
-        self.credit = min(self.credit, LONGEST_CREDIT * self.share)
+        running = 0.0 if self.began is None else now - self.began
+        self.credit = min(self.credit, (LONGEST_CREDIT + running) * self.share)
         self.credit_at = now
         if self.share < 1 and self.credit < 0:
             return min(-self.credit / self.share, 1.0) + 1e-9
@@ -452,9 +453,7 @@ def divisions(
         part = min(draw(st.sampled_from(parts)), round(most - sum(asked), 3))
         asked.append(part)
         share = {"request": part, "weight": draw(weights)}
-        # The first has none. Where all have one, and happen to run in step while nothing else does, each seems to have
-        # had the GPU for all the time that they shared.
-        if n and draw(st.booleans()):
+        if draw(st.booleans()):
             share["limit"] = min(1.0, part + 0.1)
         user = "ada" if whose == "own" else f"u{n}"
         spec = works(
@@ -473,12 +472,12 @@ def divisions(
 @settings(max_examples=6, **SETTINGS)
 @given(divisions([5, 20], [0.0, 0.1, 0.3, 0.45, 0.9], 0.9))
 def test_side_by_side_everybody_has_what_was_requested(division: tuple[Mix, list[float]]) -> None:
-    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 5 %."""
+    """Where the requests add up to at most 0.9: over each 30 s, whatever the others are and ask for, less 4 %."""
     mix, asked = division
     lab = mix.run("burst", 70.0)
     for holder, request in zip(lab.holders, asked, strict=True):
         for begin in range(20, 41):
-            assert holder.had(begin, begin + 30) / 30 >= request - 0.05, (holder.id, begin)
+            assert holder.had(begin, begin + 30) / 30 >= request - 0.04, (holder.id, begin)
 
 
 def test_nobody_pauses_for_one_that_has_a_low_limit() -> None:
@@ -503,6 +502,25 @@ def test_nobody_pauses_for_one_that_has_a_low_limit() -> None:
         for mine, share in zip(had, shares, strict=True):
             assert mine >= share.request - 0.02
         assert sum(had) >= 0.97
+
+
+def test_a_request_below_a_limit_is_met_by_kernels_that_take_long_beside_others() -> None:
+    """Beside three others, a kernel of 50 ms takes 200 ms: its client may save up less than that."""
+    lengths, sizes = (0.05, 0.01, 0.05, 0.05), (20, 5, 20, 5)
+    shares = [
+        ev.Entitlement(request=0.3),
+        ev.Entitlement(request=0.1, weight=4.0),
+        ev.Entitlement(request=0.1, limit=0.2),
+        ev.Entitlement(request=0.4, limit=0.5),
+    ]
+    mix = Mix(
+        [(works(f"k{n}", f"u{n}", *spec), 0) for n, spec in enumerate(zip(lengths, sizes, strict=True))],
+        [ev.Entitle(f"user:u{n}", share) for n, share in enumerate(shares)],
+    )  # fmt: skip
+    lab = mix.run("burst", 70.0)
+    for begin in range(20, 41):
+        for holder, share in zip(lab.holders, shares, strict=True):
+            assert holder.had(begin, begin + 30) / 30 >= share.request - 0.03, (holder.id, begin)
 
 
 def test_a_request_that_the_limit_forbids_pauses_nobody() -> None:
