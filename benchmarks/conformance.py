@@ -282,7 +282,7 @@ class Suite:
         ways: Sequence[Mode] = MODES,
     ) -> None:
         self.modes = [mode for mode in MODES if mode == "plain" or mode in ways]
-        self.environ = _guarded(environ)
+        self.environ = guarded(environ)
         self.steps = steps
         self.jobs = jobs or max(1, min(6, (os.cpu_count() or 1) // 2))
         self.deadline = time.monotonic() + time_limit
@@ -408,7 +408,7 @@ class _World(NamedTuple):
         return found
 
 
-def _guarded(environ: Mapping[str, str]) -> dict[str, str]:
+def guarded(environ: Mapping[str, str]) -> dict[str, str]:
     """Refuse machines without a GPU, and settings that would allow managed memory on a real one."""
     found = dict(environ)
     found.setdefault("GPUSHARE_BACKEND", "swap")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import importlib.util
 import os
 import random
 import select
@@ -33,15 +34,27 @@ PATIENCE = 30.0
 MEMORY = 256 * MIB
 
 
+def headers() -> Path:
+    """Find the folder of cuda.h: the package's that we build with, a CUDA toolkit's, or the one that Triton brings."""
+    candidates = [Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include/cuda.h"]
+    for package, pattern in (
+        ("triton", "backends/nvidia/include/cuda.h"),
+        ("nvidia", "*/include/cuda.h"),
+    ):
+        if (spec := importlib.util.find_spec(package)) is not None:
+            for path in spec.submodule_search_locations or ():
+                candidates += sorted(Path(path).glob(pattern))
+    found = [header.parent for header in reversed(candidates) if header.is_file()]
+    if not found:
+        raise FileNotFoundError("there is no cuda.h here; pip install nvidia-cuda-runtime")
+    return found[0]
+
+
 def build_player(folder: Path, *flags: str) -> Path:
     """Compile the player and its kernels; return the player."""
-    import nvidia
-
-    include = next(
-        header.parent
-        for path in nvidia.__path__
-        for header in sorted(Path(path).glob("*/include/cuda.h"), reverse=True)
-    )
+    folder.mkdir(parents=True, exist_ok=True)
+    include = headers()
+    shutil.copy2(HERE / "player/kernels.ptx", folder)
     common = ["cc", "-std=gnu11", "-O1", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
     sources = [path for path in sorted((HERE / "player").glob("*.c")) if path.name != "kernels.c"]
     program = [*common, *flags, "-pthread", "-isystem", str(include), "-o", str(folder / "player")]
@@ -88,7 +101,7 @@ class Player:
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [str(path)],
-            env={**environ, "DIFFERENTIAL_KERNELS": str(path.with_name("kernels.so"))},
+            env={"DIFFERENTIAL_KERNELS": str(path.with_name("kernels.so")), **environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.errors,
@@ -276,16 +289,37 @@ def last(run: Run) -> str:
 
 
 class Disturber:
-    """Takes the GPU away at random moments: a client that wants all of it, and requests to release and to evict."""
+    """Takes the GPU away at random moments: a client that wants all of it, and requests to release and to evict.
 
-    def __init__(self, socket: Path, groups: Sequence[str], rng: random.Random) -> None:
+    Parameters
+    ----------
+    socket
+        The scheduler's.
+    groups
+        Whose memory is moved out.
+    rng
+        Draws the moments.
+    antagonist
+        The client that wants all.
+    pauses
+        Seconds between requests.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        groups: Sequence[str],
+        rng: random.Random,
+        antagonist: Antagonist,
+        pauses: Sequence[float] = (0.005, 0.02, 0.1),
+    ) -> None:
         self.socket = socket
         self.groups = groups
         self.rng = rng
+        self.antagonist = antagonist
+        self.pauses = pauses
         self.asked = 0
         self.stopped = threading.Event()
-        # Contexts that programs make later must find room.
-        self.antagonist = Antagonist(socket, size=MEMORY - 32 * MIB, pause=0.1)
         self.thread = threading.Thread(target=self._run, name="disturber", daemon=True)
 
     def start(self) -> None:
@@ -295,7 +329,7 @@ class Disturber:
 
     def _run(self) -> None:
         with contextlib.suppress(OSError), ControlClient(self.socket) as client:
-            while not self.stopped.wait(self.rng.choice((0.005, 0.02, 0.1))):
+            while not self.stopped.wait(self.rng.choice(self.pauses)):
                 what = "offload" if self.rng.random() < 0.7 else "release"
                 with contextlib.suppress(ControlError):
                     client.request(what, group=self.rng.choice(self.groups))
@@ -344,7 +378,9 @@ class Place:
         self.ground.start_scheduler()
         self.groups = [f"differential-{number}" for number in range(pairs)]
         self.players = [(self._bare(number), self._interposed(number)) for number in range(pairs)]
-        self.disturber = Disturber(self.ground.socket, self.groups, random.Random(seed))
+        # Contexts that programs make later must find room.
+        antagonist = Antagonist(self.ground.socket, size=MEMORY - 32 * MIB, pause=0.1)
+        self.disturber = Disturber(self.ground.socket, self.groups, random.Random(seed), antagonist)
         self.disturber.start()
 
     def _bare(self, number: int) -> Player:

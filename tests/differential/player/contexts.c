@@ -65,7 +65,7 @@ static void op_mkctx(struct self *self, const unsigned long long *n)
     if (context->handle != NULL)
         return;
     *context = (struct context){0};
-    if (CALL(self, cuCtxCreate, &context->handle, NULL, (unsigned)(n[0] % 4), 0) != CUDA_SUCCESS) {
+    if (CREATE_CONTEXT(self, &context->handle, (unsigned)(n[0] % 4)) != CUDA_SUCCESS) {
         context->handle = NULL;
         return;
     }
@@ -329,7 +329,7 @@ int start_partner(void)
 static struct answer ask(struct self *self, struct question *question)
 {
     struct answer answer = {.result = -1};
-    question->slot += self->number * OPENED;
+    question->slot += (unsigned)(self->space - all_spaces) * OPENED;
     pthread_mutex_lock(&partner_lock);
     if (exchange(partner, question, sizeof *question, true))
         exchange(partner, &answer, sizeof answer, false);

@@ -214,10 +214,13 @@ static void op_copyrows(struct self *self, const unsigned long long *n)
     CALL(self, cuMemcpy2D, &copy);
 }
 
-static CUresult launch(struct self *self, CUfunction function, CUstream stream, void **arguments)
+/* The simulated driver runs a kernel once, whatever the number of its threads. */
+static CUresult launch(struct self *self, CUfunction function, unsigned threads, CUstream stream, void **arguments)
 {
-    return CALL(self, cuLaunchKernel, function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+    return CALL(self, cuLaunchKernel, function, 1, 1, 1, threads, 1, 1, 0, stream, arguments, NULL);
 }
+
+static uint64_t duration; /* nanoseconds that each kernel takes */
 
 /* mix BLOCK BLOCK STREAM LENGTH KEY */
 static void op_mix(struct self *self, const unsigned long long *n)
@@ -235,8 +238,9 @@ static void op_mix(struct self *self, const unsigned long long *n)
     if (count == 0 || !can_reach(self, context, a) || !can_reach(self, context, b) || !order(self, a, slot) ||
         !order(self, b, slot))
         return;
-    void *arguments[] = {&a->at, &b->at, &count, &key};
-    if (launch(self, self->space->contexts[context]->mix, stream->handle, arguments) == CUDA_SUCCESS) {
+    uint64_t nanoseconds = __atomic_load_n(&duration, __ATOMIC_RELAXED);
+    void *arguments[] = {&a->at, &b->at, &count, &key, &nanoseconds};
+    if (launch(self, self->space->contexts[context]->mix, 256, stream->handle, arguments) == CUDA_SUCCESS) {
         has_written(self, a, slot, 0, 0);
         has_written(self, b, slot, 0, 0);
     }
@@ -259,7 +263,7 @@ static void op_mailbox(struct self *self, const unsigned long long *n)
     memset(mailbox, 0, sizeof *mailbox);
     void *arguments[] = {&mailbox};
     bool launched =
-        launch(self, self->space->contexts[stream->context]->post, stream->handle, arguments) == CUDA_SUCCESS;
+        launch(self, self->space->contexts[stream->context]->post, 1, stream->handle, arguments) == CUDA_SUCCESS;
     CUdeviceptr at = 0;
     size_t size = n[1] % LARGEST + 1;
     CUresult result =
@@ -286,6 +290,7 @@ static void op_mailbox(struct self *self, const unsigned long long *n)
 static void op_slow(struct self *self, const unsigned long long *n)
 {
     (void)self;
+    __atomic_store_n(&duration, n[0] % 5000000, __ATOMIC_RELAXED);
     if (simulated_duration != NULL)
         simulated_duration(n[0] % 5000000);
 }

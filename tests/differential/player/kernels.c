@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The kernels of the differential tester, as a module for the simulated driver. */
+/* The kernels of the differential tester, as a module for the simulated driver; kernels.ptx has them for a GPU. */
 #include "kernel_abi.h"
 #include "mailbox.h"
 
@@ -7,9 +7,13 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* Reads and writes both blocks; two of these on the same bytes do not commute. */
-EXPORT void mix(unsigned char *a, unsigned char *b, unsigned long count, unsigned key)
+/*
+ * Reads and writes both blocks; two of these on the same bytes do not commute. How long a kernel takes is said to the
+ * simulated driver itself; a real GPU (kernels.ptx) waits for so many nanoseconds.
+ */
+EXPORT void mix(unsigned char *a, unsigned char *b, unsigned long count, unsigned key, unsigned long nanoseconds)
 {
+    (void)nanoseconds;
     for (unsigned long i = 0; i < count; i++) {
         unsigned char sum = (unsigned char)(a[i] * 5u + b[i] + key + i);
         b[i] = (unsigned char)((b[i] ^ a[i]) * 3u + 1u);
@@ -39,7 +43,7 @@ static void launch_mix(void *const *arguments, const unsigned *grid, const unsig
     (void)block;
     (void)dynamic_shared;
     mix(*(unsigned char **)arguments[0], *(unsigned char **)arguments[1], *(unsigned long *)arguments[2],
-        *(unsigned *)arguments[3]);
+        *(unsigned *)arguments[3], *(unsigned long *)arguments[4]);
 }
 
 static void launch_post(void *const *arguments, const unsigned *grid, const unsigned *block,
@@ -60,11 +64,11 @@ static void launch_fault(void *const *arguments, const unsigned *grid, const uns
     fault(*(unsigned char **)arguments[0]);
 }
 
-static const unsigned sizes[] = {8, 8, 8, 4}, offsets[] = {0, 8, 16, 24};
+static const unsigned sizes[] = {8, 8, 8, 4, 8}, offsets[] = {0, 8, 16, 24, 32};
 
 static const struct gpushare_sim_kernel kernels[] = {{.function = (const void *)mix,
                                                       .launch = launch_mix,
-                                                      .argument_count = 4,
+                                                      .argument_count = 5,
                                                       .argument_sizes = sizes,
                                                       .argument_offsets = offsets},
                                                      {.function = (const void *)post,

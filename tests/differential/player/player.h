@@ -316,6 +316,13 @@ void note_result(struct self *self, const char *call, CUresult result);
         result_;                                                                                                       \
     })
 
+/* On the first device. */
+#if CUDA_VERSION >= 13000
+#define CREATE_CONTEXT(self, handle, flags) CALL(self, cuCtxCreate, handle, NULL, flags, 0)
+#else
+#define CREATE_CONTEXT(self, handle, flags) CALL(self, cuCtxCreate, handle, flags, 0)
+#endif
+
 uint64_t hash(const unsigned char *bytes, size_t size);
 
 /* Memory (memory.c): the block of the slot, or the next one that there is */

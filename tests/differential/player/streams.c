@@ -357,6 +357,13 @@ static void op_unlock(struct self *self, const unsigned long long *n)
     note(self, " free");
 }
 
+/* pause MICROSECONDS: a GPU that is fast leaves no time to take it away */
+static void op_pause(struct self *self, const unsigned long long *n)
+{
+    (void)self;
+    usleep((useconds_t)(n[0] % 100000));
+}
+
 /* forever: for the test of what happens to a program that hangs */
 static void op_forever(struct self *self, const unsigned long long *n)
 {
@@ -392,5 +399,6 @@ const struct operation stream_operations[] = {{"mkstream", op_mkstream, 0},
                                               {"host", op_host, 0},
                                               {"lock", op_lock, WAITS},
                                               {"unlock", op_unlock, 0},
+                                              {"pause", op_pause, 0},
                                               {"forever", op_forever, 0},
                                               {0}};
