@@ -23,6 +23,9 @@ bool gs_context_drained(void);
 /* All work of all contexts was done when so much had been submitted (gs_gate_submissions). */
 bool gs_context_idle(uint64_t submissions);
 
+/* A context was synchronised after so much had been submitted (gs_gate_passes), with nobody inside the gate then. */
+void gs_context_synchronized(CUcontext context, uint64_t submissions);
+
 /*
  * Marks what has been submitted to all contexts. False if that cannot be known: a capture is open, or the driver cannot
  * do it. The mark is passed once it is done; marks of several threads are one, and count from the last.
@@ -33,7 +36,7 @@ bool gs_context_mark_passed(void);
 /*
  * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call
  * in it with the same error, and so do we where we answer in its place. The error of the calling thread's context, or
- * CUDA_SUCCESS: as far as it is known, or after asking the driver.
+ * CUDA_SUCCESS: as far as it is known, or after asking the driver, unless no work can have failed since it was known.
  */
 CUresult gs_context_known_failure(void);
 CUresult gs_context_ask_failure(void);

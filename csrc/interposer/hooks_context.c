@@ -30,6 +30,7 @@ struct context {
     bool pending;     /* recorded in this drain and not seen done */
     bool ending;      /* being reset: not to be used from other threads */
     CUevent probe;    /* never recorded: asked, it tells of the context's failure */
+    uint64_t idle;    /* submissions when all of its work was done */
     CUresult failure; /* CUDA_SUCCESS: none is known */
     bool attended;    /* to the failure: gs_context_take_failed has returned it */
     struct context *next;
@@ -68,8 +69,12 @@ static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
     if (context == NULL && (context = calloc(1, sizeof(*context))) != NULL) {
         context->handle = handle;
         context->device = device;
+        context->idle = NOT_IDLE;
         context->next = contexts.first;
         contexts.first = context;
+        /* What others made may be at work already. */
+        if (!admitted)
+            __atomic_store_n(&contexts.idle, NOT_IDLE, __ATOMIC_RELEASE);
     }
     if (context != NULL) {
         takes = admitted && !context->charged;
@@ -182,9 +187,14 @@ static CUresult ask_failure(CUcontext current)
 CUresult gs_context_ask_failure(void)
 {
     CUcontext current = NULL;
-    if (!gs_client_attached() || GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+    if (!gs_client_attached())
         return CUDA_SUCCESS;
-    /* Allocations and frees ask each time, and to change the thread's mode twice takes longer than all the rest. */
+    /* Only work fails: where none was submitted since all was done, what was seen then is still the answer. */
+    if (gs_context_idle(gs_gate_passes()))
+        return gs_context_known_failure();
+    if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
+        return CUDA_SUCCESS;
+    /* To change the thread's mode twice takes longer than all the rest. */
     if (gs_capture_forbid()) {
         CUresult result = ask_failure(current);
         gs_capture_allow();
@@ -413,6 +423,21 @@ bool gs_context_drained(void)
 bool gs_context_idle(uint64_t submissions)
 {
     return submissions == __atomic_load_n(&contexts.idle, __ATOMIC_ACQUIRE);
+}
+
+void gs_context_synchronized(CUcontext handle, uint64_t submissions)
+{
+    bool all = true;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *synchronized = find_locked(handle);
+    if (synchronized != NULL)
+        synchronized->idle = submissions;
+    /* Of a context that is not known, nothing says which work it waits for. */
+    for (struct context *context = contexts.first; context != NULL && all; context = context->next)
+        all = context->failure != CUDA_SUCCESS || (!context->ending && context->idle == submissions);
+    if (synchronized != NULL && all)
+        __atomic_store_n(&contexts.idle, submissions, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&contexts.lock);
 }
 
 static bool record_mark(struct context *context)
@@ -767,6 +792,30 @@ CUresult CUDAAPI cuCtxPushCurrent(CUcontext handle)
 CUresult CUDAAPI cuCtxPushCurrent_v2(CUcontext handle)
 {
     return seen(GS_REAL(cuCtxPushCurrent_v2)(handle), handle);
+}
+
+/* --- Waits for all work of a context: afterwards, nothing has to be asked or waited for until more is submitted --- */
+
+CUresult CUDAAPI cuCtxSynchronize(void)
+{
+    uint64_t submissions = gs_gate_passes();
+    bool empty = gs_gate_empty();
+    CUcontext current = NULL;
+    CUresult result = GS_REAL(cuCtxSynchronize)();
+    if (result == CUDA_SUCCESS && empty && !gs_context_idle(submissions) &&
+        GS_REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS)
+        gs_context_synchronized(current, submissions);
+    return result;
+}
+
+CUresult CUDAAPI cuCtxSynchronize_v2(CUcontext handle)
+{
+    uint64_t submissions = gs_gate_passes();
+    bool empty = gs_gate_empty();
+    CUresult result = GS_REAL(cuCtxSynchronize_v2)(handle);
+    if (result == CUDA_SUCCESS && empty && !gs_context_idle(submissions))
+        gs_context_synchronized(handle, submissions);
+    return result;
 }
 
 CUresult CUDAAPI cuModuleUnload(CUmodule module)

@@ -525,6 +525,7 @@ static void synchronize(CUcontext context)
     CUresult result = synchronize_context(context);
     if (synchronize_peers(context) || result != CUDA_SUCCESS || !empty)
         return;
+    gs_context_synchronized(context, passes);
     pthread_mutex_lock(&gs_memory_lock);
     memory.idle_context = context;
     memory.idle_passes = passes;

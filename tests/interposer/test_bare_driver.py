@@ -185,6 +185,24 @@ assert holds(more, 4 * MIB, 4)
 ok(driver.cuCtxSetCurrent(failing))
 check_answers()
 """,
+    "a kernel fails, and nothing asks but allocations": FAULT
+    + """
+kept, size = filled(4096), 4096
+for work in range(3):
+    ok(driver.cuMemFree(ok(driver.cuMemAlloc(size))))
+    ok(driver.cuMemsetD8(kept, 1, size))
+    ok(driver.cuCtxSynchronize())
+    ok(driver.cuMemFree(ok(driver.cuMemAlloc(size))))
+step()
+until = time.monotonic() + 30
+assert start(function, stream, 64) == 0
+while error(driver.cuMemAlloc(size)) == 0:
+    assert time.monotonic() < until
+for again in range(3):
+    assert error(driver.cuMemAlloc(size)) == 700
+    assert error(driver.cuMemFree(kept)) == 700
+    assert error(driver.cuMemGetInfo()) == 700
+""",
     "a kernel that was launched before an allocation writes to it": """
 use()
 stream = stream_of()
@@ -375,6 +393,36 @@ sim.gpushare_sim_counters(ctypes.byref(counted), ctypes.sizeof(counted))
 assert counted.injected == 0
 let_go()
 ok(driver.cuStreamSynchronize(busy))
+assert sim.gpushare_sim_fail(b"") == 0
+step()
+"""
+    )
+    assert run_shared(machine, code) == 1
+
+
+def test_allocations_and_frees_ask_nothing_while_no_work_can_fail(machine: Machine) -> None:
+    code = (
+        HOLDS
+        + """
+sim = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+counted = Counters()
+
+def asked():
+    sim.gpushare_sim_counters(ctypes.byref(counted), ctypes.sizeof(counted))
+    return counted.injected
+
+kept = filled(4096)
+rule = b"cuEventQuery%!gpushare/0ms,cuCtxSynchronize%!gpushare/0ms"
+assert sim.gpushare_sim_fail(rule) == 0
+for size in (4096, 200 << 10, 4 * MIB):
+    ok(driver.cuMemsetD8(kept, 1, 4096))
+    ok(driver.cuCtxSynchronize())
+    before = asked()
+    for _ in range(100):
+        ok(driver.cuMemFree(ok(driver.cuMemAlloc(size))))
+        ok(driver.cuMemGetInfo())
+    # The first free may wait for the work that the synchronisation has waited for.
+    assert asked() - before <= 1, (size, asked() - before)
 assert sim.gpushare_sim_fail(b"") == 0
 step()
 """
