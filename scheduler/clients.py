@@ -366,11 +366,17 @@ class Clients(People):
     def _on_stuck(self, event: Stuck) -> None:
         client = self._client(event.client)
         group = client.group
-        if client.lease is None or client.lease != event.lease or not group.yielding:
+        if client.lease is None or client.lease != event.lease:
             return
+        if not group.yielding:
+            self._revoke(group)  # it has begun to give the lease back by itself
         if group.stuck is None or group.stuck[0] != event.kernel:
             self._log("stuck", group, kernel=event.kernel, since=event.since)
         group.stuck = event.kernel, event.since
+        # What it runs may wait for a thread that waits for memory, and all others for that.
+        for wait in self._waits_of(group):
+            wait.front = wait.front or wait.grow is not None
+        self._rank_anew(group)
         self._step_said_stuck(client)
 
     def _on_released(self, event: Released) -> None:

@@ -46,9 +46,8 @@ class Grower(Filler):
             self._log("refuse", group, code=status, text=text)
             return
         if fixed:
-            # A process that begins may be one that the stuck ones of its group wait for, and all others for them.
-            begins = not holding.stated and fixed == holding.contexts(event.least.context)
-            self._enqueue(group, event, front=begins and group.yielding and group.stuck is not None)
+            # The stuck ones of its group may wait for what asks, and all others for them.
+            self._enqueue(group, event, front=group.yielding and group.stuck is not None)
             if share.ceiling is not None and fixed > gpu.free:
                 self._revoke(group)  # its own memory is in the way
             return

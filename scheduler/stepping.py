@@ -21,6 +21,9 @@ holds a lock that a host function of a stream needs. Once it says so (STUCK), it
 that or merely computes cannot be seen from here, so after some quick steps the pauses grow, and a program that computes
 soon does so for less time than it pauses. There is no last step: without one, what such a program waits for would never
 come. ``revoke_deadline`` does not end these steps either. Others are then served around the program.
+
+The thread that holds the lock may also wait for memory that cannot move. While its group is stuck, such growth comes
+first in the queue.
 """
 
 from __future__ import annotations

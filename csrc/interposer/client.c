@@ -990,8 +990,8 @@ static void on_step(const struct gpushare_lease *step)
     uint64_t lease = step->lease;
     pthread_mutex_lock(&client.lock);
     bool given_back = !client.leased && step->filling;
-    bool drains = client.leased && client.lease == lease && !lacks_memory(client.release_cause) &&
-                  (client.release == RELEASE_INSIDE || client.release == RELEASE_DRAIN);
+    bool drains =
+        client.leased && client.lease == lease && (client.release == RELEASE_INSIDE || client.release == RELEASE_DRAIN);
     bool waits = client.waiters != 0;
     pthread_mutex_unlock(&client.lock);
     if (!given_back && !drains)
@@ -1817,12 +1817,11 @@ void gs_client_capture_ended(void)
     wake_helper();
 }
 
-/* Once for each lease that is wanted back and takes its time. */
+/* Once for each lease that takes its time to be given back. */
 static void say_if_stuck(void)
 {
     uint64_t since = client.release_since;
-    if (client.release_cause != GPUSHARE_CAUSE_REVOKE || client.stuck == client.lease ||
-        gs_now_ns() - since < stuck_after)
+    if (client.stuck == client.lease || gs_now_ns() - since < stuck_after)
         return;
     struct gpushare_stuck stuck = {.lease = client.lease};
     gs_meter_running(stuck.kernel, &since);

@@ -33,3 +33,47 @@ def test_a_thread_launches_while_it_holds_a_lock_that_a_host_function_needs(
     if not others:
         assert a.holds(in_a, UNIT, 24)
     assert b.holds(in_b, 150 * UNIT, 3)
+
+
+@pytest.mark.parametrize("how", ["memory", "array"])
+@pytest.mark.parametrize("revoked", [False, True])
+def test_a_thread_allocates_while_it_holds_a_lock_that_a_host_function_needs(
+    machine: Machine, revoked: bool, how: str
+) -> None:
+    """What it allocates has no room before another program's memory is evicted."""
+    held, more = (120, 20) if revoked else (50, 100)
+    a, b = machine.program("a"), machine.program("b")
+    in_b = b.filled(150 * UNIT, 2)
+    b.call("cell", phase="end")
+    in_a = a.filled(held * UNIT, 1)
+    stream = a.call("stream")["stream"]
+    assert a.call("lock", stream=stream)["result"] == 0
+    if revoked:
+        filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
+        machine.until(lambda: machine.group("a")["state"] == "yielding")
+    allocating = a.start("alloc_and_unlock", bytes=more * UNIT, how=how, thread="allocates")
+    allocated = a.result(allocating)
+    assert allocated["result"] == 0, a.errors
+    assert a.call("synchronize")["result"] == 0
+    if revoked:
+        assert b.result(filling)["result"] == 0
+    assert a.holds(in_a, held * UNIT, 1)
+    if how == "memory":
+        assert a.holds(allocated["pointer"], more * UNIT, 7)
+    assert b.holds(in_b, 150 * UNIT, 3 if revoked else 2)
+
+
+def test_memory_fails_to_come_for_a_thread_that_holds_a_lock_that_a_host_function_needs(
+    machine: Machine,
+) -> None:
+    """The lease is given back although no scheduler wants it."""
+    a = machine.program("a")
+    in_a = a.filled(50 * UNIT, 1)
+    stream = a.call("stream")["stream"]
+    assert a.call("lock", stream=stream)["result"] == 0
+    a.call("fail", rules="cuMemCreate%!gpushare:1")
+    allocated = a.call("alloc_and_unlock", bytes=100 * UNIT, how="memory", thread="allocates")
+    assert allocated["result"] == 0, a.errors
+    assert a.call("synchronize")["result"] == 0
+    assert a.holds(allocated["pointer"], 100 * UNIT, 7)
+    assert a.holds(in_a, 50 * UNIT, 1)

@@ -193,6 +193,20 @@ class Worker:
         self.mutex.release()
         return {"result": result}
 
+    def alloc_and_unlock(self, bytes: int, how: str) -> dict[str, Any]:
+        """Allocate, write to it where it is memory, and then let the lock go."""
+        pointer, stream = ctypes.c_uint64(), ctypes.c_void_p()
+        if how == "array":
+            # CUDA_ARRAY_DESCRIPTOR: rows of 4 KiB, of numbers of 32 bits
+            description = (ctypes.c_uint64 * 3)(1024, bytes // 4096, 3 | 1 << 32)
+            result = cuda.cuArrayCreate_v2(ctypes.byref(pointer), description)
+        else:
+            result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), bytes)
+            result = result or cuda.cuStreamCreate(ctypes.byref(stream), 1)
+            result = result or cuda.cuMemsetD32Async(pointer.value, 7, bytes // 4, stream)
+        self.mutex.release()
+        return {"result": result, "pointer": pointer.value}
+
     def let_go(self) -> dict[str, Any]:
         self.goes.set()
         return {"result": cuda.cuCtxSynchronize()}
