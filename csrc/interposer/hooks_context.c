@@ -535,11 +535,14 @@ CUresult CUDAAPI cuCtxCreate_v4(CUcontext *handle, CUctxCreateParams *parameters
     return created(GS_REAL(cuCtxCreate_v4)(handle, parameters, flags, device), handle, device);
 }
 
-/* What goes with a context goes first, while it can still be synchronised. */
+/*
+ * What goes with a context goes first, while it can still be synchronised. Before that, what outlives it: once the
+ * mover has left the context (gs_memory_context_ends), nothing may bring it back there.
+ */
 static void empty(CUcontext handle)
 {
-    gs_memory_context_ends(handle);
     gs_vmm_context_ends(handle);
+    gs_memory_context_ends(handle);
     gs_capture_context_ends(handle);
     gs_meter_context_ends(handle);
 }
@@ -680,9 +683,9 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
         begin_change_locked(device);
     pthread_mutex_unlock(&contexts.lock);
     if (handle != NULL) {
+        gs_vmm_context_ends(handle);
         gs_memory_context_ends(handle);
         mark_ending(handle, true);
-        gs_vmm_context_ends(handle);
         gs_capture_context_ends(handle);
         gs_meter_context_ends(handle);
     }
