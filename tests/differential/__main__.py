@@ -13,6 +13,7 @@ run.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import signal
 import sys
@@ -49,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--program", type=Path, help="run this file's program again and again")
     parser.add_argument(
+        "--case", type=int, default=0, help="which of the programs that --log wrote (default: 0)"
+    )
+    parser.add_argument(
         "--keep-going", action="store_true", help="print a difference, and look for the next one"
     )
     parser.add_argument(
@@ -71,9 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = options.seconds or (float("inf") if endless else 60.0)
     program = None
     if options.program is not None:
-        program = [
-            line for line in options.program.read_text().splitlines() if line[:1] in tuple("0123*!")
-        ]
+        text = options.program.read_text().splitlines()
+        if text and text[0].startswith("{"):
+            text = json.loads(text[options.case])["program"]
+        program = [line for line in text if line[:1] in tuple("0123*!")]
     recipe = Recipe(
         lines=lines,
         only=tuple(filter(None, options.only.split(","))),

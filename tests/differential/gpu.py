@@ -42,9 +42,11 @@ from .running import (
 )
 
 #: Seconds after which a program counts as hung: to make a context takes up to a second where many do so at once.
-PATIENCE = 60.0
+PATIENCE = 30.0
 #: Seconds for a program of one or two calls.
 BRIEFLY = 20.0
+#: What a kernel leaves that has waited too long.
+LAUNCH_FAILED = 719
 #: Seconds from one time that all of the GPU is wanted to the next.
 SURGE = 0.6
 #: What a program begins with that the probes below need.
@@ -444,9 +446,10 @@ class Survey:
                 run = self.place.run_bare(pair, [*_BEGIN, *PROBES[pattern]], BRIEFLY)
             finally:
                 idle.append(pair)
-            if run.status == 0:
+            gave_up = any(f"={LAUNCH_FAILED} " in trace for trace in run.traces)
+            if run.status == 0 and not gave_up:
                 return None
-            how = "hangs" if run.status is None else f"ends with {run.status}"
+            how = "hangs" if run.status is None or gave_up else f"ends with {run.status}"
             return LeftOut(pattern, "", f"The bare driver here {how} ({last(run)}).")
 
         with ThreadPoolExecutor(len(pairs)) as pool:
@@ -515,7 +518,7 @@ class Survey:
         with self._lock:
             known = self.cases.get(found.kind)
             if known is None:
-                case = Case(found.kind, found.text, name, lines, said[-4000:], ours.stacks[-8000:])
+                case = Case(found.kind, found.text, name, lines, said[-8000:], ours.stacks[-8000:])
                 self.cases[found.kind] = case
             else:
                 case = known

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import ctypes
 import importlib.util
 import os
 import random
@@ -57,7 +58,16 @@ def build_player(folder: Path, *flags: str) -> Path:
     shutil.copy2(HERE / "player/kernels.ptx", folder)
     common = ["cc", "-std=gnu11", "-O1", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror"]
     sources = [path for path in sorted((HERE / "player").glob("*.c")) if path.name != "kernels.c"]
-    program = [*common, *flags, "-pthread", "-isystem", str(include), "-o", str(folder / "player")]
+    program = [
+        *common,
+        *flags,
+        "-pthread",
+        "-rdynamic",
+        "-isystem",
+        str(include),
+        "-o",
+        str(folder / "player"),
+    ]
     subprocess.run([*program, *map(str, sources), "-ldl"], check=True)
     library = [*common, "-shared", "-fPIC", "-fvisibility=hidden", "-o", str(folder / "kernels.so")]
     library += [f"-I{HERE.parents[1] / 'csrc/sim'}", str(HERE / "player/kernels.c")]
@@ -98,7 +108,8 @@ class Player:
     """A process that runs programs, each in a child of its own."""
 
     def __init__(self, path: Path, environ: dict[str, str]) -> None:
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.errors = tempfile.TemporaryFile()  # noqa: SIM115
+        self._said = 0
         self.process = subprocess.Popen(
             [str(path)],
             env={"DIFFERENTIAL_KERNELS": str(path.with_name("kernels.so")), **environ},
@@ -116,10 +127,10 @@ class Player:
 
     def said(self) -> str:
         """Return what was written on standard error since the last time."""
-        position = self.errors.tell()
-        text = self.errors.read()
-        self.errors.seek(position + len(text.encode()))
-        return text
+        # The processes write where the file's own position is, so it must stay.
+        data = os.pread(self.errors.fileno(), 1 << 20, self._said)
+        self._said += len(data)
+        return data.decode(errors="replace")
 
     def _more(self, until: float) -> bool:
         """Read on; False: nothing has come."""
@@ -199,6 +210,9 @@ def stacks_of(pid: int) -> str:
         text.append(f"process {member}")
         for task in sorted(Path(f"/proc/{member}/task").glob("*")):
             with contextlib.suppress(OSError):
+                # It says on standard error where it is, if it is a thread of the program.
+                if member == pid:
+                    ctypes.CDLL(None).tgkill(member, int(task.name), signal.SIGUSR2)
                 name = (task / "comm").read_text().strip()
                 place = (task / "wchan").read_text().strip()
                 text.append(f"  {task.name} {name}: {place}")
@@ -207,6 +221,7 @@ def stacks_of(pid: int) -> str:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 done = subprocess.run(command, capture_output=True, text=True, timeout=20)
                 text.append(done.stdout)
+    time.sleep(0.2)
     return "\n".join(text) or "no stacks"
 
 

@@ -88,6 +88,9 @@ def test_a_hang_is_a_difference_with_stacks(here: Place) -> None:
     assert text is not None
     assert text.startswith("hung")
     assert "sim-stream" in text
+    # The threads of the program say where they are.
+    for player in here.players[0]:
+        assert "pause+" in player.said()
 
 
 def test_what_the_table_covers_is_no_difference() -> None:

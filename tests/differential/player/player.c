@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <execinfo.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -250,6 +251,17 @@ static void ignore_signal(int number)
     (void)number;
 }
 
+/* Says where the thread is; whoever finds that the program hangs sends this to each. */
+static void say_stack(int number)
+{
+    (void)number;
+    void *frames[48];
+    char text[48];
+    int length = snprintf(text, sizeof text, "thread %d:\n", (int)gettid());
+    if (write(STDERR_FILENO, text, (size_t)length) == length)
+        backtrace_symbols_fd(frames, backtrace(frames, 48), STDERR_FILENO);
+}
+
 static pthread_t threads[THREADS];
 static bool over;
 
@@ -270,10 +282,13 @@ static void run_child(void)
         putenv(program.environment[i]);
     const char *asked = getenv("GPUSHARE_SIM_STRICT");
     strict = asked != NULL && strcmp(asked, "1") == 0;
+    struct sigaction action = {.sa_handler = ignore_signal}, stack = {.sa_handler = say_stack};
+    sigaction(SIGUSR1, &action, NULL);
+    /* The first time, it loads a library. */
+    backtrace(&(void *){NULL}, 1);
+    sigaction(SIGUSR2, &stack, NULL);
     if (program.partner && start_partner() != 0)
         _exit(90);
-    struct sigaction action = {.sa_handler = ignore_signal};
-    sigaction(SIGUSR1, &action, NULL);
     alone = program.lockstep || program.threads == 1;
     space_count = program.lockstep ? 1 : program.threads;
     all_spaces = calloc(space_count, sizeof *all_spaces);
