@@ -3,8 +3,8 @@
  * The CUDA contexts of this process: which there are, and whether all that was submitted to them is done.
  *
  * Draining works by one event for each context that captures the work of all its streams (cuCtxRecordEvent), which is
- * then polled: no spinning, and no wait that a kernel without end could turn into a hang. Drivers before 12.5 lack it;
- * there the drain blocks in cuCtxSynchronize.
+ * then polled: no spinning, and no wait that a kernel without end could turn into a hang. Drivers before 12.5 lack it:
+ * there a thread of its own calls cuCtxSynchronize.
  */
 #ifndef GPUSHARE_CONTEXT_H
 #define GPUSHARE_CONTEXT_H

@@ -13,6 +13,7 @@
 #include "vmm.h"
 
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 
 /* No count of submissions. */
@@ -28,6 +29,7 @@ struct context {
     bool primary;
     bool charged;     /* it was admitted */
     bool pending;     /* recorded in this drain and not seen done */
+    uint64_t waits;   /* the drain that a thread is to synchronise it for; 0: none */
     bool ending;      /* being reset: not to be used from other threads */
     CUevent probe;    /* never recorded: asked, it tells of the context's failure */
     uint64_t idle;    /* submissions when all of its work was done */
@@ -50,6 +52,12 @@ static struct {
     } primaries[GPUSHARE_MAX_GPUS];
     pthread_cond_t changed;
     uint32_t removals;
+    /* Where nothing can be recorded, a thread synchronises. */
+    struct {
+        bool runs;
+        uint64_t drains;
+        CUcontext context; /* that it is in now */
+    } synchronizing;
 } contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static struct context *find_locked(CUcontext handle)
@@ -117,6 +125,16 @@ static void forget_failure_locked(struct context *context)
         __atomic_sub_fetch(&contexts.failed, 1, __ATOMIC_RELEASE);
     context->failure = CUDA_SUCCESS;
     context->attended = false;
+}
+
+/* Nothing is to be synchronised any more in a context that ends. */
+static void leave_context_locked(CUcontext handle)
+{
+    struct context *context = find_locked(handle);
+    if (context != NULL)
+        context->waits = 0;
+    while (contexts.synchronizing.context == handle && handle != NULL)
+        pthread_cond_wait(&contexts.changed, &contexts.lock);
 }
 
 static void note_failure_locked(struct context *context, CUresult result)
@@ -301,6 +319,7 @@ unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most)
 static void remove_context(CUcontext handle)
 {
     pthread_mutex_lock(&contexts.lock);
+    leave_context_locked(handle);
     struct context **link = &contexts.first;
     while (*link != NULL && (*link)->handle != handle)
         link = &(*link)->next;
@@ -365,6 +384,62 @@ static void end_change(CUdevice device, CUresult result)
     pthread_mutex_unlock(&contexts.lock);
 }
 
+static struct context *waiting_locked(void)
+{
+    struct context *context = contexts.first;
+    while (context != NULL && context->waits == 0)
+        context = context->next;
+    return context;
+}
+
+/* Ends where captures are open, which it would break off; whoever asks for the drain's end starts it again. */
+static void *synchronize_waiting(void *ignored)
+{
+    pthread_setname_np(pthread_self(), "gpushare-drain");
+    pthread_mutex_lock(&contexts.lock);
+    for (struct context *context; (context = waiting_locked()) != NULL;) {
+        CUcontext handle = contexts.synchronizing.context = context->handle;
+        uint64_t drain = context->waits;
+        pthread_mutex_unlock(&contexts.lock);
+        CUresult result = CUDA_ERROR_NOT_READY;
+        if (gs_capture_forbid()) {
+            result = GS_REAL(cuCtxSetCurrent)(handle);
+            if (result == CUDA_SUCCESS)
+                result = GS_REAL(cuCtxSynchronize)();
+            gs_capture_allow();
+        }
+        pthread_mutex_lock(&contexts.lock);
+        contexts.synchronizing.context = NULL;
+        pthread_cond_broadcast(&contexts.changed);
+        if (result == CUDA_ERROR_NOT_READY)
+            break;
+        context = find_locked(handle);
+        if (context == NULL)
+            continue;
+        note_failure_locked(context, result);
+        if (context->waits == drain)
+            context->waits = 0;
+    }
+    contexts.synchronizing.runs = false;
+    pthread_mutex_unlock(&contexts.lock);
+    return ignored;
+}
+
+/* Where no thread can be started now, the next time that it is asked for. */
+static void synchronize_locked(void)
+{
+    if (contexts.synchronizing.runs || waiting_locked() == NULL)
+        return;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_t thread;
+    contexts.synchronizing.runs = pthread_create(&thread, NULL, synchronize_waiting, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (contexts.synchronizing.runs)
+        pthread_detach(thread);
+}
+
 bool gs_context_begin_drain(bool force)
 {
     bool begun = true, forbidden = gs_capture_forbid();
@@ -372,8 +447,10 @@ bool gs_context_begin_drain(bool force)
         return false;
     pthread_mutex_lock(&contexts.lock);
     contexts.draining = gs_gate_submissions();
+    uint64_t drain = ++contexts.synchronizing.drains;
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         context->pending = false;
+        context->waits = 0;
         if (context->failure != CUDA_SUCCESS)
             continue; /* nothing runs there any more */
         if (context->ending || GS_REAL(cuCtxSetCurrent)(context->handle) != CUDA_SUCCESS) {
@@ -386,14 +463,21 @@ bool gs_context_begin_drain(bool force)
             context->event = NULL;
         context->pending = records && context->event != NULL &&
                            GS_REAL(cuCtxRecordEvent)(context->handle, context->event) == CUDA_SUCCESS;
+        if (context->pending)
+            continue;
+        /* Not here: what is in flight may wait for a thread that waits for us. */
+        context->waits = forbidden ? drain : 0;
+        if (context->waits != 0)
+            continue;
         /* With a capture open, neither works: the capture is broken off, and its end must be waited for. */
-        CUresult result = context->pending ? CUDA_SUCCESS : GS_REAL(cuCtxSynchronize)();
+        CUresult result = GS_REAL(cuCtxSynchronize)();
         if (result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
             begun = false;
         note_failure_locked(context, result);
     }
     if (!begun)
         contexts.draining = NOT_IDLE;
+    synchronize_locked();
     pthread_mutex_unlock(&contexts.lock);
     if (forbidden)
         gs_capture_allow();
@@ -404,8 +488,9 @@ bool gs_context_begin_drain(bool force)
 
 bool gs_context_drained(void)
 {
-    bool drained = true;
     pthread_mutex_lock(&contexts.lock);
+    synchronize_locked();
+    bool drained = waiting_locked() == NULL;
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         if (!context->pending)
             continue;
@@ -661,6 +746,7 @@ static bool is_usable(CUcontext handle)
 static void mark_ending(CUcontext handle, bool ending)
 {
     pthread_mutex_lock(&contexts.lock);
+    leave_context_locked(handle);
     struct context *context = find_locked(handle);
     if (context != NULL) {
         context->ending = ending;

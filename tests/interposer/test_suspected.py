@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.interposer.conftest import Machine
+from tests.interposer.conftest import UNIT, Machine
 from tests.interposer.test_bare_driver import HOLDS
 from tests.interposer.test_kinds import PEERS, MakeMachine, run_alone, run_shared
+from tests.sim.machine import LIBRARIES
 
 #: A context that the program attaches to ends when nobody is attached any more.
 ATTACHED = """
@@ -61,7 +65,7 @@ def look():
     use()
     found.append(holds(address, 4 * MIB, 3))
 threads = [threading.Thread(target=lambda: ok(driver.cuCtxDestroy(going))), threading.Thread(target=look)]
-# The interposer gives back what it page-locked in the context. Its helper makes a stream in that which it works in next.
+# The interposer gives back what it page-locked there. Its helper makes a stream where it works next.
 before = counted("injected")
 sim.gpushare_sim_fail(b"cuMemHostUnregister%!gpushare/hang,cuStreamCreate%gpushare/0ms")
 threads[0].start()
@@ -131,3 +135,64 @@ def test_it_is_as_without_us_on_two_gpus(make_machine: MakeMachine, row: str) ->
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     code = TWO_DEVICES[row]
     assert run_alone(code, devices=2) == run_shared(machine, code) > 0
+
+
+@pytest.fixture
+def old_machine(make_machine: MakeMachine, tmp_path: Path) -> Machine:
+    """Return a machine whose driver does not know cuCtxRecordEvent, as those before CUDA 12.5."""
+    folder = tmp_path / "lib"
+    (folder / "sim").mkdir(parents=True)
+    for library in LIBRARIES.parent.glob("*.so"):
+        shutil.copy(library, folder)
+    for library in LIBRARIES.glob("*.so*"):
+        shutil.copy(library, folder / "sim")
+    cuda = folder / "sim" / "libcuda.so.1"
+    known = cuda.read_bytes()
+    assert b"cuCtxRecordEvent\0" in known
+    cuda.write_bytes(known.replace(b"cuCtxRecordEvent\0", b"cuCtxRecordEvenX\0"))
+    machine = make_machine()
+    machine.libraries = folder
+    return machine
+
+
+def test_without_markers_in_contexts_no_other_thread_waits_for_a_drain(
+    old_machine: Machine,
+) -> None:
+    """While the helper waits for work in flight, the program allocates and makes contexts."""
+    machine = old_machine
+    a, b = machine.program("a"), machine.program("b")
+    in_a, in_b = a.filled(150 * UNIT, 1), b.filled(150 * UNIT, 2)
+    stream = a.call("stream")["stream"]
+    assert a.call("hold", stream=stream)["result"] == 0
+    filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
+    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    allocated = a.call("alloc", bytes=20 * UNIT)
+    assert allocated["result"] == 0
+    assert a.call("behind")["result"] == 0
+    assert a.call("raw", function="cuCtxCreate_v2", arguments=["out", 0, 0])["result"] == 0
+    assert b.waits(filling)
+    assert a.call("let_go")["result"] == 0
+    assert b.result(filling)["result"] == 0
+    assert a.holds(in_a, 150 * UNIT, 1)
+    assert b.holds(in_b, 150 * UNIT, 3)
+
+
+def test_without_markers_in_contexts_a_thread_that_holds_a_lock_gets_on(
+    old_machine: Machine,
+) -> None:
+    """A host function needs the lock: what is in flight ends only after what has yet to be submitted."""
+    machine = old_machine
+    a, b = machine.program("a"), machine.program("b")
+    in_a, in_b = a.filled(150 * UNIT, 1), b.filled(150 * UNIT, 2)
+    stream = a.call("stream")["stream"]
+    assert a.call("lock", stream=stream)["result"] == 0
+    filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
+    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    launching = a.start(
+        "launch_and_unlock", pointer=in_a, bytes=UNIT, stream=stream, count=25, thread="launches"
+    )
+    assert b.result(filling)["result"] == 0
+    assert a.result(launching)["result"] == 0
+    assert a.call("synchronize")["result"] == 0
+    assert a.holds(in_a, UNIT, 24)
+    assert b.holds(in_b, 150 * UNIT, 3)
