@@ -297,7 +297,12 @@ class GpuPlace:
         given = guarded(environ)
         given.setdefault("GPUSHARE_SIM_MEMORY", str(4 << 30))
         # A module is loaded at once: later, that may wait for a kernel that waits for us.
-        given |= {"CUDA_MODULE_LOADING": "EAGER", "GPUSHARE_PLACE": "0", "GPUSHARE_SIM_STRICT": "1"}
+        given |= {
+            "CUDA_MODULE_LOADING": "EAGER",
+            "DIFFERENTIAL_REAL": "1",
+            "GPUSHARE_PLACE": "0",
+            "GPUSHARE_SIM_STRICT": "1",
+        }
         self.machine = Machine(given, whole=True)
         self.simulated = self.machine.driver.simulated
         self.machine.environ |= {"GPUSHARE_BACKEND": "swap", "GPUSHARE_FORBID_MANAGED": "1"}
@@ -307,10 +312,7 @@ class GpuPlace:
             self.players: list[tuple[Player, Player]] = []
             self.groups = [f"differential-{number}" for number in range(pairs)]
             stack.callback(self._close_players)
-            for group in self.groups:
-                bare = Player(self.player, self._bare())
-                stack.callback(bare.close)
-                self.players.append((bare, Player(self.player, self._interposed(group))))
+            self.players += [self._pair(group) for group in self.groups]
             self.evictions = Evictions(self.machine.socket)
             stack.callback(self.evictions.close)
             self.disturber = Disturber(
@@ -342,6 +344,20 @@ class GpuPlace:
 
     def _interposed(self, group: str) -> dict[str, str]:
         return {**self.machine.client_environ(group), **self._kernels()}
+
+    def _pair(self, group: str) -> tuple[Player, Player]:
+        bare = Player(self.player, self._bare())
+        try:
+            return bare, Player(self.player, self._interposed(group))
+        except PlayerEnded:
+            bare.close()
+            raise
+
+    def renew(self, pair: int) -> None:
+        """Start a pair of players again, whatever became of it."""
+        for player in self.players[pair]:
+            player.close()
+        self.players[pair] = self._pair(self.groups[pair])
 
     def _close_players(self) -> None:
         for pair in self.players:
@@ -444,6 +460,9 @@ class Survey:
             pair = idle.pop()
             try:
                 run = self.place.run_bare(pair, [*_BEGIN, *PROBES[pattern]], BRIEFLY)
+            except PlayerEnded as error:
+                self.place.renew(pair)
+                return LeftOut(pattern, "", f"It ends the tester itself ({error}).")
             finally:
                 idle.append(pair)
             gave_up = any(f"={LAUNCH_FAILED} " in trace for trace in run.traces)
@@ -461,14 +480,15 @@ class Survey:
                 done.result()
 
     def _work(self, pair: int) -> None:
-        try:
-            while self._left() > 0 and (self.calls is None or self.compared < self.calls):
-                name = f"{self.seed}/{next(self._numbers)}"
+        while self._left() > 0 and (self.calls is None or self.compared < self.calls):
+            name = f"{self.seed}/{next(self._numbers)}"
+            try:
                 self._look_at(pair, name, self._make(name))
-        except PlayerEnded as error:
-            self.say(f"a player ended, its place is idle from now on: {error}")
-            with self._lock:
-                self.failed_bare["a player ended"] += 1
+            except PlayerEnded as error:
+                self.say(f"{name}: a player ended: {error}")
+                with self._lock:
+                    self.failed_bare["a player ended"] += 1
+                self.place.renew(pair)
 
     def _make(self, name: str) -> list[str]:
         if self.program is not None:
@@ -572,6 +592,8 @@ class Survey:
             f"bare differs from bare: {count} x {what}"
             for what, count in self.unsteady.most_common()
         ]
+        if (error := self.place.disturber.antagonist.error) is not None:
+            lines.append(f"the client that wants the whole GPU has ended: {error}")
         return [*lines, json.dumps(self.totals())]
 
     def write(self, file: TextIO) -> None:
@@ -605,12 +627,15 @@ def survey(
             shrinking,
             lambda text: print(text, flush=True),
         )
-        made.run()
-        for line in made.report():
-            print(line, flush=True)
-        if log is not None:
-            with log.open("w", encoding="utf-8") as file:
-                made.write(file)
+        try:
+            made.run()
+        finally:
+            # What was found is worth something, whatever ended the run.
+            for line in made.report():
+                print(line, flush=True)
+            if log is not None:
+                with log.open("w", encoding="utf-8") as file:
+                    made.write(file)
     finally:
         place.close()
     return 1 if made.cases or not made.compared else 0

@@ -157,7 +157,8 @@ class Player:
         self.process.stdin.flush()
         self._until = time.monotonic() + patience
         line = self._line(self._until)
-        assert line is not None
+        if line is None:
+            raise PlayerEnded("it did not start a program")
         assert line.startswith("pid "), line
         self._child = int(line.split()[1])
 
@@ -170,7 +171,8 @@ class Player:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child, signal.SIGKILL)
             line = self._line(time.monotonic() + PATIENCE)
-        assert line is not None
+        if line is None:
+            raise PlayerEnded("a program that hung could not be ended")
         assert line.startswith("done "), line
         status, calls, *sizes = map(int, line.split()[1:])
         while len(self._read) < sum(sizes):

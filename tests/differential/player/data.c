@@ -18,6 +18,8 @@ static unsigned device_of(const struct self *self, unsigned context)
 
 static void has_written(struct self *self, struct block *block, unsigned slot, size_t offset, size_t length)
 {
+    if (slot == STREAMS && real)
+        used_by(self, block, 0);
     if (slot < STREAMS && is_capturing(self, slot)) {
         struct graph *graph = &self->space->graphs[self->space->capture.graph];
         unsigned index = (unsigned)(block - self->space->blocks);
@@ -211,7 +213,8 @@ static void op_copyrows(struct self *self, const unsigned long long *n)
                                 .dstPitch = 2 * width,
                                 .WidthInBytes = width,
                                 .Height = height};
-    CALL(self, cuMemcpy2D, &copy);
+    if (CALL(self, cuMemcpy2D, &copy) == CUDA_SUCCESS)
+        has_written(self, block, STREAMS, 0, 0);
 }
 
 /* The simulated driver runs a kernel once, whatever the number of its threads. */

@@ -485,9 +485,13 @@ static void op_arraycopy(struct self *self, const unsigned long long *n)
     if (n[2] % 2 == 0 && block->defined >= array->width) {
         if (CALL(self, cuMemcpyDtoA, array->handle, 0, block->at, array->width) == CUDA_SUCCESS)
             array->defined = true;
+        if (real)
+            used_by(self, block, 0);
     } else if (n[2] % 2 != 0 && array->defined) {
         if (CALL(self, cuMemcpyAtoD, block->at, array->handle, 0, size) == CUDA_SUCCESS && block->defined < size)
             block->defined = size;
+        if (real)
+            used_by(self, block, 0);
     }
 }
 

@@ -26,6 +26,7 @@ CALLS(DEFINE_CALL)
 
 bool strict;
 bool alone;
+bool real;
 unsigned char *pattern;
 unsigned device_count;
 struct space *all_spaces;
@@ -282,6 +283,7 @@ static void run_child(void)
         putenv(program.environment[i]);
     const char *asked = getenv("GPUSHARE_SIM_STRICT");
     strict = asked != NULL && strcmp(asked, "1") == 0;
+    real = getenv("DIFFERENTIAL_REAL") != NULL;
     struct sigaction action = {.sa_handler = ignore_signal}, stack = {.sa_handler = say_stack};
     sigaction(SIGUSR1, &action, NULL);
     /* The first time, it loads a library. */

@@ -298,6 +298,11 @@ extern const struct operation memory_operations[], data_operations[], stream_ope
 
 extern bool strict; /* the simulated driver is as strict as a real one */
 extern bool alone;  /* no two lines are executed at the same time */
+/*
+ * The driver is a real one. Calls without a stream may return before their bytes are on the GPU, where streams that do
+ * not wait for the legacy one could overtake them. And a context cannot touch another's memory.
+ */
+extern bool real;
 extern unsigned char *pattern;
 extern struct context primary[2];
 extern unsigned device_count;

@@ -71,6 +71,8 @@ static bool link_streams(struct self *self, unsigned from, unsigned to)
 
 bool order(struct self *self, struct block *block, unsigned stream)
 {
+    if (real && block->kind != HOST && block->context != context_of(self, stream))
+        return false;
     if (is_capturing(self, stream)) {
         if (block->captured_by != NOTHING_PENDING && block->captured_by != (int)stream &&
             !link_streams(self, (unsigned)block->captured_by, stream))
