@@ -266,7 +266,7 @@ struct gpushare_grow {
     struct gpushare_usage least; /* promised, pinned and context as they must become */
     uint64_t most;               /* promised as it would best become: headroom included */
     uint32_t oversubscribe;      /* 1: it may become more than the GPU has; the client is as with HELLO_OVERSUBSCRIBE */
-    uint32_t capturing;          /* 1: a stream capture is open, so the lease cannot be given up now */
+    uint32_t urgent;             /* 1: an open capture, or what runs, may need it before the lease is given back */
 };
 
 struct gpushare_grown {

@@ -131,7 +131,7 @@ class Grow:
     """A client wants more memory: at least ``least``, best ``most`` promised bytes.
 
     ``oversubscribe``: more than the GPU has, if need be; the client is one that oversubscribes from now on.
-    ``capturing``: a stream capture is open, which needs what is allocated and for which the lease is kept.
+    ``urgent``: an open stream capture needs what is allocated, or what runs may; until it is done, the lease is kept.
     """
 
     client: int
@@ -139,7 +139,7 @@ class Grow:
     least: Usage
     most: int
     oversubscribe: bool = False
-    capturing: bool = False
+    urgent: bool = False
 
 
 @dataclass(slots=True)

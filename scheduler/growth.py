@@ -52,7 +52,8 @@ class Grower(Filler):
                 self._revoke(group)  # its own memory is in the way
             return
         charged = self._charged(holding, more)
-        if event.capturing and more and client.lease is not None and group.filling is None:
+        lacks_room = more > 0 or gpu.free < 0
+        if event.urgent and lacks_room and client.lease is not None and group.filling is None:
             if not self._is_fresh(gpu, self.fresh_for_growth):
                 gpu.parked.append(Delayed(event, "reading", self._now))
                 return
@@ -65,9 +66,8 @@ class Grower(Filler):
         wish = event.most - holding.promised - more
         extra = self._headroom(share, more, wish, event.oversubscribe)
         if group.lease is None or group.yielding:
-            self._promise(
-                holding, event, more + extra, fixed, "resident" if not more else "swapped"
-            )
+            there = not more and not (event.urgent and lacks_room)
+            self._promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
             return
         if more and not self._is_fresh(gpu, self.fresh_for_growth):
             gpu.parked.append(Delayed(event, "reading", self._now))
@@ -117,7 +117,8 @@ class Grower(Filler):
     def _make_room_now(self, gpu: Gpu, lack: int) -> bool:
         """Have memory moved out of those without a lease, whatever their residency; return whether that will do.
 
-        For a stream capture: who waits for its lease waits for the capture's end, and that for this memory.
+        For a stream capture, or a kernel that runs: who waits for its lease waits for its end, and that may wait for
+        this memory.
         """
         lack -= gpu.coming
         victims = [s for s in gpu.shares.values() if s.group.lease is None]

@@ -427,8 +427,8 @@ def _decode_released(client: int, group: str, body: bytes) -> ev.Event:
 
 def _decode_grow(client: int, group: str, body: bytes) -> ev.Event:
     grow = ffi.from_buffer(_GROW_P, body)
-    over, capturing = bool(grow.oversubscribe), bool(grow.capturing)
-    return ev.Grow(client, grow.serial, _usage(grow.least), grow.most, over, capturing)
+    over, urgent = bool(grow.oversubscribe), bool(grow.urgent)
+    return ev.Grow(client, grow.serial, _usage(grow.least), grow.most, over, urgent)
 
 
 def _decode_usage(client: int, group: str, body: bytes) -> ev.Event:
@@ -860,7 +860,7 @@ def encode_event(event: ev.Event) -> bytes:
                 GROW,
                 ffi.new(
                     _GROW_P,
-                    (event.serial, least, event.most, event.oversubscribe, event.capturing),
+                    (event.serial, least, event.most, event.oversubscribe, event.urgent),
                 ),
             )
         case ev.UsageChanged():

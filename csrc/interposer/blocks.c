@@ -12,6 +12,9 @@
 
 static pthread_cond_t settled = PTHREAD_COND_INITIALIZER;
 
+/* ns */
+static const uint64_t drain_patience = 20000000;
+
 struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
                               size_t size, size_t piece_size)
 {
@@ -56,7 +59,13 @@ static bool claim(struct gs_device *device, const struct gs_block *block, unsign
     return fits;
 }
 
-void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
+static bool lacks_memory(const struct gs_piece *piece)
+{
+    return piece->state != GS_PIECE_RESIDENT && !piece->far;
+}
+
+/* The block is held, and the caller inside the gate; afterwards neither is so. What has memory keeps it. */
+static void populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered, bool opens_slab)
 {
     GS_LEAVES_CAPTURES_ALONE;
     uint64_t bytes = 0, claimed = 0;
@@ -68,6 +77,9 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
     uint64_t submissions = gs_gate_submissions();
     bool idle = gs_context_idle(submissions), marked = !idle && gs_context_mark();
     for (unsigned i = 0; i < block->piece_count && complete; i++) {
+        if (!lacks_memory(&block->pieces[i]))
+            continue;
+        block->pieces[i].untouched = GS_WRITTEN;
         block->pieces[i].far = !claim(device, block, i);
         if (block->pieces[i].far) {
             block->backend->stay(block, i);
@@ -75,12 +87,14 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
         }
         claimed += gs_piece_bytes(block, i);
         complete = block->backend->populate(block, i, NULL) == CUDA_SUCCESS;
-        if (complete)
+        if (complete) {
             bytes += gs_piece_bytes(block, i);
+            block->pieces[i].untouched = submissions;
+        }
     }
-    idle = idle || (marked && gs_context_mark_passed());
-    for (unsigned i = 0; i < block->piece_count; i++)
-        block->pieces[i].untouched = idle ? submissions : GS_WRITTEN;
+    if (!idle && !(marked && gs_context_mark_passed()))
+        for (unsigned i = 0; i < block->piece_count; i++)
+            block->pieces[i].untouched = GS_WRITTEN;
     /* Before others can take from a slab that lacks memory. */
     if (!complete)
         gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
@@ -89,13 +103,56 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
     device->usage.resident += bytes;
     device->usage_changed = true;
     bool destroy = gs_block_settle_locked(block);
-    if (block->slab != NULL && !destroy)
+    if (opens_slab && block->slab != NULL && !destroy)
         gs_slab_open_locked(block->slab);
     pthread_mutex_unlock(&gs_memory_lock);
     gs_gate_leave_leased(entered);
     if (destroy)
         gs_block_destroy(device, block);
     gs_device_flush_reports();
+}
+
+void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
+{
+    populate(device, block, entered, true);
+}
+
+/* What gs_client_reach says where the block has no memory; with GS_REACH_NOW, it is held. */
+static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct gs_slot **entered)
+{
+    bool lacks = false;
+    for (unsigned i = 0; block != NULL && i < block->piece_count; i++)
+        lacks = lacks || lacks_memory(&block->pieces[i]);
+    enum gs_reach reach = lacks ? gs_client_reach(promised, entered) : GS_REACH_NONE;
+    if (reach == GS_REACH_NOW)
+        block->moving = true;
+    return reach;
+}
+
+void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what)
+{
+    for (bool promised = false, tried = false; !(promised && tried);) {
+        struct gs_block *block;
+        struct gs_slot *entered = NULL;
+        pthread_mutex_lock(&gs_memory_lock);
+        while ((block = find_locked(what)) != NULL && block->moving)
+            pthread_cond_wait(&settled, &gs_memory_lock);
+        enum gs_reach reach = reach_locked(block, promised, &entered);
+        pthread_mutex_unlock(&gs_memory_lock);
+        if (reach == GS_REACH_NONE)
+            return;
+        if (reach == GS_REACH_NOW) {
+            populate(device, block, entered, false);
+            tried = promised;
+            continue;
+        }
+        /* Most work is done in a moment, and then nothing can touch what has no memory. */
+        if (gs_client_await_released(drain_patience))
+            return;
+        promised = gs_device_promise_now(device);
+        if (!promised)
+            return;
+    }
 }
 
 bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block)

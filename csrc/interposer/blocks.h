@@ -37,6 +37,13 @@ bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struc
  */
 void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered);
 
+/*
+ * For memory that is new while the gate is shut. Work that was submitted before may be told its address for as long as
+ * the lease has not been given back: then it comes to the GPU all the same, for which others' memory leaves if need be.
+ * find_locked returns the block, or NULL if it is gone.
+ */
+void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what);
+
 /* Nothing uses its memory any more. True: the caller is to destroy it, outside the lock; else its mover does. */
 bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block);
 void gs_block_destroy(struct gs_device *device, struct gs_block *block);

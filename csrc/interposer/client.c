@@ -146,6 +146,7 @@ static struct {
     bool requested;
     unsigned waiters;
     struct waiter *first_waiter; /* in the order in which they came */
+    unsigned drainers;           /* threads that wait for the lease to be given back */
     unsigned paced;              /* threads that wait under a lease until they may submit */
     uint64_t cancels;
     uint64_t failures; /* waits ended because the memory does not come in */
@@ -556,7 +557,7 @@ void gs_client_context_failed(void)
     wake_helper();
 }
 
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer)
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, struct gpushare_grown *answer)
 {
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
     CUresult result = CUDA_SUCCESS;
@@ -565,7 +566,7 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     uint64_t cancels = client.cancels;
     pending.request.serial = ++client.serial;
     pending.request.oversubscribe = gs_memory_oversubscribes();
-    pending.request.capturing = gs_capture_open();
+    pending.request.urgent = urgent || gs_capture_open();
     pending.next = client.growths;
     client.growths = &pending;
     send_frame(GPUSHARE_GROW, &pending.request, sizeof(pending.request));
@@ -592,6 +593,37 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struc
     pthread_mutex_unlock(&client.lock);
     *answer = pending.answer;
     return result;
+}
+
+enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
+{
+    enum gs_reach reach = GS_REACH_NONE;
+    pthread_mutex_lock(&client.lock);
+    if (client.leased && gate_state() == GS_GATE_SHUT) {
+        bool room = promised || !lacks_memory(client.release_cause);
+        reach = !room ? GS_REACH_LATER : gs_gate_enter_shut_leased(entered) ? GS_REACH_NOW : GS_REACH_NONE;
+    }
+    pthread_mutex_unlock(&client.lock);
+    return reach;
+}
+
+bool gs_client_await_released(uint64_t patience)
+{
+    uint64_t end = gs_now_ns() + patience, now;
+    pthread_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels;
+    client.drainers++;
+    while (client.leased && gate_state() == GS_GATE_SHUT && client.cancels == cancels && (now = gs_now_ns()) < end) {
+        struct timespec timeout = {.tv_sec = (time_t)((end - now) / SECOND), .tv_nsec = (long)((end - now) % SECOND)};
+        uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
+        pthread_mutex_unlock(&client.lock);
+        futex_wait(&client.epoch, epoch, &timeout);
+        pthread_mutex_lock(&client.lock);
+    }
+    client.drainers--;
+    bool over = !client.leased || gate_state() != GS_GATE_SHUT;
+    pthread_mutex_unlock(&client.lock);
+    return over;
 }
 
 /* Waits until the second gate is open, or for `patience` (ns). Ends as gs_client_acquire does. */
@@ -1752,9 +1784,14 @@ static void finish_release(void)
     gs_meter_look_from_helper();
     send_meters();
     pthread_mutex_lock(&client.lock);
-    client.leased = false;
-    client.release = RELEASE_NONE;
-    send_released(client.lease, client.release_cause);
+    /* A thread that gives new memory a place must be done with it: see gs_client_reach. */
+    if (gs_gate_empty()) {
+        client.leased = false;
+        client.release = RELEASE_NONE;
+        send_released(client.lease, client.release_cause);
+        if (client.drainers != 0)
+            wake_waiters();
+    }
     pthread_mutex_unlock(&client.lock);
 }
 

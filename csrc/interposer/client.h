@@ -60,9 +60,27 @@ CUresult gs_client_pace(struct gs_submission *submission);
 /*
  * Asks the scheduler to promise more memory and waits for the answer. `least` is what must be promised, `most` what
  * would be best. Returns GS_ERROR_CANCELLED if the wait was cancelled, and GPUSHARE_GROWTH_SWAPPED if the scheduler
- * stays away. With GROWTH_SWAPPED the lease, if there was one, has been given up when this returns.
+ * stays away. `urgent`: what runs may need it before the lease can be given back. With GROWTH_SWAPPED the lease, if
+ * there was one, has been given up when this returns.
  */
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, struct gpushare_grown *answer);
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, struct gpushare_grown *answer);
+
+struct gs_slot;
+
+enum gs_reach {
+    GS_REACH_NONE, /* no lease is held, or the gate is open: nothing can touch what has no memory */
+    GS_REACH_NOW,  /* the caller is inside the gate: the lease stays until gs_gate_leave_leased */
+    GS_REACH_LATER /* there is no room that the scheduler knows of */
+};
+
+/*
+ * Whether memory that is new has to come to the GPU although the gate is shut, and may. Under gs_memory_lock.
+ * `promised`: there is room.
+ */
+enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered);
+
+/* Waits at most so long (ns) for the lease to be given back. Ends early if the gate opens, or the user interrupts. */
+bool gs_client_await_released(uint64_t patience);
 
 /*
  * Called by a thread that found the second gate shut. CUDA_SUCCESS: try again. Asks to be woken, and ends as

@@ -256,7 +256,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
         pthread_mutex_unlock(&gs_memory_lock);
-        result = gs_client_grow(&least, most, &answer);
+        result = gs_client_grow(&least, most, false, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
             say_refusal(answer.text);
@@ -280,6 +280,18 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
     pthread_mutex_unlock(&gs_memory_lock);
     end_growth();
     return result;
+}
+
+bool gs_device_promise_now(struct gs_device *device)
+{
+    struct gpushare_grown answer;
+    pthread_mutex_lock(&figures.growth);
+    pthread_mutex_lock(&gs_memory_lock);
+    struct gpushare_usage usage = gs_device_usage_locked(device);
+    pthread_mutex_unlock(&gs_memory_lock);
+    CUresult result = gs_client_grow(&usage, usage.promised, true, &answer);
+    end_growth();
+    return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
 }
 
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)

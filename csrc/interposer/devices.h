@@ -73,6 +73,10 @@ void gs_device_forget_contexts(void);
  * Only what the promise does not cover is asked for. May wait (see gs_client_grow), and says why it was refused.
  */
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
+
+/* Under a lease that is being given back: asks for room on the GPU for all that is promised. May wait likewise. */
+bool gs_device_promise_now(struct gs_device *device);
+
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 
 struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);

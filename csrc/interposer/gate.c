@@ -170,6 +170,15 @@ void gs_gate_enter_shut(void)
     __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_SEQ_CST);
 }
 
+bool gs_gate_enter_shut_leased(struct gs_slot **entered)
+{
+    struct gs_slot *slot = gs_gate_slot();
+    *entered = slot == NULL || slot->passes & 1 ? NULL : slot;
+    if (*entered != NULL)
+        gs_gate_enter_shut();
+    return slot != NULL;
+}
+
 void gs_gate_leave_shut(void)
 {
     struct gs_slot *slot = gs_gate_thread;

@@ -75,6 +75,11 @@ static inline void gs_gate_leave(struct gs_slot *entered)
         gs_gate_leave_slow();
 }
 
+static inline bool gs_gate_is_shut(void)
+{
+    return __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT;
+}
+
 /* Enters only if a lease is held (word up to GS_GATE_HELD), never waits: while inside, the lease cannot be given up. */
 bool gs_gate_enter_leased(struct gs_slot **entered);
 void gs_gate_leave_leased(struct gs_slot *entered);
@@ -89,6 +94,9 @@ void gs_gate_shut(void);
 /* The calling thread, which waits at the gate, is inside although it is shut; and is outside again. */
 void gs_gate_enter_shut(void);
 void gs_gate_leave_shut(void);
+
+/* The same for a thread that does not wait there, and may be inside already: gs_gate_leave_leased ends it. */
+bool gs_gate_enter_shut_leased(struct gs_slot **entered);
 
 /* No thread is inside. After gs_gate_shut this stays true once it is, but for who enters it shut. */
 bool gs_gate_empty(void);

@@ -448,6 +448,18 @@ bool gs_memory_has_freed(void)
     return __atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0;
 }
 
+struct name {
+    CUdeviceptr base;
+    uint64_t id;
+};
+
+static struct gs_block *find_block_locked(const void *what)
+{
+    const struct name *name = what;
+    const struct gs_allocation *allocation = find_locked(name->base);
+    return allocation != NULL && allocation->id == name->id ? allocation->block : NULL;
+}
+
 CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
 {
     if (pointer == NULL || size == 0)
@@ -478,11 +490,15 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
             break;
         reap(true);
     }
-    if (result == CUDA_SUCCESS)
-        *pointer = allocation->node.key;
-    else
+    if (result != CUDA_SUCCESS) {
         free(allocation);
-    return result;
+        return result;
+    }
+    struct name name = {allocation->node.key, allocation->id};
+    if (__builtin_expect(gs_gate_is_shut(), 0))
+        gs_block_reach(device, find_block_locked, &name);
+    *pointer = name.base;
+    return CUDA_SUCCESS;
 }
 
 static CUresult synchronize_context(CUcontext context)

@@ -97,6 +97,12 @@ static void drop_if_unused(struct gs_vmm_handle *handle)
     free(handle);
 }
 
+/* Nobody knows of it yet. */
+static struct gs_block *itself(const void *block)
+{
+    return (struct gs_block *)block;
+}
+
 static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
 {
     struct gs_device *device = gs_device_of(handle->properties.location.id);
@@ -121,6 +127,8 @@ static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
     pthread_mutex_unlock(&gs_memory_lock);
     if (populate)
         gs_block_populate(device, block, entered);
+    if (gs_gate_is_shut())
+        gs_block_reach(device, itself, block);
     return CUDA_SUCCESS;
 }
 

@@ -315,6 +315,60 @@ def test_it_is_as_without_us(machine: Machine, row: str) -> None:
     assert run_alone(code) == run_shared(machine, code) > 0
 
 
+#: A kernel runs already when the memory is allocated that it is told to write to.
+DELIVERS = """
+use()
+stream = stream_of()
+code = compile('''extern "C" __global__ void deliver(volatile unsigned long long *mailbox) {
+    while (!mailbox[0]) {}
+    *(volatile unsigned *)(mailbox[0] + mailbox[1]) = 42;
+}''')
+function = function_of(code, "deliver")
+host = ok(driver.cuMemHostAlloc(4096, 0))
+mailbox = np.frombuffer((ctypes.c_char * 4096).from_address(int(host)), np.uint64)
+ok(driver.cuMemAlloc(512))
+for size in (512, 4 * MIB, 30 * MIB):
+    mailbox[:] = 0
+    assert start(function, stream, host) == 0
+    say("runs")
+    hear()
+    block = int(allocate(size))
+    mailbox[1] = size - 4
+    mailbox[0] = block
+    ok(driver.cuStreamSynchronize(stream))
+    assert read(driver.CUdeviceptr(block + size - 4), 1, np.uint32)[0] == 42
+"""
+
+
+@pytest.mark.parametrize(
+    "allocate",
+    [
+        "ok(driver.cuMemAlloc(size))",
+        "ok(driver.cuMemAllocAsync(size, stream_of()))",
+        "mapped_empty(max(size, 2 * MIB))",
+    ],
+)
+def test_what_is_allocated_while_the_gpu_is_wanted_back_is_in_reach_of_what_runs(
+    machine: Machine, allocate: str
+) -> None:
+    other = machine.program("b")
+    pointer = other.filled(150 * UNIT, 1)
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    code = MAPPED_EMPTY + f"\ndef allocate(size):\n    return {allocate}\n" + DELIVERS
+    runner = Runner(environ, code)
+    try:
+        while runner.heard() == "runs":
+            # The memory of b stays until there is no room for what a allocates.
+            for name, state in (("b", "idle"), ("a", "yielding")):
+                machine.control("release", group=name)
+                machine.until(lambda name=name, state=state: machine.group(name)["state"] == state)
+            runner.tell()
+        assert other.holds(pointer, 150 * UNIT, 1)
+    finally:
+        runner.close()
+
+
 def test_memory_of_a_context_that_has_failed_is_free_for_others_at_once(machine: Machine) -> None:
     environ = machine.environment("a")
     environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"

@@ -545,7 +545,7 @@ def test_a_capture_grows_at_once_although_its_lease_is_wanted_back() -> None:
     m.sleep(2)
     assert a.state == "yielding"
     least = ev.Usage(GPU, a.promised + 5 * GIB, a.resident)
-    (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, capturing=True)))
+    (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
     assert answer.status == "resident"
 
 
@@ -560,7 +560,7 @@ def test_room_for_a_capture_is_made_from_those_that_wait() -> None:
     m.sleep(2)
     assert a.state == "yielding"
     least = ev.Usage(GPU, a.promised + 5 * GIB, a.resident)
-    decisions = m.do(ev.Grow(a.number, 1, least, least.promised, capturing=True))
+    decisions = m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True))
     assert not of(ev.Grown, decisions)
     (order,) = of(ev.Evict, decisions)
     assert order.client == b.number
@@ -572,8 +572,30 @@ def test_a_capture_that_nobody_can_make_room_for_is_told_so() -> None:
     m = Machine(quantum=100.0)
     a, _ = m.runs("a", 50), m.runs("b", 45)
     least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
-    (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, capturing=True)))
+    (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
     assert answer.status == "swapped"
+
+
+def test_room_for_what_was_promised_already_is_made_at_once_where_a_kernel_may_need_it() -> None:
+    m = Machine(quantum=1.0)
+    b = m.runs("b", 60)
+    b.end()
+    a = m.runs("a", 40)
+    b.grow(10)
+    b.release("growth")
+    b.request()
+    m.sleep(2)
+    assert a.state == "yielding"
+    answer = a.grow(5)
+    assert answer is not None
+    assert answer.status == "swapped"
+    least = ev.Usage(GPU, a.promised, a.resident)
+    decisions = m.do(ev.Grow(a.number, 2, least, least.promised, urgent=True))
+    assert not of(ev.Grown, decisions)
+    (order,) = of(ev.Evict, decisions)
+    assert order.client == b.number
+    (answer,) = of(ev.Grown, b.evict(order))
+    assert answer.status == "resident"
 
 
 def test_what_can_never_fit_is_refused_with_the_numbers() -> None:

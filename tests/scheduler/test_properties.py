@@ -364,7 +364,7 @@ class World(RuleBasedStateMachine):
                 return  # it has had nothing to do for long
             if group.wait is not None:
                 return  # it waits itself: one that grows within its turn may take its memory
-            if any(p.growing is not None and p.growing.capturing for p in self.processes.values()):
+            if any(p.growing is not None and p.growing.urgent for p in self.processes.values()):
                 return  # a capture's need is everybody's: nobody runs before it ends
             if group.wishes.keep and not group.spent:
                 self.check_kept(group, decision.gpu)
@@ -705,8 +705,8 @@ class World(RuleBasedStateMachine):
         ]
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), size=sizes, extra=st.integers(0, 100), capturing=st.booleans())
-    def grow(self, data: Any, size: int, extra: int, capturing: bool) -> None:
+    @rule(data=st.data(), size=sizes, extra=st.integers(0, 100), urgent=st.booleans())
+    def grow(self, data: Any, size: int, extra: int, urgent: bool) -> None:
         free = self.idle_processes()
         if free:
             process = self.pick(data, free)
@@ -718,7 +718,7 @@ class World(RuleBasedStateMachine):
                 memory.promised + size,
                 memory.pinned,
                 extra * MIB,
-                capturing=capturing,
+                urgent=urgent,
             )
 
     @precondition(lambda self: self.processes)
@@ -749,14 +749,14 @@ class World(RuleBasedStateMachine):
         pinned: int,
         extra: int,
         context: int | None = None,
-        capturing: bool = False,
+        urgent: bool = False,
     ) -> None:
         self.serial += 1
         memory = process.on(gpu)
         context = memory.context if context is None else context
         least = ev.Usage(gpu, promised, memory.mapped, pinned, context)
         process.growing = ev.Grow(
-            process.number, self.serial, least, promised + extra, process.over, capturing
+            process.number, self.serial, least, promised + extra, process.over, urgent
         )
         process.outbox.append(process.growing)
 
