@@ -35,8 +35,9 @@ bool gs_context_mark_passed(void);
 
 /*
  * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call
- * in it with the same error, and so do we where we answer in its place. The error of the calling thread's context, or
- * CUDA_SUCCESS: as far as it is known, or after asking the driver, unless no work can have failed since it was known.
+ * in it with the same error, and so do we where we answer in its place. The same goes for one that is current and has
+ * been destroyed. The error of the calling thread's context, or CUDA_SUCCESS: as far as it is known, or after asking
+ * the driver, unless no work can have failed since it was known.
  */
 CUresult gs_context_known_failure(void);
 CUresult gs_context_ask_failure(void);

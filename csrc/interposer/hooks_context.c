@@ -31,6 +31,7 @@ struct context {
     bool pending;     /* recorded in this drain and not seen done */
     uint64_t waits;   /* the drain that a thread is to synchronise it for; 0: none */
     bool ending;      /* being reset: not to be used from other threads */
+    bool was_reset;   /* and perhaps nobody has retained it since */
     CUevent probe;    /* never recorded: asked, it tells of the context's failure */
     uint64_t idle;    /* submissions when all of its work was done */
     CUresult failure; /* CUDA_SUCCESS: none is known */
@@ -155,17 +156,39 @@ static void note_failure(CUcontext handle, CUresult result)
     pthread_mutex_unlock(&contexts.lock);
 }
 
+/* One that is current can have been destroyed, or reset and not retained since. The driver knows. */
+static bool may_be_gone_locked(const struct context *context)
+{
+    return context == NULL || context->was_reset;
+}
+
+static CUresult ask_whether_gone(CUcontext current)
+{
+    size_t available, total;
+    CUresult result = GS_REAL(cuMemGetInfo_v2)(&available, &total);
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || is_sticky(result))
+        return result;
+    pthread_mutex_lock(&contexts.lock);
+    struct context *context = find_locked(current);
+    if (context != NULL)
+        context->was_reset = false;
+    pthread_mutex_unlock(&contexts.lock);
+    return CUDA_SUCCESS;
+}
+
 CUresult gs_context_known_failure(void)
 {
     CUcontext current = NULL;
-    if (__atomic_load_n(&contexts.failed, __ATOMIC_ACQUIRE) == 0 ||
+    if ((__atomic_load_n(&contexts.failed, __ATOMIC_ACQUIRE) == 0 &&
+         __atomic_load_n(&contexts.removals, __ATOMIC_ACQUIRE) == 0) ||
         GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return CUDA_SUCCESS;
     pthread_mutex_lock(&contexts.lock);
     struct context *context = find_locked(current);
+    bool may_be_gone = may_be_gone_locked(context);
     CUresult failure = context != NULL ? context->failure : CUDA_SUCCESS;
     pthread_mutex_unlock(&contexts.lock);
-    return failure;
+    return may_be_gone ? ask_whether_gone(current) : failure;
 }
 
 /* The event to ask for the failure of a context, which is current; NULL: there is none, and *failure says why. */
@@ -175,6 +198,11 @@ static CUevent probe_of(CUcontext handle, CUresult *failure)
     *failure = CUDA_SUCCESS;
     pthread_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
+    if (may_be_gone_locked(context)) {
+        pthread_mutex_unlock(&contexts.lock);
+        *failure = ask_whether_gone(handle);
+        return NULL;
+    }
     if (context != NULL && context->failure == CUDA_SUCCESS && context->probe == NULL && !context->ending) {
         CUresult result = GS_REAL(cuEventCreate)(&context->probe, CU_EVENT_DISABLE_TIMING);
         if (result != CUDA_SUCCESS)
@@ -750,6 +778,7 @@ static void mark_ending(CUcontext handle, bool ending)
     struct context *context = find_locked(handle);
     if (context != NULL) {
         context->ending = ending;
+        context->was_reset = true;
         /* They go with all that the context has. */
         context->event = context->mark = context->probe = NULL;
         context->pending = false;
@@ -772,6 +801,7 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
         gs_vmm_context_ends(handle);
         gs_memory_context_ends(handle);
         mark_ending(handle, true);
+        __atomic_add_fetch(&contexts.removals, 1, __ATOMIC_RELEASE);
         gs_capture_context_ends(handle);
         gs_meter_context_ends(handle);
     }
