@@ -150,6 +150,7 @@ CUresult cuArrayDestroy(CUarray handle)
     SIM_TRY(find(handle, &array));
     if (array->level)
         return CUDA_ERROR_INVALID_HANDLE;
+    SIM_TRY(sim_context_error(array->context));
     SIM_TRY(sim_capture_check_unsafe());
     sim_context_drain(array->context);
     array_free(array);

@@ -771,6 +771,7 @@ static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long
 {
     struct graph *graph;
     SIM_TRY(find_graph(handle, &graph));
+    SIM_TRY(sim_process_check());
     SIM_REQUIRE(out != NULL);
     pthread_mutex_lock(&lock);
     struct exec *exec = exec_new(graph);
@@ -1019,6 +1020,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
                                  const CUDA_KERNEL_NODE_PARAMS *parameters)
 {
     SIM_ENTER();
+    SIM_TRY(sim_process_check());
     struct sim_op *op;
     SIM_TRY(kernel_op(&op, parameters));
     return add_checked(node, graph, dependencies, count, op);
@@ -1028,6 +1030,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
                               const CUDA_MEMCPY3D *description, CUcontext context)
 {
     SIM_ENTER();
+    SIM_TRY(sim_process_check());
     (void)context;
     struct sim_op *op;
     SIM_TRY(sim_op_copy_node(&op, description));
@@ -1038,6 +1041,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
                               const CUDA_MEMSET_NODE_PARAMS *parameters, CUcontext context)
 {
     SIM_ENTER();
+    SIM_TRY(sim_process_check());
     (void)context;
     struct sim_op *op;
     SIM_TRY(set_op(&op, parameters));
@@ -1302,6 +1306,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
                            const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *p)
 {
     SIM_ENTER();
+    SIM_TRY(sim_process_check());
     (void)edges;
     SIM_REQUIRE(p != NULL);
     switch (p->type) {

@@ -190,7 +190,8 @@ static void op_fault(struct self *self, const unsigned long long *n)
 {
     struct stream *stream = open_stream(self, n[0]);
     unsigned slot = (unsigned)(n[0] % STREAMS);
-    if (stream == NULL || anybody_captures())
+    /* A failure is the whole process's: only the strict simulated driver is like that. */
+    if (stream == NULL || !strict || anybody_captures())
         return;
     wait_everywhere(self);
     CUdeviceptr nowhere = 64;
