@@ -10,7 +10,8 @@ NVML's used bytes are one number, read while moves are under way. What we hold i
 Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
 Earlier readings may have been without memory that was stated as gone only later: for them the last value counts as
 greater by that much, and by no more, else what arrives meanwhile would pass for others' use. While a share fills, which
-waits for all room that appears, it does so only as far as readings have lowered it. Of a share that fills, or of a
+waits for all room that appears, it does so only as far as readings have lowered it, or as contexts were measured to
+take less than was charged for them: that much of others' use was taken for theirs. Of a share that fills, or of a
 group that holds more than the GPU has, only what it was allotted can be arriving.
 Decisions to grant or to take memory wait for a reading of this very millisecond (``ReadDevice``), unless nothing is to
 move.
@@ -452,7 +453,11 @@ class Accounts:
             gpu.trial = None
         # It was foreign use; or a reading may show now what it hid.
         gpu.foreign = max(0, gpu.foreign - max(0, more))
-        gpu.shrunk += max(0, -more)
+        if more < 0:
+            shown = min(-more, gpu.overcharged)
+            gpu.overcharged -= shown
+            gpu.hidden += -more - shown
+            gpu.shrunk -= more
         self._dirty[gpu.uuid] = gpu
         if more:
             self._ask(gpu)
@@ -599,9 +604,12 @@ class Accounts:
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
         # fills would starve for a value that is too high.
-        unseen = gpu.shrunk if gpu.filling is None else min(gpu.shrunk, gpu.lowered)
+        unseen = gpu.shrunk
+        if gpu.filling is not None:
+            unseen = gpu.hidden + min(gpu.shrunk - gpu.hidden, gpu.lowered)
         last = gpu.foreign + unseen + residue
-        gpu.shrunk = 0
+        gpu.shrunk = gpu.hidden = 0
+        gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
         if foreign != gpu.foreign:

@@ -77,6 +77,10 @@ class Gpu:
     shrunk: int = 0
     #: Bytes by which readings have lowered what others use: perhaps of what was freed and had not been stated yet.
     lowered: int = 0
+    #: Bytes by which the last reading showed less than is charged to clients; and of ``shrunk``, what was charged for
+    #: contexts that take less, as far as that reading did not show it: others' use may be greater by that.
+    overcharged: int = 0
+    hidden: int = 0
     #: When a reading was asked for that has not come yet.
     asked_at: float | None = None
     #: The pause after which to read again by itself.

@@ -348,3 +348,21 @@ def test_one_whose_quota_a_silent_group_fills_holds_up_nobody_of_the_same_team()
     assert core.groups["a"].overdue
     assert core.groups["b"].lease is None
     assert core.groups["c"].lease is not None
+
+
+def test_others_keep_their_room_when_a_context_is_measured_while_a_group_fills() -> None:
+    """The context was charged for more than it takes, which hid 41 MiB of others; the group that filled got them."""
+    core, decisions = decide(
+        [
+            (device(891), 1000.0),
+            (attach(1, "a", "ada", usage(400, 0)), 1000.0),
+            (attach(2, "b", "ada", ev.Usage(GPU, 800 * MIB, 800 * MIB, context=100 * MIB)), 1000.0),
+            (device(891), 1000.0),
+            (ev.Request(1, 5), 1000.0),
+            (ev.Measured(2, GPU, 50 * MIB), 1000.0),
+            (device(891), 1000.0),
+        ]
+    )  # fmt: skip
+    assert core.groups["a"].filling
+    rooms = [d.resident for said in decisions for d in said if isinstance(d, ev.Room)]
+    assert 0 < max(rooms) <= (980 - 891) * MIB
