@@ -24,7 +24,7 @@ from pathlib import Path
 from jupyter_gpushare.benchmarks.conformance import Unfit
 
 from .fuzzing import Totals, fuzz, report
-from .gpu import survey
+from .gpu import EVERY, survey
 from .programs import Recipe
 from .running import build_player, place
 
@@ -62,6 +62,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--player", type=Path, help="one that is compiled, with its kernels beside it"
+    )
+    parser.add_argument(
+        "--every",
+        type=float,
+        default=EVERY,
+        help=f"with --gpu: seconds until a program loses its memory again (default: {EVERY})",
     )
     parser.add_argument(
         "--log", type=Path, help="with --gpu: write the programs that differ there, as JSON"
@@ -104,6 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     program=program,
                     shrinking=shrinking,
                     log=options.log,
+                    every=options.every,
                 )
             except Unfit as error:
                 print(f"Nothing was run: {error}", file=sys.stderr)

@@ -47,6 +47,8 @@ PATIENCE = 30.0
 BRIEFLY = 20.0
 #: What a kernel leaves that has waited too long.
 LAUNCH_FAILED = 719
+#: Seconds from one time that a program is asked for its memory to the next.
+EVERY = 0.07
 #: Seconds from one time that all of the GPU is wanted to the next.
 SURGE = 0.6
 #: What a program begins with that the probes below need.
@@ -285,6 +287,8 @@ class GpuPlace:
         What the disturbances are drawn from.
     environ
         Without ``GPUSHARE_SIM`` there must be a GPU. The backend is ``swap``, and managed memory is forbidden.
+    every
+        Seconds, on average, until a program is asked for its memory again.
 
     Raises
     ------
@@ -292,10 +296,18 @@ class GpuPlace:
         If there is no GPU, or managed memory would be allowed.
     """
 
-    def __init__(self, player: Path, pairs: int, seed: str, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        player: Path,
+        pairs: int,
+        seed: str,
+        environ: Mapping[str, str],
+        every: float = EVERY,
+    ) -> None:
         self.player = player
         given = guarded(environ)
         given.setdefault("GPUSHARE_SIM_MEMORY", str(4 << 30))
+        given.setdefault("GPUSHARE_SIM_BANDWIDTH", "20000000000")
         # A module is loaded at once: later, that may wait for a kernel that waits for us.
         given |= {
             "CUDA_MODULE_LOADING": "EAGER",
@@ -321,7 +333,8 @@ class GpuPlace:
                 random.Random(seed),
                 # All that is left beside contexts and other processes, however much that is at the moment.
                 Surge(self.machine.socket, pause=0.02),
-                [seconds / pairs for seconds in (0.01, 0.04, 0.15)],
+                # The long one is for what takes longer to move in than the others leave time for.
+                [*(every / pairs * share for share in (0.2, 0.6, 2.2) * 8), 0.8],
             )
             self.disturber.start()
             stack.callback(self.disturber.stop)
@@ -613,9 +626,10 @@ def survey(
     program: Sequence[str] | None,
     shrinking: float,
     log: Path | None,
+    every: float,
 ) -> int:
     """Run a survey on this machine's GPU, and return the exit status."""
-    place = GpuPlace(player, jobs, seed, os.environ)
+    place = GpuPlace(player, jobs, seed, os.environ, every)
     try:
         made = Survey(
             place,
