@@ -250,6 +250,9 @@ class Decider(Bounds):
             self._at(wait.not_before)
             return False
         if self.times.active and self._is_limited(wait):
+            if wait.barrier is not None and len(wait.group.shares) > 1:
+                # Others have made way for it. On its other GPUs, they would come back in between, time after time.
+                self._lead(wait, heads)
             return False
         if self._is_barred(wait):
             return False

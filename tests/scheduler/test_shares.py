@@ -386,6 +386,20 @@ def test_of_ones_own_kernels_one_without_a_request_is_served_too() -> None:
     assert max(h.longest for h in lab.holders) <= 100.0
 
 
+def test_one_that_needs_two_gpus_is_served_though_its_team_has_had_the_limit_on_one_of_them() -> (
+    None
+):
+    """Others made way for it on both, and came back on the one while it waited for the limit on the other."""
+    kernels = [
+        (works("right", "ben", 1.0, 80, pause=0.3), 1),
+        *((works("both", "ada", 1.0, 40, priority="background"), gpu) for gpu in (0, 1)),
+        (works("left", "cy", 1.0, 40, priority="interactive", pause=0.3), 0),
+    ]
+    mix = Mix(kernels, [ev.Entitle(TEAM, ev.Entitlement(limit=0.1), USERS)], gpus=2)
+    lab = mix.run("burst", 200.0, meter=0.5, anti_thrash="on")
+    assert max(h.longest for h in lab.holders) <= 100.0, {h.id: h.longest for h in lab.holders}
+
+
 # --- Limits ---------------------------------------------------------------------------------------
 
 
