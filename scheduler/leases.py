@@ -31,6 +31,8 @@ class Leases(Pacer):
     fresh_for_growth: float
     shortest_retry: float
     longest_retry: float
+    #: Seconds after its wake in which a group asks for its lease from the place in the queue that its wake had.
+    place_kept = 2.0
     _filling: dict[str, Group]
     _new_waits: list[Wait]
     _evictions: dict[int, tuple[Holding, int]]
@@ -65,14 +67,22 @@ class Leases(Pacer):
         if wakes and group.wait is not None:
             # It is woken in the turn of its lease.
             wait.number, wait.since = group.wait.number, group.wait.since
-        if grow is None and group.place is not None:
-            wait = Wait(group, group.place.number, group.place.since)
-            wait.not_before, group.place = group.place.not_before, None
+        place = self._kept_place(group) if grow is None else None
+        if place is not None:
+            wait = Wait(group, place.number, place.since)
+            wait.not_before = place.not_before
         wait.queued = True
         self._rank(wait)
         self._insert(wait)
         self._new_waits.append(wait)
         return wait
+
+    def _kept_place(self, group: Group) -> Wait | None:
+        """Take the place in the queue that a group may come back to: after its wake, only at once."""
+        place, group.place = group.place, None
+        if place is not None and place.wakes and group.active_at + self.place_kept < self._now:
+            return None
+        return place
 
     def _dequeue(self, wait: Wait) -> None:
         self._recount = True
@@ -93,6 +103,7 @@ class Leases(Pacer):
         if wait.grow is not None:
             client = self.clients[wait.grow.client]
             if client.stage == "waiting":
+                group.place = wait
                 self._wake_up(client)
                 return
             holding = client.holdings[wait.grow.least.gpu]

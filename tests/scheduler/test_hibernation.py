@@ -1096,6 +1096,47 @@ def test_those_that_wait_hibernate_for_the_first_of_them() -> None:
     assert not serve(night, kernels, 300)
 
 
+def test_the_call_that_wakes_it_waits_only_once() -> None:
+    """Its wake waited in the queue already, so its lease is asked for from there."""
+    night = Night(policy="fcfs")
+    kernels = start(night, 12, 70, 3 * GIB)
+    asleep = next(k for k in kernels if k.parked)
+    awake = [k for k in kernels if not k.parked]
+    running, *others = awake[:4]
+    running.request()
+    running.restore()
+    asleep.call()
+    night.sleep(0.5)
+    for kernel in others:
+        kernel.request()
+    assert asleep.parked
+    running.end()
+    while asleep.parked:
+        serve(night, others, 0.1)
+    later = [k for k in others if k.state == "waiting"]
+    asleep.request()
+    places = [night.group(k.group)["position"] for k in later if k.state == "waiting"]
+    assert len(places) > 1
+    assert asleep.lease or night.group(asleep.group)["position"] < min(places)
+
+
+def test_who_submits_long_after_its_wake_waits_behind_those_that_came_before() -> None:
+    night = Night()
+    kernels = start(night, 12, 70, 3 * GIB)
+    asleep = next(k for k in kernels if k.parked)
+    asleep.call()
+    while asleep.parked:
+        night.sleep(0.1)
+    night.sleep(3.0)
+    running, other = [k for k in kernels if not k.parked and k is not asleep][:2]
+    running.request()
+    running.restore()
+    other.request()
+    night.sleep(0.1)
+    asleep.request()
+    assert night.group(asleep.group)["position"] == 2
+
+
 def test_one_that_waits_and_is_parked_can_be_cancelled() -> None:
     night = Night()
     kernels = [night.kernel(f"k{n}", 70, context=3 * GIB) for n in range(12)]
