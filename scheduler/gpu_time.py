@@ -279,8 +279,9 @@ class GpuTime:
         #: By client and GPU: what it said last.
         self._meters: dict[tuple[int, str], _Meter] = {}
         self._submitted: dict[tuple[str, str], _Window] = {}
-        #: By user: when it last had anything, and before that, who came first.
-        self._turns: dict[str, float] = {}
+        #: By user: who came first; and by user and GPU, when it last had anything there.
+        self._came: dict[str, float] = {}
+        self._turns: dict[tuple[str, str], float] = {}
         self._clients: dict[str, set[tuple[int, str]]] = {}
         self._claims: dict[str, Entitlement] = {}
         #: Of those, the ones that say something about time.
@@ -366,7 +367,7 @@ class GpuTime:
         self._drop_user(group)
         self._users.setdefault(group.user, set()).add(group.id)
         # Who had nothing yet comes before who had, in the order in which they came.
-        self._turns.setdefault(group.user, -1.0 / (1 + len(self._turns)))
+        self._came.setdefault(group.user, -1.0 / (1 + len(self._came)))
         if timed:
             self._shared.setdefault(group.user, set()).add(group.id)
         if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
@@ -475,7 +476,7 @@ class GpuTime:
             if decayed is None:
                 decayed = self._decayed[whose, gpu] = _Decayed(at)
             decayed.add(more / _PARTS, at, self.memory)
-        self._turns[group.user] = at
+        self._turns[group.user, gpu] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
@@ -610,10 +611,15 @@ class GpuTime:
                 return had < self._score(theirs, gpus, now, waited, swing / 2)
         return False
 
-    def turn(self, group: Group) -> float:
-        """Order of users who have had the same: by when they last had anything; 0 where there is one user."""
+    def turn(self, group: Group, gpus: Iterable[str]) -> float:
+        """Order of users who have had the same: by when they last had any of these GPUs; 0 where there is one user."""
         self.of(group)
-        return self._turns[group.user] if self.several_users else 0.0
+        if not self.several_users:
+            return 0.0
+        found = self._came[group.user]
+        for gpu in gpus:
+            found = max(found, self._turns.get((group.user, gpu), found))
+        return found
 
     def _score(
         self, claim: Claim, gpus: list[str], now: float, waited: float, more: float = 0.0
@@ -624,7 +630,7 @@ class GpuTime:
         missing = claim.entitlement.request - share
         if waited > PATIENCE and share < LEAST and self.active:
             missing = max(missing, min(waited / PATIENCE - 1, 1.0))
-        if waited > self.longest_patience and self.active:
+        if waited > self.longest_patience:
             missing = 2.0
         if missing > 0:
             return float(-1 - int(missing / STEP))

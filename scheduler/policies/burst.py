@@ -74,7 +74,7 @@ class Burst(FirstComeFirstServed):
         cost = min(view.expected(group) + view.move_cost(group), self.longest_favour)
         return (
             {"user_share": between},
-            {"turn": view.times.turn(group)},
+            {"turn": view.times.turn(group, group.shares)},
             {"share": own},
             {
                 "came": wait.since,
