@@ -29,7 +29,8 @@ from pathlib import Path
 
 COLUMNS = ["function", "base", "stream_variant", "class", "hook", "parked", "note"]
 CLASSES = frozenset("abcdefg")
-HOOKS = frozenset({"gate", "custom", "pass", "refuse"})
+# "loads": looks something up, for which the driver may bring code to the GPU. It waits only if there is no room for it.
+HOOKS = frozenset({"gate", "loads", "custom", "pass", "refuse"})
 PARKED = frozenset({"waits", "enters"})
 # Whoever waits for these may be a destructor or a garbage collection: they must never queue.
 NEVER_GATED = re.compile(
@@ -48,6 +49,9 @@ SHARES = re.compile(
 # something up goes by what is known already.
 ASKS = re.compile(r"^cu(Mem(Alloc|Free|GetInfo)|Array|Mipmapped|Ipc)")
 LOOKS = re.compile(r"^cuMemGetAddressRange")
+
+# The driver may bring code to the GPU.
+LOADS = re.compile(r"^cu(ModuleLoad|LibraryLoad|FuncLoad|Launch(Cooperative)?Kernel)")
 
 # The GPU has got on: what was freed in the order of a stream may be due.
 GETS_ON = re.compile(r"^cu(Ctx|Stream|Event)(Synchronize|Query)")
@@ -300,7 +304,18 @@ def hook_lines(function: Function, names: list[str]) -> list[str]:
         return [inline, "{", *refusal, f"    return {call};", "}"]
     if IN_PIECES.fullmatch(function.name):
         return [inline, "{", *pieces_lines(function, names), "}"]
+    room = [
+        "    struct gs_load gs_load;",
+        "    if (__builtin_expect(gs_result == CUDA_ERROR_OUT_OF_MEMORY, 0) && gs_memory_begin_load(&gs_load)) {",
+        f"        gs_result = {call};",
+        "        gs_memory_end_load(&gs_load);",
+        "    }",
+    ]
     body = call_lines(function, stream_argument(function), names)
+    if LOADS.match(function.name):
+        body = [*body, *room]
+    if function.hook == "loads":
+        body = [f"    CUresult gs_result = {call};", *room]
     return [inline, "{", *body, "    return gs_result;", "}"]
 
 

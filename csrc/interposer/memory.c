@@ -843,6 +843,29 @@ void gs_memory_context_gone(CUdevice ordinal)
         gs_device_unbook(device, 0, 0, context_bytes(device));
 }
 
+/* Nobody says what it takes. A large library's code takes some hundred MiB. */
+static uint64_t load_bytes(const struct gs_device *device)
+{
+    return 2 * context_bytes(device);
+}
+
+bool gs_memory_begin_load(struct gs_load *load)
+{
+    if (!gs_client_attached() || gs_device_current(&load->device, NULL) != CUDA_SUCCESS ||
+        gs_device_book(load->device, 0, 0, load_bytes(load->device)) != CUDA_SUCCESS)
+        return false;
+    if (gs_gate_enter(&load->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE) == CUDA_SUCCESS)
+        return true;
+    gs_device_unbook(load->device, 0, 0, load_bytes(load->device));
+    return false;
+}
+
+void gs_memory_end_load(const struct gs_load *load)
+{
+    gs_gate_leave(load->entered);
+    gs_device_unbook(load->device, 0, 0, load_bytes(load->device));
+}
+
 static void unqueue_locked(const struct gs_allocation *allocation)
 {
     for (struct free_queue **link = &memory.queues; *link != NULL; link = &(*link)->next) {

@@ -105,6 +105,19 @@ CUresult gs_memory_admit_context(CUdevice device);
 void gs_memory_context_begun(CUdevice device);
 void gs_memory_context_gone(CUdevice device);
 
+/*
+ * The driver has no room for what it brings to the GPU beside allocations (code, mostly): books some memory and enters
+ * the gate, so that others make room. False if there is none to be had. Afterwards, the scheduler sees what
+ * it took.
+ */
+struct gs_load {
+    struct gs_slot *entered;
+    struct gs_device *device;
+};
+
+bool gs_memory_begin_load(struct gs_load *load);
+void gs_memory_end_load(const struct gs_load *load);
+
 /* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
 void gs_memory_context_ends(CUcontext context);
 

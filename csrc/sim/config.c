@@ -190,6 +190,7 @@ bool sim_config_read(struct sim_config *config)
         read_number("GPUSHARE_SIM_RESERVED", true, 0, most, bytes, &config->reserved) &&
         read_number("GPUSHARE_SIM_CONTEXT", true, 0, most, bytes, &config->context) &&
         read_number("GPUSHARE_SIM_CONTEXT_GROWTH", true, 0, most, bytes, &config->context_growth) &&
+        read_number("GPUSHARE_SIM_CODE", true, 0, most, bytes, &config->code) &&
         read_number("GPUSHARE_SIM_FORK_HOLDS", false, 0, 1, "0 or 1", &config->fork_holds) &&
         read_number("GPUSHARE_SIM_FAIL_SEED", false, 0, UINT64_MAX, "a number", &config->fail_seed) &&
         read_number("GPUSHARE_SIM_TEARDOWN_MS", false, 0, 3600000, "milliseconds, at most 3600000",

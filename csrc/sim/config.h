@@ -17,6 +17,7 @@
  * | GPUSHARE_SIM_KERNEL_NS          | least duration of a kernel, in nanoseconds                    | 0          |
  * | GPUSHARE_SIM_CONTEXT            | bytes that a context takes                                    | 16MiB      |
  * | GPUSHARE_SIM_CONTEXT_GROWTH     | bytes that it takes more with its first module or kernel      | 0          |
+ * | GPUSHARE_SIM_CODE               | bytes of the GPU that a kernel takes when it is first used    | 0          |
  * | GPUSHARE_SIM_TEARDOWN_MS        | a dead process's bytes stay in use for so many milliseconds   | 0          |
  * | GPUSHARE_SIM_FORK_HOLDS         | 1: ... from when its last forked child has ended              | 0          |
  * | GPUSHARE_SIM_COMPUTE_CAPABILITY | major.minor, or a list                                        | 9.0        |
@@ -73,7 +74,7 @@ struct sim_config {
     uint64_t pin_bandwidth; /* 0: no limit */
     uint64_t fault_bandwidth;
     uint64_t kernel_ns;
-    uint64_t context, context_growth;
+    uint64_t context, context_growth, code;
     uint64_t reserved;
     uint64_t teardown_ms, fork_holds;
     uint64_t instant, abort_on_fault;

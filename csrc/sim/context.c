@@ -242,7 +242,7 @@ static void context_free(struct sim_context *context)
     sim_stream_close(context->internal);
     sim_memory_release_context(context);
     sim_segment_refund(context->device, SIM_CHARGE_CONTEXT,
-                       sim_config.context + (context->grown ? sim_config.context_growth : 0));
+                       sim_config.context + (context->grown ? sim_config.context_growth : 0) + context->code);
     if (sim_context_current == context)
         sim_context_current = NULL;
     /* The structure stays: handles that the application still has must be seen to be dead. */

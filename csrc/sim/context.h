@@ -25,6 +25,7 @@ struct sim_context {
     struct sim_stream *internal; /* carries what cuCtxRecordEvent and cuCtxWaitEvent order */
     struct sim_stream *streams;
     uint64_t waits;             /* sequence number in `internal` that new streams begin after; 0: none */
+    uint64_t code;              /* bytes of the kernels that were loaded in it */
     bool grown;                 /* it has taken what comes with the first module or kernel */
     unsigned captures;          /* streams being captured */
     unsigned blocking_captures; /* of them, those that synchronise with the legacy stream */

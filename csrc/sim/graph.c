@@ -998,6 +998,7 @@ static CUresult kernel_op(struct sim_op **op, const CUDA_KERNEL_NODE_PARAMS *p)
     SIM_REQUIRE(p != NULL);
     struct sim_kernel *kernel;
     SIM_TRY(sim_kernel_find(p->func != NULL ? p->func : (CUfunction)(void *)p->kern, &kernel));
+    SIM_TRY(sim_kernel_load(kernel));
     return sim_op_launch(op, kernel, (const unsigned[]){p->gridDimX, p->gridDimY, p->gridDimZ},
                          (const unsigned[]){p->blockDimX, p->blockDimY, p->blockDimZ}, p->sharedMemBytes,
                          p->kernelParams, p->extra);

@@ -141,8 +141,7 @@ static inline CUresult launch(CUfunction function, unsigned grid_x, unsigned gri
     if (sim_config.instant)
         return CUDA_SUCCESS;
     SIM_TRY(sim_kernel_find(function, &kernel));
-    if (!__atomic_load_n(&kernel->loaded, __ATOMIC_RELAXED))
-        __atomic_store_n(&kernel->loaded, true, __ATOMIC_RELAXED);
+    SIM_TRY(sim_kernel_load(kernel));
     const unsigned grid[3] = {grid_x, grid_y, grid_z}, block[3] = {block_x, block_y, block_z};
     struct sim_op *op;
     SIM_TRY(sim_op_launch(&op, kernel, grid, block, shared, parameters, extra));

@@ -435,6 +435,25 @@ CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel)
     return *kernel != NULL && (*kernel)->magic == KERNEL_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+CUresult sim_kernel_load(struct sim_kernel *kernel)
+{
+    if (__atomic_load_n(&kernel->loaded, __ATOMIC_ACQUIRE))
+        return CUDA_SUCCESS;
+    struct sim_context *context = sim_context_current;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&loading);
+    if (!kernel->loaded && context != NULL && is_lazy()) {
+        if (sim_segment_charge(context->device, SIM_CHARGE_CONTEXT, sim_config.code))
+            context->code += sim_config.code;
+        else
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result == CUDA_SUCCESS)
+        __atomic_store_n(&kernel->loaded, true, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&loading);
+    return result;
+}
+
 #define FIND_KERNEL(variable, handle)                                                                                  \
     struct sim_kernel *variable;                                                                                       \
     SIM_ENTER();                                                                                                       \
@@ -517,6 +536,7 @@ static int binary_version(void)
 CUresult cuFuncGetAttribute(int *value, CUfunction_attribute attribute, CUfunction handle)
 {
     FIND_KERNEL(kernel, handle);
+    SIM_TRY(sim_kernel_load(kernel));
     SIM_REQUIRE(value != NULL);
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -551,6 +571,7 @@ CUresult cuKernelGetAttribute(int *value, CUfunction_attribute attribute, CUkern
 CUresult cuFuncSetAttribute(CUfunction handle, CUfunction_attribute attribute, int value)
 {
     FIND_KERNEL(kernel, handle);
+    SIM_TRY(sim_kernel_load(kernel));
     switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
         SIM_REQUIRE(value >= 0 && value <= 232448);
@@ -591,13 +612,13 @@ CUresult cuFuncLoad(CUfunction handle)
     SIM_ENTER_CONTEXT(context);
     FIND_KERNEL(kernel, handle);
     SIM_TRY(sim_context_grow(context));
-    kernel->loaded = true;
-    return CUDA_SUCCESS;
+    return sim_kernel_load(kernel);
 }
 
 static CUresult occupancy(int *blocks, CUfunction handle, int block_size)
 {
     FIND_KERNEL(kernel, handle);
+    SIM_TRY(sim_kernel_load(kernel));
     (void)kernel;
     SIM_REQUIRE(blocks != NULL && block_size > 0);
     int by_threads = 2048 / block_size;
@@ -623,6 +644,7 @@ CUresult cuOccupancyMaxPotentialBlockSize(int *grid, int *block, CUfunction hand
                                           size_t shared, int limit)
 {
     FIND_KERNEL(kernel, handle);
+    SIM_TRY(sim_kernel_load(kernel));
     (void)kernel;
     (void)sizes;
     (void)shared;
@@ -642,6 +664,7 @@ CUresult cuOccupancyMaxPotentialBlockSizeWithFlags(int *grid, int *block, CUfunc
 CUresult cuOccupancyAvailableDynamicSMemPerBlock(size_t *size, CUfunction handle, int blocks, int block_size)
 {
     FIND_KERNEL(kernel, handle);
+    SIM_TRY(sim_kernel_load(kernel));
     (void)kernel;
     SIM_REQUIRE(size != NULL && blocks > 0 && block_size > 0);
     *size = 232448u / (unsigned)blocks;

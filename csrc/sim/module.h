@@ -21,4 +21,7 @@ struct sim_kernel {
 
 CUresult sim_kernel_find(CUfunction handle, struct sim_kernel **kernel);
 
+/* Its code comes to the GPU, in the current context, unless it is there. */
+CUresult sim_kernel_load(struct sim_kernel *kernel);
+
 #endif

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.interposer.conftest import UNIT, Machine
 from tests.interposer.test_bare_driver import HOLDS
-from tests.interposer.test_kinds import PEERS, MakeMachine, run_alone, run_shared
+from tests.interposer.test_kinds import PEERS, MakeMachine, Runner, run_alone, run_shared
 from tests.sim.machine import LIBRARIES
 
 #: A context that the program attaches to ends when nobody is attached any more.
@@ -135,6 +136,70 @@ def test_it_is_as_without_us_on_two_gpus(make_machine: MakeMachine, row: str) ->
     machine = make_machine(GPUSHARE_SIM_DEVICES="2")
     code = TWO_DEVICES[row]
     assert run_alone(code, devices=2) == run_shared(machine, code) > 0
+
+
+#: Calls that need a kernel's code on the GPU.
+LOADS = """
+use()
+names = ["k" + str(number) for number in range(7)]
+source = "".join('extern "C" __global__ void ' + name + '() {}' + chr(10) for name in names)
+code = compile(source, *names)
+functions = [function_of(code, name) for name in names]
+A = driver.CUfunction_attribute
+graph = ok(driver.cuGraphCreate(0))
+def node(function):
+    p = driver.CUDA_KERNEL_NODE_PARAMS()
+    p.func = function
+    p.gridDimX = p.gridDimY = p.gridDimZ = p.blockDimX = p.blockDimY = p.blockDimZ = 1
+    return p
+calls = [
+    lambda f: driver.cuFuncGetAttribute(A.CU_FUNC_ATTRIBUTE_NUM_REGS, f),
+    lambda f: driver.cuFuncSetAttribute(f, A.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 49152),
+    lambda f: driver.cuKernelGetAttribute(A.CU_FUNC_ATTRIBUTE_NUM_REGS, driver.CUkernel(int(f)), 0),
+    lambda f: driver.cuKernelSetAttribute(
+        A.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 49152, driver.CUkernel(int(f)), 0),
+    lambda f: driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(f, 128, 0),
+    lambda f: driver.cuOccupancyAvailableDynamicSMemPerBlock(f, 1, 128),
+    lambda f: driver.cuGraphAddKernelNode(graph, [], 0, node(f)),
+]
+for number, call in enumerate(calls):
+    say()
+    hear()
+    assert error(call(functions[number])) == 0, number
+"""
+
+
+def test_code_is_loaded_though_another_program_has_the_whole_gpu(
+    make_machine: MakeMachine,
+) -> None:
+    code = 30 * UNIT
+    machine = make_machine(GPUSHARE_SIM_CODE=str(code), GPUSHARE_SIM_MEMORY=str(1024 * UNIT))
+    b = machine.program("b")
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    runner = Runner(environ, LOADS)
+    room, loaded = 1000 * UNIT, 0
+
+    def has_loaded(bytes: int) -> bool:
+        return bool(machine.group("a")["gpus"][0]["context"] >= bytes)
+
+    try:
+        heard = runner.heard()
+        while heard is not None:
+            # The scheduler has measured what the code takes.
+            machine.until(partial(has_loaded, loaded))
+            while (allocated := b.call("alloc", bytes=room))["result"] != 0:
+                room -= 8 * UNIT
+            pointer = allocated["pointer"]
+            assert b.call("fill", pointer=pointer, bytes=room, value=1)["result"] == 0
+            gpu = machine.control("status")["status"]["gpus"][0]
+            assert gpu["total"] - gpu["used"] < code
+            runner.tell()
+            heard = runner.heard()
+            loaded += code
+            assert b.call("free", pointer=pointer)["result"] == 0
+    finally:
+        runner.close()
 
 
 @pytest.fixture
