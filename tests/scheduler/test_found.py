@@ -366,3 +366,23 @@ def test_others_keep_their_room_when_a_context_is_measured_while_a_group_fills()
     assert core.groups["a"].filling
     rooms = [d.resident for said in decisions for d in said if isinstance(d, ev.Room)]
     assert 0 < max(rooms) <= (980 - 891) * MIB
+
+
+def test_memory_may_be_had_soon_after_the_end_of_a_cell_whose_lease_was_taken_back() -> None:
+    """Its work was over with its cell, although its last burst was not."""
+    options: dict[str, Any] = {
+        "foreign": 26,
+        "steady": False,
+        "quantum": "auto",
+        "anti_thrash": "on",
+    }
+    script = begin([154, 573, 146], context=100, **options)
+    first = script.processes[1]
+    script.cell(Chosen(1), exclusive=True, from_kernel=False)
+    script.pin(Chosen(1), size=146 * MIB)
+    script.is_stuck(Chosen(1))
+    script.settle()
+    assert first.lease is None
+    script.everybody_rests(told=False, outcomes=[], calling=[])
+    script.everybody_is_served()
+    script.teardown()

@@ -817,7 +817,7 @@ class World(RuleBasedStateMachine):
         self.settle()
         for group in self.core.groups.values():
             for cell in list(group.cells):
-                self.feed(ev.Cell(group.id, "end", cell, self.now, True))
+                self.end_cell(group, cell, from_kernel=True)
         for process in self.processes.values():
             if process.busy and not process.stopped:
                 process.busy = False
@@ -1358,11 +1358,13 @@ class World(RuleBasedStateMachine):
             self.cells += 1
             self.feed(ev.Cell(group.id, "begin", str(self.cells), self.now, from_kernel))
             return
+        self.end_cell(group, next(iter(group.cells)), from_kernel)
+        assert not group.wishes.exclusive
+
+    def end_cell(self, group: Group, cell: str, from_kernel: bool) -> None:
         if group.turn and not group.busy and group.ended_at is None:
             self.over_since[group.id] = self.now
-        open_ = next(iter(group.cells))
-        self.feed(ev.Cell(group.id, "end", open_, self.now, from_kernel))
-        assert not group.wishes.exclusive
+        self.feed(ev.Cell(group.id, "end", cell, self.now, from_kernel))
 
     @rule(mode=st.sampled_from(["auto", "on", "off"]))
     def configure(self, mode: Any) -> None:
