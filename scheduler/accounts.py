@@ -7,6 +7,8 @@ NVML's used bytes are one number, read while moves are under way. What we hold i
 
     stated - (being evicted, or admitted and not yet allocated)  <=  ours  <=  stated + arriving
 
+What a client was told to evict counts as being there still once the client is silent: else others' use could be
+anything for as long as that lasts. If it left all the same, it is as memory that was freed before it was stated.
 Foreign use stays what it was last where the reading allows that, else it takes the nearest value that is possible.
 Earlier readings may have been without memory that was stated as gone only later: for them the last value counts as
 greater by that much, and by no more, else what arrives meanwhile would pass for others' use. While a share fills, which
@@ -382,6 +384,11 @@ class Accounts:
         holding.share.gpu.leaving += more
         self._stir(holding.share.group)
 
+    def _find_gone(self, holding: Holding, size: int) -> None:
+        """So much may have left while its client was silent: readings then took others' use for too little."""
+        gpu = holding.share.gpu
+        gpu.shrunk += min(size, gpu.lowered)
+
     def _unsettle(self, holding: Holding, more: int) -> None:
         """So many pinned bytes more were admitted and are perhaps not allocated yet."""
         holding.unsettled += more
@@ -588,7 +595,7 @@ class Accounts:
 
         self._end_trial(gpu, event.used)
         most = gpu.resident + gpu.pinned + gpu.context
-        least = most - gpu.leaving - gpu.unsettled
+        least = most - gpu.coming - gpu.unsettled
         most += gpu.arriving
         for group in gpu.holders.values() if self._pages else ():
             share = group.shares[gpu.uuid]

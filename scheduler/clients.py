@@ -493,6 +493,8 @@ class Clients(People):
         left = max(0, asked - max(0, holding.resident - event.usage.resident))
         self._order_out(holding, left - asked)
         self._evictions[event.serial] = (holding, left)
+        if holding.lost:
+            self._find_gone(holding, asked - left)
         self._state(holding, event.usage, moved=True, expected=asked - left)
 
     def _ordered(self, event: Evicted | Moving) -> tuple[Holding, int] | None:

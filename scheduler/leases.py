@@ -340,6 +340,7 @@ class Leases(Pacer):
             client.silent = False
             client.group.silent -= 1
             for holding in client.holdings.values():
+                self._find_gone(holding, holding.evicting)
                 self._lose(holding, False)
             self._reach_again(client)
         revoked = client.lease is not None and client.group.yielding

@@ -386,3 +386,42 @@ def test_memory_may_be_had_soon_after_the_end_of_a_cell_whose_lease_was_taken_ba
     script.everybody_rests(told=False, outcomes=[], calling=[])
     script.everybody_is_served()
     script.teardown()
+
+
+def silent_within_an_eviction(others: int) -> list[Timed]:
+    """Return the events after which b, of which 400 MiB are to leave, has not answered for too long."""
+    used = 600 + others
+    return [
+        (device(used), 1000.0),
+        (attach(1, "a", "ada", usage(50, 0, pinned=200)), 1000.0),
+        (attach(2, "b", "ada", usage(400, 400)), 1000.0),
+        (device(used), 1000.0),
+        (ev.Release("b", offload=True), 1000.0),
+        (ev.Tick(), 1100.0),
+        (device(used), 1100.0),
+    ]
+
+
+def test_what_is_freed_does_not_pass_for_others_use_while_somebody_is_silent() -> None:
+    """What b was told to evict could be gone, and others have grown as much: so the room stayed lost."""
+    events = [
+        *silent_within_an_eviction(0),
+        (ev.UsageChanged(1, usage(50, 0)), 1101.0),
+        (device(400), 1101.0),
+    ]
+    core, _ = decide(events, revoke_deadline=20.0)
+    assert core.groups["b"].silent
+    assert core.gpus[GPU].foreign == 0
+
+
+def test_others_keep_their_room_when_a_silent_client_evicts_after_all() -> None:
+    """A reading shows what has left before the client says so, and what it shows after that may be what a brings in."""
+    events = [*silent_within_an_eviction(41), (ev.Request(1, 5), 1100.0), (device(241), 1101.0)]
+    core, decisions = decide(events, revoke_deadline=20.0)
+    assert core.groups["b"].silent
+    assert core.gpus[GPU].arriving == 50 * MIB
+    serial = next(d.serial for said in decisions for d in said if isinstance(d, ev.Evict))
+    size = 400 * MIB
+    core.handle(ev.Evicted(2, serial, usage(400, 0), size, size, 0.4, "done"), 1102.0)
+    core.handle(device(241), 1102.0)
+    assert core.gpus[GPU].foreign == 41 * MIB
