@@ -143,4 +143,5 @@ def fuzz(
         for thread in threads:
             thread.join()
         totals.seconds += time.monotonic() - begun
-        totals.disturbances += place.disturber.times
+        if place.disturber is not None:
+            totals.disturbances += place.disturber.times

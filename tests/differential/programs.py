@@ -28,6 +28,11 @@ def _size(rng: random.Random) -> int:
     return max(1, int(2 ** (rng.random() * LARGEST.bit_length())) % LARGEST)
 
 
+def _large(rng: random.Random) -> int:
+    """No slab's share."""
+    return rng.randrange(1 << 20, LARGEST)
+
+
 def _now_and_then(chance: float) -> _Number:
     return lambda rng: int(rng.random() < chance)
 
@@ -36,7 +41,7 @@ block, stream, event, graph = _below(BLOCKS), _below(STREAMS), _below(EVENTS), _
 #: Streams that the program made itself.
 own: _Number = lambda rng: 2 + int(rng.random() * (STREAMS - 2))  # noqa: E731
 mostly_own: _Number = lambda rng: own(rng) if rng.random() < 0.8 else stream(rng)  # noqa: E731
-size, offset, value = _size, _below(LARGEST), _below(1 << 16)
+size, large, offset, value = _size, _large, _below(LARGEST), _below(1 << 16)
 
 
 @dataclass(frozen=True)
@@ -193,7 +198,20 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
     "ipc": (
         _op("export", 5, block, _below(OPENED)),
         _op("elsewhere", 7, _below(OPENED), _below(3), size, value),
+        _op("opening", 0.5, value, everybody=True),
     ),
+    "evictions": (_op("evict", 6, _below(4)),),
+    "charges": (
+        _op("allocasync", 8, block, large, mostly_own),
+        _op("freeasync", 8, block, mostly_own),
+        _op("charge", 1, everybody=True),
+    ),
+    "behind": (
+        _op("behind", 2, _below(4)),
+        _op("use", 5, _below(2)),
+        _op("rmctx", 0.5, everybody=True),
+    ),
+    "herds": (_op("herd", 2, _below(7), everybody=True),),
     "peers": (
         _op("peers", 2, _below(4), everybody=True),
         _op("use", 5, lambda rng: 2 * int(rng.random() * 2)),
@@ -204,6 +222,7 @@ RARE: dict[str, tuple[Operation, ...]] = {
     "reset": (_op("reset", 0.5, _below(2), everybody=True),),
     "fork": (_op("fork", 0.5, everybody=True),),
     "fault": (_op("fault", 0.3, mostly_own, everybody=True),),
+    "silence": (_op("silence", 0.5, _below(2000)),),
     "quiesce": (_op("quiesce", 0.5, everybody=True),),
 }
 
@@ -214,6 +233,7 @@ BEGINNINGS = {
     "pools": ("mkpool 0",),
     "arrays": ("mkarray 0 40000", "writearray 0 1"),
     "contexts": ("mkctx 0",),
+    "behind": ("behind 0",),
 }
 
 

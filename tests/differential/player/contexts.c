@@ -2,6 +2,7 @@
 /* Contexts, failures, forks, and memory that another process opens. */
 #include "player.h"
 
+#include <dlfcn.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +74,30 @@ static void op_mkctx(struct self *self, const unsigned long long *n)
     load_functions(self, context);
 }
 
+/* behind FLAGS: the same with the driver's own function, as a library does that takes it elsewhere */
+static void op_behind(struct self *self, const unsigned long long *n)
+{
+    static CUresult (*create)(CUcontext *, unsigned, CUdevice);
+    struct context *context = &self->space->own;
+    CUcontext popped;
+    if (context->handle != NULL)
+        return;
+    if (create == NULL) {
+        const char *driver = getenv("GPUSHARE_DRIVER");
+        create = (CUresult (*)(CUcontext *, unsigned, CUdevice))dlsym(
+            dlopen(driver != NULL ? driver : "libcuda.so.1", RTLD_NOW), "cuCtxCreate_v2");
+    }
+    *context = (struct context){0};
+    CUresult result = create(&context->handle, (unsigned)(n[0] % 4), 0);
+    note_result(self, "cuCtxCreate", result);
+    if (result != CUDA_SUCCESS) {
+        context->handle = NULL;
+        return;
+    }
+    CALL(self, cuCtxPopCurrent, &popped);
+    load_functions(self, context);
+}
+
 /* rmctx: with all that is in it, also while it works */
 static void op_rmctx(struct self *self, const unsigned long long *n)
 {
@@ -123,7 +148,7 @@ static void op_retainprimary(struct self *self, const unsigned long long *n)
         note(self, " flags=%u active=%d", flags, active);
 }
 
-static void wait_everywhere(struct self *self)
+void wait_everywhere(struct self *self)
 {
     struct space *own = self->space;
     for (unsigned i = 0; i < space_count; i++) {
@@ -236,7 +261,10 @@ static void op_fork(struct self *self, const unsigned long long *n)
 
 /* --- The second process --- */
 
-enum { ASK_OPEN, ASK_READ, ASK_WRITE, ASK_CLOSE };
+enum { ASK_OPEN, ASK_READ, ASK_WRITE, ASK_CLOSE, ASK_EXPORT };
+
+/* Bytes of what the other process shows. */
+enum { SHOWN = 3 << 20 };
 
 struct question {
     int what;
@@ -249,9 +277,11 @@ struct question {
 struct answer {
     int result;
     uint64_t bytes;
+    CUipcMemHandle handle;
 };
 
 static int partner = -1;
+static pid_t partner_process;
 static pthread_mutex_t partner_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool exchange(int socket, void *data, size_t size, bool out)
@@ -268,7 +298,7 @@ static bool exchange(int socket, void *data, size_t size, bool out)
 
 static struct answer answer_to(const struct question *question)
 {
-    static CUdeviceptr opened[THREADS * OPENED];
+    static CUdeviceptr opened[THREADS * OPENED], exported;
     struct answer answer = {0};
     CUdeviceptr *at = &opened[question->slot];
     unsigned char *bytes;
@@ -287,6 +317,16 @@ static struct answer answer_to(const struct question *question)
         answer.result = (int)driver_cuMemsetD8(*at, (unsigned char)question->value, question->size);
         if (answer.result == 0)
             answer.result = (int)driver_cuCtxSynchronize();
+        break;
+    case ASK_EXPORT:
+        if (exported == 0)
+            answer.result = (int)driver_cuMemAlloc(&exported, SHOWN);
+        if (answer.result == 0)
+            answer.result = (int)driver_cuMemsetD8(exported, (unsigned char)question->value, SHOWN);
+        if (answer.result == 0)
+            answer.result = (int)driver_cuCtxSynchronize();
+        if (answer.result == 0)
+            answer.result = (int)driver_cuIpcGetMemHandle(&answer.handle, exported);
         break;
     default:
         answer.result = (int)driver_cuIpcCloseMemHandle(*at);
@@ -324,6 +364,7 @@ int start_partner(void)
     }
     close(ends[1]);
     partner = ends[0];
+    partner_process = child;
     return child < 0 ? -1 : 0;
 }
 
@@ -379,8 +420,58 @@ static void op_elsewhere(struct self *self, const unsigned long long *n)
         note(self, " bytes=%016llx", (unsigned long long)answer.bytes);
 }
 
+struct opening {
+    CUipcMemHandle handle;
+    CUdeviceptr at;
+    CUresult result;
+};
+
+static void *open_shown(void *argument)
+{
+    struct opening *opening = argument;
+    opening->result = driver_cuCtxSetCurrent(primary[0].handle);
+    if (opening->result == CUDA_SUCCESS)
+        opening->result = driver_cuIpcOpenMemHandle(&opening->at, opening->handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS);
+    return NULL;
+}
+
+/*
+ * opening VALUE: a thread opens what the other process shows, which is stopped until this one has been told what an
+ * address of the host's memory is.
+ */
+static void op_opening(struct self *self, const unsigned long long *n)
+{
+    struct question question = {.what = ASK_EXPORT, .value = (unsigned)n[0]};
+    struct opening opening = {0};
+    unsigned type = 0;
+    pthread_t opener;
+    if (partner < 0)
+        return;
+    struct answer answer = ask(self, &question);
+    if (answer.result != 0)
+        return;
+    opening.handle = answer.handle;
+    kill(partner_process, SIGSTOP);
+    bool opens = pthread_create(&opener, NULL, open_shown, &opening) == 0;
+    /* It may not have come far by then, and nothing is seen. */
+    usleep(20000);
+    CALL(self, cuPointerGetAttribute, &type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, (CUdeviceptr)(uintptr_t)pattern);
+    kill(partner_process, SIGCONT);
+    if (opens)
+        pthread_join(opener, NULL);
+    note_result(self, "cuIpcOpenMemHandle", opening.result);
+    if (!opens || opening.result != CUDA_SUCCESS)
+        return;
+    unsigned char *bytes = malloc(SHOWN);
+    if (CALL(self, cuMemcpyDtoH, bytes, opening.at, SHOWN) == CUDA_SUCCESS)
+        note(self, " bytes=%016llx", (unsigned long long)hash(bytes, SHOWN));
+    free(bytes);
+    CALL(self, cuIpcCloseMemHandle, opening.at);
+}
+
 const struct operation context_operations[] = {{"use", op_use, 0},
                                                {"mkctx", op_mkctx, WAITS},
+                                               {"behind", op_behind, WAITS},
                                                {"rmctx", op_rmctx, WAITS | PRIVATE},
                                                {"pushpop", op_pushpop, 0},
                                                {"retainprimary", op_retainprimary, WAITS},
@@ -390,4 +481,5 @@ const struct operation context_operations[] = {{"use", op_use, 0},
                                                {"fork", op_fork, WAITS | SERIAL},
                                                {"export", op_export, WAITS},
                                                {"elsewhere", op_elsewhere, WAITS},
+                                               {"opening", op_opening, WAITS | SERIAL},
                                                {0}};

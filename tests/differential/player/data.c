@@ -272,6 +272,7 @@ static void op_mailbox(struct self *self, const unsigned long long *n)
     CUresult result =
         n[3] % 3 == 0 ? CALL(self, cuMemAllocAsync, &at, size, stream->handle) : CALL(self, cuMemAlloc, &at, size);
     if (result == CUDA_SUCCESS) {
+        self->space->allocated[stream->context] = true;
         *block = (struct block){.kind = n[3] % 3 == 0 ? ASYNC : PLAIN,
                                 .at = at,
                                 .size = size,

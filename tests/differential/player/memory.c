@@ -38,6 +38,7 @@ static struct block *fresh_block(struct self *self, unsigned long long slot)
             block = &self->space->blocks[(slot + i) % BLOCKS];
     if (block == NULL || self->current < 0)
         return NULL;
+    self->space->allocated[self->current] = true;
     *block = (struct block){.generation = block->generation + 1,
                             .context = (unsigned)self->current,
                             .last = NOTHING_PENDING,

@@ -29,12 +29,14 @@ bool alone;
 bool real;
 unsigned char *pattern;
 unsigned device_count;
+int spare_device;
 struct space *all_spaces;
 unsigned space_count;
 void (*simulated_duration)(uint64_t nanoseconds);
 
 static const struct operation *const tables[] = {memory_operations, data_operations,    stream_operations,
-                                                 graph_operations,  context_operations, query_operations};
+                                                 graph_operations,  context_operations, query_operations,
+                                                 sharing_operations};
 
 struct program {
     struct line *lines;
@@ -197,6 +199,9 @@ static void run_in_lockstep(struct self *self)
 /* What is left is brought to an end, and all that was to be read later is looked at. */
 static void end_thread(struct self *self)
 {
+    /* Another thread may wait for a host function that needs one of them. */
+    if (!program.lockstep)
+        release_locks(self->space);
     pthread_barrier_wait(&meeting);
     if (program.lockstep && all_spaces[0].capture.open && all_spaces[0].capture.thread == self->number)
         tidy(self);
@@ -303,6 +308,8 @@ static void run_child(void)
     if (CALL(first, cuInit, 0) != CUDA_SUCCESS || CALL(first, cuDeviceGetCount, &count) != CUDA_SUCCESS)
         _exit(91);
     device_count = count > 2 ? 2 : (unsigned)count;
+    spare_device = count > 2 ? 2 : -1;
+    find_scheduler();
     for (unsigned i = 0; i < device_count; i++) {
         primary[i].device = i;
         primary[i].primary = true;

@@ -29,6 +29,7 @@
     CALL(cuDriverGetVersion)                                                                                           \
     CALL(cuDeviceGetCount)                                                                                             \
     CALL(cuDeviceTotalMem)                                                                                             \
+    CALL(cuDeviceGetUuid)                                                                                              \
     CALL(cuDeviceGetAttribute)                                                                                         \
     CALL(cuDeviceCanAccessPeer)                                                                                        \
     CALL(cuDeviceGetDefaultMemPool)                                                                                    \
@@ -264,7 +265,8 @@ struct space {
     bool held[LOCKS];
     struct later later[LATER];
     unsigned later_count;
-    uint64_t chains[CHAINS]; /* of captured host functions, one for each capture */
+    bool allocated[CONTEXTS]; /* in these contexts, at some time */
+    uint64_t chains[CHAINS];  /* of captured host functions, one for each capture */
     unsigned chain_count;
 };
 
@@ -294,7 +296,7 @@ struct operation {
 };
 
 extern const struct operation memory_operations[], data_operations[], stream_operations[], graph_operations[],
-    context_operations[], query_operations[];
+    context_operations[], query_operations[], sharing_operations[];
 
 extern bool strict; /* the simulated driver is as strict as a real one */
 extern bool alone;  /* no two lines are executed at the same time */
@@ -305,7 +307,8 @@ extern bool alone;  /* no two lines are executed at the same time */
 extern bool real;
 extern unsigned char *pattern;
 extern struct context primary[2];
-extern unsigned device_count;
+extern unsigned device_count; /* that programs work on: two at most */
+extern int spare_device;      /* another one, or -1 */
 extern void (*simulated_duration)(uint64_t nanoseconds);
 
 enum { TEXT = 4 << 20 };
@@ -364,5 +367,9 @@ void drop_context(struct space *space, unsigned context);
 extern struct space *all_spaces;
 extern unsigned space_count;
 int start_partner(void);
+void wait_everywhere(struct self *self);
+
+/* Sharing (sharing.c) */
+void find_scheduler(void); /* where there is one: not where the driver is bare */
 
 #endif
