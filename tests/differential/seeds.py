@@ -78,7 +78,7 @@ DEFECTS: dict[str, Defect] = {
     "1": Defect(
         "what a running kernel writes to a block that was allocated after its launch is lost",
         "new memory counts as unwritten whether or not the GPU was idle",
-        Recipe(only=("mailbox", "evictions")),
+        Recipe(only=("mailbox", "evictions"), threads=1),
         (
             _in(
                 "blocks.c",
@@ -106,7 +106,7 @@ DEFECTS: dict[str, Defect] = {
     "3": Defect(
         "an allocation invalidates a capture, because it asks for earlier frees",
         "the interposer asks for the events of frees in the thread's own capture mode",
-        Recipe(only=("captures", "async")),
+        Recipe(only=("captures", "async"), threads=1),
         (
             _in(
                 "memory.c",
@@ -168,7 +168,7 @@ DEFECTS: dict[str, Defect] = {
     "7": Defect(
         "the work of contexts that come from elsewhere is not waited for",
         "a context is not registered when it is first seen",
-        Recipe(only=("behind", "kernels", "evictions"), settings=_SLOW_KERNELS),
+        Recipe(only=("behind", "kernels", "evictions"), settings=_SLOW_KERNELS, without=("rmctx",)),
         (_in("hooks_context.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
         calm=True,
     ),
@@ -199,7 +199,7 @@ DEFECTS: dict[str, Defect] = {
     ),
     "10": Defect(
         "addresses that the driver hands out again at once are forgotten",
-        "the driver frees addresses before the interposer forgets them (and 0.2 ms pass)",
+        "the driver frees addresses before the interposer forgets them (2 ms before)",
         Recipe(only=("mapped",), settings=("! GPUSHARE_SIM_REUSE=1",)),
         (
             _in("hooks_vmm.c", _SLEEPS, f"{_SLEEPS}\n#include <unistd.h>"),
@@ -209,7 +209,7 @@ DEFECTS: dict[str, Defect] = {
                 "    CUresult result = lost ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);\n"
                 "    gs_vmm_unreserved(reservation, result == CUDA_SUCCESS);\n",
                 "    CUresult result = GS_REAL(cuMemAddressFree)(address, size);\n"
-                "    usleep(200);\n"
+                "    usleep(2000);\n"
                 "    if (result == CUDA_SUCCESS)\n"
                 "        gs_vmm_unreserved(gs_vmm_unreserve(address, &lost), true);\n",
             ),

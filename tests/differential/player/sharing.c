@@ -52,8 +52,8 @@ static uint64_t number_after(const char *text, const char *name)
     return text != NULL ? strtoull(text + strlen(name) + strspn(text + strlen(name), "\": "), NULL, 10) : 0;
 }
 
-/* The scheduler sees nothing of this program on a GPU, and nothing of it runs. */
-static bool has_left(void)
+/* The program has no lease, and if `all`, nothing on a GPU. */
+static bool has_left(bool all)
 {
     char *reply = ask("status"), group[160];
     char *at = reply != NULL ? strstr(reply, "\"groups\"") : NULL;
@@ -63,7 +63,7 @@ static bool has_left(void)
     if (end != NULL)
         *end = '\0';
     bool left = end == NULL || strstr(at, "\"state\":\"idle\"") != NULL;
-    while (left && end != NULL && (at = strstr(at, "\"resident\"")) != NULL)
+    while (all && left && end != NULL && (at = strstr(at, "\"resident\"")) != NULL)
         left = number_after(at++, "\"resident\"") == 0;
     free(reply);
     return left;
@@ -96,7 +96,7 @@ static void op_evict(struct self *self, const unsigned long long *n)
     bool all = n[0] % 4 != 0;
     free(ask(all ? "offload" : "release"));
     /* Threads that go on take it back at once, perhaps before it is seen here. */
-    for (unsigned i = 0; all && i < 100 && !has_left(); i++)
+    for (unsigned i = 0; i < 100 && !has_left(all); i++)
         usleep(2000);
 }
 
