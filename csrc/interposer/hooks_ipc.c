@@ -25,6 +25,16 @@
 /* Descriptors of one message; the kernel takes at most 253, and a process may often have no more than 1024 open. */
 enum { BATCH = 64, PATIENCE_SECONDS = 10 };
 
+/* A call with a time limit is interrupted where the process is stopped and goes on, whatever signals it blocks. */
+#define AGAIN(call)                                                                                                    \
+    __extension__({                                                                                                    \
+        ssize_t done_;                                                                                                 \
+        do                                                                                                             \
+            done_ = (call);                                                                                            \
+        while (done_ < 0 && errno == EINTR);                                                                           \
+        done_;                                                                                                         \
+    })
+
 static const char mark[8] = "GPUSHARE";
 
 /* What is in a CUipcMemHandle. */
@@ -109,7 +119,7 @@ static bool send_descriptors(int fd, const int *descriptors, unsigned count)
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(count * sizeof(int));
     memcpy(CMSG_DATA(header), descriptors, count * sizeof(int));
-    return sendmsg(fd, &message, MSG_NOSIGNAL) == 1;
+    return AGAIN(sendmsg(fd, &message, MSG_NOSIGNAL)) == 1;
 }
 
 static void give_block(struct gs_block *block, size_t offset, void *argument)
@@ -119,7 +129,7 @@ static void give_block(struct gs_block *block, size_t offset, void *argument)
                           .piece_size = block->piece_size,
                           .offset = offset,
                           .pieces = block->pinned ? block->piece_count : 0};
-    if (send(fd, &offer, sizeof(offer), MSG_NOSIGNAL) != sizeof(offer))
+    if (AGAIN(send(fd, &offer, sizeof(offer), MSG_NOSIGNAL)) != sizeof(offer))
         return;
     GS_LEAVES_CAPTURES_ALONE;
     int descriptors[BATCH];
@@ -141,11 +151,11 @@ static void serve(int fd)
 {
     struct token token;
     be_patient(fd);
-    if (!same_user(fd) || recv(fd, &token, sizeof(token), 0) != sizeof(token))
+    if (!same_user(fd) || AGAIN(recv(fd, &token, sizeof(token), 0)) != sizeof(token))
         return;
     if (!gs_memory_with_block(token.base, token.id, give_block, &fd)) {
         const struct offer none = {.pieces = 0};
-        send(fd, &none, sizeof(none), MSG_NOSIGNAL);
+        AGAIN(send(fd, &none, sizeof(none), MSG_NOSIGNAL));
     }
 }
 
@@ -226,7 +236,7 @@ static unsigned receive_descriptors(int fd, int *descriptors)
     char room[CMSG_SPACE(BATCH * sizeof(int))], byte;
     struct iovec data = {.iov_base = &byte, .iov_len = 1};
     struct msghdr message = {.msg_iov = &data, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof(room)};
-    if (recvmsg(fd, &message, MSG_CMSG_CLOEXEC) != 1)
+    if (AGAIN(recvmsg(fd, &message, MSG_CMSG_CLOEXEC)) != 1)
         return 0;
     struct cmsghdr *header = CMSG_FIRSTHDR(&message);
     if (header == NULL || header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
@@ -306,9 +316,9 @@ static CUresult open_token(struct opened *opened)
         return CUDA_ERROR_OPERATING_SYSTEM;
     be_patient(fd);
     CUresult result = CUDA_ERROR_INVALID_HANDLE;
-    if (connect(fd, (struct sockaddr *)&address, length) == 0 && same_user(fd) &&
-        send(fd, &opened->token, sizeof(opened->token), MSG_NOSIGNAL) == sizeof(opened->token) &&
-        recv(fd, &offer, sizeof(offer), 0) == sizeof(offer) && offer.pieces != 0 && offer.piece_size != 0 &&
+    if (AGAIN(connect(fd, (struct sockaddr *)&address, length)) == 0 && same_user(fd) &&
+        AGAIN(send(fd, &opened->token, sizeof(opened->token), MSG_NOSIGNAL)) == sizeof(opened->token) &&
+        AGAIN(recv(fd, &offer, sizeof(offer), 0)) == sizeof(offer) && offer.pieces != 0 && offer.piece_size != 0 &&
         offer.size != 0 && offer.offset < offer.size)
         result = map_block(fd, &offer, opened);
     close(fd);
