@@ -39,7 +39,6 @@ struct gs_block {
     bool moving, doomed;
     unsigned flights;            /* pieces that the mover has under way */
     bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
-    unsigned access_round;       /* see gs_block_next_held */
     struct gs_vmm_handle *owner; /* backend_vmm's */
     bool written_off;            /* its context has failed: it has no memory and is not counted any more */
     bool lost;                   /* its addresses are not reserved any more: see gs_reserve_again */

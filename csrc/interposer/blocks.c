@@ -10,7 +10,18 @@
 
 #include <stdlib.h>
 
-static pthread_cond_t settled = PTHREAD_COND_INITIALIZER;
+/* One that goes through the blocks of a device. */
+struct gs_walk {
+    struct gs_block *next;
+    struct gs_walk *other;
+};
+
+/* Under gs_memory_lock. */
+static struct {
+    pthread_cond_t changed;
+    uint64_t count; /* how often a move or a hold has ended */
+    struct gs_awaiting *awaiting;
+} settled = {.changed = PTHREAD_COND_INITIALIZER};
 
 /* ns */
 static const uint64_t drain_patience = 20000000;
@@ -159,6 +170,9 @@ bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block)
 {
     if (device->cursor == block)
         device->cursor = block->next;
+    for (struct gs_walk *walk = device->walks; walk != NULL; walk = walk->other)
+        if (walk->next == block)
+            walk->next = block->next;
     *block->link = block->next;
     if (block->next != NULL)
         block->next->link = block->link;
@@ -194,35 +208,27 @@ static void write_off(struct gs_device *device, struct gs_block *block)
     pthread_mutex_unlock(&gs_memory_lock);
 }
 
+struct loss {
+    struct gs_device *device;
+    CUcontext other;
+};
+
+static void lose_context(struct gs_block *block, void *argument)
+{
+    const struct loss *loss = argument;
+    if (block->pinned)
+        return;
+    pthread_mutex_lock(&gs_memory_lock);
+    block->context = block->owner != NULL ? loss->other : NULL;
+    pthread_mutex_unlock(&gs_memory_lock);
+    if (block->context == NULL)
+        write_off(loss->device, block);
+}
+
 void gs_blocks_lose_context(struct gs_device *device, CUcontext context)
 {
-    CUcontext other = gs_context_on(device->ordinal, context);
-    pthread_mutex_lock(&gs_memory_lock);
-    for (struct gs_block *block = device->blocks; block != NULL;) {
-        if (block->context != context || block->pinned) {
-            block = block->next;
-            continue;
-        }
-        if (!gs_block_try_hold_locked(block)) {
-            block = device->blocks; /* the list may be another one by now */
-            continue;
-        }
-        block->context = block->owner != NULL ? other : NULL;
-        if (block->context == NULL) {
-            pthread_mutex_unlock(&gs_memory_lock);
-            write_off(device, block);
-            pthread_mutex_lock(&gs_memory_lock);
-        }
-        if (!gs_block_settle_locked(block)) {
-            block = block->next;
-            continue;
-        }
-        pthread_mutex_unlock(&gs_memory_lock);
-        gs_block_destroy(device, block);
-        pthread_mutex_lock(&gs_memory_lock);
-        block = device->blocks;
-    }
-    pthread_mutex_unlock(&gs_memory_lock);
+    struct loss loss = {.device = device, .other = gs_context_on(device->ordinal, context)};
+    gs_blocks_visit(device, context, lose_context, &loss);
 }
 
 void gs_block_destroy(struct gs_device *device, struct gs_block *block)
@@ -257,18 +263,93 @@ void gs_block_retire(struct gs_device *device, struct gs_block *block)
 bool gs_block_settle_locked(struct gs_block *block)
 {
     block->moving = false;
-    pthread_cond_broadcast(&settled);
+    settled.count++;
+    pthread_cond_broadcast(&settled.changed);
     return block->doomed;
+}
+
+static void announce_locked(struct gs_awaiting *awaiting, const struct gs_block *block)
+{
+    awaiting->settled = settled.count;
+    if (awaiting->block == NULL) {
+        awaiting->next = settled.awaiting;
+        settled.awaiting = awaiting;
+    }
+    awaiting->block = block;
+}
+
+static void stop_awaiting_locked(struct gs_awaiting *awaiting)
+{
+    if (awaiting->block == NULL)
+        return;
+    struct gs_awaiting **link = &settled.awaiting;
+    while (*link != awaiting)
+        link = &(*link)->next;
+    *link = awaiting->next;
+    awaiting->block = NULL;
+}
+
+static void await_locked(const struct gs_awaiting *awaiting)
+{
+    while (settled.count == awaiting->settled)
+        pthread_cond_wait(&settled.changed, &gs_memory_lock);
+}
+
+/* Until it may have settled. */
+static void await_block_locked(const struct gs_block *block)
+{
+    struct gs_awaiting awaiting = {0};
+    announce_locked(&awaiting, block);
+    await_locked(&awaiting);
+    stop_awaiting_locked(&awaiting);
+}
+
+bool gs_block_awaited_locked(const struct gs_block *block)
+{
+    const struct gs_awaiting *awaiting = settled.awaiting;
+    while (awaiting != NULL && awaiting->block != block)
+        awaiting = awaiting->next;
+    return awaiting != NULL;
 }
 
 bool gs_block_try_hold_locked(struct gs_block *block)
 {
     if (block->moving) {
-        pthread_cond_wait(&settled, &gs_memory_lock);
+        await_block_locked(block);
         return false;
     }
     block->moving = true;
     return true;
+}
+
+bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    bool held = !block->moving;
+    if (held) {
+        stop_awaiting_locked(awaiting);
+        block->moving = true;
+    } else {
+        announce_locked(awaiting, block);
+    }
+    pthread_mutex_unlock(&gs_memory_lock);
+    return held;
+}
+
+void gs_block_await(struct gs_awaiting *awaiting)
+{
+    pthread_mutex_lock(&gs_memory_lock);
+    await_locked(awaiting);
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_block_stop_awaiting(struct gs_awaiting *awaiting)
+{
+    if (awaiting->block == NULL)
+        return;
+    pthread_mutex_lock(&gs_memory_lock);
+    stop_awaiting_locked(awaiting);
+    pthread_mutex_unlock(&gs_memory_lock);
 }
 
 void gs_block_hold(struct gs_block *block)
@@ -279,33 +360,47 @@ void gs_block_hold(struct gs_block *block)
     pthread_mutex_unlock(&gs_memory_lock);
 }
 
-void gs_block_let_go(struct gs_block *block)
+static void let_go_locked(struct gs_device *device, struct gs_block *block)
 {
-    pthread_mutex_lock(&gs_memory_lock);
-    bool destroy = gs_block_settle_locked(block);
+    if (!gs_block_settle_locked(block))
+        return;
     pthread_mutex_unlock(&gs_memory_lock);
-    if (destroy)
-        gs_block_destroy(gs_device_of(block->ordinal), block);
+    gs_block_destroy(device, block);
+    pthread_mutex_lock(&gs_memory_lock);
 }
 
-struct gs_block *gs_block_next_held(struct gs_device *device, CUcontext context, unsigned round)
+void gs_block_let_go(struct gs_block *block)
+{
+    struct gs_device *device = gs_device_of(block->ordinal);
+    pthread_mutex_lock(&gs_memory_lock);
+    let_go_locked(device, block);
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(struct gs_block *, void *),
+                     void *argument)
 {
     pthread_mutex_lock(&gs_memory_lock);
-    struct gs_block *block = device->blocks;
-    while (block != NULL) {
-        if (block->access_round >= round || (context != NULL && block->context != context)) {
-            block = block->next;
-        } else if (block->moving) {
-            pthread_cond_wait(&settled, &gs_memory_lock);
-            block = device->blocks; /* the list may be another one by now */
-        } else {
-            block->access_round = round;
-            block->moving = true;
-            break;
+    struct gs_walk walk = {.next = device->blocks, .other = device->walks}, **link;
+    device->walks = &walk;
+    while (walk.next != NULL) {
+        struct gs_block *block = walk.next;
+        if (context != NULL && block->context != context) {
+            walk.next = block->next;
+            continue;
         }
+        if (!gs_block_try_hold_locked(block))
+            continue; /* the walk may be at another one by now */
+        walk.next = block->next;
+        pthread_mutex_unlock(&gs_memory_lock);
+        visit(block, argument);
+        pthread_mutex_lock(&gs_memory_lock);
+        let_go_locked(device, block);
     }
+    for (link = &device->walks; *link != &walk;)
+        link = &(*link)->other;
+    *link = walk.other;
     pthread_mutex_unlock(&gs_memory_lock);
-    return block;
 }
 
 bool gs_block_pin_locked(struct gs_block *block)
@@ -314,7 +409,7 @@ bool gs_block_pin_locked(struct gs_block *block)
     while (device->ordinal != block->ordinal)
         device++;
     while (block->moving)
-        pthread_cond_wait(&settled, &gs_memory_lock);
+        await_block_locked(block);
     for (unsigned i = 0; i < block->piece_count; i++)
         if (block->pieces[i].state != GS_PIECE_RESIDENT)
             return false;
@@ -347,7 +442,10 @@ CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool o
 
 void gs_blocks_after_fork(void)
 {
-    pthread_cond_init(&settled, NULL);
+    pthread_cond_init(&settled.changed, NULL);
+    settled.awaiting = NULL;
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        gs_devices[i].walks = NULL;
 }
 
 bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)

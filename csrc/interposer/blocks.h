@@ -59,17 +59,35 @@ bool gs_block_settle_locked(struct gs_block *block);
 
 /*
  * Waits until nobody moves the block, and keeps it as it is until it is let go: not for long, and without a lock of
- * memory's. Something else must keep the block from being destroyed meanwhile.
+ * memory's. Something else must keep the block from being destroyed meanwhile. The mover begins with no further piece
+ * of a block that is waited for.
  */
 void gs_block_hold(struct gs_block *block);
 void gs_block_let_go(struct gs_block *block);
 
-/* False: somebody moved it, and the lock was given up until that ended. */
+/* False: somebody moved it, and the lock was given up until that may have ended. */
 bool gs_block_try_hold_locked(struct gs_block *block);
 
-/* The next block of that context (NULL: of any) that was not held in this round or a later one, held; NULL if there is
- * none. */
-struct gs_block *gs_block_next_held(struct gs_device *device, CUcontext context, unsigned round);
+/*
+ * The same in two steps, for callers whose own lock keeps the block. gs_block_try_hold returns false at once. Then
+ * gs_block_await waits without that lock, and the caller looks the block up again. GS_AWAITING begins and ends it.
+ */
+struct gs_awaiting {
+    const struct gs_block *block; /* only compared; it may be gone */
+    uint64_t settled;
+    struct gs_awaiting *next;
+};
+#define GS_AWAITING(name) __attribute__((cleanup(gs_block_stop_awaiting))) struct gs_awaiting name = {0}
+bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting);
+void gs_block_await(struct gs_awaiting *awaiting);
+void gs_block_stop_awaiting(struct gs_awaiting *awaiting);
+
+/* For the mover: some thread waits for the block. */
+bool gs_block_awaited_locked(const struct gs_block *block);
+
+/* Calls visit for each block of that context (NULL: of any), held. Blocks may be added and go meanwhile. */
+void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(struct gs_block *, void *),
+                     void *argument);
 
 /*
  * The block stays on the GPU for good, and counts as pinned. The caller is inside the gate; under gs_memory_lock, which

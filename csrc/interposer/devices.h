@@ -21,6 +21,7 @@ enum { GS_GRANULARITY = 2 << 20 };
 
 struct gs_allocation;
 struct gs_block;
+struct gs_walk;
 
 struct gs_device {
     bool known;
@@ -33,6 +34,7 @@ struct gs_device {
     bool usage_changed;
     struct gs_block *blocks, **last_block;
     struct gs_block *cursor; /* the mover's: the block that it looks at next */
+    struct gs_walk *walks;   /* of gs_blocks_visit */
     struct gs_allocation *allocations;
 };
 

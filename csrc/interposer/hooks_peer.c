@@ -22,7 +22,6 @@ struct peer {
 static struct {
     pthread_mutex_t lock;
     struct peer *first;
-    unsigned rounds;
 } peers = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool includes(const CUmemAccessDesc *access, unsigned count, CUdevice device)
@@ -59,8 +58,11 @@ unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS
     return count;
 }
 
-static void apply(struct gs_block *block, CUdevice accessor)
+static void apply(struct gs_block *block, void *argument)
 {
+    if (block->backend != &gs_backend_swap)
+        return;
+    CUdevice accessor = *(const CUdevice *)argument;
     GS_LEAVES_CAPTURES_ALONE;
     CUmemAccessDesc wanted[GPUSHARE_MAX_GPUS];
     unsigned count = gs_peer_access(block->context, block->ordinal, wanted);
@@ -86,15 +88,10 @@ void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allo
         peer->grants = allowed; /* of a pool: said anew, not counted */
     else if (peer != NULL && (allowed || peer->grants != 0))
         peer->grants += allowed ? 1 : -1u;
-    unsigned round = ++peers.rounds;
     pthread_mutex_unlock(&peers.lock);
     struct gs_device *device = gs_device_of(ordinal);
-    struct gs_block *block;
-    while (device != NULL && (block = gs_block_next_held(device, owner, round)) != NULL) {
-        if (block->backend == &gs_backend_swap)
-            apply(block, accessor);
-        gs_block_let_go(block);
-    }
+    if (device != NULL)
+        gs_blocks_visit(device, owner, apply, &accessor);
 }
 
 void gs_peer_context_ends(CUcontext context)

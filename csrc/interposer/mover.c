@@ -202,14 +202,18 @@ enum step {
     STEP_STARTED,
     STEP_FULL, /* something under way has to land first */
     STEP_NO_ROOM,
+    STEP_AWAITED, /* a thread that waits for a block comes first */
     STEP_NOTHING, /* nothing is left to begin with */
     STEP_FAILED
 };
 
-/* An application thread gives it its first memory, or holds it; or no context is left in which it could be copied. */
+/*
+ * An application thread gives it its first memory, holds it, or waits for that; or no context is left in which it could
+ * be copied.
+ */
 static bool unavailable(const struct gs_block *block)
 {
-    return (block->moving && block->flights == 0) || block->context == NULL;
+    return (block->moving && block->flights == 0) || block->context == NULL || gs_block_awaited_locked(block);
 }
 
 /* --- Out --- */
@@ -220,7 +224,8 @@ struct eviction {
     struct lane *lane;
     struct gpushare_moved *moved;
     uint64_t wanted;
-    bool rest; /* what may not be used from the host goes last, for it has to come back first */
+    bool rest;  /* what may not be used from the host goes last, for it has to come back first */
+    bool skips; /* a block that a thread waits for */
     enum round {
         UNWRITTEN_WHOLE,  /* never written, so without a copy: those that are wholly wanted */
         UNWRITTEN_EXCESS, /* and the smallest that is more than enough */
@@ -257,6 +262,7 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
         struct gs_block *block = device->cursor;
         if ((block->backend->stay == NULL) != eviction->rest)
             continue;
+        eviction->skips = eviction->skips || gs_block_awaited_locked(block);
         for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
             size_t bytes = gs_piece_bytes(block, i);
             if (!eligible(block, i, unwritten, submissions) || (excess ? bytes < limit : bytes > limit))
@@ -311,9 +317,15 @@ static enum step start_out(struct eviction *eviction)
         device->cursor = device->blocks; /* a round for excess looks at all of them each time */
     bool taken = block != NULL && take_locked(eviction->lane, block, i);
     bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();
+    bool again = block == NULL && eviction->skips;
+    if (again) {
+        eviction->skips = eviction->rest = false;
+        eviction->round = UNWRITTEN_WHOLE;
+        device->cursor = device->blocks;
+    }
     pthread_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
-        return STEP_NOTHING;
+        return again ? STEP_AWAITED : STEP_NOTHING;
     if (!taken)
         return STEP_FULL;
     int64_t bytes = (int64_t)gs_piece_bytes(block, i);
@@ -387,6 +399,8 @@ static bool move_out(struct eviction *eviction)
             going = gs_client_while_moving(0) && going;
         } else if (eviction->lane->count != 0) {
             going = gs_client_while_moving(copy_pause) && going;
+        } else if (step == STEP_AWAITED) {
+            going = gs_client_while_moving(short_pause) && going;
         } else if (step == STEP_NO_ROOM) {
             /* A restore that goes on elsewhere gives host memory back, and may wait for what has left here. */
             uint64_t now = gs_now_ns();

@@ -312,10 +312,25 @@ CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
     return result;
 }
 
-static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemGenericAllocationHandle value,
-                           unsigned long long flags)
+/*
+ * Holds the block. False: it was moved, and our lock, which others need, was given up until that may have ended. Then
+ * all that it guards is to be looked up again.
+ */
+static bool hold_locked(struct gs_block *block, struct gs_awaiting *awaiting)
 {
-    struct gs_vmm_handle *handle = mapping->handle;
+    if (gs_block_try_hold(block, awaiting))
+        return true;
+    pthread_mutex_unlock(&vmm.lock);
+    gs_block_await(awaiting);
+    pthread_mutex_lock(&vmm.lock);
+    return false;
+}
+
+/* CUDA_ERROR_NOT_READY: to be called again (hold_locked). */
+static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemGenericAllocationHandle value,
+                           unsigned long long flags, struct gs_awaiting *awaiting)
+{
+    struct gs_vmm_handle *handle = mapping->handle = find_handle(value);
     CUdeviceptr address = mapping->node.key;
     if (handle == NULL && unknown(value) != CUDA_ERROR_NOT_FOUND)
         return unknown(value);
@@ -327,8 +342,9 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
         address % granularity != 0 || mapping->size % granularity != 0 || !within_reservation(address, mapping->size) ||
         last_within(address, address + mapping->size) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
+    if (!hold_locked(handle->block, awaiting))
+        return CUDA_ERROR_NOT_READY;
     GS_LEAVES_CAPTURES_ALONE;
-    gs_block_hold(handle->block);
     CUresult result = gs_vmm_apply_mapping(handle->block, mapping);
     if (result == CUDA_SUCCESS) {
         mapping->next = handle->mappings;
@@ -346,9 +362,12 @@ CUresult gs_vmm_map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
         return CUDA_ERROR_OUT_OF_MEMORY;
     mapping->node.key = address;
     mapping->size = size;
+    GS_AWAITING(awaiting);
+    CUresult result;
     pthread_mutex_lock(&vmm.lock);
-    mapping->handle = find_handle(value);
-    CUresult result = map_locked(mapping, offset, value, flags);
+    do
+        result = map_locked(mapping, offset, value, flags, &awaiting);
+    while (result == CUDA_ERROR_NOT_READY);
     if (result == CUDA_SUCCESS) {
         gs_map_insert(&vmm.mappings, &mapping->node);
         if (mapping->handle != NULL && mapping->handle->block == NULL) {
@@ -374,7 +393,8 @@ static void remove_mapping(struct gs_vmm_mapping *mapping)
     }
 }
 
-static CUresult unmap_one(struct gs_vmm_mapping *mapping)
+/* CUDA_ERROR_NOT_READY: likewise. */
+static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *awaiting)
 {
     struct gs_vmm_handle *handle = mapping->handle;
     if (handle == NULL || handle->block == NULL) {
@@ -383,8 +403,9 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping)
             return result;
         remove_mapping(mapping);
     } else {
+        if (!hold_locked(handle->block, awaiting))
+            return CUDA_ERROR_NOT_READY;
         GS_LEAVES_CAPTURES_ALONE;
-        gs_block_hold(handle->block);
         gs_vmm_withdraw_mapping(handle->block, mapping);
         remove_mapping(mapping);
         gs_block_let_go(handle->block);
@@ -403,11 +424,16 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
     bool whole = covered(address, size, &ours);
     if (!whole)
         result = ours ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
-    struct gs_vmm_mapping *mapping;
-    for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address; end -= size) {
-        mapping = last_within(address, end);
-        size = mapping->size;
-        result = unmap_one(mapping);
+    GS_AWAITING(awaiting);
+    for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address;) {
+        struct gs_vmm_mapping *mapping = last_within(address, end);
+        CUdeviceptr begin = mapping != NULL ? mapping->node.key : address;
+        /* Another thread may have taken it away during a wait. */
+        result = mapping != NULL ? unmap_one(mapping, &awaiting) : CUDA_ERROR_INVALID_VALUE;
+        if (result == CUDA_SUCCESS)
+            end = begin;
+        else if (result == CUDA_ERROR_NOT_READY)
+            result = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&vmm.lock);
     return result;
@@ -480,18 +506,21 @@ static CUresult check_access(const struct gs_vmm_handle *handle, const CUmemAcce
     return result != CUDA_SUCCESS ? result : can ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
-static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAccessDesc *access, size_t count)
+/* CUDA_ERROR_NOT_READY: likewise. */
+static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAccessDesc *access, size_t count,
+                                  struct gs_awaiting *awaiting)
 {
     struct gs_vmm_handle *handle = mapping->handle;
     if (handle == NULL || handle->block == NULL)
         return GS_REAL(cuMemSetAccess)(mapping->node.key, mapping->size, access, count);
-    GS_LEAVES_CAPTURES_ALONE;
     CUresult result = CUDA_SUCCESS;
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = check_access(handle, &access[i]);
     if (result != CUDA_SUCCESS)
         return result;
-    gs_block_hold(handle->block);
+    if (!hold_locked(handle->block, awaiting))
+        return CUDA_ERROR_NOT_READY;
+    GS_LEAVES_CAPTURES_ALONE;
     result = gs_vmm_apply_access(handle->block, mapping, access, count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = remember_access(mapping, &access[i]) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
@@ -518,10 +547,15 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
     pthread_mutex_lock(&vmm.lock);
     bool whole = covered(address, size, &ours);
     CUresult result = !ours ? CUDA_ERROR_NOT_FOUND : whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    GS_AWAITING(awaiting);
     for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address;) {
         struct gs_vmm_mapping *mapping = last_within(address, end);
-        end = mapping->node.key;
-        result = set_access_of_one(mapping, access, count);
+        CUdeviceptr begin = mapping != NULL ? mapping->node.key : address;
+        result = mapping != NULL ? set_access_of_one(mapping, access, count, &awaiting) : CUDA_ERROR_INVALID_VALUE;
+        if (result == CUDA_SUCCESS)
+            end = begin;
+        else if (result == CUDA_ERROR_NOT_READY)
+            result = CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&vmm.lock);
     if (asks)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""While memory moves, and where there are many blocks of it: what threads wait for, and how long a walk takes."""
+
+from __future__ import annotations
+
+import os
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nvidia
+import pytest
+
+from tests.interposer.conftest import Machine
+from tests.interposer.test_kinds import Runner, evict
+from tests.sim.machine import LIBRARIES
+
+HERE = Path(__file__).parent
+#: What blocks.c refers to, and visits do not come to.
+NEVER_CALLED = """
+    gs_capture_exchange_mode gs_client_give_up_lease gs_context_idle gs_context_mark gs_context_mark_passed
+    gs_context_on gs_device_flush_reports gs_device_unbook gs_gate_leave_leased gs_gate_submissions gs_host_extents
+    gs_host_give gs_say gs_slab_open_locked
+""".split()
+
+#: A block of 16 pieces leaves, and the copy of the second does not end. Meanwhile a thread changes the block's mapping.
+CHANGE_OF_WHAT_MOVES = """
+import faulthandler, threading
+faulthandler.dump_traceback_later(40, exit=True)
+use()
+sim = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+
+def injected():
+    counted = Counters()
+    sim.gpushare_sim_counters(ctypes.byref(counted), ctypes.sizeof(counted))
+    return counted.injected
+
+def hang_at(copy):
+    assert sim.gpushare_sim_fail(f"cuMemcpyDtoHAsync%gpushare:{copy}/hang".encode()) == 0
+
+def until(condition):
+    while not condition():
+        time.sleep(0.001)
+
+def sleeps(thread):
+    def is_asleep():
+        time.sleep(0.001)
+        return open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] == "S"
+    return all(is_asleep() for _ in range(20))
+
+size = 32 * MIB
+address, handle = mapped(size, 1)
+other, _ = mapped(4 * MIB, 2)
+context = ok(driver.cuCtxGetCurrent())
+changed = []
+
+def change():
+    ok(driver.cuCtxSetCurrent(context))
+    changed.append(error(driver.cuMemSetAccess(address, size, [access(0)], 1)))
+
+hang_at(2)
+say("filled")
+hear()
+until(lambda: injected() == 1)
+thread = threading.Thread(target=change)
+thread.start()
+until(lambda: sleeps(thread))
+ok(driver.cuMemSetAccess(other, 4 * MIB, [access(0)], 1))
+assert int(ok(driver.cuMemGetAddressRange(other))[1]) == 4 * MIB
+# The other block's two pieces may come first.
+hang_at(4)
+thread.join()
+until(lambda: injected() == 2)
+assert changed == [0]
+assert sim.gpushare_sim_fail(b"") == 0
+assert holds(address, size, 1) and holds(other, 4 * MIB, 2)
+"""
+
+
+def test_a_thread_waits_for_a_piece_and_no_other_thread_for_it(machine: Machine) -> None:
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    runner = Runner(environ, CHANGE_OF_WHAT_MOVES)
+    try:
+        assert runner.heard() == "filled"
+        evict(machine, "a", busy=True)
+        runner.tell()
+        assert runner.heard() is None
+    finally:
+        runner.close()
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """Return the program that counts the steps of a visit."""
+    csrc, folder = root / "csrc", tmp_path_factory.mktemp("visits")
+    headers = {
+        name: next(h for p in nvidia.__path__ for h in Path(p).glob(f"*/include/{name}"))
+        for name in ("cuda.h", "nvml.h")
+    }
+    include, nvml = headers["cuda.h"].parent, headers["nvml.h"]
+    command = [sys.executable, str(csrc / "generate.py"), "--out", str(folder / "gen")]
+    subprocess.run([*command, "--include", str(include), "--nvml", str(nvml)], check=True)
+    interop = csrc / "compat/interop"
+    command = [os.environ.get("CC", "cc"), "-std=gnu11", "-O1", "-pthread", "-Wall", "-Wextra"]
+    command += ["-Werror", "-D_GNU_SOURCE", "-D__CUDA_API_VERSION_INTERNAL"]
+    command += [f"-I{path}" for path in (csrc / "interposer", csrc, folder / "gen", interop)]
+    command += ["-isystem", str(include), "-include", str(interop / "driver.h")]
+    counted = folder / "blocks.o"
+    source = csrc / "interposer/blocks.c"
+    coverage = ["-fsanitize-coverage=trace-pc", "-c", "-o", str(counted), str(source)]
+    subprocess.run([*command, *coverage], check=True)
+    command += [f"-Wl,--defsym={name}=0" for name in NEVER_CALLED]
+    command += ["-o", str(folder / "visits")]
+    subprocess.run([*command, str(HERE / "visits.c"), str(counted)], check=True)
+    return folder / "visits"
+
+
+def test_a_visit_of_all_blocks_takes_as_many_steps_as_there_are_blocks(visits: Path) -> None:
+    """Peer access is set so, and the memory of a context that has failed is given back so."""
+
+    def steps(count: int) -> int:
+        done = subprocess.run([visits, str(count)], capture_output=True, text=True, check=True)
+        visited, taken = map(int, done.stdout.split())
+        assert visited == count * 3 // 4
+        return taken
+
+    assert steps(40_000) < 45 * steps(1_000)
