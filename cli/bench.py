@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 BENCHES = {
     "launch": ("launch", "run"),
     "slab": ("slab", "run"),
+    "ordered": ("slab", "ordered"),
     "cell-end": ("waits", "cell_end"),
     "quantum-end": ("waits", "quantum_end"),
     "busy-server": ("notebooks", "busy_server"),

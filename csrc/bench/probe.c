@@ -8,12 +8,12 @@
  *   probe MODULE launch COUNT GAP_NS   launches an empty kernel COUNT times, GAP_NS apart; prints "<ns per launch>"
  *   probe MODULE slab LIVE COUNT       with LIVE blocks of 512 B to 64 KiB live, frees one and allocates another, COUNT
  *                                      times; prints "<ns per free and allocation>"
- *   probe MODULE hops COUNT GAP_NS OUT IN
- *                                      sends a message on the socket OUT and waits until another thread has read it
- * from the socket IN, COUNT times, GAP_NS apart; prints "<ns>" for each probe MODULE serve                 carries out
- * commands from standard input, one a line, and answers each: alloc BYTES          "ok" touch                writes to
- * the memory: "<start> <end>" loop SECONDS GAP_US  launches all the time; then, for each launch that took more than 5
- * ms, a line
+ *   probe MODULE ordered PENDING COUNT allocates and frees 4 KiB in the order of a stream that is busy, COUNT times,
+ * with PENDING frees before them; prints "<ns per allocation and free>" probe MODULE hops COUNT GAP_NS OUT IN sends a
+ * message on the socket OUT and waits until another thread has read it from the socket IN, COUNT times, GAP_NS apart;
+ * prints "<ns>" for each probe MODULE serve                 carries out commands from standard input, one a line, and
+ * answers each: alloc BYTES          "ok" touch                writes to the memory: "<start> <end>" loop SECONDS
+ * GAP_US  launches all the time; then, for each launch that took more than 5 ms, a line
  *                          "<end of the launch before> <end>", and at last "done <launches> <end of the last>"
  *     cell                 tells the interposer that the cell ended: "<time>"
  *     kernel               one launch and its end: "<start> <end of the launch>"
@@ -193,6 +193,37 @@ static void time_blocks(unsigned long live, unsigned long count)
     free(blocks);
 }
 
+static void wait_until_set(void *flag)
+{
+    while (!__atomic_load_n((int *)flag, __ATOMIC_ACQUIRE))
+        usleep(1000);
+}
+
+static void time_ordered(unsigned long pending, unsigned long count)
+{
+    int (*alloc)(address *, size_t, void *) = symbol("cuMemAllocAsync");
+    int (*release)(address, void *) = symbol("cuMemFreeAsync");
+    int (*call)(void *, void (*)(void *), void *) = symbol("cuLaunchHostFunc");
+    enum { NON_BLOCKING = 1, BYTES = 4096 };
+    void *stream;
+    int done = 0;
+    address block;
+    uint64_t begin = 0;
+    if (count == 0)
+        require(2, "ordered PENDING COUNT");
+    require(((int (*)(void **, unsigned))symbol("cuStreamCreate"))(&stream, NON_BLOCKING), "cuStreamCreate");
+    require(call(stream, wait_until_set, &done), "cuLaunchHostFunc");
+    for (unsigned long i = 0; i < pending + count; i++) {
+        if (i == pending)
+            begin = now();
+        require(alloc(&block, BYTES, stream), "cuMemAllocAsync");
+        require(release(block, stream), "cuMemFreeAsync");
+    }
+    printf("%.3f\n", (double)(now() - begin) / (double)count);
+    __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+    synchronize();
+}
+
 static void loop(double seconds, unsigned gap_us)
 {
     static uint64_t waits[MOST_WAITS][2];
@@ -302,11 +333,16 @@ __attribute__((visibility("default"))) int gpushare_probe(int count, char **argu
     } else if (count == 5 && strcmp(arguments[2], "slab") == 0) {
         set_up(arguments[1]);
         time_blocks(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));
+    } else if (count == 5 && strcmp(arguments[2], "ordered") == 0) {
+        set_up(arguments[1]);
+        time_ordered(strtoul(arguments[3], NULL, 10), strtoul(arguments[4], NULL, 10));
     } else if (count == 3 && strcmp(arguments[2], "serve") == 0) {
         set_up(arguments[1]);
         serve();
     } else {
-        fprintf(stderr, "usage: probe MODULE launch COUNT GAP_NS | MODULE slab LIVE COUNT | MODULE serve\n");
+        fprintf(stderr,
+                "usage: probe MODULE launch COUNT GAP_NS | MODULE slab LIVE COUNT | MODULE ordered PENDING COUNT | "
+                "MODULE serve\n");
         return 2;
     }
     return 0;

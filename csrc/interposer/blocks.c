@@ -48,6 +48,46 @@ void gs_block_free(struct gs_block *block)
     free(block);
 }
 
+/* --- Waiting for blocks --- */
+
+static void announce_locked(struct gs_awaiting *awaiting, const struct gs_block *block)
+{
+    awaiting->settled = settled.count;
+    if (awaiting->block == NULL) {
+        awaiting->next = settled.awaiting;
+        settled.awaiting = awaiting;
+    }
+    awaiting->block = block;
+}
+
+static void stop_awaiting_locked(struct gs_awaiting *awaiting)
+{
+    if (awaiting->block == NULL)
+        return;
+    struct gs_awaiting **link = &settled.awaiting;
+    while (*link != awaiting)
+        link = &(*link)->next;
+    *link = awaiting->next;
+    awaiting->block = NULL;
+}
+
+static void await_locked(const struct gs_awaiting *awaiting)
+{
+    while (settled.count == awaiting->settled)
+        pthread_cond_wait(&settled.changed, &gs_memory_lock);
+}
+
+/* Until it may have settled. */
+static void await_block_locked(const struct gs_block *block)
+{
+    struct gs_awaiting awaiting = {0};
+    announce_locked(&awaiting, block);
+    await_locked(&awaiting);
+    stop_awaiting_locked(&awaiting);
+}
+
+/* --- Their life --- */
+
 bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered)
 {
     block->next = NULL;
@@ -147,7 +187,7 @@ void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(co
         struct gs_slot *entered = NULL;
         pthread_mutex_lock(&gs_memory_lock);
         while ((block = find_locked(what)) != NULL && block->moving)
-            pthread_cond_wait(&settled, &gs_memory_lock);
+            await_block_locked(block);
         enum gs_reach reach = reach_locked(block, promised, &entered);
         pthread_mutex_unlock(&gs_memory_lock);
         if (reach == GS_REACH_NONE)
@@ -266,42 +306,6 @@ bool gs_block_settle_locked(struct gs_block *block)
     settled.count++;
     pthread_cond_broadcast(&settled.changed);
     return block->doomed;
-}
-
-static void announce_locked(struct gs_awaiting *awaiting, const struct gs_block *block)
-{
-    awaiting->settled = settled.count;
-    if (awaiting->block == NULL) {
-        awaiting->next = settled.awaiting;
-        settled.awaiting = awaiting;
-    }
-    awaiting->block = block;
-}
-
-static void stop_awaiting_locked(struct gs_awaiting *awaiting)
-{
-    if (awaiting->block == NULL)
-        return;
-    struct gs_awaiting **link = &settled.awaiting;
-    while (*link != awaiting)
-        link = &(*link)->next;
-    *link = awaiting->next;
-    awaiting->block = NULL;
-}
-
-static void await_locked(const struct gs_awaiting *awaiting)
-{
-    while (settled.count == awaiting->settled)
-        pthread_cond_wait(&settled.changed, &gs_memory_lock);
-}
-
-/* Until it may have settled. */
-static void await_block_locked(const struct gs_block *block)
-{
-    struct gs_awaiting awaiting = {0};
-    announce_locked(&awaiting, block);
-    await_locked(&awaiting);
-    stop_awaiting_locked(&awaiting);
 }
 
 bool gs_block_awaited_locked(const struct gs_block *block)

@@ -16,6 +16,7 @@ from jupyter_gpushare.cli.bench import BENCHES
 SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "launch": ({"rounds": 1}, {}),
     "slab": ({"rounds": 1}, {"LIVE": 500, "COUNT_BARE": 200, "COUNT": 2000}),
+    "ordered": ({"rounds": 1}, {"PENDING": 200, "PAIRS": 100}),
     "cell-end": ({"rounds": 4}, {}),
     "quantum-end": ({"seconds": 0.6}, {"HOPS": 5}),
     "busy-server": ({"seconds": 0.6}, {}),
