@@ -64,6 +64,9 @@ CUcontext gs_context_any(void);
 /* The same of that device, the calling thread's if it is one; never `except`. */
 CUcontext gs_context_on(CUdevice device, CUcontext except);
 
+/* Whose memory it is that is allocated in the context: of a green context, the primary one's. */
+CUcontext gs_context_owner(CUcontext context);
+
 /* Those of the device that have not failed; returns how many there are, which may be more than `most`. */
 unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most);
 

@@ -135,7 +135,7 @@ void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes)
 /* The context that the thread used last and its device, as long as no context ends. */
 static uint32_t contexts_ended;
 static __thread struct {
-    CUcontext context;
+    CUcontext context, owner;
     struct gs_device *device;
     uint32_t ended;
 } last __attribute__((tls_model("initial-exec")));
@@ -162,11 +162,12 @@ CUresult gs_device_current(struct gs_device **device, CUcontext *context)
         last.device = gs_device_of(ordinal);
         /* The end of one that we do not know of would not be noticed. */
         last.context = last.device != NULL && gs_context_alive(current) ? current : NULL;
+        last.owner = gs_context_owner(current);
         last.ended = ended;
     }
     *device = last.device;
     if (context != NULL)
-        *context = current;
+        *context = last.owner;
     return *device != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 

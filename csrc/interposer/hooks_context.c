@@ -21,6 +21,7 @@
 
 struct context {
     CUcontext handle;
+    CUcontext parent; /* of a green context, the device's primary one: all memory is that one's */
     CUdevice device;
     CUevent event;     /* made at the first drain */
     CUevent mark;      /* made at the first mark */
@@ -310,11 +311,20 @@ CUcontext gs_context_any(void)
 {
     pthread_mutex_lock(&contexts.lock);
     struct context *context = contexts.first;
-    while (context != NULL && (context->ending || context->failure != CUDA_SUCCESS))
+    while (context != NULL && (context->ending || context->parent != NULL || context->failure != CUDA_SUCCESS))
         context = context->next;
     CUcontext handle = context != NULL ? context->handle : NULL;
     pthread_mutex_unlock(&contexts.lock);
     return handle;
+}
+
+CUcontext gs_context_owner(CUcontext handle)
+{
+    pthread_mutex_lock(&contexts.lock);
+    const struct context *context = find_locked(handle);
+    CUcontext owner = context != NULL && context->parent != NULL ? context->parent : handle;
+    pthread_mutex_unlock(&contexts.lock);
+    return owner;
 }
 
 CUcontext gs_context_on(CUdevice device, CUcontext except)
@@ -325,7 +335,7 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
     /* One that others made may end without our knowledge. */
     for (int others = 0; others < 2 && found == NULL; others++)
         for (struct context *context = contexts.first; context != NULL; context = context->next)
-            if (context->device == device && context->handle != except && !context->ending &&
+            if (context->device == device && context->handle != except && !context->ending && context->parent == NULL &&
                 context->charged == !others && context->failure == CUDA_SUCCESS &&
                 (found == NULL || context->handle == current))
                 found = context->handle;
@@ -663,7 +673,7 @@ static void empty(CUcontext handle)
 /* A context takes its allocations with it: ours go first, while it can still be synchronised. */
 static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
 {
-    if (gs_context_alive(handle)) {
+    if (gs_context_alive(handle) && gs_context_owner(handle) == handle) {
         empty(handle);
         remove_context(handle);
     }
@@ -707,7 +717,7 @@ CUresult CUDAAPI cuCtxDetach(CUcontext handle)
     return last ? destroy(handle, GS_REAL(cuCtxDetach)) : GS_REAL(cuCtxDetach)(handle);
 }
 
-CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+static CUresult retain_primary(CUcontext *handle, CUdevice device)
 {
     pthread_mutex_lock(&contexts.lock);
     CUresult result = await_primary_locked(device);
@@ -729,6 +739,11 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
     if (first)
         end_change(device, result);
     return result;
+}
+
+CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
+{
+    return retain_primary(handle, device);
 }
 
 static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
@@ -787,6 +802,27 @@ static void mark_ending(CUcontext handle, bool ending)
     pthread_mutex_unlock(&contexts.lock);
 }
 
+/* Its context goes with it; memory that was allocated in it stays, since that is the primary context's. */
+static void end_green(CUcontext handle)
+{
+    gs_vmm_context_ends(handle);
+    gs_memory_streams_end(handle);
+    gs_capture_context_ends(handle);
+    gs_meter_context_ends(handle);
+    remove_context(handle);
+}
+
+static CUcontext green_of(CUcontext primary)
+{
+    pthread_mutex_lock(&contexts.lock);
+    const struct context *context = contexts.first;
+    while (context != NULL && context->parent != primary)
+        context = context->next;
+    CUcontext handle = context != NULL ? context->handle : NULL;
+    pthread_mutex_unlock(&contexts.lock);
+    return handle;
+}
+
 /* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
@@ -797,6 +833,8 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
     if (handle != NULL)
         begin_change_locked(device);
     pthread_mutex_unlock(&contexts.lock);
+    for (CUcontext green; handle != NULL && (green = green_of(handle)) != NULL;)
+        end_green(green);
     if (handle != NULL) {
         gs_vmm_context_ends(handle);
         gs_memory_context_ends(handle);
@@ -884,18 +922,54 @@ CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *handle, CUgreenCtx green)
     return result == CUDA_SUCCESS ? seen(result, *handle) : result;
 }
 
-/* Its context goes with it; memory that was allocated in it stays, since that is the primary context's. */
+/* It keeps the primary context alive. */
+CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags)
+{
+    CUcontext primary, handle;
+    if (!gs_client_attached())
+        return GS_REAL(cuGreenCtxCreate)(green, description, device, flags);
+    CUresult result = retain_primary(&primary, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = GS_REAL(cuGreenCtxCreate)(green, description, device, flags);
+    if (result == CUDA_SUCCESS && GS_REAL(cuCtxFromGreenCtx)(&handle, *green) == CUDA_SUCCESS) {
+        add(handle, device, false, false);
+        pthread_mutex_lock(&contexts.lock);
+        struct context *context = find_locked(handle);
+        if (context != NULL)
+            context->parent = primary;
+        pthread_mutex_unlock(&contexts.lock);
+        if (context != NULL)
+            return result;
+    }
+    release_primary(device, GS_REAL(cuDevicePrimaryCtxRelease_v2));
+    return result;
+}
+
+/* Whether it keeps a primary context alive, and of which device. */
+static bool is_green(CUcontext handle, CUdevice *device)
+{
+    pthread_mutex_lock(&contexts.lock);
+    const struct context *context = find_locked(handle);
+    bool green = context != NULL && context->parent != NULL;
+    if (green)
+        *device = context->device;
+    pthread_mutex_unlock(&contexts.lock);
+    return green;
+}
+
 CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUcontext handle = NULL;
-    if (gs_client_attached() && GS_REAL(cuCtxFromGreenCtx)(&handle, green) == CUDA_SUCCESS &&
-        gs_context_alive(handle)) {
-        gs_vmm_context_ends(handle);
-        gs_capture_context_ends(handle);
-        gs_meter_context_ends(handle);
-        remove_context(handle);
-    }
-    return GS_REAL(cuGreenCtxDestroy)(green);
+    CUdevice device;
+    bool known = gs_client_attached() && GS_REAL(cuCtxFromGreenCtx)(&handle, green) == CUDA_SUCCESS;
+    bool holds = known && is_green(handle, &device);
+    if (known && gs_context_alive(handle))
+        end_green(handle);
+    CUresult result = GS_REAL(cuGreenCtxDestroy)(green);
+    if (holds)
+        release_primary(device, GS_REAL(cuDevicePrimaryCtxRelease_v2));
+    return result;
 }
 
 CUresult CUDAAPI cuCtxSetCurrent(CUcontext handle)

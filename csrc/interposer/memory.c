@@ -937,6 +937,12 @@ static void forget_freed(CUcontext context)
     pthread_mutex_unlock(&gs_memory_lock);
 }
 
+void gs_memory_streams_end(CUcontext context)
+{
+    forget_freed(context);
+    gs_device_forget_contexts();
+}
+
 bool gs_memory_drop_failed(void)
 {
     bool any = false;

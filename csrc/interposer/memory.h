@@ -118,6 +118,9 @@ struct gs_load {
 bool gs_memory_begin_load(struct gs_load *load);
 void gs_memory_end_load(const struct gs_load *load);
 
+/* The streams of a green context end, with what was to be freed in their order. */
+void gs_memory_streams_end(CUcontext context);
+
 /* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
 void gs_memory_context_ends(CUcontext context);
 

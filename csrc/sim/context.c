@@ -82,9 +82,9 @@ __attribute__((destructor)) static void end(void)
     sim_gate_open();
 }
 
-static struct sim_context *context_new(unsigned device, unsigned flags, bool is_primary)
+static struct sim_context *context_new(unsigned device, unsigned flags, bool is_primary, struct sim_context *parent)
 {
-    if (!sim_segment_charge(device, SIM_CHARGE_CONTEXT, sim_config.context))
+    if (parent == NULL && !sim_segment_charge(device, SIM_CHARGE_CONTEXT, sim_config.context))
         return NULL;
     struct sim_context *context = calloc(1, sizeof *context);
     if (context == NULL)
@@ -92,6 +92,8 @@ static struct sim_context *context_new(unsigned device, unsigned flags, bool is_
     context->device = device;
     context->flags = flags;
     context->primary = is_primary;
+    context->parent = parent;
+    context->grown = parent != NULL; /* what it takes, the primary one has taken */
     context->id = next_context_id++;
     context->limits[CU_LIMIT_STACK_SIZE] = 1024;
     context->limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 1 << 20;
@@ -102,12 +104,13 @@ static struct sim_context *context_new(unsigned device, unsigned flags, bool is_
     if (context->legacy != NULL && context->internal != NULL) {
         context->magic = CONTEXT_MAGIC;
         context->made_before = contexts;
-        contexts = context;
+        __atomic_store_n(&contexts, context, __ATOMIC_RELEASE);
         return context;
     }
     free(context);
 refund:
-    sim_segment_refund(device, SIM_CHARGE_CONTEXT, sim_config.context);
+    if (parent == NULL)
+        sim_segment_refund(device, SIM_CHARGE_CONTEXT, sim_config.context);
     return NULL;
 }
 
@@ -146,8 +149,20 @@ static struct points snapshot(struct sim_context *context)
     return points;
 }
 
+struct sim_context *sim_context_next_green(const struct sim_context *parent, struct sim_context *context)
+{
+    /* None is ever taken out. */
+    context = context == NULL ? __atomic_load_n(&contexts, __ATOMIC_ACQUIRE) : context->made_before;
+    while (context != NULL && (context->parent != parent || context->magic != CONTEXT_MAGIC))
+        context = context->made_before;
+    return context;
+}
+
 CUresult sim_context_drain(struct sim_context *context)
 {
+    struct sim_context *green = NULL;
+    while ((green = sim_context_next_green(context, green)) != NULL)
+        sim_context_drain(green);
     struct points points = snapshot(context);
     if (points.items == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -159,6 +174,10 @@ CUresult sim_context_drain(struct sim_context *context)
 
 bool sim_context_is_idle(struct sim_context *context)
 {
+    struct sim_context *green = NULL;
+    while ((green = sim_context_next_green(context, green)) != NULL)
+        if (!sim_context_is_idle(green))
+            return false;
     pthread_mutex_lock(&context->order);
     bool passed =
         sim_point_passed(sim_stream_end(context->legacy)) && sim_point_passed(sim_stream_end(context->internal));
@@ -234,15 +253,19 @@ static struct sim_stream *first_open(struct sim_context *context)
 
 static void context_free(struct sim_context *context)
 {
+    for (struct sim_context *green; (green = sim_context_next_green(context, NULL)) != NULL;)
+        context_free(green);
     sim_context_drain(context);
     context->magic = 0;
     for (struct sim_stream *stream; (stream = first_open(context)) != NULL;)
         sim_stream_close(stream);
     sim_stream_close(context->legacy);
     sim_stream_close(context->internal);
-    sim_memory_release_context(context);
-    sim_segment_refund(context->device, SIM_CHARGE_CONTEXT,
-                       sim_config.context + (context->grown ? sim_config.context_growth : 0) + context->code);
+    if (context->parent == NULL)
+        sim_memory_release_context(context);
+    if (context->parent == NULL)
+        sim_segment_refund(context->device, SIM_CHARGE_CONTEXT,
+                           sim_config.context + (context->grown ? sim_config.context_growth : 0) + context->code);
     if (sim_context_current == context)
         sim_context_current = NULL;
     /* The structure stays: handles that the application still has must be seen to be dead. */
@@ -292,7 +315,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     pthread_mutex_lock(&lifecycle);
     struct sim_context *context = primary[device];
     if (context == NULL) {
-        context = context_new((unsigned)device, primary_flags[device], true);
+        context = context_new((unsigned)device, primary_flags[device], true, NULL);
         primary[device] = context;
         if (context == NULL)
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -303,6 +326,88 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *out, CUdevice device)
     }
     pthread_mutex_unlock(&lifecycle);
     return result;
+}
+
+/* All of a device is one resource; what share of it a green context has does not matter here. */
+CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type)
+{
+    SIM_TRY(check_device(device));
+    SIM_REQUIRE(resource != NULL && type == CU_DEV_RESOURCE_TYPE_SM);
+    *resource = (CUdevResource){.type = type, .sm = {.smCount = 132}};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *out, CUdevResource *resources, unsigned count)
+{
+    static char any;
+    SIM_ENTER();
+    SIM_REQUIRE(out != NULL && resources != NULL && count > 0);
+    *out = (CUdevResourceDesc)(void *)&any;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxCreate(CUgreenCtx *out, CUdevResourceDesc description, CUdevice device, unsigned flags)
+{
+    CUcontext handle;
+    SIM_INJECT(cuGreenCtxCreate);
+    SIM_TRY(check_device(device));
+    SIM_REQUIRE(out != NULL && description != NULL && flags == CU_GREEN_CTX_DEFAULT_STREAM);
+    SIM_TRY(cuDevicePrimaryCtxRetain(&handle, device));
+    pthread_mutex_lock(&lifecycle);
+    struct sim_context *green = context_new((unsigned)device, 0, false, (struct sim_context *)handle);
+    pthread_mutex_unlock(&lifecycle);
+    *out = (CUgreenCtx)(void *)green;
+    if (green != NULL)
+        return CUDA_SUCCESS;
+    cuDevicePrimaryCtxRelease_v2(device);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult find_green(CUgreenCtx handle, struct sim_context **green)
+{
+    SIM_ENTER();
+    *green = (struct sim_context *)(void *)handle;
+    return *green == NULL || (*green)->parent == NULL ? CUDA_ERROR_INVALID_HANDLE : alive(*green);
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx handle)
+{
+    struct sim_context *green;
+    SIM_TRY(find_green(handle, &green));
+    CUdevice device = (CUdevice)green->device;
+    pthread_mutex_lock(&lifecycle);
+    context_free(green);
+    pthread_mutex_unlock(&lifecycle);
+    return cuDevicePrimaryCtxRelease_v2(device);
+}
+
+CUresult cuCtxFromGreenCtx(CUcontext *out, CUgreenCtx handle)
+{
+    struct sim_context *green;
+    SIM_TRY(find_green(handle, &green));
+    SIM_REQUIRE(out != NULL);
+    *out = (CUcontext)green;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxStreamCreate(CUstream *out, CUgreenCtx handle, unsigned flags, int priority)
+{
+    struct sim_context *green;
+    SIM_INJECT(cuGreenCtxStreamCreate);
+    SIM_TRY(find_green(handle, &green));
+    SIM_TRY(sim_context_error(green));
+    SIM_REQUIRE(out != NULL && flags == CU_STREAM_NON_BLOCKING);
+    *out = (CUstream)sim_stream_open(green, flags, priority, false, false);
+    return *out != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuStreamGetGreenCtx(CUstream handle, CUgreenCtx *out)
+{
+    struct sim_stream *stream;
+    SIM_TRY(sim_stream_enter(handle, SIM_LEGACY, &stream));
+    SIM_REQUIRE(out != NULL);
+    *out = stream->context->parent != NULL ? (CUgreenCtx)(void *)stream->context : NULL;
+    return CUDA_SUCCESS;
 }
 
 static CUresult primary_drop(CUdevice device, bool reset)
@@ -442,7 +547,7 @@ static CUresult create(CUcontext *out, unsigned flags, CUdevice device)
     SIM_TRY(sim_process_check());
     SIM_REQUIRE(out != NULL);
     pthread_mutex_lock(&lifecycle);
-    struct sim_context *context = context_new((unsigned)device, flags, false);
+    struct sim_context *context = context_new((unsigned)device, flags, false, NULL);
     pthread_mutex_unlock(&lifecycle);
     if (context == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -477,7 +582,7 @@ CUresult cuCtxDestroy_v2(CUcontext handle)
     SIM_INJECT(cuCtxDestroy_v2);
     SIM_ENTER();
     struct sim_context *context = (struct sim_context *)handle;
-    if (context == NULL || context->primary)
+    if (context == NULL || context->primary || context->parent != NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     SIM_TRY(alive(context));
     bool current = sim_context_current == context;

@@ -13,6 +13,7 @@ struct sim_context {
     struct sim_context *made_before;
     unsigned device;
     bool primary;
+    struct sim_context *parent; /* of a green context: the primary one, whose memory is its own */
     unsigned retained;
     unsigned attached; /* beside whoever made it */
     unsigned flags;
@@ -35,6 +36,9 @@ extern __thread struct sim_context *sim_context_current __attribute__((tls_model
 
 CUresult sim_context_enter(struct sim_context **context);
 
+/* The green contexts of a primary one: `context` first, and NULL after the last. What is in them is its work, too. */
+struct sim_context *sim_context_next_green(const struct sim_context *parent, struct sim_context *context);
+
 /* NULL means the current one. */
 CUresult sim_context_resolve(CUcontext handle, struct sim_context **context);
 
@@ -47,11 +51,13 @@ static inline void sim_context_fail(struct sim_context *context, CUresult error)
     if (sim_config.strict)
         __atomic_compare_exchange_n(&sim_process_error, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
     none = CUDA_SUCCESS;
+    context = context->parent != NULL ? context->parent : context;
     __atomic_compare_exchange_n(&context->error, &none, error, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 static inline CUresult sim_context_error(const struct sim_context *context)
 {
+    context = context->parent != NULL ? context->parent : context;
     CUresult error = __atomic_load_n(&context->error, __ATOMIC_RELAXED);
     return error != CUDA_SUCCESS ? error : __atomic_load_n(&sim_process_error, __ATOMIC_RELAXED);
 }

@@ -320,6 +320,12 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
         for (struct sim_stream *stream = context->streams; stream != NULL; stream = stream->next)
             sim_op_wait_for(op, sim_stream_end(stream));
         pthread_mutex_unlock(&context->order);
+        for (struct sim_context *green = NULL; (green = sim_context_next_green(context, green)) != NULL;) {
+            pthread_mutex_lock(&green->order);
+            for (struct sim_stream *stream = green->streams; stream != NULL; stream = stream->next)
+                sim_op_wait_for(op, sim_stream_end(stream));
+            pthread_mutex_unlock(&green->order);
+        }
         event->capture = NULL;
         result = sim_stream_submit(context->internal, op, &event->point);
     }

@@ -297,6 +297,7 @@ void sim_memory_forget_reservations(void)
 CUresult sim_memory_allocate(struct sim_context *context, enum sim_range_kind kind, size_t size, uint64_t *base)
 {
     uint64_t bytes = round_up(size, PAGE);
+    context = context->parent != NULL ? context->parent : context;
     bool charged = kind == SIM_RANGE_DEVICE || kind == SIM_RANGE_ARRAY;
     if (bytes < size)
         return CUDA_ERROR_OUT_OF_MEMORY;

@@ -85,7 +85,81 @@ assert found == [True] and counted("injected") == done
 sim.gpushare_sim_fail(b"")
 """
 
+GREEN = """
+ok(driver.cuInit(0))
+def green_of():
+    resource = ok(driver.cuDeviceGetDevResource(0, driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
+    description = ok(driver.cuDevResourceGenerateDesc([resource], 1))
+    flags = driver.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    green = ok(driver.cuGreenCtxCreate(description, 0, flags))
+    return green, ok(driver.cuCtxFromGreenCtx(green))
+"""
+
 ROWS = {
+    "memory of a green context that has ended": GREEN
+    + """
+use()
+primary = ok(driver.cuCtxGetCurrent())
+green, context = green_of()
+ok(driver.cuCtxSetCurrent(context))
+stream = ok(driver.cuGreenCtxStreamCreate(green, 1, 0))
+small, large, (address, handle) = filled(4096, 1), filled(20 * MIB, 2), mapped(4 * MIB, 3)
+ordered = ok(driver.cuMemAllocAsync(8 * MIB, stream))
+ok(driver.cuMemsetD8Async(ordered, 5, 8 * MIB, stream))
+freed = ok(driver.cuMemAllocAsync(2 * MIB, stream))
+ok(driver.cuMemFreeAsync(freed, stream))
+step()
+assert holds(small, 4096, 1) and holds(large, 20 * MIB, 2)
+ok(driver.cuStreamSynchronize(stream))
+ok(driver.cuStreamDestroy(stream))
+ok(driver.cuCtxSetCurrent(primary))
+ok(driver.cuGreenCtxDestroy(green))
+for number in range(2):
+    step()
+    assert holds(small, 4096, 1) and holds(large, 20 * MIB, 2) and holds(address, 4 * MIB, 3)
+    assert (read(ordered, 8 * MIB, np.uint8) == 5).all()
+for block in (small, large, ordered):
+    ok(driver.cuMemFree(block))
+more = filled(48 * MIB, 4)
+step()
+assert holds(more, 48 * MIB, 4)
+""",
+    "a primary context that only a green one keeps alive": GREEN
+    + """
+use()
+kept, (address, handle) = filled(20 * MIB, 1), mapped(4 * MIB, 2)
+green, context = green_of()
+ok(driver.cuDevicePrimaryCtxRelease(0))
+assert ok(driver.cuDevicePrimaryCtxGetState(0))[1] == 1
+step()
+assert holds(kept, 20 * MIB, 1)
+ok(driver.cuCtxSetCurrent(context))
+inside = filled(2 * MIB, 3)
+step()
+assert holds(kept, 20 * MIB, 1) and holds(inside, 2 * MIB, 3) and holds(address, 4 * MIB, 2)
+ok(driver.cuGreenCtxDestroy(green))
+assert ok(driver.cuDevicePrimaryCtxGetState(0))[1] == 0
+use()
+assert error(driver.cuMemFree(kept)) == 1
+step()
+more = filled(48 * MIB, 4)
+step()
+assert holds(more, 48 * MIB, 4)
+""",
+    "work in a green context": GREEN
+    + HOLDS
+    + """
+green, context = green_of()
+stream = ok(driver.cuGreenCtxStreamCreate(green, 1, 0))
+block = filled(8 * MIB, 1)
+hold(stream)
+ok(driver.cuMemsetD8Async(block, 7, 8 * MIB, stream))
+let_go()
+step()
+assert (read(block, 8 * MIB, np.uint8) == 7).all()
+ok(driver.cuStreamDestroy(stream))
+ok(driver.cuGreenCtxDestroy(green))
+""",
     "a context that the program detaches from": ATTACHED,
     "memory that is moved while a context ends": ENDING,
 }
