@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { REPLY = 1 << 20, SLAB = 2 << 20, HERD = 8 };
+enum { REPLY = 1 << 20, PAGE = 2 << 20, HERD = 8 };
 
 static struct {
     int64_t (*control)(const char *request, char *reply, size_t size); /* NULL: there is none */
@@ -79,12 +79,24 @@ static uint64_t charged_on(int device)
     return known ? footprint : 0;
 }
 
-/* A context is admitted with that. */
-static uint64_t context_bytes(void)
+static uint64_t part_of_gpu(unsigned part, uint64_t least, uint64_t most)
 {
     size_t total = 0;
     driver_cuDeviceTotalMem(&total, 0);
-    return total / 64;
+    uint64_t bytes = total / part < least ? least : total / part;
+    return bytes < most ? bytes : most;
+}
+
+/* A context is admitted with that. */
+static uint64_t context_bytes(void)
+{
+    return part_of_gpu(64, 0, 512 << 20);
+}
+
+/* Small blocks share memory of that size, and each context keeps two of these for what is to come. */
+static uint64_t spare_bytes(void)
+{
+    return 2 * ((part_of_gpu(256, PAGE, 32 << 20) + PAGE - 1) / PAGE * PAGE);
 }
 
 /* evict WAY: all memory of the program leaves the GPU, or only the lease is given back */
@@ -102,20 +114,19 @@ static void op_evict(struct self *self, const unsigned long long *n)
 
 static uint64_t live_bytes(void)
 {
-    uint64_t live = 0;
+    uint64_t live = device_count * context_bytes();
     bool first = false, second = false;
     for (unsigned i = 0; i < space_count; i++) {
         const struct space *space = &all_spaces[i];
         for (unsigned k = 0; k < BLOCKS; k++)
             if (space->blocks[k].kind != EMPTY && space->blocks[k].kind != HOST)
-                live += (space->blocks[k].size + SLAB - 1) / SLAB * SLAB;
+                live += (space->blocks[k].size + PAGE - 1) / PAGE * PAGE;
         first = first || space->allocated[0];
         second = second || space->allocated[2];
-        live += space->allocated[1] ? 2 * SLAB : 0;
+        live += space->allocated[1] ? spare_bytes() : 0;
         live += space->own.handle != NULL ? context_bytes() : 0;
     }
-    /* Each context keeps two slabs for what is to come. */
-    return live + (uint64_t)(first + second) * 2 * SLAB + device_count * context_bytes();
+    return live + (uint64_t)(first + second) * spare_bytes();
 }
 
 /* charge: once all work is done, nobody pays for what was freed */
@@ -124,7 +135,7 @@ static void op_charge(struct self *self, const unsigned long long *n)
     (void)n;
     static bool overcharged;
     wait_everywhere(self);
-    if (scheduler.control == NULL)
+    if (scheduler.control == NULL || getenv("GPUSHARE_SIM") == NULL)
         return;
     uint64_t live = live_bytes(), charged = 0;
     /* The interposer looks after what was freed now and then, not at once. */
@@ -185,7 +196,8 @@ static void op_herd(struct self *self, const unsigned long long *n)
         retainers[i] = (struct retainer){.meeting = &meeting, .done = &done};
         pthread_create(&threads[i], NULL, retain, &retainers[i]);
     }
-    while (scheduler.control != NULL && __atomic_load_n(&done, __ATOMIC_ACQUIRE) < count) {
+    while (scheduler.control != NULL && simulated_duration != NULL &&
+           __atomic_load_n(&done, __ATOMIC_ACQUIRE) < count) {
         uint64_t charged = charged_on(spare_device);
         most = charged > most ? charged : most;
     }
@@ -198,7 +210,7 @@ static void op_herd(struct self *self, const unsigned long long *n)
         if (retainers[i].result == CUDA_SUCCESS)
             CALL(self, cuDevicePrimaryCtxRelease, (CUdevice)spare_device);
     }
-    if (most > context_bytes())
+    if (most > context_bytes() && getenv("GPUSHARE_SIM") != NULL)
         note(self, " charged=%llu", (unsigned long long)most);
 }
 
