@@ -241,9 +241,14 @@ class Pacer(Chooser):
 
     def _limit(self, gpu: Gpu, again: float | None) -> float | None:
         """Hold everybody to the limits, whatever the policy is; return when the paces are to be looked at again."""
-        for group in gpu.holders.values():
-            portion = self._portion(group, gpu)
+        portions = {name: self._portion(group, gpu) for name, group in gpu.holders.items()}
+        if min(portions.values(), default=1.0) == 1.0:
+            return again
+        for name, group in gpu.holders.items():
+            portion = portions[name]
             if portion == 1.0:
+                # By the clock it would be busy also while it pauses, and be charged for what the others have.
+                gpu.paces[name] = replace(gpu.paces.get(name, FREE), meter=True)
                 continue
             # The client goes by the time for which it is busy.
             share = min(1.0, portion * self.times.stretch(group, gpu.uuid, self._now))
@@ -252,7 +257,7 @@ class Pacer(Chooser):
             if until is not None:
                 bound = replace(bound, inflight=0.0, stall=SHARE_STALL)
                 again = until if again is None else min(again, until)
-            gpu.paces[group.id] = strictest([gpu.paces.get(group.id, FREE), bound])
+            gpu.paces[name] = strictest([gpu.paces.get(name, FREE), bound])
         return again
 
     def _portion(self, group: Group, gpu: Gpu) -> float:

@@ -403,6 +403,18 @@ def test_one_that_needs_two_gpus_is_served_though_its_team_has_had_the_limit_on_
 # --- Limits ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("policy", sorted(policies.OURS))
+def test_a_limit_holds_beside_one_that_pauses_while_another_waits(policy: str) -> None:
+    """By the clock, the one that pauses is busy all the time: it was charged for half of what the other had."""
+    kernels = [
+        (works("limited", "ada", 0.001, 5, priority="interactive", limit=0.1), 0),
+        (works("pauses", "ada", 0.001, 80, priority="background"), 0),
+        (works("waits", "ada", 0.001, 80, priority="background"), 0),
+    ]
+    mix = Mix(kernels, [])
+    check_limits(mix, mix.run(policy, 15.0), 15.0)
+
+
 @st.composite
 def limited_mixes(draw: Any) -> Mix:
     """Up to four processes, some of one group, with kernels of up to 50 ms; some limits change, or come later."""
