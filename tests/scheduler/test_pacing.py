@@ -171,7 +171,7 @@ def test_shares_that_cannot_be_are_refused(event: ev.Entitle, sentence: str) -> 
 def test_the_kernel_that_a_revocation_waits_for_is_named() -> None:
     m = Machine(quantum=1.0)
     a, b = m.runs("a", 75), m.process("b", 60)
-    m.do(ev.Stuck(a.number, a.lease, "too early", m.now))
+    m.do(ev.Stuck(a.number, a.lease - 1, "of an earlier lease", m.now))
     b.request()
     m.sleep(2)
     assert b.reason["params"]["kernel"] is None
