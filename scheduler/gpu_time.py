@@ -237,8 +237,13 @@ class _Decayed:
         return self.seconds * math.exp(min(0.0, self.at - now) / memory)
 
     def add(self, seconds: float, at: float, memory: float) -> None:
-        self.seconds = max(0.0, self.until(at, memory) + seconds)
-        self.at = max(self.at, at)
+        # At each event: as ``until`` does, without asking.
+        if at > self.at:
+            seconds += self.seconds * math.exp((self.at - at) / memory)
+            self.at = at
+        else:
+            seconds += self.seconds
+        self.seconds = seconds if seconds > 0.0 else 0.0
 
 
 class GpuTime:

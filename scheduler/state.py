@@ -618,8 +618,9 @@ class Group:
                 return "yielding"
             if self.restoring:
                 return "moving"
-            if self.delayed is not None:
-                return "waiting"
+            for share in self.shares.values():
+                if share.gpu.parked and self.delayed is not None:
+                    return "waiting"
             return "running" if self.busy else "held"
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
             return "waking" if self.waking else "hibernated"
