@@ -389,6 +389,8 @@ class Place:
         Nobody takes the GPU away, except for lines of the programs themselves.
     environ
         More environment of all processes.
+    preload_first
+        What the programs load before our libraries.
     """
 
     def __init__(
@@ -399,9 +401,11 @@ class Place:
         seed: str = "",
         calm: bool = False,
         environ: Mapping[str, str] | None = None,
+        preload_first: Sequence[str] = (),
     ) -> None:
         self.player = player
         self.libraries = libraries
+        self.preload_first = preload_first
         settings = {
             "GPUSHARE_SIM_DEVICES": "3",
             "GPUSHARE_SIM_BANDWIDTH": "20000000000",
@@ -428,7 +432,9 @@ class Place:
             if name not in ("GPUSHARE_SIM", "GPUSHARE_SOCKET")
         }
         environ["GPUSHARE_SIM_NAME"] += f"-bare-{number}"
-        environ["LD_PRELOAD"] = str(self.libraries / "sim/libcuda.so.1")
+        environ["LD_PRELOAD"] = ":".join(
+            (*self.preload_first, str(self.libraries / "sim/libcuda.so.1"))
+        )
         return Player(self.player, environ)
 
     def _interposed(self, number: int) -> Player:
@@ -448,6 +454,7 @@ class Place:
             settings=Settings(),
             shims=shims,
         )
+        environ["LD_PRELOAD"] = ":".join((*self.preload_first, environ["LD_PRELOAD"]))
         return Player(self.player, environ)
 
     def run(self, pair: int, program: Sequence[str], patience: float = PATIENCE) -> tuple[Run, Run]:
@@ -483,9 +490,10 @@ def place(
     seed: str = "",
     calm: bool = False,
     environ: Mapping[str, str] | None = None,
+    preload_first: Sequence[str] = (),
 ) -> Iterator[Place]:
     """Set a place up, and clear it away."""
-    made = Place(player, pairs, libraries, seed, calm, environ)
+    made = Place(player, pairs, libraries, seed, calm, environ, preload_first)
     try:
         yield made
     finally:
