@@ -146,6 +146,38 @@ more = filled(48 * MIB, 4)
 step()
 assert holds(more, 48 * MIB, 4)
 """,
+    "values that streams wait for and write": HOLDS
+    + """
+T = driver.CUstreamBatchMemOpType
+first, second = stream_of(), stream_of()
+block, cell = filled(8 * MIB, 1), ok(driver.cuMemAlloc(4096))
+ok(driver.cuMemsetD8(cell, 0, 4096))
+step()
+# What the host writes.
+goes[:] = 0
+ok(driver.cuStreamWaitValue32(first, flag, 3, 0))
+ok(driver.cuMemsetD8Async(block, 2, MIB, first))
+assert error(driver.cuStreamQuery(first)) == 600
+goes[0] = 3
+ok(driver.cuStreamSynchronize(first))
+step()
+# What another stream writes, in memory that moves.
+for number, (wait, write) in enumerate((
+    (driver.cuStreamWaitValue32, driver.cuStreamWriteValue32),
+    (driver.cuStreamWaitValue64, driver.cuStreamWriteValue64),
+)):
+    at = int(cell) + 8 * number
+    ok(wait(first, at, 7, 1))
+    ok(driver.cuMemsetD8Async(int(block) + MIB, 3 + number, MIB, first))
+    ok(write(second, at, 7, 0))
+    ok(driver.cuStreamSynchronize(first))
+    step()
+    assert (read(int(block) + MIB, MIB, np.uint8) == 3 + number).all() and read(at, 1, np.uint32)[0] == 7
+assert (read(block, MIB, np.uint8) == 2).all() and (read(int(block) + 2 * MIB, MIB, np.uint8)
+    == values(1, 8 * MIB)[2 * MIB:3 * MIB]).all()
+assert error(driver.cuStreamWaitValue32(first, int(cell) + 2, 7, 0)) == 1
+assert error(driver.cuStreamWriteValue32(first, 8, 7, 0)) == 1
+""",
     "work in a green context": GREEN
     + HOLDS
     + """
@@ -334,4 +366,28 @@ def test_without_markers_in_contexts_a_thread_that_holds_a_lock_gets_on(
     assert a.result(launching)["result"] == 0
     assert a.call("synchronize")["result"] == 0
     assert a.holds(in_a, UNIT, 24)
+    assert b.holds(in_b, 150 * UNIT, 3)
+
+
+def test_a_stream_waits_for_a_value_that_is_written_later(machine: Machine) -> None:
+    """Its write is submitted after the GPU was asked for: the drain ends only after it."""
+    a, b = machine.program("a"), machine.program("b")
+    in_a, in_b = a.filled(150 * UNIT, 1), b.filled(150 * UNIT, 2)
+    waiting, writing = (a.call("stream")["stream"] for _ in range(2))
+    out = a.call("raw", function="cuMemHostAlloc", arguments=["out", 4096, 0])
+    assert out["result"] == 0
+    cell = int.from_bytes(bytes.fromhex(out["out"][0])[:8], "little")
+    for function in ("cuStreamWriteValue32_v2", "cuStreamWaitValue32_v2"):
+        value = 0 if "Write" in function else 7
+        done = a.call("raw", function=function, arguments=[waiting, cell, value, value and 1])
+        assert done["result"] == 0
+    filling = b.start("fill", pointer=in_b, bytes=150 * UNIT, value=3)
+    machine.until(lambda: machine.group("a")["state"] == "yielding")
+    written = a.start(
+        "raw", function="cuStreamWriteValue32_v2", arguments=[writing, cell, 7, 0], thread="writes"
+    )
+    assert b.result(filling)["result"] == 0
+    assert a.result(written)["result"] == 0
+    assert a.call("synchronize")["result"] == 0
+    assert a.holds(in_a, 150 * UNIT, 1)
     assert b.holds(in_b, 150 * UNIT, 3)
