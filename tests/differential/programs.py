@@ -111,6 +111,7 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
         _op("eventquery", 3, event),
         _op("elapsed", 1, event, event),
     ),
+    "values": (_op("setvalue", 6, block, own, own, offset, value),),
     "hosts": (_op("host", 6, own, lambda rng: 3),),
     "locks": (
         _op("host", 5, own, _below(4)),

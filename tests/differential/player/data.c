@@ -66,6 +66,27 @@ static void op_set(struct self *self, const unsigned long long *n)
         has_written(self, block, slot, offset, length * width);
 }
 
+/* setvalue BLOCK STREAM STREAM OFFSET VALUE: the second stream goes on once the first has written */
+static void op_setvalue(struct self *self, const unsigned long long *n)
+{
+    struct block *block = reachable_block(self, n[0]);
+    struct stream *writes = open_stream(self, n[1]), *waits = open_stream(self, n[2]);
+    unsigned slot = (unsigned)(n[1] % STREAMS), other = (unsigned)(n[2] % STREAMS);
+    if (block == NULL || writes == NULL || waits == NULL || !is_device_memory(block) || is_capturing(self, slot) ||
+        is_capturing(self, other) || slot < FIRST_OWN || other < FIRST_OWN || block->size < sizeof(unsigned))
+        return;
+    unsigned long long offset = n[3] % (block->size - sizeof(unsigned) + 1) / sizeof(unsigned) * sizeof(unsigned);
+    if (!order(self, block, slot))
+        return;
+    CUdeviceptr at = block->at + offset;
+    if (CALL(self, cuStreamWriteValue32, writes->handle, at, (unsigned)n[4], CU_STREAM_WRITE_VALUE_DEFAULT) !=
+        CUDA_SUCCESS)
+        return;
+    has_written(self, block, slot, offset, sizeof(unsigned));
+    if (order(self, block, other))
+        CALL(self, cuStreamWaitValue32, waits->handle, at, (unsigned)n[4], CU_STREAM_WAIT_VALUE_EQ);
+}
+
 /* setnow BLOCK OFFSET LENGTH VALUE */
 static void op_setnow(struct self *self, const unsigned long long *n)
 {
@@ -300,6 +321,7 @@ static void op_slow(struct self *self, const unsigned long long *n)
 }
 
 const struct operation data_operations[] = {{"set", op_set, 0},
+                                            {"setvalue", op_setvalue, 0},
                                             {"setnow", op_setnow, WAITS},
                                             {"write", op_write, WAITS},
                                             {"writenow", op_writenow, WAITS},

@@ -111,6 +111,8 @@
     CALL(cuStreamDestroy)                                                                                              \
     CALL(cuStreamSynchronize)                                                                                          \
     CALL(cuStreamQuery)                                                                                                \
+    CALL(cuStreamWaitValue32)                                                                                          \
+    CALL(cuStreamWriteValue32)                                                                                         \
     CALL(cuStreamWaitEvent)                                                                                            \
     CALL(cuStreamGetFlags)                                                                                             \
     CALL(cuStreamGetPriority)                                                                                          \
