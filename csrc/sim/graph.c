@@ -71,6 +71,7 @@ struct sim_capture {
     pthread_t thread;
     bool invalid, over, borrowed; /* borrowed: the graph is the application's */
     unsigned streams;
+    struct sim_stream *members; /* all of them, linked by `captured_next` */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards captures and graphs */
@@ -237,6 +238,8 @@ CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event)
 static void join(struct sim_stream *stream, struct sim_capture *capture)
 {
     __atomic_store_n(&stream->capture, capture, __ATOMIC_RELAXED);
+    stream->captured_next = capture->members;
+    capture->members = stream;
     capture->streams++;
     __atomic_add_fetch(&stream->context->captures, 1, __ATOMIC_RELAXED);
     if (stream->blocking)
@@ -245,6 +248,10 @@ static void join(struct sim_stream *stream, struct sim_capture *capture)
 
 static void leave(struct sim_stream *stream)
 {
+    struct sim_stream **link = &stream->capture->members;
+    while (*link != stream)
+        link = &(*link)->captured_next;
+    *link = stream->captured_next;
     stream->capture->streams--;
     __atomic_store_n(&stream->capture, NULL, __ATOMIC_RELAXED);
     __atomic_sub_fetch(&stream->context->captures, 1, __ATOMIC_RELAXED);
@@ -350,17 +357,12 @@ static void node_free(struct node *node)
     free(node);
 }
 
-/* Takes all streams out of the capture; true if it is invalid. */
+/* Takes all streams out of the capture, whatever their contexts; true if it is invalid. */
 static bool finish(struct sim_capture *capture)
 {
-    pthread_mutex_lock(&capture->context->order);
-    for (struct sim_stream *other = capture->context->streams; other != NULL; other = other->next)
-        /* Other threads begin and end captures of theirs meanwhile. */
-        if (__atomic_load_n(&other->capture, __ATOMIC_RELAXED) == capture && other != capture->origin)
-            leave(other);
-    pthread_mutex_unlock(&capture->context->order);
     pthread_mutex_lock(&lock);
-    leave(capture->origin);
+    while (capture->members != NULL)
+        leave(capture->members);
     for (struct sim_capture **place = &captures; *place != NULL; place = &(*place)->next) {
         if (*place == capture) {
             *place = capture->next;

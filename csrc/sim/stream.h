@@ -67,7 +67,8 @@ struct sim_stream {
     uint64_t completed;
     unsigned waiters;
     struct sim_capture *capture; /* not NULL while the stream is being captured */
-    CUresult injected;           /* under `lock`: not yet told, of the operation `injected_at` */
+    struct sim_stream *captured_next;
+    CUresult injected; /* under `lock`: not yet told, of the operation `injected_at` */
     uint64_t injected_at;
 };
 
