@@ -88,12 +88,27 @@ def fuzz(
     found: queue.SimpleQueue[Finding | None] = queue.SimpleQueue()
     stopped = threading.Event()
 
-    def differs(pair: int, lines: Sequence[str], limit: float = patience) -> str | None:
-        bare, interposed = place.run(pair, lines, limit)
+    def differs(pair: int, lines: Sequence[str]) -> str | None:
+        bare, interposed = place.run(pair, lines, patience)
         with totals.lock:
             totals.programs += 1
             totals.calls += interposed.calls
         return compare(bare, interposed, table)
+
+    def shorten(pair: int, lines: list[str], text: str) -> tuple[list[str], str]:
+        hangs = text.startswith("hung")
+        # What depends on the moment of an eviction does not fail each time. A hang takes long.
+        tries = 1 if hangs else 3
+
+        def fails(some: Sequence[str]) -> str | None:
+            found = differs(pair, some)
+            return found if found is not None and found.startswith("hung") == hangs else None
+
+        shorter = shrink(lines, lambda some: any(fails(some) for _ in range(tries)), shrinking)
+        for _ in range(1 if hangs else 20):
+            if (again := fails(shorter)) is not None:
+                return shorter, again
+        return lines, text
 
     def work(pair: int) -> None:
         try:
@@ -109,16 +124,7 @@ def fuzz(
                     totals.differences += 1
                 if shrinking > 0:
                     print(f"{name}: {text[:2000]}\nlooking for a shorter program", flush=True)
-                    shorter = shrink(
-                        lines,
-                        # What depends on the moment of an eviction does not fail each time.
-                        lambda some: any(differs(pair, some, 10.0) for _ in range(3)),
-                        shrinking,
-                    )
-                    for _ in range(20):
-                        if (again := differs(pair, shorter, 10.0)) is not None:
-                            lines, text = shorter, again
-                            break
+                    lines, text = shorten(pair, lines, text)
                 errors = place.players[pair][1].said()
                 found.put(Finding(name, text, lines, errors))
         finally:
