@@ -169,7 +169,8 @@ static struct {
     bool alone_said;
 
     enum release_step release;
-    bool step; /* one that waits may submit, though the gate is shut */
+    bool step;     /* one that waits may submit, though the gate is shut */
+    bool unserved; /* there is a lease, and none of those that waited for it has come in yet */
     enum gpushare_cause release_cause;
     unsigned release_polls;
     uint64_t release_since;
@@ -466,6 +467,7 @@ CUresult gs_client_acquire(bool *entered)
         counted = asleep;
         pthread_mutex_lock(&client.lock);
     }
+    client.unserved = client.unserved && result != CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && gate_state() == GS_GATE_HELD) {
         open_for_submissions();
         client.quiet_since = gs_now_ns();
@@ -541,6 +543,8 @@ static void give_up_locked(enum gpushare_cause cause)
     client.release = RELEASE_INSIDE;
     client.release_cause = cause;
     client.release_polls = 0;
+    /* Else a thread that is slow to wake up would never come in, if each lease is wanted back at once. */
+    client.step = begins && client.unserved && client.waiters != 0 && !lacks_memory(cause);
     client.ended_by_quiet = client.ended_by_quiet && cause == GPUSHARE_CAUSE_REVOKE;
 }
 
@@ -857,6 +861,7 @@ static void open_gate(void *lease)
     client.quiet_passes = gs_gate_passes();
     client.quiet_since = gs_now_ns();
     client.quiet_draining = false;
+    client.unserved = client.waiters != 0;
     if (client.waiters != 0) {
         open_for_submissions();
         wake_waiters();

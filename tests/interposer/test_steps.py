@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine
+from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler import protocol
+from tests.interposer.conftest import UNIT, Machine, Scripted
 
 
 @pytest.mark.parametrize("others", [0, 3])
@@ -77,3 +81,16 @@ def test_memory_fails_to_come_for_a_thread_that_holds_a_lock_that_a_host_functio
     assert a.call("synchronize")["result"] == 0
     assert a.holds(allocated["pointer"], 100 * UNIT, 7)
     assert a.holds(in_a, 50 * UNIT, 1)
+
+
+def test_who_waited_comes_in_although_the_lease_is_wanted_back_at_once(
+    make_script: Callable[..., Scripted],
+) -> None:
+    script, a, _ = make_script()
+    pointer = a.call("alloc", bytes=UNIT)["pointer"]
+    filling = a.start("fill", pointer=pointer, bytes=UNIT, value=1)
+    script.next(ev.Request)
+    grant = script.grant(filling=False)
+    script.send(*grant, protocol.revoke(script.lease))
+    assert a.result(filling)["result"] == 0
+    script.next(ev.Released)
