@@ -162,6 +162,8 @@ class Decider(Bounds):
             for delayed in gpu.parked:
                 if delayed.obstacle == "host_memory":
                     self._at(delayed.since + self.host_patience)
+                elif delayed.obstacle == "holders":
+                    self._at(delayed.since + self.holders_patience)
             if gpu.drained:
                 self._empty(gpu)
                 self._dismiss(gpu)

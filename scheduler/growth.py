@@ -20,6 +20,8 @@ class Grower(Filler):
     awaited: dict[int, Awaited]
     #: Seconds for which growth waits for host memory that there was a short while ago.
     host_patience = 30.0
+    #: And urgent growth for others to give their leases back. Not for long: they may wait for this one's.
+    holders_patience = 2.0
 
     def _grow(self, event: Grow, before: Delayed | None = None) -> None:
         """Answer growth, or put that off; ``before``: as it was already."""
@@ -54,14 +56,19 @@ class Grower(Filler):
         charged = self._charged(holding, more)
         lacks_room = more > 0 or gpu.free < 0
         if event.urgent and lacks_room and client.lease is not None and group.filling is None:
+            since = self._now if before is None else before.since
             if not self._is_fresh(gpu, self.fresh_for_growth):
-                gpu.parked.append(Delayed(event, "reading", self._now))
+                gpu.parked.append(Delayed(event, "reading", since))
                 return
             if charged <= gpu.free:
                 self._promise(holding, event, more, fixed, "resident")
                 return
             if self._make_room_now(gpu, charged - gpu.free):
-                gpu.parked.append(Delayed(event, "reading", self._now))
+                gpu.parked.append(Delayed(event, "reading", since))
+                return
+            held = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
+            if held and self._now < since + self.holders_patience:
+                gpu.parked.append(Delayed(event, "holders", since))
                 return
         wish = event.most - holding.promised - more
         extra = self._headroom(share, more, wish, event.oversubscribe)

@@ -26,7 +26,9 @@ CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
 #: attach or exit; or host memory.
-Obstacle = Literal["reading", "returning", "host_memory"]
+Obstacle = Literal["reading", "returning", "host_memory", "holders"]
+#: Those of them that may take long.
+WAITED_FOR = frozenset({"returning", "host_memory"})
 #: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
 #: that it needs to be awake; being restored.
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
@@ -631,7 +633,7 @@ class Group:
         """Growth of its own that waits for more than a reading."""
         for share in self.shares.values():
             for delayed in share.gpu.parked:
-                if delayed.obstacle != "reading" and delayed.grow.client in self.clients:
+                if delayed.obstacle in WAITED_FOR and delayed.grow.client in self.clients:
                     return delayed
         return None
 

@@ -572,8 +572,20 @@ def test_a_capture_that_nobody_can_make_room_for_is_told_so() -> None:
     m = Machine(quantum=100.0)
     a, _ = m.runs("a", 50), m.runs("b", 45)
     least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
-    (answer,) = of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
+    assert not of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
+    (answer,) = of(ev.Grown, m.sleep(2))
     assert answer.status == "swapped"
+
+
+def test_a_capture_waits_a_moment_for_others_to_give_their_leases_back() -> None:
+    m = Machine(quantum=100.0)
+    a, b = m.runs("a", 50), m.runs("b", 45)
+    least = ev.Usage(GPU, a.promised + 20 * GIB, a.resident)
+    assert not of(ev.Grown, m.do(ev.Grow(a.number, 1, least, least.promised, urgent=True)))
+    b.end()
+    (order,) = of(ev.Evict, b.release("release"))
+    (answer,) = of(ev.Grown, b.evict(order))
+    assert answer.status == "resident"
 
 
 def test_room_for_what_was_promised_already_is_made_at_once_where_a_kernel_may_need_it() -> None:
