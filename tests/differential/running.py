@@ -30,7 +30,7 @@ from jupyter_gpushare.scheduler.drivers import Driver, Libraries
 
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.
-PATIENCE = 30.0
+PATIENCE = 120.0
 #: Bytes of each GPU.
 MEMORY = 256 * MIB
 
