@@ -25,6 +25,7 @@ static struct {
 
 /* ns */
 static const uint64_t drain_patience = 20000000;
+enum { MOST_TRIES = 50 };
 
 struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
                               size_t size, size_t piece_size)
@@ -112,11 +113,14 @@ static bool claim(struct gs_device *device, const struct gs_block *block, unsign
 
 static bool lacks_memory(const struct gs_piece *piece)
 {
-    return piece->state != GS_PIECE_RESIDENT && !piece->far;
+    return piece->state == GS_PIECE_EMPTY && !piece->far;
 }
 
-/* The block is held, and the caller inside the gate; afterwards neither is so. What has memory keeps it. */
-static void populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered, bool opens_slab)
+/*
+ * The block is held, and the caller inside the gate; afterwards neither is so. What has memory keeps it. False: there
+ * was not enough.
+ */
+static bool populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered, bool opens_slab)
 {
     GS_LEAVES_CAPTURES_ALONE;
     uint64_t bytes = 0, claimed = 0;
@@ -161,6 +165,7 @@ static void populate(struct gs_device *device, struct gs_block *block, struct gs
     if (destroy)
         gs_block_destroy(device, block);
     gs_device_flush_reports();
+    return complete;
 }
 
 void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
@@ -172,7 +177,8 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
 static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct gs_slot **entered)
 {
     bool lacks = false;
-    for (unsigned i = 0; block != NULL && i < block->piece_count; i++)
+    /* What was its context's is lost, and nothing of it is booked any more. */
+    for (unsigned i = 0; block != NULL && block->context != NULL && i < block->piece_count; i++)
         lacks = lacks || lacks_memory(&block->pieces[i]);
     enum gs_reach reach = lacks ? gs_client_reach(promised, entered) : GS_REACH_NONE;
     if (reach == GS_REACH_NOW)
@@ -182,7 +188,8 @@ static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct 
 
 void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what)
 {
-    for (bool promised = false, tried = false; !(promised && tried);) {
+    bool promised = false;
+    for (unsigned tries = 0; tries < MOST_TRIES; tries++) {
         struct gs_block *block;
         struct gs_slot *entered = NULL;
         pthread_mutex_lock(&gs_memory_lock);
@@ -192,17 +199,15 @@ void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(co
         pthread_mutex_unlock(&gs_memory_lock);
         if (reach == GS_REACH_NONE)
             return;
-        if (reach == GS_REACH_NOW) {
-            populate(device, block, entered, false);
-            tried = promised;
-            continue;
-        }
+        if (reach == GS_REACH_NOW && populate(device, block, entered, false))
+            return;
         /* Most work is done in a moment, and then nothing can touch what has no memory. */
         if (gs_client_await_released(drain_patience))
             return;
-        promised = gs_device_promise_now(device);
+        /* All of the GPU may have been promised to who is next, who waits for what runs. What is free is taken then. */
         if (!promised)
-            return;
+            gs_device_promise_now(device);
+        promised = true;
     }
 }
 

@@ -39,7 +39,8 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
 
 /*
  * For memory that is new while the gate is shut. Work that was submitted before may be told its address for as long as
- * the lease has not been given back: then it comes to the GPU all the same, for which others' memory leaves if need be.
+ * the lease has not been given back: then it comes to the GPU all the same, for which others' memory leaves if need be;
+ * if the scheduler can have none moved, what the driver has free is taken.
  * find_locked returns the block, or NULL if it is gone.
  */
 void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what);

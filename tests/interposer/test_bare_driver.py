@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine
+from jupyter_gpushare.scheduler import events as ev
+from tests.interposer.conftest import UNIT, Machine, Script
 from tests.interposer.test_kinds import Runner, run_alone, run_shared
 from tests.sim.machine import LIBRARIES
 
@@ -367,6 +368,37 @@ def test_what_is_allocated_while_the_gpu_is_wanted_back_is_in_reach_of_what_runs
         assert other.holds(pointer, 150 * UNIT, 1)
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize(
+    "allocate", ["ok(driver.cuMemAlloc(size))", "mapped_empty(max(size, 2 * MIB))"]
+)
+def test_new_memory_is_in_reach_of_what_runs_although_all_room_is_promised_to_others(
+    machine: Machine, allocate: str
+) -> None:
+    """Who is next fills the GPU already; what is free is taken all the same."""
+    machine.kill_scheduler()
+    script = Script(machine)
+    environ = machine.environment("a")
+    environ["LD_PRELOAD"] += f":{LIBRARIES / 'libnvrtc.so.13'}"
+    code = DELIVERS.replace("(512, 4 * MIB, 30 * MIB)", "(4 * MIB, 30 * MIB)")
+    code = MAPPED_EMPTY + f"\ndef allocate(size):\n    return {allocate}\n" + code
+    runner = Runner(environ, code)
+    try:
+        for _ in range(2):
+            script.growth = "resident"
+            script.next(ev.Request)
+            script.send(*script.grant(filling=False))
+            assert runner.heard() == "runs"
+            script.growth = "swapped"
+            runner.tell()
+            assert script.next(ev.Released).cause == "growth"
+        script.next(ev.Request)
+        script.send(*script.grant(filling=False))
+        assert runner.heard() is None
+    finally:
+        runner.close()
+        script.close()
 
 
 def test_memory_of_a_context_that_has_failed_is_free_for_others_at_once(machine: Machine) -> None:
