@@ -285,6 +285,8 @@ def captures(cuda: Driver) -> Answers:
         ):
             for other in (False, True):
                 for calm in (False, True):
+                    # What the call before this one has put into the stream must not decide what a query returns.
+                    cuda("cuStreamSynchronize", t)
                     cuda("cuStreamBeginCapture_v2", s, mode)
                     cuda.launch(kernel, s, block.value)
                     code = run(call, calm, other)
