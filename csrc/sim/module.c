@@ -77,10 +77,12 @@ static void *open_image(const void *image, size_t size)
        write the same path differently each time. */
     static unsigned opened;
     unsigned serial = __atomic_fetch_add(&opened, 1, __ATOMIC_RELAXED);
-    char path[128] = "/proc/self";
+    char path[160] = "/proc/self";
     for (unsigned bit = 0; bit < 32; bit++)
         strcat(path, serial >> bit & 1 ? "/." : "/");
-    snprintf(path + strlen(path), sizeof path - strlen(path), "/fd/%d", fd);
+    /* A debugger opens this path, too. Only this process has the thread, so there the path leads nowhere. Without the
+       thread, it would lead to one of the debugger's own files, perhaps a pipe that it would then read for ever. */
+    snprintf(path + strlen(path), sizeof path - strlen(path), "/task/%ld/fd/%d", (long)syscall(SYS_gettid), fd);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (handle == NULL)
         fprintf(stderr, "gpushare-sim: cannot load a module: %s\n", dlerror());
