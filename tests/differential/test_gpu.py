@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -95,13 +96,16 @@ def test_values_are_counted_one_by_one_and_results_end_the_comparison() -> None:
 
 
 def test_a_survey_compares_and_evicts(place: GpuPlace) -> None:
-    survey = Survey(place, "test", Recipe(only=("kernels", "copies")), 90.0, calls=300)
-    survey.run()
-    assert not survey.cases, survey.report()
-    assert survey.compared >= 300
-    assert place.evictions.count > 0
-    # Several devices, or a module that was not loaded, would have left nothing to see.
-    assert not survey.failed_bare
+    # A quick machine may be through before memory leaves for the first time.
+    for attempt in itertools.count():
+        survey = Survey(place, f"test {attempt}", Recipe(only=("kernels", "copies")), 90.0, calls=300)
+        survey.run()
+        assert not survey.cases, survey.report()
+        assert survey.compared >= 300
+        # Several devices, or a module that was not loaded, would have left nothing to see.
+        assert not survey.failed_bare
+        if place.evictions.count > 0:
+            break
 
 
 class Told:
