@@ -98,7 +98,9 @@ def test_values_are_counted_one_by_one_and_results_end_the_comparison() -> None:
 def test_a_survey_compares_and_evicts(place: GpuPlace) -> None:
     # A quick machine may be through before memory leaves for the first time.
     for attempt in itertools.count():
-        survey = Survey(place, f"test {attempt}", Recipe(only=("kernels", "copies")), 90.0, calls=300)
+        survey = Survey(
+            place, f"test {attempt}", Recipe(only=("kernels", "copies")), 90.0, calls=300
+        )
         survey.run()
         assert not survey.cases, survey.report()
         assert survey.compared >= 300
