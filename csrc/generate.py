@@ -46,8 +46,8 @@ SHARES = re.compile(
 )
 
 # In a context that has failed the driver refuses these. Where we answer in its place, we ask first; what only looks
-# something up goes by what is known already.
-ASKS = re.compile(r"^cu(Mem(Alloc|Free|GetInfo)|Array|Mipmapped|Ipc)")
+# something up goes by what is known already. Stream-ordered calls ask about the stream's context, which they find first.
+ASKS = re.compile(r"^cu(Mem(Alloc|Free)(?!\w*Async)|MemGetInfo|Array|Mipmapped|Ipc)")
 LOOKS = re.compile(r"^cuMemGetAddressRange")
 
 # The driver may bring code to the GPU.

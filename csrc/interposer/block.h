@@ -39,6 +39,7 @@ struct gs_block {
     bool moving, doomed;
     unsigned flights;            /* pieces that the mover has under way */
     bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
+    bool of_pool;                /* stream-ordered memory: it outlives its context */
     struct gs_vmm_handle *owner; /* backend_vmm's */
     bool written_off;            /* its context has failed: it has no memory and is not counted any more */
     bool lost;                   /* its addresses are not reserved any more: see gs_reserve_again */

@@ -93,8 +93,10 @@ static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
         context->retained += primary;
     }
     pthread_mutex_unlock(&contexts.lock);
-    if (context != NULL && gs_client_attached())
+    if (context != NULL && gs_client_attached()) {
         gs_vmm_context_begins(handle, device);
+        gs_memory_context_begins(handle, device);
+    }
     return takes;
 }
 
@@ -847,6 +849,7 @@ static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
     if (handle != NULL && is_usable(handle)) {
         mark_ending(handle, false);
         gs_vmm_context_begins(handle, device);
+        gs_memory_context_begins(handle, device);
     } else if (handle != NULL) {
         remove_context(handle);
     }

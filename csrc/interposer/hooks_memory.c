@@ -33,7 +33,10 @@ CUresult CUDAAPI cuMemAlloc_v2(CUdeviceptr *pointer, size_t size)
 {
     if (!is_attached())
         return GS_REAL(cuMemAlloc_v2)(pointer, size);
-    CUresult forbidden = pointer != NULL && size != 0 ? gs_context_ask_captures() : CUDA_SUCCESS;
+    if (pointer == NULL || size == 0)
+        return GS_REAL(cuMemAlloc_v2)(pointer, size);
+    *pointer = 0; /* the driver does so, too, before anything can fail */
+    CUresult forbidden = gs_context_ask_captures();
     return forbidden != CUDA_SUCCESS ? forbidden : gs_memory_alloc(pointer, size);
 }
 
@@ -98,16 +101,25 @@ static bool ours(CUstream stream, enum gs_stream_kind kind)
     return is_attached() && !gs_capture_includes(stream, kind);
 }
 
-/* The stream's context if it is not the current one, else NULL: memory is the stream's device's. */
-static CUcontext other_context(CUstream stream)
+/*
+ * What a program allocates and frees in a stream that it made belongs to the stream's context. The driver does not
+ * mind if another context is current, none is, or one that has been destroyed. True: leave_context() has to follow.
+ */
+static bool enter_context_of(CUstream stream)
 {
     CUcontext current = NULL, context = NULL;
-    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD)
-        return NULL;
-    if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL ||
-        GS_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS)
-        return NULL;
-    return context != current ? context : NULL;
+    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
+        GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS ||
+        GS_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == current)
+        return false;
+    return GS_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+}
+
+static void leave_context(bool entered)
+{
+    CUcontext ignored;
+    if (entered)
+        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
 }
 
 /* What the driver has to allocate: *settle says to count it afterwards. */
@@ -119,12 +131,14 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, C
         gs_graph_memory_used();
         return CUDA_ERROR_NOT_FOUND;
     }
-    CUcontext context = other_context(stream), ignored;
-    if (context != NULL && GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        context = NULL;
-    CUresult result = gs_pool_allocate(pointer, size, pool);
-    if (context != NULL)
-        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    if (pointer == NULL || size == 0)
+        return CUDA_ERROR_NOT_FOUND; /* nothing to manage, and what the driver answers is its own affair */
+    *pointer = 0;
+    bool entered = enter_context_of(stream);
+    CUresult result = gs_context_ask_failure();
+    if (result == CUDA_SUCCESS)
+        result = gs_pool_allocate(pointer, size, pool);
+    leave_context(entered);
     if (result != CUDA_ERROR_NOT_FOUND)
         return result;
     *settle = true;
@@ -175,9 +189,14 @@ static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_strea
 {
     if (!ours(stream, kind))
         return CUDA_ERROR_NOT_FOUND;
-    struct gs_pooled *pooled = gs_pool_take(pointer);
-    CUresult result = gs_memory_free_async(pointer, stream, kind == GS_STREAM_PTSZ);
-    gs_pool_taken(pooled, result == CUDA_SUCCESS);
+    bool entered = enter_context_of(stream);
+    CUresult result = gs_context_ask_failure();
+    if (result == CUDA_SUCCESS) {
+        struct gs_pooled *pooled = gs_pool_take(pointer);
+        result = gs_memory_free_async(pointer, stream, kind == GS_STREAM_PTSZ);
+        gs_pool_taken(pooled, result == CUDA_SUCCESS);
+    }
+    leave_context(entered);
     return result;
 }
 
@@ -214,7 +233,9 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
 {
     struct gs_memory_view view;
     unsigned long long ignored;
-    if (!look_up(address, &view, &ignored))
+    CUcontext current = NULL;
+    /* The driver wants a context to be current, whichever. */
+    if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL || !look_up(address, &view, &ignored))
         return GS_REAL(cuMemGetAddressRange_v2)(base, size, address);
     if (view.freed)
         return CUDA_ERROR_NOT_FOUND;
@@ -235,7 +256,7 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
     *result = CUDA_SUCCESS;
     switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        *(CUcontext *)value = view->context;
+        *(CUcontext *)value = gs_pool_of(view->base) == NULL ? view->context : NULL;
         return true;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
         *(unsigned int *)value = CU_MEMORYTYPE_DEVICE;

@@ -24,7 +24,8 @@ struct pool {
 struct gs_pooled {
     struct gs_node node; /* by address */
     size_t size;
-    struct pool *pool; /* NULL: it was destroyed */
+    CUmemoryPool handle; /* what the application calls the pool */
+    struct pool *pool;   /* NULL: it was destroyed; the memory stays that of a pool */
 };
 
 static struct {
@@ -110,7 +111,7 @@ CUmemoryPool gs_pool_of(CUdeviceptr base)
 {
     pthread_mutex_lock(&pools.lock);
     struct gs_pooled *entry = (struct gs_pooled *)find(&pools.allocations, base);
-    CUmemoryPool pool = entry != NULL && entry->pool != NULL ? (CUmemoryPool)entry->pool->node.key : NULL;
+    CUmemoryPool pool = entry != NULL ? entry->handle : NULL;
     pthread_mutex_unlock(&pools.lock);
     return pool;
 }
@@ -121,14 +122,14 @@ static CUresult allocate_on(CUdevice device, CUdeviceptr *pointer, size_t size)
     CUdevice current;
     CUresult result = GS_REAL(cuCtxGetDevice)(&current);
     if (result != CUDA_SUCCESS || current == device)
-        return result != CUDA_SUCCESS ? result : gs_memory_alloc(pointer, size);
+        return result != CUDA_SUCCESS ? result : gs_memory_alloc_of_pool(pointer, size);
     CUcontext other = gs_context_on(device, NULL), ignored;
     if (other == NULL)
         return CUDA_ERROR_INVALID_CONTEXT;
     result = GS_REAL(cuCtxPushCurrent_v2)(other);
     if (result != CUDA_SUCCESS)
         return result;
-    result = gs_memory_alloc(pointer, size);
+    result = gs_memory_alloc_of_pool(pointer, size);
     GS_REAL(cuCtxPopCurrent_v2)(&ignored);
     return result;
 }
@@ -159,7 +160,7 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     pool = find_locked(handle);
     if (pool != NULL) {
         forget_locked(*pointer); /* its context took it away */
-        *entry = (struct gs_pooled){.node.key = *pointer, .size = size, .pool = pool};
+        *entry = (struct gs_pooled){.node.key = *pointer, .size = size, .handle = handle, .pool = pool};
         gs_map_insert(&pools.allocations, &entry->node);
         pool->used += size;
         if (pool->used > pool->most_used)

@@ -86,7 +86,7 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmem
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    CUresult result = gs_client_attached() ? gs_vmm_unmap(address, size) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_client_attached() && size != 0 ? gs_vmm_unmap(address, size) : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemUnmap)(address, size);

@@ -319,11 +319,11 @@ static bool populate(struct pool *pool, uint32_t i)
     return true;
 }
 
-static bool page_lock(struct pool *pool, uint32_t i)
+static CUresult page_lock(struct pool *pool, uint32_t i)
 {
     CUresult result =
         GS_REAL(cuMemHostRegister_v2)(address_of(pool, i), GPUSHARE_POOL_CHUNK, CU_MEMHOSTREGISTER_PORTABLE);
-    return result == CUDA_SUCCESS || result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : result;
 }
 
 static void record_pinned_locked(struct pool *pool, uint32_t i, CUcontext context)
@@ -333,8 +333,11 @@ static void record_pinned_locked(struct pool *pool, uint32_t i, CUcontext contex
     pool->chunks[i].pinned_in = context;
 }
 
-static void say_unpinned_locked(void)
+static void say_unpinned_locked(CUresult result)
 {
+    /* In a process that is ending, the driver refuses everything. */
+    if (result == CUDA_ERROR_DEINITIALIZED)
+        return;
     if (!host.said_unpinned)
         gs_say("the driver does not page-lock host memory; moving memory out of the GPU and back is slower");
     host.said_unpinned = true;
@@ -573,13 +576,13 @@ static void unset_fresh_locked(struct pool *pool, uint32_t i)
 /* Page-locks it, if there is a context to do it in. */
 static void finish_chunk(struct pool *pool, uint32_t i, CUcontext context)
 {
-    bool locked = context != NULL && page_lock(pool, i);
+    CUresult result = context != NULL ? page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
     pthread_mutex_lock(&host.lock);
-    if (locked) {
+    if (result == CUDA_SUCCESS) {
         record_pinned_locked(pool, i, context);
         __atomic_add_fetch(&host.pinned_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
     } else if (context != NULL) {
-        say_unpinned_locked();
+        say_unpinned_locked(result);
     }
     unset_fresh_locked(pool, i);
     pthread_mutex_unlock(&host.lock);
@@ -832,7 +835,7 @@ static void join(const struct job *job, CUcontext context)
     bool goes_on = true;
     for (unsigned e = 0; e < job->joined_count; e++) {
         uint32_t i = job->joined[e];
-        bool locked = goes_on && await_populated(&population, e) && page_lock(pool, i);
+        bool locked = goes_on && await_populated(&population, e) && page_lock(pool, i) == CUDA_SUCCESS;
         pthread_mutex_lock(&host.lock);
         /* Else a move has claimed and page-locked it. */
         if (locked || pool->chunks[i].pinned_in == NULL)
@@ -850,11 +853,12 @@ static void join(const struct job *job, CUcontext context)
 static void do_job(const struct job *job, CUcontext context)
 {
     struct pool *pool = job->pool;
-    bool done = false, no_pages = false;
+    bool no_pages = false;
+    CUresult result = CUDA_SUCCESS;
     GS_REAL(cuCtxSetCurrent)(context);
     if (job->kind == PIN) {
         no_pages = !populate(pool, job->chunk);
-        done = !no_pages && page_lock(pool, job->chunk);
+        result = no_pages ? CUDA_ERROR_OUT_OF_MEMORY : page_lock(pool, job->chunk);
     } else {
         if (context != NULL)
             GS_REAL(cuMemHostUnregister)(address_of(pool, job->chunk));
@@ -863,10 +867,10 @@ static void do_job(const struct job *job, CUcontext context)
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
     pthread_mutex_lock(&host.lock);
-    if (job->kind == PIN && !done) {
+    if (result != CUDA_SUCCESS) {
         host.refused = true;
         if (!no_pages)
-            say_unpinned_locked();
+            say_unpinned_locked(result);
     } else {
         record_pinned_locked(pool, job->chunk, job->kind == PIN ? context : NULL);
     }

@@ -33,7 +33,8 @@ struct gs_allocation {
     size_t size;
     uint64_t id;
     struct gs_device *device;
-    CUcontext context;
+    CUcontext context;      /* NULL: of a pool, and the device has no context at present */
+    bool of_pool;           /* it goes with the device, not with the context */
     struct gs_block *block; /* NULL: of the `plain` backend, pinned */
     struct gs_range *range; /* NULL: has the block to itself */
     struct gs_allocation *next, **link;
@@ -226,10 +227,16 @@ static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *a
     return CUDA_SUCCESS;
 }
 
+/* What the allocation goes with. */
+static const void *home_of(const struct gs_allocation *allocation)
+{
+    return allocation->of_pool ? (const void *)allocation->device : (const void *)allocation->context;
+}
+
 static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *allocation)
 {
     pthread_mutex_lock(&gs_memory_lock);
-    struct gs_range *range = gs_slab_take_locked(allocation->context, allocation->size);
+    struct gs_range *range = gs_slab_take_locked(home_of(allocation), allocation->size);
     if (range != NULL) {
         allocation->range = range;
         allocation->block = gs_range_block(range);
@@ -246,7 +253,8 @@ static bool make_block(struct gs_device *device, const struct gs_backend *backen
     struct gs_block *block = gs_block_new(device, backend, allocation->context, size, device->piece_size);
     if (block == NULL)
         return false;
-    allocation->range = small ? gs_slab_make(block, allocation->size) : NULL;
+    block->of_pool = allocation->of_pool;
+    allocation->range = small ? gs_slab_make(block, home_of(allocation), allocation->size) : NULL;
     if ((!small || allocation->range != NULL) && block->backend->reserve(block) == CUDA_SUCCESS) {
         allocation->block = block;
         allocation->node.key = block->base;
@@ -266,10 +274,15 @@ static bool has_room(struct gs_device *device, const struct gs_backend *backend,
     return room;
 }
 
+static const struct gs_backend *backend_of_new(void)
+{
+    return gs_memory_oversubscribes() ? &gs_backend_managed : memory.backend;
+}
+
 static CUresult allocate_block(struct gs_device *device, struct gs_allocation *allocation, bool small)
 {
     GS_LEAVES_CAPTURES_ALONE;
-    const struct gs_backend *backend = gs_memory_oversubscribes() ? &gs_backend_managed : memory.backend;
+    const struct gs_backend *backend = allocation->of_pool ? &gs_backend_swap : backend_of_new();
     size_t size = small ? device->slab_size : gs_round_up(allocation->size, GS_GRANULARITY);
     if (!has_room(device, backend, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -294,10 +307,10 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
 }
 
 /* Gives back the slabs that nothing is in any more; under the lock, which is let go meanwhile. */
-static void retire_surplus_locked(struct gs_device *device, CUcontext context)
+static void retire_surplus_locked(struct gs_device *device, const void *home)
 {
     struct gs_block *block;
-    while ((block = gs_slab_surplus_locked(context)) != NULL) {
+    while ((block = gs_slab_surplus_locked(home)) != NULL) {
         bool destroy = gs_block_retire_locked(device, block);
         pthread_mutex_unlock(&gs_memory_lock);
         if (destroy)
@@ -321,7 +334,7 @@ static void dispose(struct gs_allocation *allocation)
     block->allocations--;
     if (allocation->range != NULL) {
         gs_slab_give_locked(allocation->range);
-        retire_surplus_locked(device, allocation->context);
+        retire_surplus_locked(device, home_of(allocation));
     } else if (block->allocations == 0) {
         destroy = gs_block_retire_locked(device, block);
     }
@@ -460,7 +473,7 @@ static struct gs_block *find_block_locked(const void *what)
     return allocation != NULL && allocation->id == name->id ? allocation->block : NULL;
 }
 
-CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
+static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
 {
     if (pointer == NULL || size == 0)
         return CUDA_ERROR_INVALID_VALUE;
@@ -478,6 +491,8 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
     allocation->size = size;
     allocation->device = device;
     allocation->context = context;
+    /* Memory of other backends is the driver's to take away with the context. */
+    allocation->of_pool = of_pool && backend_of_new() == &gs_backend_swap;
     bool small = size <= device->slab_size / 8;
     for (bool again = true;; again = false) {
         if (memory.backend == NULL)
@@ -499,6 +514,16 @@ CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
         gs_block_reach(device, find_block_locked, &name);
     *pointer = name.base;
     return CUDA_SUCCESS;
+}
+
+CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size)
+{
+    return allocate(pointer, size, false);
+}
+
+CUresult gs_memory_alloc_of_pool(CUdeviceptr *pointer, size_t size)
+{
+    return allocate(pointer, size, true);
 }
 
 static CUresult synchronize_context(CUcontext context)
@@ -534,6 +559,8 @@ static bool synchronize_peers(CUcontext context)
 static void synchronize(CUcontext context)
 {
     GS_LEAVES_CAPTURES_ALONE;
+    if (context == NULL)
+        return;
     uint64_t passes = gs_gate_passes();
     bool empty = gs_gate_empty();
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased())
@@ -893,7 +920,7 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
     pthread_mutex_lock(&gs_memory_lock);
     for (struct gs_allocation *allocation = device->allocations; allocation != NULL && found == NULL;
          allocation = allocation->next)
-        if (allocation->context == context)
+        if (allocation->context == context && !allocation->of_pool)
             found = allocation;
     if (found != NULL) {
         if (found->freed)
@@ -917,7 +944,7 @@ static void forget_freed(CUcontext context)
         queue->last = &queue->first;
         while (*queue->last != NULL) {
             struct gs_allocation *allocation = *queue->last;
-            if (allocation->context == context) {
+            if (allocation->context == context && !allocation->of_pool) {
                 *queue->last = allocation->later;
                 allocation->freed = false;
                 __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
@@ -958,6 +985,51 @@ bool gs_memory_drop_failed(void)
     return any;
 }
 
+struct move {
+    CUcontext from, to;
+    bool incomplete; /* something is not on the GPU */
+};
+
+static void move_block(struct gs_block *block, void *argument)
+{
+    struct move *move = argument;
+    if (!block->of_pool || block->written_off || block->context != move->from)
+        return;
+    pthread_mutex_lock(&gs_memory_lock);
+    block->context = move->to;
+    for (unsigned i = 0; i < block->piece_count; i++)
+        move->incomplete = move->incomplete || block->pieces[i].state != GS_PIECE_RESIDENT;
+    pthread_mutex_unlock(&gs_memory_lock);
+}
+
+/*
+ * Memory of pools is from now on moved in another context; NULL: in none, so that it stays where it is. True: some of
+ * it is not on the GPU.
+ */
+static bool move_pool_memory(struct gs_device *device, CUcontext from, CUcontext to)
+{
+    struct move move = {.from = from, .to = to};
+    bool any = false;
+    pthread_mutex_lock(&gs_memory_lock);
+    for (const struct gs_block *block = device->blocks; block != NULL && !any; block = block->next)
+        any = block->of_pool && block->context == from;
+    for (struct gs_allocation *allocation = device->allocations; allocation != NULL; allocation = allocation->next)
+        if (allocation->of_pool && allocation->context == from)
+            allocation->context = to;
+    pthread_mutex_unlock(&gs_memory_lock);
+    if (any)
+        gs_blocks_visit(device, from, move_block, &move);
+    return move.incomplete;
+}
+
+void gs_memory_context_begins(CUcontext context, CUdevice ordinal)
+{
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
+        /* Nothing missed it so far. */
+        if (gs_devices[i].ordinal == ordinal && move_pool_memory(&gs_devices[i], NULL, gs_context_owner(context)))
+            gs_client_give_up_lease(GPUSHARE_CAUSE_GROWTH);
+}
+
 void gs_memory_context_ends(CUcontext context)
 {
     if (!gs_client_attached())
@@ -965,6 +1037,8 @@ void gs_memory_context_ends(CUcontext context)
     GS_LEAVES_CAPTURES_ALONE;
     synchronize(context);
     forget_freed(context);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
+        move_pool_memory(&gs_devices[i], context, gs_context_on(gs_devices[i].ordinal, context));
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
         struct gs_device *device = &gs_devices[i];
         if (!device->known)

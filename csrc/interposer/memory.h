@@ -39,6 +39,9 @@ bool gs_memory_choose_backend(uint32_t *backend, const char **why);
 
 CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size);
 
+/* The same for a pool: what remains once the context ends is the device's, and can be used in its other contexts. */
+CUresult gs_memory_alloc_of_pool(CUdeviceptr *pointer, size_t size);
+
 /* CUDA_ERROR_NOT_FOUND if the address is not the start of an allocation of ours. */
 CUresult gs_memory_free(CUdeviceptr pointer);
 
@@ -121,8 +124,12 @@ void gs_memory_end_load(const struct gs_load *load);
 /* The streams of a green context end, with what was to be freed in their order. */
 void gs_memory_streams_end(CUcontext context);
 
-/* All that was allocated in that context goes, as the driver does it; the context may live on (reset). */
+/*
+ * All that was allocated in that context goes, as the driver does it; the context may live on (reset). Memory of pools
+ * stays, and belongs to another context of the device: if there is none, to the next that begins.
+ */
 void gs_memory_context_ends(CUcontext context);
+void gs_memory_context_begins(CUcontext context, CUdevice ordinal);
 
 /* --- For the client and the mover; only the helper thread, with nothing under way. --- */
 

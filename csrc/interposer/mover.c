@@ -459,7 +459,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         gs_say("the host has no memory left to move this process's data to: %llu of %llu MiB could leave the GPU; "
                "nothing was lost",
                (unsigned long long)(result->bytes / MIB), (unsigned long long)(bytes / MIB));
-    else if (failed && !stuck)
+    else if (failed && !stuck && eviction.result != CUDA_ERROR_DEINITIALIZED) /* that is the end of the process */
         gs_say("memory could not be moved out of the GPU (CUDA error %d); it stays there", (int)eviction.result);
     stuck = failed;
     conclude(device, result, eviction.start,

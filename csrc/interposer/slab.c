@@ -29,7 +29,7 @@ struct gs_slab {
 
 /* The slabs of one context. */
 struct arena {
-    CUcontext context;
+    const void *home;
     unsigned slabs;
     struct gs_slab *empty[2]; /* never more: a second one goes at once */
     uint64_t filled[WORDS];
@@ -132,10 +132,10 @@ static void join(struct gs_range *range)
     free(gone);
 }
 
-static struct arena *arena_of(CUcontext context)
+static struct arena *arena_of(const void *home)
 {
     struct arena *arena = arenas;
-    while (arena != NULL && arena->context != context)
+    while (arena != NULL && arena->home != home)
         arena = arena->next;
     return arena;
 }
@@ -150,9 +150,9 @@ struct gs_block *gs_range_block(const struct gs_range *range)
     return range->slab->block;
 }
 
-struct gs_range *gs_slab_take_locked(CUcontext context, size_t size)
+struct gs_range *gs_slab_take_locked(const void *home, size_t size)
 {
-    struct arena *arena = arena_of(context);
+    struct arena *arena = arena_of(home);
     uint32_t count = granules(size);
     struct gs_range *range = arena != NULL ? find_free(arena, count) : NULL;
     if (range == NULL)
@@ -189,7 +189,7 @@ void gs_slab_give_locked(struct gs_range *range)
     }
 }
 
-struct gs_range *gs_slab_make(struct gs_block *block, size_t size)
+struct gs_range *gs_slab_make(struct gs_block *block, const void *home, size_t size)
 {
     struct gs_slab *slab = calloc(1, sizeof(*slab));
     struct gs_range *range = calloc(1, sizeof(*range));
@@ -200,7 +200,7 @@ struct gs_range *gs_slab_make(struct gs_block *block, size_t size)
         free(arena);
         return NULL;
     }
-    arena->context = block->context;
+    arena->home = home;
     *slab = (struct gs_slab){.block = block, .arena = arena, .first = range, .used = 1};
     *range = (struct gs_range){.slab = slab, .count = (uint32_t)(block->size / GRANULE), .used = true};
     split(range, granules(size));
@@ -210,7 +210,7 @@ struct gs_range *gs_slab_make(struct gs_block *block, size_t size)
 
 void gs_slab_open_locked(struct gs_slab *slab)
 {
-    struct arena *arena = arena_of(slab->arena->context);
+    struct arena *arena = arena_of(slab->arena->home);
     if (arena == NULL) {
         arena = slab->arena;
         arena->next = arenas;
@@ -238,9 +238,9 @@ static void close_slab(struct gs_slab *slab)
     free(arena);
 }
 
-struct gs_block *gs_slab_surplus_locked(CUcontext context)
+struct gs_block *gs_slab_surplus_locked(const void *home)
 {
-    struct arena *arena = arena_of(context);
+    struct arena *arena = arena_of(home);
     if (arena == NULL || arena->empty[0] == NULL)
         return NULL;
     struct gs_slab *slab = arena->empty[0];

@@ -169,8 +169,12 @@ static CUresult copy_checked(const struct sim_copy *copy, enum side to, enum sid
     SIM_REQUIRE((stream->capture == NULL && !sim_config.strict) || are_there(copy, to, from));
     /* The driver reads pageable memory before it returns, and has written it when it returns. */
     if (mode == ASYNCHRONOUS && stream->capture == NULL &&
-        ((to != DEVICE && !is_known(copy->to)) || (from != DEVICE && !is_known(copy->from))))
+        ((to != DEVICE && !is_known(copy->to)) || (from != DEVICE && !is_known(copy->from)))) {
+        struct sim_context *ignored;
+        if (sim_context_current != NULL)
+            SIM_TRY(sim_context_resolve(NULL, &ignored));
         return sim_stream_run(stream, sim_op_copy(copy));
+    }
     return submit(stream, sim_op_copy(copy), mode);
 }
 

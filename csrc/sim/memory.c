@@ -356,7 +356,9 @@ void sim_memory_release_context(struct sim_context *context)
     sim_graph_memory_forget(context);
     pthread_rwlock_wrlock(&sim_ranges_lock);
     for (size_t i = range_count; i-- > 0;)
-        if (ranges[i]->context == context)
+        if (ranges[i]->context == context && ranges[i]->pool != NULL)
+            ranges[i]->context = NULL; /* memory of a pool is the device's */
+        else if (ranges[i]->context == context)
             release(ranges[i]);
     pthread_rwlock_unlock(&sim_ranges_lock);
     sim_pool_trim_device(context->device);
@@ -364,6 +366,8 @@ void sim_memory_release_context(struct sim_context *context)
 
 static CUresult allocate(CUdeviceptr *out, size_t size)
 {
+    if (out != NULL)
+        *out = 0;
     SIM_ENTER_CONTEXT(context);
     SIM_REQUIRE(out != NULL && size > 0);
     SIM_TRY(sim_capture_check_unsafe());
@@ -403,10 +407,13 @@ static bool is_freeable(const struct sim_range *range)
 CUresult cuMemFree_v2(CUdeviceptr pointer)
 {
     SIM_INJECT(cuMemFree_v2);
+    SIM_ENTER();
+    if (pointer == 0 && sim_context_current == NULL)
+        return CUDA_SUCCESS;
     SIM_ENTER_CONTEXT(context);
-    (void)context;
     if (pointer == 0)
         return CUDA_SUCCESS;
+    (void)context;
     SIM_TRY(sim_capture_check_unsafe());
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
@@ -414,8 +421,10 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     struct sim_context *owner = valid ? range->context : NULL;
     bool graph = owner != NULL && range->kind == SIM_RANGE_GRAPH;
     pthread_rwlock_unlock(&sim_ranges_lock);
-    if (owner == NULL)
+    if (!valid)
         return CUDA_ERROR_INVALID_VALUE;
+    if (owner == NULL)
+        owner = context;
     sim_context_drain(owner);
     sim_peer_drain(owner);
     CUresult result = graph ? sim_graph_memory_free(pointer) : sim_memory_free(pointer);
@@ -427,11 +436,12 @@ CUresult cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     SIM_INJECT(cuMemGetInfo_v2);
     SIM_ENTER_CONTEXT(context);
-    SIM_REQUIRE(free_bytes != NULL && total != NULL);
     struct sim_usage usage;
     sim_segment_usage(context->device, &usage);
-    *total = usage.total;
-    *free_bytes = usage.used + usage.managed < usage.total ? usage.total - usage.used - usage.managed : 0;
+    if (total != NULL)
+        *total = usage.total;
+    if (free_bytes != NULL)
+        *free_bytes = usage.used + usage.managed < usage.total ? usage.total - usage.used - usage.managed : 0;
     return CUDA_SUCCESS;
 }
 
@@ -439,7 +449,6 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr po
 {
     SIM_INJECT(cuMemGetAddressRange_v2);
     SIM_ENTER_CONTEXT(context);
-    (void)context;
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
     bool found = range != NULL && !range->leaving;
@@ -464,8 +473,12 @@ void sim_memory_pin(uint64_t bytes)
 
 static CUresult allocate_host(void **out, size_t size, unsigned flags)
 {
+    if (out != NULL)
+        *out = NULL;
     SIM_ENTER_CONTEXT(context);
-    SIM_REQUIRE(out != NULL && size > 0 && (flags & ~7u) == 0);
+    SIM_REQUIRE(out != NULL && (flags & ~7u) == 0);
+    if (size == 0)
+        return CUDA_SUCCESS;
     SIM_TRY(sim_capture_check_unsafe());
     uint64_t base;
     SIM_TRY(sim_memory_allocate(context, SIM_RANGE_HOST, size, &base));
@@ -580,7 +593,7 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
     const struct sim_mapping_view view = sim_mapping_view(range, pointer);
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-        if (range->kind == SIM_RANGE_RESERVATION)
+        if (range->kind == SIM_RANGE_RESERVATION || range->pool != NULL)
             *(CUcontext *)data = NULL;
         else
             *(CUcontext *)data = (CUcontext)range->context;

@@ -485,7 +485,10 @@ static CUresult allocate(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUs
     struct sim_stream *stream;
     struct sim_pool *pool;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
-    SIM_REQUIRE(out != NULL && size > 0);
+    SIM_REQUIRE(out != NULL);
+    *out = 0;
+    if (size == 0)
+        return CUDA_SUCCESS;
     if (handle == NULL)
         SIM_TRY(cuDeviceGetMemPool(&handle, (CUdevice)stream->context->device));
     SIM_TRY(find(handle, &pool));

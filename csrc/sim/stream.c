@@ -483,8 +483,13 @@ CUresult cuStreamDestroy(CUstream stream)
     return cuStreamDestroy_v2(stream);
 }
 
+/* A stream that the program made belongs to a context: whether one is current, and which, does not matter. */
 CUresult sim_stream_enter(CUstream handle, enum sim_stream_default meant, struct sim_stream **stream)
 {
+    if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
+        SIM_ENTER();
+        return sim_stream_resolve(NULL, handle, meant, stream);
+    }
     SIM_ENTER_CONTEXT(context);
     return sim_stream_resolve(context, handle, meant, stream);
 }

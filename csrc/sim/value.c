@@ -85,7 +85,7 @@ static CUresult check(const CUstreamBatchMemOpParams *item)
     SIM_REQUIRE((item->waitValue.flags & ~(is_wait(item) ? 3u : 0u)) == 0);
     pthread_rwlock_rdlock(&sim_ranges_lock);
     const struct sim_range *range = sim_range_find(address);
-    bool valid = range != NULL && !range->leaving && address - range->base <= range->size - size;
+    bool valid = range != NULL && !range->leaving && range->pool == NULL && address - range->base <= range->size - size;
     pthread_rwlock_unlock(&sim_ranges_lock);
     return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -14,7 +14,8 @@ from tests.gpu.answers import RECORDED, SCENARIOS, answers, differences
 TRAP, ILLEGAL_ADDRESS = 719, 700
 #: What the strict simulated driver answers otherwise than an NVIDIA H200 does.
 SIMULATED = {"cuFuncGetAttribute", "after it: cuMemAlloc"}
-#: Where the driver ends a capture and the interposer does not: docs/conformance.md.
+#: Where the driver refuses what the interposer does: docs/conformance.md.
+#: It ends a capture.
 KINDER = {
     f"{mode}, {thread}: {call}"
     for mode, thread in (
@@ -23,6 +24,14 @@ KINDER = {
         ("thread local", "its thread"),
     )
     for call in ("cuMemAllocAsync", "cuMemFreeAsync")
+}
+#: The interposer's stream-ordered memory is ordinary memory, to which streams may write values.
+KINDER |= {
+    f"{context}{kind}: cuStream{call}Value{bits}"
+    for context in ("", "another context: ")
+    for kind in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync")
+    for call in ("Write", "Wait")
+    for bits in (32, 64)
 }
 
 

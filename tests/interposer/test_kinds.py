@@ -644,6 +644,60 @@ c = filled(3 * MIB, 5)
 step()
 assert holds(c, 3 * MIB, 5) and holds(own, 4 * MIB, 4)
 """,
+    "memory of pools outlives contexts": """
+ok(driver.cuInit(0))
+sizes = {1: 300, 2: 3 * MIB, 3: 70_000}
+def ordered(context):
+    ok(driver.cuCtxSetCurrent(context))
+    stream = stream_of()
+    found = {seed: ok(driver.cuMemAllocAsync(size, stream)) for seed, size in sizes.items()}
+    for seed, pointer in found.items():
+        write(pointer, values(seed, sizes[seed]))
+    return found
+def are_whole(found):
+    return all(holds(pointer, sizes[seed], seed) for seed, pointer in found.items())
+# Another context remains, and takes over what is on the GPU, and what is not.
+primary = ok(driver.cuDevicePrimaryCtxRetain(0))
+for evicted in (False, True):
+    second = ok(driver.cuCtxCreate(None, 0, 0))
+    found = ordered(second)
+    plain = filled(3 * MIB, 4)
+    if evicted:
+        step()
+    ok(driver.cuCtxDestroy(second))
+    ok(driver.cuCtxSetCurrent(primary))
+    assert are_whole(found)
+    assert error(driver.cuMemGetAddressRange(plain)) != 0, "it went with its context"
+    step()
+    assert are_whole(found)
+    for pointer in found.values():
+        ok(driver.cuMemFreeAsync(pointer, driver.CUstream(1)))
+    ok(driver.cuCtxSynchronize())
+# No context remains for a while.
+for evicted in (False, True):
+    found = ordered(primary)
+    if evicted:
+        step()
+    ok(driver.cuDevicePrimaryCtxRelease(0))
+    primary = ok(driver.cuDevicePrimaryCtxRetain(0))
+    ok(driver.cuCtxSetCurrent(primary))
+    assert are_whole(found)
+    step()
+    assert are_whole(found)
+    for pointer in found.values():
+        ok(driver.cuMemFree(pointer))
+# What is freed behind work in a stream that ends with its context is free afterwards.
+second = ok(driver.cuCtxCreate(None, 0, 0))
+stream = stream_of()
+large = ok(driver.cuMemAllocAsync(40 * MIB, stream))
+ok(driver.cuMemsetD8Async(large, 7, 40 * MIB, stream))
+ok(driver.cuMemFreeAsync(large, stream))
+ok(driver.cuCtxDestroy(second))
+ok(driver.cuCtxSetCurrent(primary))
+again = filled(40 * MIB, 5)
+step()
+assert holds(again, 40 * MIB, 5)
+""",
     "a child by fork": """
 use()
 a = filled(3 * MIB, 1)

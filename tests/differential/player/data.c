@@ -72,8 +72,10 @@ static void op_setvalue(struct self *self, const unsigned long long *n)
     struct block *block = reachable_block(self, n[0]);
     struct stream *writes = open_stream(self, n[1]), *waits = open_stream(self, n[2]);
     unsigned slot = (unsigned)(n[1] % STREAMS), other = (unsigned)(n[2] % STREAMS);
-    if (block == NULL || writes == NULL || waits == NULL || !is_device_memory(block) || is_capturing(self, slot) ||
-        is_capturing(self, other) || slot < FIRST_OWN || other < FIRST_OWN || block->size < sizeof(unsigned))
+    /* The driver refuses this for stream-ordered memory, the interposer does not. */
+    if (block == NULL || writes == NULL || waits == NULL || !is_device_memory(block) || is_pool_memory(block) ||
+        is_capturing(self, slot) || is_capturing(self, other) || slot < FIRST_OWN || other < FIRST_OWN ||
+        block->size < sizeof(unsigned))
         return;
     unsigned long long offset = n[3] % (block->size - sizeof(unsigned) + 1) / sizeof(unsigned) * sizeof(unsigned);
     if (!order(self, block, slot))

@@ -158,16 +158,7 @@ static void op_mkgraph(struct self *self, const unsigned long long *n)
         note(self, " same=%d width=%zu", told.dst == block->at, told.width);
 }
 
-/* instantiate GRAPH */
-static void op_instantiate(struct self *self, const unsigned long long *n)
-{
-    struct graph *graph = &self->space->graphs[n[0] % GRAPHS];
-    if (graph->graph == NULL || graph->executable != NULL)
-        return;
-    if (CALL(self, cuGraphInstantiateWithFlags, &graph->executable, graph->graph, 0) != CUDA_SUCCESS)
-        graph->executable = NULL;
-}
-
+/* The driver may look at the memory that a graph uses once it is instantiated: it must be there still. */
 static bool is_usable(const struct self *self, const struct graph *graph)
 {
     for (unsigned i = 0; i < BLOCKS; i++) {
@@ -177,6 +168,16 @@ static bool is_usable(const struct self *self, const struct graph *graph)
             return false;
     }
     return true;
+}
+
+/* instantiate GRAPH */
+static void op_instantiate(struct self *self, const unsigned long long *n)
+{
+    struct graph *graph = &self->space->graphs[n[0] % GRAPHS];
+    if (graph->graph == NULL || graph->executable != NULL || !is_usable(self, graph))
+        return;
+    if (CALL(self, cuGraphInstantiateWithFlags, &graph->executable, graph->graph, 0) != CUDA_SUCCESS)
+        graph->executable = NULL;
 }
 
 /* launch GRAPH STREAM */

@@ -333,7 +333,7 @@ static void free_mapped(struct self *self, struct block *block)
     CALL(self, cuMemAddressFree, block->at, block->bytes);
 }
 
-static bool is_pool_memory(const struct block *block)
+bool is_pool_memory(const struct block *block)
 {
     return block->kind == ASYNC || block->kind == POOLED;
 }

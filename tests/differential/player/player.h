@@ -338,6 +338,7 @@ uint64_t hash(const unsigned char *bytes, size_t size);
 /* Memory (memory.c): the block of the slot, or the next one that there is */
 struct block *used_block(struct self *self, unsigned long long slot);
 struct block *reachable_block(struct self *self, unsigned long long slot);
+bool is_pool_memory(const struct block *block);
 void forget_block(struct block *block);
 
 /* Streams (streams.c) */
