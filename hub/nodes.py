@@ -24,7 +24,7 @@ from ..scheduler.control import (
     ControlError,
     SchedulerUnreachable,
 )
-from ..scheduler.text import printable_json
+from ..scheduler.text import parse_json
 from .config import NODE, host_and_port
 from .words import QUIET
 
@@ -299,7 +299,7 @@ class RemoteNode(Node):
         if answer.error is not None and answer.code == 599:
             raise NodeAway(f"{self.url} does not answer: {answer.error}")
         try:
-            found = printable_json(json.loads(answer.body), answer.body)
+            found = parse_json(answer.body)
         except ValueError:
             found = None
         if not isinstance(found, dict):

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from .._protocol import ffi, lib
 from . import events as ev
-from .text import printable, printable_json
+from .text import parse_json, printable
 
 VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
 OLDEST: int = lib.GPUSHARE_PROTOCOL_OLDEST
@@ -751,14 +751,12 @@ def decode_json(body: bytes) -> dict[str, Any]:
         If it is no JSON object.
     """
     try:
-        value = json.loads(body)
+        value = parse_json(body)
     except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a message that is no JSON: {error}") from None
     if not isinstance(value, dict):
         raise ProtocolError("a message that is no JSON object")
-    # Likewise.
-    found: dict[str, Any] = printable_json(value, body)
-    return found
+    return value
 
 
 # --- The client's side: for tests and benchmarks --------------------------------------------------

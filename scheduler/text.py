@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from typing import Any
@@ -23,18 +24,24 @@ def printable(text: str) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
-def printable_json(value: Any, source: bytes | None = None) -> Any:
-    """Do the same to all strings of a JSON value, keys too.
+def parse_json(source: bytes) -> Any:
+    """Return the JSON value of a UTF-8 text, with all strings made printable.
 
-    Parameters
-    ----------
-    value
-        What was read.
-    source
-        What it was read from, if that is at hand: mostly a look at it shows that nothing is to be done.
+    ``json.loads`` would guess the encoding of bytes. UTF-16 and UTF-32 hide from the search for unsafe characters, and
+    so does half of a surrogate pair that is encoded as if it were a character.
+
+    Raises
+    ------
+    ValueError
+        If the text is not UTF-8, or no JSON.
     """
-    if source is not None and _MAY_BE_UNSAFE.search(source) is None:
-        return value
+    value = json.loads(source.decode("utf-8"))
+    # In most texts a single search shows that there is nothing to escape.
+    return value if _MAY_BE_UNSAFE.search(source) is None else printable_json(value)
+
+
+def printable_json(value: Any) -> Any:
+    """Make all strings of a JSON value printable, keys included."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, list):

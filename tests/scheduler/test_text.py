@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.text import PrintableFormatter, printable, printable_json
+from jupyter_gpushare.scheduler.text import PrintableFormatter, parse_json, printable, printable_json
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
 
@@ -54,8 +54,21 @@ _JSON = st.recursive(
 
 @given(_JSON, st.booleans())
 def test_a_look_at_the_source_misses_nothing(value: object, ascii_only: bool) -> None:
-    source = json.dumps(value, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
-    assert printable_json(value, source) == printable_json(value)
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    try:
+        source = text.encode()
+    except UnicodeEncodeError:
+        with pytest.raises(UnicodeDecodeError):
+            parse_json(text.encode("utf-8", "surrogatepass"))
+    else:
+        assert parse_json(source) == printable_json(value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+def test_an_encoding_other_than_utf_8_hides_no_characters(encoding: str) -> None:
+    source = json.dumps({"op": "name", "name": EVIL}, ensure_ascii=False).encode(encoding)
+    with pytest.raises(protocol.ProtocolError, match="no JSON"):
+        protocol.decode_json(source)
 
 
 def test_a_line_of_the_log_is_one_line() -> None:
