@@ -35,11 +35,13 @@ class Claim:
     user: str
     #: Besides contexts.
     bytes: int
-    #: Whether it holds just that: nothing of it is on its way in or out.
+    #: Whether it holds just that, less ``spare``: nothing of it is on its way in or out.
     exact: bool = True
     #: What it states of contexts, and what is charged for them.
     context: int = 0
     charged: int = 0
+    #: Of ``bytes``, what it may allocate without asking again and has not.
+    spare: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,18 @@ def claims(core: Core, pids: Mapping[int, int]) -> dict[str, dict[int, list[Clai
         pid = pids.get(number, 0)
         for uuid, holding in client.holdings.items() if pid else ():
             # What it was allowed may be on its way in.
-            most = holding.resident
+            most, spare = holding.resident, 0
             if client.group.lease is not None:
                 most = max(most, holding.promised)
+                # Managed memory comes in by itself.
+                if client.backend == "swap" and uuid not in client.restoring:
+                    spare = most - holding.resident
             still = not (holding.evicting or holding.unsettled) and client.stage == "awake"
-            exact = most == holding.resident and still
+            exact = most == holding.resident + spare and still
             most += holding.pinned
             group = client.group
             claim = Claim(
-                number, group.id, group.user, most, exact, holding.stated, holding.context
+                number, group.id, group.user, most, exact, holding.stated, holding.context, spare
             )
             found.setdefault(uuid, {}).setdefault(pid, []).append(claim)
     return found
@@ -143,6 +148,7 @@ class Suspicion:
                 self._times.pop(key, None)
                 if all(claim.exact for claim in mine):
                     beside = min(BESIDE, int(size * BESIDE_PART))
+                    memory -= sum(claim.spare for claim in mine)
                     self._measure(key, max(0, size + beside - memory), mine)
                 continue
             self._contexts.pop(key, None)
@@ -164,10 +170,12 @@ class Suspicion:
         """Find what each of a process's clients is to be charged for contexts.
 
         A client frees memory before it states so. So the charge changes no further than the last two readings agree.
+        The same holds for what it allocates without asking, so a first reading does not suffice while it may.
         """
-        before = self._contexts.get(key, taken)
-        self._contexts[key] = taken
         charged = sum(claim.charged for claim in mine)
+        may_allocate = any(claim.spare for claim in mine)
+        before = self._contexts.get(key, charged if may_allocate else taken)
+        self._contexts[key] = taken
         left = min(max(charged, min(before, taken)), max(before, taken))
         self.unsettled = self.unsettled or left != taken
         stated = sum(claim.context for claim in mine)

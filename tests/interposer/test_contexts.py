@@ -51,6 +51,26 @@ def test_contexts_are_charged_with_what_they_take(
     machine.until(lambda: machine.control("status")["status"]["gpus"][0]["used"] == 0)
 
 
+def test_contexts_of_those_that_hold_leases_are_measured_by_the_next_scheduler(
+    make_machine: Callable[..., Machine],
+) -> None:
+    """Each takes 1 MiB, states 8, and holds a lease under which it may allocate a little more without asking."""
+    machine = make_machine(GPUSHARE_SIM_MEMORY="512MiB")
+    programs = [machine.program(f"p{n}") for n in range(4)]
+    pointers = [program.filled(MIB, n) for n, program in enumerate(programs)]
+    machine.kill_scheduler()
+    machine.start_scheduler()
+
+    def contexts() -> list[int]:
+        groups = machine.control("status")["status"]["groups"]
+        return [group["gpus"][0]["context"] for group in groups]
+
+    machine.until(lambda: len(contexts()) == 4 and max(contexts()) < 2 * MIB)
+    assert all(machine.group(f"p{n}")["state"] == "held" for n in range(4))
+    for n, (program, pointer) in enumerate(zip(programs, pointers, strict=True)):
+        assert program.holds(pointer, MIB, n)
+
+
 def test_what_a_context_takes_is_admitted_for_the_next(
     make_machine: Callable[..., Machine],
 ) -> None:

@@ -44,9 +44,15 @@ sys.stdin.read()
 
 
 def claim(
-    size: int, client: int = 1, *, exact: bool = True, context: int = 0, charged: int = 0
+    size: int,
+    client: int = 1,
+    *,
+    exact: bool = True,
+    context: int = 0,
+    charged: int = 0,
+    spare: int = 0,
 ) -> Claim:
-    return Claim(client, f"g{client}", "ada", size, exact, context, charged)
+    return Claim(client, f"g{client}", "ada", size, exact, context, charged, spare)
 
 
 def test_who_holds_more_in_several_readings_is_named_once() -> None:
@@ -123,6 +129,22 @@ def test_one_reading_between_a_free_and_its_statement_changes_no_charge() -> Non
     assert suspicion.unsure
     suspicion.see("G", {7: GIB + 2 * taken}, stated, GIB)
     assert suspicion.measured == {1: 2 * taken + BESIDE}
+
+
+def test_memory_that_a_process_may_still_allocate_hides_no_context() -> None:
+    suspicion = Suspicion()
+    stated = {7: [claim(2 * GIB, context=64 * MIB, charged=64 * MIB, spare=GIB)]}
+    # It may have allocated a moment ago, without having stated so yet: one reading does not suffice.
+    suspicion.see("G", {7: GIB + 200 * MIB}, stated)
+    assert suspicion.measured == {1: 64 * MIB}
+    assert suspicion.unsure
+    suspicion.unsettled = False
+    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    assert suspicion.measured == {1: 100 * MIB + BESIDE}
+    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    suspicion.unsettled = False
+    suspicion.see("G", {7: GIB + 100 * MIB}, stated)
+    assert not suspicion.unsure
 
 
 @given(st.lists(st.integers(0, 1 << 30), min_size=1, max_size=4), st.integers(0, 1 << 28))

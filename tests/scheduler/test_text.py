@@ -20,7 +20,12 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.text import PrintableFormatter, parse_json, printable, printable_json
+from jupyter_gpushare.scheduler.text import (
+    PrintableFormatter,
+    parse_json,
+    printable,
+    printable_json,
+)
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
 
