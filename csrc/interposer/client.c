@@ -1525,8 +1525,9 @@ static bool awaits_ticket(void)
     return client.refusal_code == EACCES && (client.ticket == GS_TICKET_MISSING || client.ticket == GS_TICKET_SENT);
 }
 
-static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpushare_welcome *welcome)
+static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpushare_welcome *welcome, int *problem)
 {
+    *problem = EPIPE;
     bool first = !(client.hello.flags & GPUSHARE_HELLO_REATTACH);
     /* In cuInit, a scheduler that is expected is not waited for. */
     bool patient = first && (client.awaiting || !client.expected);
@@ -1535,8 +1536,10 @@ static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpusha
         uint64_t now = gs_now_ns();
         struct pollfd readable[2] = {{.fd = fd, .events = POLLIN},
                                      {.fd = client.awaiting ? client.wake : -1, .events = POLLIN}};
-        if (now >= deadline || poll(readable, 2, (int)((deadline - now) / MILLISECOND) + 1) == 0)
+        if (now >= deadline || poll(readable, 2, (int)((deadline - now) / MILLISECOND) + 1) == 0) {
+            *problem = ETIMEDOUT;
             return UNREACHABLE;
+        }
         if (readable[1].revents != 0)
             return UNREACHABLE; /* interrupted */
         if (!gs_receive(fd, inbox))
@@ -1610,11 +1613,10 @@ static enum greeting greet(int *problem)
         gs_send(fd, GPUSHARE_PLACE, &place, size);
     /* If the send fails, the scheduler may have said why before it closed. */
     gs_send(fd, GPUSHARE_HELLO, &message, sizeof(message.hello) + message.hello.gpu_count * sizeof(message.usages[0]));
-    enum greeting greeting = await_welcome(fd, &client.inbox, &welcome);
+    enum greeting greeting = await_welcome(fd, &client.inbox, &welcome, problem);
     if (greeting != GREETED) {
         close(fd);
         gs_inbox_clear(&client.inbox);
-        *problem = EPIPE;
         return greeting;
     }
     gs_host_offer(welcome.pool ? client.inbox.descriptor : -1, welcome.slot);

@@ -176,6 +176,7 @@ def test_a_program_waits_for_a_scheduler_that_does_not_answer(machine: Machine) 
         a = machine.program("a", init=False)
         starting = a.start("init")
         machine.until_said(a, "waiting for the GPU scheduler")
+        assert any("(Connection timed out)" in line for line in a.errors), a.errors
         os.kill(a.pid, signal.SIGINT)
         assert a.result(starting).get("interrupted")
         starting = a.start("init")
