@@ -267,7 +267,7 @@ class Figures:
         holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
         for h in holdings:
             self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
-        beyond = gpu.unstated if gpu.context or gpu.unmeasured else 0
+        beyond = gpu.unstated if gpu.context or gpu.unmeasured or gpu.left else 0
         excess = gpu.resident + gpu.pinned + gpu.context + beyond + gpu.outside + gpu.ghosts
         excess -= gpu.total
         managed = [holding for holding in holdings if _is_paged(holding.client)]

@@ -23,6 +23,10 @@ DRIVERS_PART = 1 / 2048
 #: Until contexts were measured, what a process may take for them beyond what is charged: bytes, and part of a GPU.
 CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
 
+#: What a checkpointed process leaves on each GPU, at most: bytes, and part of a GPU. 4 MiB on an NVIDIA H200 (driver
+#: 580), where NVML counts them as used and names no process.
+LEFT, LEFT_PART = 4 << 20, 1 / 256
+
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
 #: attach or exit; or host memory.
@@ -143,13 +147,18 @@ class Gpu:
     @property
     def outside(self) -> int:
         """Bytes that programs outside the sharing hold, as far as they are not the driver's own."""
-        rest = self.foreign - self.unmeasured
+        rest = self.foreign - self.unmeasured - self.left
         return rest if rest > self.total * DRIVERS_PART else 0
 
     @property
     def unstated(self) -> int:
-        """Bytes that contexts may take beyond what is charged for them, and the driver."""
+        """Bytes that contexts and hibernated clients may take beyond what is charged for them, and the driver."""
         return self.foreign - self.outside
+
+    @property
+    def left(self) -> int:
+        """Bytes that hibernated clients may have left behind."""
+        return self.hibernated * min(LEFT, int(self.total * LEFT_PART))
 
     @property
     def unmeasured(self) -> int:

@@ -71,6 +71,33 @@ def test_contexts_of_those_that_hold_leases_are_measured_by_the_next_scheduler(
         assert program.holds(pointer, MIB, n)
 
 
+def test_what_hibernated_processes_leave_on_the_gpu_is_no_other_programs(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(
+        GPUSHARE_SIM_MEMORY="1GiB",
+        GPUSHARE_SIM_CONTEXT="16MiB",
+        GPUSHARE_SIM_CHECKPOINT_LEFT="4MiB",
+    )
+    names = [f"p{n}" for n in range(3)]
+    for name in names:
+        machine.program(name).call("cell", phase="end")
+    for name in names:
+        machine.hibernate(name)
+
+    def gpu() -> dict[str, Any]:
+        said: dict[str, Any] = machine.control("status")["status"]
+        check(said)
+        return dict(said["gpus"][0])
+
+    machine.until(lambda: gpu()["used"] == 3 * 4 * MIB)
+    assert (gpu()["foreign"], gpu()["contexts"]) == (0, 3 * 4 * MIB)
+    # What is more than that is.
+    plain = machine.program("plain", GPUSHARE_DISABLE="1")
+    plain.filled(64 * MIB, 1)
+    machine.until(lambda: gpu()["foreign"] == (64 + 16) * MIB)
+
+
 def test_what_a_context_takes_is_admitted_for_the_next(
     make_machine: Callable[..., Machine],
 ) -> None:

@@ -13,6 +13,7 @@ from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.accounts import ProtocolViolation
 from jupyter_gpushare.scheduler.core import Core
 from jupyter_gpushare.scheduler.counters import Counters
+from jupyter_gpushare.scheduler.state import LEFT
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 MIB = 1 << 20
@@ -617,14 +618,15 @@ def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
     assert newcomer.context
 
 
-def test_what_a_checkpoint_does_not_free_is_others_use() -> None:
+def test_what_a_checkpoint_does_not_free_is_others_use_but_for_what_each_leaves() -> None:
     night = Night()
     kernel = night.ran("a")
     night.sleep(1)
     night.ghosts = CONTEXT
     night.do(ev.HibernateNow("a"))
     assert kernel.where == "hibernated"
-    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, CONTEXT)
+    assert night.gpu["ghosts"] == 0
+    assert (night.gpu["contexts"], night.gpu["foreign"]) == (LEFT, CONTEXT - LEFT)
     night.ghosts = 0
     night.do(night.reading())
     assert night.gpu["foreign"] == 0
@@ -645,7 +647,8 @@ def test_others_make_way_though_the_dead_seem_to_keep_what_would_do() -> None:
     night.sleep(10)
     for kernel in (*idle, newcomer):
         night.do(ev.Measured(kernel.number, GPU, 30 * GIB))
-    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, 30 * GIB)
+    # Of that, the one that hibernates may have left a little.
+    assert (night.gpu["ghosts"], night.gpu["foreign"]) == (0, 30 * GIB - LEFT)
     assert [kernel.where for kernel in idle].count("hibernated") == 1
     assert newcomer.context
 
@@ -667,7 +670,7 @@ def test_a_wake_has_room_for_all_that_the_context_took() -> None:
     assert night.gpu["contexts"] == 2 * CONTEXT
 
 
-def test_what_the_driver_keeps_is_others_use() -> None:
+def test_what_the_driver_keeps_is_others_use_but_for_what_each_leaves() -> None:
     night = Night()
     night.asleep("a")
     night.ghosts = 64 * MIB
@@ -676,7 +679,8 @@ def test_what_the_driver_keeps_is_others_use() -> None:
     night.ran("b", 0)
     night.do(ev.HibernateNow("b"))
     assert night.gpu["ghosts"] == 0
-    assert night.gpu["foreign"] == 64 * MIB
+    # Two of them hibernate.
+    assert night.gpu["foreign"] == 64 * MIB - 2 * LEFT
 
 
 def test_a_group_of_several_hibernates_as_a_whole_or_not_at_all() -> None:
