@@ -26,6 +26,8 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+# Building the libraries takes some time, too.
+@pytest.mark.timeout(LIMIT + 300)
 @pytest.mark.parametrize(
     "number",
     [
