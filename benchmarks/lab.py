@@ -41,6 +41,7 @@ from tornado.websocket import websocket_connect
 from .. import LIBRARIES
 from ..scheduler.arguments import Parser
 from ..scheduler.control import ControlClient
+from ..server_extension.feed import SCHEMA_ID
 from .figures import Figure, percentile, quartile_distance
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -291,23 +292,20 @@ def _sizes(lab: Lab, browser: Browser) -> Iterator[Figure]:
 
 # --- What a page does with an update --------------------------------------------------------------
 
-#: Marks in the trace where a message of the server's events arrives.
+#: Marks in the trace where the deltas arrive that the server has announced and the page has fetched.
 _MARK = """
-const Socket = window.WebSocket;
-window.WebSocket = class extends Socket {
-  constructor(...args) {
-    super(...args);
-    if (String(args[0]).includes('events/subscribe')) {
-      this.addEventListener('message', event => {
-        if (String(event.data).includes('jupyter_gpushare/delta')) {
-          performance.mark('gpushare-delta');
-        }
-      });
-    }
+const ask = window.fetch;
+window.fetch = async (...args) => {
+  const response = await ask(...args);
+  if (response.url.includes('gpushare/api/changes')) {
+    performance.mark('gpushare-changes');
   }
+  return response;
 };
 """
 
+#: The fewest of them that a measurement needs.
+_FEWEST = 5
 
 _SHOW_ALL = """panel =>
   panel.querySelectorAll('button[aria-expanded="false"][aria-controls]').forEach(button => button.click())
@@ -317,14 +315,14 @@ _SHOW_ALL = """panel =>
 _RENDERING = frozenset(
     ("FunctionCall", "EvaluateScript", "FireAnimationFrame", "UpdateLayoutTree", "Layout")
 )
-#: Microseconds after a message in which the page shows what it says; what it does later is not for it.
+#: Microseconds after the deltas came in, in which the page shows what they say; what it does later is not for them.
 _SHOWN = 100_000
 
 
 def _updates(
     browser: Browser, page: LabPage, what: str, target: float | None = None
 ) -> Iterator[Figure]:
-    """The main thread's work for each delta, of the page with the panel open."""
+    """The main thread's work for each answer with deltas, of the page with the panel open."""
     browser.start_tracing(
         page=page.page,
         categories=[
@@ -333,12 +331,17 @@ def _updates(
             "disabled-by-default-devtools.timeline",
         ],
     )
-    seconds = WINDOW / 2
-    page.page.wait_for_timeout(seconds * 1000)
+    began = time.monotonic()
+    page.page.evaluate("() => performance.clearMarks('gpushare-changes')")
+    page.page.wait_for_timeout(WINDOW / 2 * 1000)
+    page.page.wait_for_function(
+        "fewest => performance.getEntriesByName('gpushare-changes').length >= fewest",
+        arg=_FEWEST,
+        timeout=_TIMEOUT * 1000,
+    )
+    seconds = time.monotonic() - began
     events = json.loads(browser.stop_tracing())["traceEvents"]
-    marks = [e for e in events if e["name"] == "gpushare-delta"]
-    if len(marks) < 5:
-        raise RuntimeError(f"the page got {len(marks)} deltas in {seconds:g} s")
+    marks = [e for e in events if e["name"] == "gpushare-changes"]
     thread = marks[0]["pid"], marks[0]["tid"]
     spans = sorted(
         (e["ts"], e["ts"] + e["dur"], e["name"])
@@ -348,7 +351,7 @@ def _updates(
     tasks = [(start, end) for start, end, name in spans if name == "RunTask"]
     rendering = _outermost([(start, end) for start, end, name in spans if name in _RENDERING])
     starts = [
-        # The task in which the message came in.
+        # The task in which the deltas came in.
         max((start for start, end in tasks if start <= mark["ts"] <= end), default=mark["ts"])
         for mark in marks
     ]
@@ -432,6 +435,9 @@ class Pages:
 
 _HEADERS = {"Authorization": f"token {TOKEN}"}
 
+#: The shortest time between two requests of our page for deltas, in seconds (PACE in labextension/src/model.ts).
+_PACE = 0.25
+
 
 async def _get(url: str) -> bytes:
     request = HTTPRequest(url, headers=_HEADERS, request_timeout=_TIMEOUT)
@@ -439,26 +445,29 @@ async def _get(url: str) -> bytes:
 
 
 async def _our_page(url: str) -> None:
-    """Ask for the whole state, then follow the deltas; say now and then that somebody looks still."""
-    mine, again = uuid.uuid4().hex, 0.0
+    """Ask for the whole state, then fetch the deltas that are announced; say now and then that somebody still looks."""
+    mine, again, followed = uuid.uuid4().hex, 0.0, 0.0
     subscribe = url.replace("http", "ws", 1) + "api/events/subscribe"
     events = await websocket_connect(HTTPRequest(subscribe, headers=_HEADERS))
     try:
-        sequence = -1
+        stream, sequence = "", -1
         while True:
             if time.monotonic() > again:
                 state = json.loads(await _get(f"{url}gpushare/api/status?watch={mine}&timeline=1"))
-                sequence, again = state["sequence"], time.monotonic() + 30
+                stream, sequence = state["stream"], state["sequence"]
+                again = time.monotonic() + 30
             message = await events.read_message()
             if message is None:
                 raise RuntimeError("the server ended the events")
-            delta = json.loads(message)
-            if "jupyter_gpushare/delta" not in delta.get("schema_id", ""):
+            announced = json.loads(message)
+            if announced.get("schema_id") != SCHEMA_ID or announced["sequence"] <= sequence:
                 continue
-            number = delta["sequence"]
-            if number > sequence + 1:
+            await asyncio.sleep(followed + _PACE - time.monotonic())
+            followed = time.monotonic()
+            news = json.loads(await _get(f"{url}gpushare/api/changes?since={sequence}"))
+            if news["stream"] != stream or len(news["deltas"]) < news["sequence"] - sequence:
                 again = 0.0
-            sequence = max(sequence, number)
+            sequence = news["sequence"]
     finally:
         events.close()
 

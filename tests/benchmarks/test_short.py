@@ -41,6 +41,7 @@ SHORT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "SETTLE": 0.5,
         },
     ),
+    "lab": ({}, {"NOTEBOOKS": 40, "ROUNDS": 1, "WINDOW": 2.0}),
     "two-gpus": ({"seconds": 1.0}, {}),
     "simulation": ({}, {"DAY": {"researchers": 4.0, "jobs": 1.0, "hours": 0.2}, "GPUS": 2}),
 }
@@ -55,20 +56,21 @@ TESTED = {
     "shares": "gpu/test_shares.py",
     "training": "gpu/test_training.py",
 }
-#: These take minutes of a browser, in whatever form.
-LONG = {"lab"}
 
 
 def test_each_benchmark_has_a_test(root: Path) -> None:
-    assert SHORT.keys() | TESTED.keys() | LONG == BENCHES.keys()
+    assert SHORT.keys() | TESTED.keys() == BENCHES.keys()
     for name, path in TESTED.items():
         module, _ = BENCHES[name]
         assert module in (root / "tests" / path).read_text()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHORT)
-def test_a_short_form_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_form_runs(
+    name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if name == "lab":
+        request.getfixturevalue("chromium")
     monkeypatch.setenv("GPUSHARE_SIM", "1")
     module, function = BENCHES[name]
     bench = importlib.import_module(f"jupyter_gpushare.benchmarks.{module}")

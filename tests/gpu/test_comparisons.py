@@ -34,7 +34,6 @@ def test_memory_that_moves_both_ways_at_once_is_counted_once() -> None:
     assert makespan.moving([], 0.0, 100.0) == 0.0
 
 
-@pytest.mark.slow
 def test_jobs_that_share_are_compared_with_one_after_the_other(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
