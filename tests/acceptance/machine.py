@@ -67,6 +67,11 @@ class Machine:
                 raise CannotBoot(
                     f"{program} is missing (Debian: apt-get install systemd-container)"
                 )
+        # PrivateTmp= of the services hides what is there.
+        if self._root.is_relative_to("/tmp") or Path(sys.prefix).is_relative_to("/tmp"):
+            raise CannotBoot(
+                "the services cannot run a checkout in /tmp, because they have another /tmp"
+            )
         options = [
             *("--quiet", "--boot", "--console=pipe", "--link-journal=no", "--register=no"),
             *(f"--machine=gpushare-{uuid.uuid4().hex[:8]}", f"--uuid={uuid.uuid4().hex}"),

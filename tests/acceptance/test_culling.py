@@ -14,7 +14,8 @@ from tests.hub.kernel import Kernel
 from tests.hub.node import Node, node_beside, small_machine
 from tests.hub.programs import ALLOCATE, CHECK, PLOT
 
-pytestmark = pytest.mark.slow
+# A test takes minutes, because JupyterHub reports activity by the minute at best.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Seconds without activity after which both cullers act, and between two of their rounds.
 IDLE, ROUND = 60, 5

@@ -239,6 +239,13 @@ def do_nothing(machine: Machine) -> None:
 EVENTS = (do_nothing, restart, crash, do_nothing, hang, restart)
 
 
+def is_replaced(machine: Machine, pid: str) -> bool:
+    """Return whether the service has another process than this one, and that process is ready."""
+    if machine.property("gpushare", "MainPID") in (pid, "0"):
+        return False
+    return machine.property("gpushare", "ActiveState") == "active"
+
+
 def check_rounds(machine: Machine, kernels: dict[str, Kernel]) -> None:
     """Check each user's data while the scheduler is replaced in each way.
 
@@ -255,7 +262,7 @@ def check_rounds(machine: Machine, kernels: dict[str, Kernel]) -> None:
             assert shown == ["as if alone"], event.__name__
             assert shown == printed or event is not do_nothing
         if event is not do_nothing:
-            until(lambda pid=pid: machine.property("gpushare", "MainPID") not in (pid, "0"))
+            until(lambda pid=pid: is_replaced(machine, pid))
 
 
 def test_two_users_of_pam_share_while_a_third_one_attacks(
