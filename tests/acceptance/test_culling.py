@@ -14,7 +14,7 @@ from tests.hub.kernel import Kernel
 from tests.hub.node import Node, node_beside, small_machine
 from tests.hub.programs import ALLOCATE, CHECK, PLOT
 
-# A test takes minutes, because JupyterHub reports activity by the minute at best.
+# No culler acts before a minute of inactivity has passed, so the test takes minutes.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 #: Seconds without activity after which both cullers act, and between two of their rounds.
