@@ -15,6 +15,7 @@ import difflib
 import errno
 import functools
 import html
+import importlib.util
 import json
 import logging
 import math
@@ -1542,6 +1543,7 @@ def load(shell: Any = None) -> None:
     if hasattr(shell, "input_transformers_cleanup"):
         shell.input_transformers_cleanup.append(exclusive_cell)
     _install_completion(shell, magic)
+    _note_as_loaded(shell)
     shell._gpushare = (interposer, cells, hint)
 
 
@@ -1550,6 +1552,13 @@ def offer(shell: Any) -> None:
     app = getattr(getattr(shell, "kernel", None), "parent", None)
     if "_gpushare_in_kernel" not in getattr(app, "code_to_run", ""):
         load(shell)
+
+
+@guarded
+def _note_as_loaded(shell: Any) -> None:
+    """Let ``%load_ext jupyter_gpushare`` succeed in an environment where the package is not installed."""
+    if importlib.util.find_spec("jupyter_gpushare") is None:
+        shell.extension_manager.loaded.add("jupyter_gpushare")
 
 
 @guarded

@@ -65,6 +65,28 @@ async def test_a_kernel_that_shares_has_the_provisioners_part() -> None:
         assert (await kernel.execute(OUT_OF_MEMORY)).stream("stderr") == ""
 
 
+#: Python runs it at its start: the environment does not have the package.
+WITHOUT_THE_PACKAGE = """
+import os, sys
+sys.path[:] = [place for place in sys.path if not os.path.exists(f"{place}/jupyter_gpushare")]
+"""
+
+
+async def test_loading_works_where_the_package_is_not_installed(
+    add_kernelspec: Callable[..., str], tmp_path: Path
+) -> None:
+    """As in a kernel of another environment, into which the provisioner brings its part."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_THE_PACKAGE)
+    name = add_kernelspec("other", env={"PYTHONPATH": str(tmp_path)})
+    async with started(name, cwd=str(tmp_path)) as kernel:
+        missing = await kernel.execute("import jupyter_gpushare")
+        assert missing.errors() == ["ModuleNotFoundError"]
+        loaded = await kernel.execute("%load_ext jupyter_gpushare\n%gpushare help")
+        assert loaded.errors() == []
+        assert "already loaded" in loaded.stream("stdout")
+        assert loaded.stream("stderr") == ""
+
+
 def notebook(path: Path, code: str) -> Path:
     content = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code)])
     content.metadata.kernelspec = {"name": "plain", "display_name": "plain", "language": "python"}
