@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 import time
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,6 +106,7 @@ def table(
     width
         Columns of the terminal; what has no room there is below its row. None: lines may have any length.
     """
+    rows = [[_spread(cell) for cell in row] for row in rows]
     if width is not None:
         rows = [
             [_shortened(cell, max(width // 3, MIDDLE)) for cell in r[:-1]] + [r[-1]] for r in rows
@@ -121,13 +123,29 @@ def table(
         lines.append("  ".join(cells).rstrip())
         if number > 0:
             below = [f"{head[i].lower()} {row[i]}".strip() for i in range(fit, len(row)) if row[i]]
-            lines += textwrap.wrap(", ".join(below), width or 0, **_BELOW) if below else []
-    return "\n".join(lines)
+            lines += _folded(", ".join(below), width or 0, **_BELOW) if below else []
+    return _drawn("\n".join(lines))
+
+
+#: Takes the second of the two columns of a wide character, such as a Chinese one, while a text is laid out.
+_FILL = "\0"
+
+
+def _spread(text: str) -> str:
+    """Return a text that has one character for each column of a terminal."""
+    return "".join(
+        one + _FILL if unicodedata.east_asian_width(one) in "WF" else one for one in text
+    )
+
+
+def _drawn(text: str) -> str:
+    """Return the text that is shown for one that was spread."""
+    return text.replace(_FILL, "")
 
 
 #: Longest cell of a table that has to fit into a narrow terminal.
 MIDDLE = 24
-_BELOW: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "    "}
+_BELOW = {"initial_indent": "    ", "subsequent_indent": "    "}
 
 
 def _shortened(cell: str, most: int) -> str:
@@ -135,13 +153,23 @@ def _shortened(cell: str, most: int) -> str:
     if len(cell) <= most:
         return cell
     end = (most - 1) // 2
-    return f"{cell[: most - 1 - end]}…{cell[-end:]}"
+    start = most - 1 - end
+    # Both halves of a wide character stay, or neither.
+    start -= cell[start] == _FILL
+    return f"{cell[:start]}…{cell[-end:].lstrip(_FILL)}"
 
 
 def _wrapped(text: str, width: int | None) -> str:
     if width is None:
         return text
-    return "\n".join(textwrap.fill(line, width) for line in text.splitlines())
+    lines = [one for line in text.splitlines() for one in _folded(_spread(line), width) or [""]]
+    return _drawn("\n".join(lines))
+
+
+def _folded(text: str, width: int, **indents: Any) -> list[str]:
+    """Wrap a text that was spread."""
+    # A line may end between the halves of a wide character, which then needs one more column.
+    return textwrap.wrap(text, width - (_FILL in text), **indents)
 
 
 def _gpus(status: dict[str, Any], width: int | None) -> str:

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import unicodedata
 from fcntl import ioctl
 from pathlib import Path
 
@@ -82,6 +83,29 @@ def test_what_has_no_room_is_below_its_row() -> None:
     assert table(head, rows, {1}, 14) == "\n".join(
         ["A    NUMBER", "one      12", "    because of", "    this", "two       3"]
     )
+
+
+def test_characters_that_take_two_columns_are_counted_as_two() -> None:
+    """As those of Chinese, Japanese and Korean, and emojis."""
+    rows = [("训练", "aaaa", "等待" * 29), ("plot", "bbbb", "")]
+    assert table(("NAME", "ID", ""), rows, set()) == "\n".join(
+        ["NAME  ID", f"训练  aaaa  {'等待' * 29}", "plot  bbbb"]
+    )
+    for width in (40, 41):
+        long = ("训练" * 30, *rows[0][1:])
+        lines = table(("NAME", "ID", ""), [long, *rows], set(), width).splitlines()
+        assert max(map(columns_of, lines)) <= width
+    before = [
+        columns_of(found[1]) for line in lines if (found := re.match("(.*) (aaaa|bbbb)", line))
+    ]
+    assert len(before) == 3
+    assert len({*before}) == 1
+    assert any("…" in line for line in lines)
+
+
+def columns_of(line: str) -> int:
+    """Return how many columns of a terminal a line takes."""
+    return sum(2 if unicodedata.east_asian_width(one) in "WF" else 1 for one in line)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
