@@ -223,6 +223,9 @@ def test_who_is_before_whom_is_explained(scheduler: Scheduler, gpushare: Command
         scheduler.client("cccc", name="late.ipynb") as c,
     ):
         a.grow(6 * GIB)
+        # However long the commands take, it is not asked to yield.
+        gpushare("set", "quantum", "600")
+        gpushare("interactive", "aaaa")
         a.run()
         for one in (b, c):
             one.grow(6 * GIB)
