@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 #: A connection that leaves so many bytes unread is dropped.
 MAX_UNREAD = 4 << 20
-#: Processes of other versions that the scheduler remembers, to report each once.
-MAX_MISMATCHED = 1024
+#: Refusals that the scheduler remembers, to log each once.
+MAX_REFUSALS = 1024
 
 
 class Connection(asyncio.Protocol):
@@ -234,7 +234,7 @@ class Connection(asyncio.Protocol):
                     self._pending = itertools.chain((frame,), self._pending)
                     return True
         except protocol.VersionMismatch as error:
-            self.refuse(errno.EPROTO, str(error), report=self._is_first_mismatch())
+            self.refuse(errno.EPROTO, str(error))
         except Denied as error:
             self.refuse(errno.EACCES, str(error))
         except (protocol.ProtocolError, ProtocolViolation) as error:
@@ -298,22 +298,25 @@ class Connection(asyncio.Protocol):
         self.transport.write(data[sent:])
         return True
 
-    def refuse(self, code: int, text: str, *, report: bool = True) -> None:
-        """Send REFUSED and end the connection; with ``report``, log it."""
-        if report:
+    def refuse(self, code: int, text: str) -> None:
+        """Send REFUSED and end the connection.
+
+        It is logged once for each process and reason: a refused process keeps trying to connect.
+        """
+        if self._is_first_refusal(text):
             self._warn(f"refused: {text}")
         self.transport.write(protocol.refused(code, text))
         self._hung_up = True
         self.transport.close()
 
-    def _is_first_mismatch(self) -> bool:
-        """Whether this process, which keeps trying, was not refused for its version before."""
-        mismatched, process = self._server.mismatched, (self.process, self.started)
-        if process in mismatched:
+    def _is_first_refusal(self, text: str) -> bool:
+        """Tell whether this process was not refused for this reason before."""
+        refused, refusal = self._server.refused, (self.process, self.started, text)
+        if refusal in refused:
             return False
-        if len(mismatched) == MAX_MISMATCHED:
-            mismatched.clear()
-        mismatched.add(process)
+        if len(refused) == MAX_REFUSALS:
+            refused.clear()
+        refused.add(refusal)
         return True
 
     def hang_up(self) -> None:

@@ -124,8 +124,8 @@ class Server:
         url = options.identity.hub_api_url
         #: Says whose a token is; None: there is none to ask.
         self.hub = Hub(url) if url else None
-        #: Processes that were refused for their version: number, and when they were started.
-        self.mismatched: set[tuple[int, str | None]] = set()
+        #: What was logged of refused processes: number, when they were started, the reason.
+        self.refused: set[tuple[int, str | None, str]] = set()
         self.throttle = Throttle(options.limits)
         self.lending = Lending(
             options.host_memory,

@@ -357,6 +357,13 @@ def test_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> None:
         assert UNKNOWN_GPU in caught.value.text
 
 
+def test_a_process_that_is_refused_again_and_again_is_logged_once(scheduler: Scheduler) -> None:
+    for _ in range(20):
+        with FakeClient(scheduler.path, "a", UNKNOWN_GPU) as client, pytest.raises(Refused):
+            client.attach()
+    assert scheduler.log.count(f"cannot share {UNKNOWN_GPU}") == 1
+
+
 def test_growth_on_a_gpu_that_is_not_here_is_refused(scheduler: Scheduler) -> None:
     with FakeClient(scheduler.path, "a") as client:
         client.attach()
