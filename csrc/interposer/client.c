@@ -19,6 +19,7 @@
 #include "meter.h"
 #include "mover.h"
 #include "pace.h"
+#include "pci.h"
 #include "placement.h"
 #include "real.h"
 #include "say.h"
@@ -2132,6 +2133,8 @@ static void in_forked_child(void)
     gs_hibernate_after_fork();
     gs_gate_after_fork();
     gs_capture_after_fork();
+    gs_context_after_fork();
+    gs_pci_after_fork();
     gs_memory_after_fork();
     gs_meter_after_fork();
     gs_pace_after_fork();

@@ -603,6 +603,17 @@ bool gs_context_mark_passed(void)
     return passed;
 }
 
+void gs_context_after_fork(void)
+{
+    gs_mutex_after_fork(&contexts.lock);
+    pthread_cond_init(&contexts.changed, NULL);
+    /* The threads that were at it are the parent's. */
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        contexts.primaries[i].changing = false;
+    contexts.synchronizing.runs = false;
+    contexts.synchronizing.context = NULL;
+}
+
 /* --- Hooks --- */
 
 CUresult CUDAAPI cuInit(unsigned int flags)

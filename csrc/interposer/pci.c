@@ -25,6 +25,11 @@ void gs_pci_moved(void)
     __atomic_store_n(&pci.moved, true, __ATOMIC_RELAXED);
 }
 
+void gs_pci_after_fork(void)
+{
+    gs_mutex_after_fork(&pci.lock);
+}
+
 static bool has_moved(void)
 {
     return __atomic_load_n(&pci.moved, __ATOMIC_RELAXED);

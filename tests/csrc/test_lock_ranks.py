@@ -107,6 +107,17 @@ def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:
     assert found == []
 
 
+def test_a_child_makes_every_lock_free(root: Path) -> None:
+    """Threads that held them stay in the parent."""
+    sources = (root / "csrc/interposer").glob("*.c")
+    text = "\n".join(path.read_text() for path in sources if path.stem != "lock")
+    freed = set(re.findall(r"gs_(?:mutex|rwlock)_after_fork\(&([\w.]+)\)", text))
+    header = (root / "csrc/interposer/lock.h").read_text()
+    declared = set(re.findall(r'^    RANK\(\w+, "(.+)"\)', header, re.MULTILINE))
+    # A population is on the stack of the thread that moves memory.
+    assert freed == declared - {"population->lock"}
+
+
 def test_every_lock_and_its_place_are_documented(root: Path) -> None:
     header = (root / "csrc/interposer/lock.h").read_text()
     declared = re.findall(r'^    RANK\(\w+, "(.+)"\)', header, re.MULTILINE)
