@@ -4,6 +4,7 @@
 #include "capture.h"
 #include "client.h"
 #include "context.h"
+#include "lock.h"
 #include "real.h"
 #include "say.h"
 #include "slab.h"
@@ -75,7 +76,7 @@ static void stop_awaiting_locked(struct gs_awaiting *awaiting)
 static void await_locked(const struct gs_awaiting *awaiting)
 {
     while (settled.count == awaiting->settled)
-        pthread_cond_wait(&settled.changed, &gs_memory_lock);
+        gs_cond_wait(&settled.changed, &gs_memory_lock);
 }
 
 /* Until it may have settled. */
@@ -104,10 +105,10 @@ bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struc
 static bool claim(struct gs_device *device, const struct gs_block *block, unsigned i)
 {
     size_t bytes = gs_piece_bytes(block, i);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool fits = block->backend->stay == NULL || device->usage.resident + device->arriving + bytes <= device->limit;
     device->arriving += fits ? bytes : 0;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return fits;
 }
 
@@ -153,14 +154,14 @@ static bool populate(struct gs_device *device, struct gs_block *block, struct gs
     /* Before others can take from a slab that lacks memory. */
     if (!complete)
         gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->arriving -= claimed;
     device->usage.resident += bytes;
     device->usage_changed = true;
     bool destroy = gs_block_settle_locked(block);
     if (opens_slab && block->slab != NULL && !destroy)
         gs_slab_open_locked(block->slab);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_gate_leave_leased(entered);
     if (destroy)
         gs_block_destroy(device, block);
@@ -192,11 +193,11 @@ void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(co
     for (unsigned tries = 0; tries < MOST_TRIES; tries++) {
         struct gs_block *block;
         struct gs_slot *entered = NULL;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         while ((block = find_locked(what)) != NULL && block->moving)
             await_block_locked(block);
         enum gs_reach reach = reach_locked(block, promised, &entered);
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         if (reach == GS_REACH_NONE)
             return;
         if (reach == GS_REACH_NOW && populate(device, block, entered, false))
@@ -243,14 +244,14 @@ static uint64_t drop_contents(struct gs_block *block)
 static void write_off(struct gs_device *device, struct gs_block *block)
 {
     uint64_t resident = drop_contents(block);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->usage.resident -= resident;
     device->usage_changed = true;
     /* A handle of the application outlives its context, and gets memory again in the next. */
     block->written_off = block->owner == NULL;
     if (block->written_off)
         device->footprint -= block->size;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 struct loss {
@@ -263,9 +264,9 @@ static void lose_context(struct gs_block *block, void *argument)
     const struct loss *loss = argument;
     if (block->pinned)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     block->context = block->owner != NULL ? loss->other : NULL;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (block->context == NULL)
         write_off(loss->device, block);
 }
@@ -288,9 +289,9 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
     if (block->pinned) {
         gs_device_unbook(device, 0, block->size, 0);
     } else {
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         device->usage.resident -= resident;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         gs_device_unbook(device, block->size, 0, 0);
     }
     gs_block_free(block);
@@ -298,9 +299,9 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
 
 void gs_block_retire(struct gs_device *device, struct gs_block *block)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool destroy = gs_block_retire_locked(device, block);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (destroy)
         gs_block_destroy(device, block);
 }
@@ -333,7 +334,7 @@ bool gs_block_try_hold_locked(struct gs_block *block)
 
 bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool held = !block->moving;
     if (held) {
         stop_awaiting_locked(awaiting);
@@ -341,55 +342,55 @@ bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting)
     } else {
         announce_locked(awaiting, block);
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return held;
 }
 
 void gs_block_await(struct gs_awaiting *awaiting)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     await_locked(awaiting);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 void gs_block_stop_awaiting(struct gs_awaiting *awaiting)
 {
     if (awaiting->block == NULL)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     stop_awaiting_locked(awaiting);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 void gs_block_hold(struct gs_block *block)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     while (!gs_block_try_hold_locked(block))
         ;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 static void let_go_locked(struct gs_device *device, struct gs_block *block)
 {
     if (!gs_block_settle_locked(block))
         return;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_block_destroy(device, block);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
 }
 
 void gs_block_let_go(struct gs_block *block)
 {
     struct gs_device *device = gs_device_of(block->ordinal);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     let_go_locked(device, block);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(struct gs_block *, void *),
                      void *argument)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_walk walk = {.next = device->blocks, .other = device->walks}, **link;
     device->walks = &walk;
     while (walk.next != NULL) {
@@ -401,15 +402,15 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
         if (!gs_block_try_hold_locked(block))
             continue; /* the walk may be at another one by now */
         walk.next = block->next;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         visit(block, argument);
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         let_go_locked(device, block);
     }
     for (link = &device->walks; *link != &walk;)
         link = &(*link)->other;
     *link = walk.other;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 bool gs_block_pin_locked(struct gs_block *block)

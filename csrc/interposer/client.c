@@ -14,10 +14,12 @@
 #include "hibernate.h"
 #include "host.h"
 #include "interrupt.h"
+#include "lock.h"
 #include "memory.h"
 #include "meter.h"
 #include "mover.h"
 #include "pace.h"
+#include "pci.h"
 #include "placement.h"
 #include "real.h"
 #include "say.h"
@@ -122,8 +124,8 @@ struct deferred_frame {
 enum { MOST_DEFERRED = 32 };
 
 static struct {
-    pthread_mutex_t start_lock; /* during the attempt in cuInit */
-    pthread_mutex_t await_lock; /* of the thread that waits for a scheduler before its first context */
+    struct gs_mutex start_lock; /* during the attempt in cuInit */
+    struct gs_mutex await_lock; /* of the thread that waits for a scheduler before its first context */
     int attachment;             /* enum attachment; read without a lock */
     const char *why_not;
     bool fork_unreported; /* this is the child of a process that had used CUDA, and nobody was told */
@@ -134,7 +136,7 @@ static struct {
     uint32_t awaiting; /* a thread waits for it */
     uint64_t patience;
 
-    pthread_mutex_t lock; /* guards all below; the gate's word changes under it alone */
+    struct gs_mutex lock; /* guards all below; the gate's word changes under it alone */
     int socket;           /* -1 while the scheduler is away */
     bool broken;          /* a frame was lost: nothing more is sent over this connection */
     struct gs_outbox outbox;
@@ -206,9 +208,9 @@ static struct {
     unsigned room_count;
     uint64_t prepare;
     bool prepare_waits; /* for a context */
-} client = {.start_lock = PTHREAD_MUTEX_INITIALIZER,
-            .await_lock = PTHREAD_MUTEX_INITIALIZER,
-            .lock = PTHREAD_MUTEX_INITIALIZER,
+} client = {.start_lock = GS_MUTEX(GS_RANK_START),
+            .await_lock = GS_MUTEX(GS_RANK_AWAIT),
+            .lock = GS_MUTEX(GS_RANK_CLIENT),
             .socket = -1,
             .wake = -1,
             .inbox.descriptor = -1};
@@ -222,6 +224,7 @@ uint64_t gs_now_ns(void)
 
 static void futex_wait(uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
+    gs_lock_waits(GS_RANK_GROWTH);
     syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, timeout, NULL, 0);
 }
 
@@ -259,10 +262,10 @@ static void send_frame(enum gpushare_type type, const void *body, size_t size)
 
 static void flush_outbox(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.socket >= 0 && !client.broken && !gs_flush(client.socket, &client.outbox))
         break_connection_locked();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* A thread waits for what only a scheduler gives. */
@@ -337,7 +340,7 @@ static void send_meters(void)
     if (!gs_pace_metered())
         return;
     unsigned gpus = gs_meter_read(meters);
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t now = gs_now_ns();
     client.meter_at = now + meter_interval;
     for (unsigned i = 0; i < gpus; i++) {
@@ -347,7 +350,7 @@ static void send_meters(void)
         meters[i].at_ns = now;
         send_frame(GPUSHARE_METER, &meters[i], sizeof(meters[i]));
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* --- Application threads --- */
@@ -409,7 +412,7 @@ CUresult gs_client_acquire(bool *entered)
     struct gpushare_usage needed;
     struct timespec second = {.tv_sec = 1};
     struct gs_slot *paused = gs_awake_pause();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     learn_quiet_gap();
     uint64_t cancels = client.cancels, failures = client.failures, wake_failures = client.wake_failures;
     if (client.waiters++ == 0)
@@ -455,7 +458,7 @@ CUresult gs_client_acquire(bool *entered)
         if (asleep && counted)
             ask_to_wake(&needed);
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
@@ -465,7 +468,7 @@ CUresult gs_client_acquire(bool *entered)
         else
             futex_wait(&client.epoch, epoch, asleep ? &second : NULL);
         counted = asleep;
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
     }
     client.unserved = client.unserved && result != CUDA_SUCCESS;
     if (result == CUDA_SUCCESS && gate_state() == GS_GATE_HELD) {
@@ -482,7 +485,7 @@ CUresult gs_client_acquire(bool *entered)
     *link = self.next;
     if (client.step)
         wake_waiters(); /* another is the first now */
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     result = gs_awake_resume(paused, result);
     if (result != CUDA_SUCCESS && *entered) {
         gs_gate_leave_shut();
@@ -498,7 +501,7 @@ CUresult gs_client_pace(struct gs_submission *submission)
         return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
     bool watching = false;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
     client.paced++;
     while (gate_state() == GS_GATE_PACED && !gs_pace_admit(submission, since, &patience)) {
@@ -510,7 +513,7 @@ CUresult gs_client_pace(struct gs_submission *submission)
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
         if (!watching)
             wake_helper(); /* it looks at what is in flight where this thread must not */
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
@@ -520,10 +523,10 @@ CUresult gs_client_pace(struct gs_submission *submission)
         struct timespec timeout = {.tv_sec = (time_t)(patience / SECOND), .tv_nsec = (long)(patience % SECOND)};
         futex_wait(&client.epoch, epoch, &timeout);
         gs_meter_look();
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
     }
     client.paced--;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return result;
 }
 
@@ -550,9 +553,9 @@ static void give_up_locked(enum gpushare_cause cause)
 
 void gs_client_give_up_lease(enum gpushare_cause cause)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     give_up_locked(cause);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     wake_helper();
 }
 
@@ -566,7 +569,7 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool 
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
     CUresult result = CUDA_SUCCESS;
     bool watching = false;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
     pending.request.serial = ++client.serial;
     pending.request.oversubscribe = gs_memory_oversubscribes();
@@ -582,19 +585,19 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool 
             break;
         }
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
         }
         futex_wait(&client.epoch, epoch, NULL);
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
     }
     struct pending_growth **link = &client.growths;
     while (*link != &pending)
         link = &(*link)->next;
     *link = pending.next;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     *answer = pending.answer;
     return result;
 }
@@ -602,31 +605,31 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool 
 enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
 {
     enum gs_reach reach = GS_REACH_NONE;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.leased && gate_state() == GS_GATE_SHUT) {
         bool room = promised || !lacks_memory(client.release_cause);
         reach = !room ? GS_REACH_LATER : gs_gate_enter_shut_leased(entered) ? GS_REACH_NOW : GS_REACH_NONE;
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return reach;
 }
 
 bool gs_client_await_released(uint64_t patience)
 {
     uint64_t end = gs_now_ns() + patience, now;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
     client.drainers++;
     while (client.leased && gate_state() == GS_GATE_SHUT && client.cancels == cancels && (now = gs_now_ns()) < end) {
         struct timespec timeout = {.tv_sec = (time_t)((end - now) / SECOND), .tv_nsec = (long)((end - now) % SECOND)};
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         futex_wait(&client.epoch, epoch, &timeout);
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
     }
     client.drainers--;
     bool over = !client.leased || gate_state() != GS_GATE_SHUT;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return over;
 }
 
@@ -638,7 +641,7 @@ static CUresult await_awake(uint64_t patience)
     struct gpushare_usage needed;
     gs_hibernate_needs(&needed);
     uint64_t end = patience == UINT64_MAX ? patience : gs_now_ns() + patience;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels, failures = client.wake_failures;
     client.sleepers++;
     while (__atomic_load_n(&gs_awake_shut, __ATOMIC_RELAXED)) {
@@ -658,18 +661,18 @@ static CUresult await_awake(uint64_t patience)
         if (end - now < pause)
             pause = end - now;
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
             watching = true;
         }
         struct timespec timeout = {.tv_sec = (time_t)(pause / SECOND), .tv_nsec = (long)(pause % SECOND)};
         futex_wait(&client.epoch, epoch, &timeout);
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
     }
     client.wait_was_cancelled = client.wait_was_cancelled || result == GS_ERROR_CANCELLED;
     client.sleepers--;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return result;
 }
 
@@ -681,25 +684,25 @@ CUresult gs_client_await_awake(void)
 /* What the driver does when a process ends, it cannot do for one that is checkpointed. */
 static void be_awake_at_exit(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.ending = true;
     bool asleep = client.sleep != AWAKE;
     client.ask_at = 0;
     client.alone_at = 0;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!asleep || await_awake(exit_patience) == CUDA_SUCCESS)
         return;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.ended = client.sleep != AWAKE;
     wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 void gs_client_report_usage(const struct gpushare_usage *usage)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     send_frame(GPUSHARE_USAGE, usage, sizeof(*usage));
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* The burst is over, the lease stays: the next submission opens the gate again by itself. */
@@ -729,11 +732,11 @@ void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
         gs_awake_leave(called);
         send_meters();
     }
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (phase == GPUSHARE_PHASE_END)
         end_burst_locked(GPUSHARE_CAUSE_CELL);
     send_frame(GPUSHARE_CELL, &cell, sizeof(cell));
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 bool gs_client_attached(void)
@@ -758,10 +761,10 @@ uint32_t gs_client_contended(void)
 
 bool gs_client_take_interrupt(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool taken = client.wait_was_cancelled;
     client.wait_was_cancelled = false;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return taken;
 }
 
@@ -772,9 +775,9 @@ const char *gs_client_group(void)
 
 bool gs_client_leased(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool leased = client.leased;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return leased;
 }
 
@@ -797,18 +800,18 @@ void gs_client_interrupt(void)
 
 static void cancel_waits(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.cancels++;
     client.requested = false;
     client.wake_asked = false; /* the scheduler may have given the wait up, too: the next call asks again */
     wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void on_grown(const struct gpushare_grown *grown)
 {
     bool found = false;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next) {
         if (growth->request.serial != grown->serial)
             continue;
@@ -821,14 +824,14 @@ static void on_grown(const struct gpushare_grown *grown)
     if (found && grown->status == GPUSHARE_GROWTH_SWAPPED)
         give_up_locked(GPUSHARE_CAUSE_GROWTH);
     wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!found)
         gs_memory_report(); /* a wait that was cancelled: give the promise back */
 }
 
 static void on_contended(const struct gpushare_contended *contended)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool watched = is_watched();
     __atomic_store_n(&client.contended, contended->waiting, __ATOMIC_RELAXED);
     client.beside = contended->beside;
@@ -837,24 +840,24 @@ static void on_contended(const struct gpushare_contended *contended)
         client.quiet_since = gs_now_ns();
         client.quiet_draining = false;
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void set_pace(const struct gpushare_pace *pace)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     gs_pace_set(pace);
     if (is_open())
         open_for_submissions();
     if (client.paced != 0)
         wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* Everything is resident: lets submissions in, or keeps the lease idle where the one who asked has given up. */
 static void open_gate(void *lease)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.lease = *(const uint64_t *)lease;
     client.leased = true;
     client.requested = false;
@@ -869,14 +872,14 @@ static void open_gate(void *lease)
         set_gate(GS_GATE_HELD);
         send_burst(GPUSHARE_PHASE_END, GPUSHARE_CAUSE_QUIET);
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static bool is_awake(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool awake = client.sleep == AWAKE;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return awake;
 }
 
@@ -950,11 +953,11 @@ static void give_restore_up_locked(CUresult failure)
 static void on_grant(const struct gpushare_lease *grant)
 {
     uint64_t lease = grant->lease;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool stale = client.leased, asleep = client.sleep != AWAKE;
     if (asleep)
         send_released(lease, GPUSHARE_CAUSE_FAILED); /* nobody has asked for it */
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (stale || asleep)
         return;
     prepare_if_possible();
@@ -968,7 +971,7 @@ static void on_grant(const struct gpushare_lease *grant)
     CUresult failure = failed ? count_failed_restore(moved, devices, &last) : CUDA_SUCCESS;
     if (restored == GS_RESTORED)
         client.failed_restores = 0;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     /* If no call is waiting any more, there is nothing to try again for. */
     last = failed && (last || client.waiters == 0);
     for (unsigned i = 0; i < devices; i++) {
@@ -989,21 +992,21 @@ static void on_grant(const struct gpushare_lease *grant)
     } else if (client.revoked == lease) {
         give_up_locked(GPUSHARE_CAUSE_REVOKE);
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void on_revoke(const struct gpushare_lease *revoke)
 {
     client.revoked = revoke->lease;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.lease == revoke->lease)
         give_up_locked(GPUSHARE_CAUSE_REVOKE);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void let_one_submit(void *lease)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.step = client.waiters != 0;
     if (client.step) {
         if (!client.leased)
@@ -1015,7 +1018,7 @@ static void let_one_submit(void *lease)
         client.release_polls = 0;
         wake_waiters();
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /*
@@ -1025,12 +1028,12 @@ static void let_one_submit(void *lease)
 static void on_step(const struct gpushare_lease *step)
 {
     uint64_t lease = step->lease;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool given_back = !client.leased && step->filling;
     bool drains =
         client.leased && client.lease == lease && (client.release == RELEASE_INSIDE || client.release == RELEASE_DRAIN);
     bool waits = client.waiters != 0;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!given_back && !drains)
         return;
     if (waits) {
@@ -1042,10 +1045,10 @@ static void on_step(const struct gpushare_lease *step)
         client.move = NO_MOVE;
         gs_memory_report();
     }
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (!client.leased) /* nobody waits, or there was no room for what it lacks */
         send_released(lease, GPUSHARE_CAUSE_REVOKE);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* May come before its grant is looked at, which waits for the end of a move. */
@@ -1082,31 +1085,31 @@ uint64_t gs_client_room(const uint8_t gpu[16], bool *last)
 
 void gs_client_moved(const struct gpushare_moved *moved)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     send_frame(GPUSHARE_MOVING, moved, sizeof(*moved));
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void on_evict(const struct gpushare_evict *evict)
 {
     struct gpushare_moved moved = {.serial = evict->serial};
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool stays = client.leased || client.sleep != AWAKE;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     client.move = MOVE_OUT;
     gs_mover_evict(evict->gpu, stays ? 0 : evict->bytes, &moved);
     client.move = NO_MOVE;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     send_frame(GPUSHARE_EVICTED, &moved, sizeof(moved));
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void on_end_burst(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.end_check_at = gs_now_ns() + end_check_delay;
     client.end_check_passes = gs_gate_passes();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* --- The helper: being parked --- */
@@ -1129,9 +1132,9 @@ static bool is_busy_locked(void)
 
 static bool is_busy(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool busy = is_busy_locked();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return busy;
 }
 
@@ -1176,12 +1179,12 @@ static void on_park(const struct gpushare_park *order)
     /* Of one that is not awake it is known since it was parked. */
     gs_devices_see(&parked.seen);
     if (is_awake() && !is_busy()) {
-        pthread_mutex_lock(&client.lock);
+        gs_mutex_lock(&client.lock);
         gs_awake_shut_gate();
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         parked.status = park(&parked.needs);
     }
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.sleep != AWAKE) {
         parked.status = GPUSHARE_PARKING_DONE;
     } else if (parked.status == GPUSHARE_PARKING_DONE && !is_busy_locked()) {
@@ -1201,12 +1204,12 @@ static void on_park(const struct gpushare_park *order)
     send_frame(GPUSHARE_PARKED, &parked, sizeof(parked));
     if (client.sleep != AWAKE && client.waiters != 0)
         wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void on_hibernated(const struct gpushare_hibernated *hibernated)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.sleep == PARKED && hibernated->serial == client.park) {
         if (hibernated->done) {
             client.sleep = HIBERNATED;
@@ -1215,7 +1218,7 @@ static void on_hibernated(const struct gpushare_hibernated *hibernated)
             open_second_gate_locked();
         }
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* The driver may be called again: first by this thread, which sees to what the checkpoint may have changed. */
@@ -1225,19 +1228,19 @@ static void be_awake(const uint8_t *from, const uint8_t *to)
     /* The scheduler that had it moved may have ended before it said so. */
     bool untold = from == NULL && gs_device_find_moved(left, found);
     gs_hibernate_restored(untold ? left : from, untold ? found : to);
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     open_second_gate_locked();
     /* The one that is there has it on the other GPU: it is told by another HELLO. */
     if (untold && client.socket >= 0)
         shutdown(client.socket, SHUT_RDWR);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     prepare_if_possible();
     gs_memory_report();
 }
 
 static void on_awake(const struct gpushare_awake *awake)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     /* That it is awake is true whoever asked; it is told no second time where it is now. */
     bool woken = client.sleep != AWAKE && awake->status == 0;
     bool failed = client.sleep != AWAKE && !woken && awake->serial != 0 && awake->serial == client.wake_serial;
@@ -1250,7 +1253,7 @@ static void on_awake(const struct gpushare_awake *awake)
         client.ask_at = gs_now_ns() + SECOND;
         wake_waiters();
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (woken)
         be_awake(awake->moved ? awake->from : NULL, awake->to);
 }
@@ -1273,9 +1276,9 @@ static void wake_alone(void)
         be_awake(NULL, NULL);
         return;
     }
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.alone_at = now + client.alone_gap;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     client.alone_gap = client.alone_gap * 2 < longest_wake_retry ? client.alone_gap * 2 : longest_wake_retry;
     if (client.alone_said)
         return;
@@ -1391,7 +1394,7 @@ static void dispatch(uint16_t type, const void *body)
 static void lose_connection(void)
 {
     set_pace(NULL);
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.socket >= 0) {
         close(client.socket);
         client.socket = -1;
@@ -1412,7 +1415,7 @@ static void lose_connection(void)
         gs_inbox_clear(&client.inbox);
         gs_debug("the scheduler is away");
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void take_deferred(void)
@@ -1459,9 +1462,9 @@ static void take_frames(bool moving)
 static bool sleep_until_called(uint64_t nanoseconds)
 {
     struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     short room = gs_outbox_empty(&client.outbox) ? 0 : POLLOUT;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN},
                                 {.fd = client.socket, .events = (short)(POLLIN | room)}};
     if (ppoll(watched, 2, &timeout, NULL) <= 0)
@@ -1584,7 +1587,7 @@ static enum greeting greet(int *problem)
     gs_hibernate_needs(&needed);
     message.hello.gpu_count = gs_memory_usages(message.usages);
     message.hello.flags |= gs_memory_oversubscribed() ? GPUSHARE_HELLO_OVERSUBSCRIBE : 0;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.leased) {
         message.hello.flags |= GPUSHARE_HELLO_LEASED;
         if (is_open() || client.release != RELEASE_NONE)
@@ -1598,7 +1601,7 @@ static enum greeting greet(int *problem)
         message.hello.flags |= GPUSHARE_HELLO_HIBERNATED;
         gs_devices_see(&message.hello.seen);
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     struct gpushare_welcome welcome;
     gs_inbox_clear(&client.inbox);
     client.ticket = gs_present_ticket(fd);
@@ -1623,7 +1626,7 @@ static enum greeting greet(int *problem)
     if (welcome.pool)
         client.inbox.descriptor = -1; /* it has been taken over */
     gs_meter_restart();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.socket = fd;
     set_refused(false);
     client.refusal_said = false;
@@ -1649,7 +1652,7 @@ static enum greeting greet(int *problem)
     client.requested = false;
     if (client.waiters != 0 && !client.leased)
         send_request();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return GREETED;
 }
 
@@ -1674,9 +1677,9 @@ static void say_refusal(void)
 static void try_again_after_refusal(void)
 {
     bool patient = awaits_ticket() && gs_now_ns() - client.away_since < ticket_patience;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool awaited = client.waiters != 0 || client.growths != NULL || client.sleepers != 0;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     try_again(patient || awaited              ? longest_retry
               : client.refusal_code == EPROTO ? longest_retry_of_foreign
                                               : longest_retry_of_refused);
@@ -1743,7 +1746,7 @@ static void give_room_back(void)
 /* Answers by itself what a scheduler that stays away does not. */
 static void go_alone(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool must_open = client.waiters != 0 && gate_state() == GS_GATE_SHUT && client.release == RELEASE_NONE;
     for (struct pending_growth *growth = client.growths; growth != NULL; growth = growth->next) {
         if (growth->answered)
@@ -1753,7 +1756,7 @@ static void go_alone(void)
         growth->answered = true;
         wake_waiters();
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!must_open)
         return;
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
@@ -1768,7 +1771,7 @@ static void go_alone(void)
     bool last = false;
     CUresult failure =
         restored == GS_RESTORE_FAILED ? count_failed_restore(moved, devices, &last) : CUDA_ERROR_OUT_OF_MEMORY;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool opened = client.leased;
     if (opened)
         client.failed_restores = 0;
@@ -1776,7 +1779,7 @@ static void go_alone(void)
         lack_room_locked();
     else if (last)
         give_restore_up_locked(failure);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!opened)
         give_room_back();
 }
@@ -1790,7 +1793,7 @@ static void finish_release(void)
     gs_graph_memory_trim();
     gs_meter_look_from_helper();
     send_meters();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     /* A thread that gives new memory a place must be done with it: see gs_client_reach. */
     if (gs_gate_empty()) {
         client.leased = false;
@@ -1799,26 +1802,26 @@ static void finish_release(void)
         if (client.drainers != 0)
             wake_waiters();
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void go_to(enum release_step step)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.release = step;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void open_until_capture_ends(void *unused)
 {
     (void)unused;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (!lacks_memory(client.release_cause)) {
         client.release = RELEASE_CAPTURE;
         open_for_submissions();
         wake_waiters();
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* What is captured may need what the same thread submits beside it: until its end the lease is used as before. */
@@ -1837,19 +1840,19 @@ static void wait_for_capture(void)
 /* The capture needs memory for which there is no room before it ends: an error ends it. */
 static void fail_waiters(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void shut_after_capture(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (client.release == RELEASE_CAPTURE) {
         gs_gate_shut();
         client.release = RELEASE_INSIDE;
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* At once, and not when the helper looks again: else a thread that captures all the time would never let go. */
@@ -1871,9 +1874,9 @@ static void say_if_stuck(void)
     gs_meter_running(stuck.kernel, &since);
     stuck.since_ns = since;
     client.stuck = client.lease;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     send_frame(GPUSHARE_STUCK, &stuck, sizeof(stuck));
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* Waits for the threads inside, then for the GPU. An open capture postpones both: synchronising would break it. */
@@ -1881,10 +1884,10 @@ static void step_release(enum release_step step)
 {
     bool patient = gs_now_ns() - client.release_since < client.capture_patience;
     client.release_polls++;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.step = client.step && client.waiters != 0;
     bool one_goes = client.step;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (one_goes)
         return; /* it has yet to wake up */
     if (step == RELEASE_CAPTURE && !(patient && gs_capture_open())) {
@@ -1907,7 +1910,7 @@ static void step_release(enum release_step step)
 
 static void step_quiet(uint64_t now)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t passes = gs_gate_passes();
     bool busy = passes != client.quiet_passes || !gs_gate_empty() || client.paced != 0;
     if (busy) {
@@ -1918,7 +1921,7 @@ static void step_quiet(uint64_t now)
     bool quiet = !busy && now - client.quiet_since >= client.quiet_gap && !gs_capture_open();
     bool draining = client.quiet_draining;
     client.quiet_draining = quiet;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     if (!quiet)
         return;
     bool begun = draining || gs_context_begin_drain(false);
@@ -1927,22 +1930,22 @@ static void step_quiet(uint64_t now)
     gs_memory_reap();
     gs_meter_look_from_helper();
     send_meters();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     if (begun && gs_gate_passes() == passes && client.paced == 0)
         end_burst_locked(GPUSHARE_CAUSE_QUIET);
     client.quiet_draining = false;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void step_end_check(void)
 {
     gs_meter_look_from_helper();
     send_meters();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.end_check_at = 0;
     if (gs_gate_passes() == client.end_check_passes && gs_gate_empty() && client.paced == 0)
         end_burst_locked(GPUSHARE_CAUSE_IDLE);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 /* What there is to do for the helper, as of now. */
@@ -1991,12 +1994,12 @@ static void look_around_parked(uint64_t now, struct duties *duties)
 
 static struct duties look_around(uint64_t now)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     bool away = client.socket < 0;
     struct duties duties = {.release = client.release, .patience = 3600 * SECOND};
     if (client.sleep != AWAKE) {
         look_around_parked(now, &duties);
-        pthread_mutex_unlock(&client.lock);
+        gs_mutex_unlock(&client.lock);
         return duties;
     }
     if (duties.release != RELEASE_NONE) {
@@ -2032,7 +2035,7 @@ static struct duties look_around(uint64_t now)
         /* Once alone, nothing more can be done until something changes; look again now and then. */
         shorten(&duties.patience, duties.go_alone ? 100 * MILLISECOND : until(alone_at, now));
     }
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     return duties;
 }
 
@@ -2040,19 +2043,19 @@ static struct duties look_around(uint64_t now)
 static void look(void)
 {
     gs_meter_look_from_helper();
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     uint64_t before = client.given_back;
     gs_pace_in_flight(&client.given_back);
     if (client.paced != 0 && client.given_back != before)
         wake_waiters();
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
 }
 
 static void report(void)
 {
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     client.meter_at = gs_now_ns() + meter_interval;
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     send_meters();
 }
 
@@ -2121,9 +2124,9 @@ static void in_forked_child(void)
     client.socket = client.wake = -1;
     client.broken = false;
     gs_outbox_clear(&client.outbox);
-    pthread_mutex_init(&client.lock, NULL);
-    pthread_mutex_init(&client.start_lock, NULL);
-    pthread_mutex_init(&client.await_lock, NULL);
+    gs_mutex_after_fork(&client.lock);
+    gs_mutex_after_fork(&client.start_lock);
+    gs_mutex_after_fork(&client.await_lock);
     client.sleep = AWAKE;
     client.sleepers = 0;
     client.alone_since = 0;
@@ -2132,6 +2135,8 @@ static void in_forked_child(void)
     gs_hibernate_after_fork();
     gs_gate_after_fork();
     gs_capture_after_fork();
+    gs_context_after_fork();
+    gs_pci_after_fork();
     gs_memory_after_fork();
     gs_meter_after_fork();
     gs_pace_after_fork();
@@ -2219,9 +2224,9 @@ static bool start_helper(void)
 static void join(void)
 {
     static bool at_exit;
-    pthread_mutex_lock(&client.lock);
+    gs_mutex_lock(&client.lock);
     set_gate(client.leased ? GS_GATE_HELD : GS_GATE_SHUT);
-    pthread_mutex_unlock(&client.lock);
+    gs_mutex_unlock(&client.lock);
     __atomic_store_n(&client.attachment, ATTACHED, __ATOMIC_RELEASE);
     if (start_helper()) {
         if (!at_exit)
@@ -2323,7 +2328,7 @@ void gs_client_start(void)
     if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET ||
         __atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return;
-    pthread_mutex_lock(&client.start_lock);
+    gs_mutex_lock(&client.start_lock);
     int problem = 0;
     if (client.attachment == NOT_YET && !client.begun && begin()) {
         __atomic_store_n(&client.begun, true, __ATOMIC_RELEASE);
@@ -2332,7 +2337,7 @@ void gs_client_start(void)
         else
             attach_once(gs_now_ns(), &problem); /* else the first context waits */
     }
-    pthread_mutex_unlock(&client.start_lock);
+    gs_mutex_unlock(&client.start_lock);
 }
 
 /* Sleeps until a signal interrupts, for `patience` (ns) at most. */
@@ -2353,10 +2358,10 @@ CUresult gs_client_await_scheduler(void)
     bool said = false;
     uint64_t cancels = __atomic_load_n(&client.cancels, __ATOMIC_RELAXED), pause = shortest_retry;
     gs_interrupt_watch();
-    pthread_mutex_lock(&client.await_lock);
+    gs_mutex_lock(&client.await_lock);
     /* A thread in cuInit may be about to attach. It does not keep the lock for as long as a wait may take. */
-    pthread_mutex_lock(&client.start_lock);
-    pthread_mutex_unlock(&client.start_lock);
+    gs_mutex_lock(&client.start_lock);
+    gs_mutex_unlock(&client.start_lock);
     uint64_t since = gs_now_ns();
     __atomic_store_n(&client.awaiting, 1, __ATOMIC_SEQ_CST);
     for (int problem = 0; client.attachment == NOT_YET;) {
@@ -2385,6 +2390,6 @@ CUresult gs_client_await_scheduler(void)
         pause = pause * 2 < longest_pause ? pause * 2 : longest_pause;
     }
     __atomic_store_n(&client.awaiting, 0, __ATOMIC_SEQ_CST);
-    pthread_mutex_unlock(&client.await_lock);
+    gs_mutex_unlock(&client.await_lock);
     return result;
 }

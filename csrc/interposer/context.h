@@ -73,4 +73,6 @@ unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most);
 /* True if `context` is one that is alive, as far as we saw. */
 bool gs_context_alive(CUcontext context);
 
+void gs_context_after_fork(void);
+
 #endif

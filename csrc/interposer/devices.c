@@ -4,6 +4,7 @@
 #include "client.h"
 #include "context.h"
 #include "host.h"
+#include "lock.h"
 #include "memory.h"
 #include "real.h"
 #include "say.h"
@@ -12,14 +13,14 @@
 
 #define MIB (UINT64_C(1) << 20)
 
-pthread_mutex_t gs_memory_lock = PTHREAD_MUTEX_INITIALIZER;
+struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
 struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
 
 static struct {
-    pthread_mutex_t growth;
+    struct gs_mutex growth;
     uint64_t headroom;
     uint64_t last_refusal_ns; /* under gs_memory_lock */
-} figures = {.growth = PTHREAD_MUTEX_INITIALIZER};
+} figures = {.growth = GS_MUTEX(GS_RANK_GROWTH)};
 
 static size_t between(size_t least, size_t value, size_t most)
 {
@@ -29,7 +30,7 @@ static size_t between(size_t least, size_t value, size_t most)
 struct gs_device *gs_device_of(CUdevice ordinal)
 {
     struct gs_device *found = NULL;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && found == NULL; i++) {
         struct gs_device *device = &gs_devices[i];
         if (device->known && device->ordinal == ordinal)
@@ -53,18 +54,18 @@ struct gs_device *gs_device_of(CUdevice ordinal)
         device->last_block = &device->blocks;
         found = device;
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return found;
 }
 
 struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
 {
     struct gs_device *device = NULL;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && device == NULL; i++)
         if (gs_devices[i].known && memcmp(gs_devices[i].usage.gpu, uuid, 16) == 0)
             device = &gs_devices[i];
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return device;
 }
 
@@ -85,19 +86,19 @@ void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
     struct gs_device *device = gs_device_by_uuid(from), *other = gs_device_by_uuid(to);
     if (device == NULL)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     memcpy(device->usage.gpu, to, sizeof(device->usage.gpu));
     device->limit = UINT64_MAX;
     /* One that was only asked about has no memory of ours; each stays there once. */
     if (other != NULL)
         memcpy(other->usage.gpu, from, sizeof(other->usage.gpu));
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 bool gs_device_find_moved(uint8_t from[16], uint8_t to[16])
 {
     bool moved = false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known && !moved; i++) {
         const struct gpushare_usage *usage = &gs_devices[i].usage;
         CUuuid uuid;
@@ -109,16 +110,16 @@ bool gs_device_find_moved(uint8_t from[16], uint8_t to[16])
             memcpy(to, uuid.bytes, sizeof(uuid.bytes));
         }
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return moved;
 }
 
 uint64_t gs_device_limit(const uint8_t uuid[16])
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     uint64_t limit = device != NULL ? device->limit : UINT64_MAX;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return limit;
 }
 
@@ -127,9 +128,9 @@ void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes)
     struct gs_device *device = gs_device_by_uuid(uuid);
     if (device == NULL)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->limit = bytes;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 /* The context that the thread used last and its device, as long as no context ends. */
@@ -192,24 +193,24 @@ struct gpushare_usage gs_device_usage_locked(const struct gs_device *device)
 void gs_device_flush_reports(void)
 {
     for (;;) {
-        if (pthread_mutex_trylock(&figures.growth) != 0)
+        if (gs_mutex_trylock(&figures.growth) != 0)
             return;
         bool more = false;
         for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
             struct gs_device *device = &gs_devices[i];
-            pthread_mutex_lock(&gs_memory_lock);
+            gs_mutex_lock(&gs_memory_lock);
             bool changed = device->known && device->usage_changed;
             device->usage_changed = false;
             uint64_t spare = device->footprint != 0 ? headroom(device) : 0;
             if (changed && device->usage.promised > device->footprint + 2 * spare)
                 device->usage.promised = device->footprint + spare;
             struct gpushare_usage usage = gs_device_usage_locked(device);
-            pthread_mutex_unlock(&gs_memory_lock);
+            gs_mutex_unlock(&gs_memory_lock);
             if (changed)
                 gs_client_report_usage(&usage);
             more = more || changed;
         }
-        pthread_mutex_unlock(&figures.growth);
+        gs_mutex_unlock(&figures.growth);
         if (!more)
             return;
     }
@@ -217,16 +218,16 @@ void gs_device_flush_reports(void)
 
 static void end_growth(void)
 {
-    pthread_mutex_unlock(&figures.growth);
+    gs_mutex_unlock(&figures.growth);
     gs_device_flush_reports();
 }
 
 void gs_memory_report(void)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
         gs_devices[i].usage_changed = gs_devices[i].known;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
 }
 
@@ -234,10 +235,10 @@ void gs_memory_report(void)
 static void say_refusal(const char *text)
 {
     uint64_t now = gs_now_ns();
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool again = now - figures.last_refusal_ns < UINT64_C(1000000000);
     figures.last_refusal_ns = now;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (!again && *text != '\0')
         gs_say("%s", text);
 }
@@ -245,8 +246,8 @@ static void say_refusal(const char *text)
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&figures.growth);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&figures.growth);
+    gs_mutex_lock(&gs_memory_lock);
     uint64_t footprint = device->footprint + evictable;
     if (footprint > device->usage.promised || pinned != 0 || context != 0) {
         struct gpushare_usage least = gs_device_usage_locked(device);
@@ -256,7 +257,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         least.context += context;
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         result = gs_client_grow(&least, most, false, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
@@ -269,7 +270,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
         if (result == CUDA_SUCCESS && !(within && fits))
             result = CUDA_ERROR_OUT_OF_MEMORY;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         if (result == CUDA_SUCCESS)
             device->usage.promised = answer.promised >= least.promised ? answer.promised : least.promised;
     }
@@ -278,7 +279,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         device->usage.pinned += pinned;
         device->usage.context += context;
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     end_growth();
     return result;
 }
@@ -286,10 +287,10 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
 bool gs_device_promise_now(struct gs_device *device)
 {
     struct gpushare_grown answer;
-    pthread_mutex_lock(&figures.growth);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&figures.growth);
+    gs_mutex_lock(&gs_memory_lock);
     struct gpushare_usage usage = gs_device_usage_locked(device);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     CUresult result = gs_client_grow(&usage, usage.promised, true, &answer);
     end_growth();
     return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
@@ -297,12 +298,12 @@ bool gs_device_promise_now(struct gs_device *device)
 
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->footprint -= evictable;
     device->usage.pinned -= pinned < device->usage.pinned ? pinned : device->usage.pinned;
     device->usage.context -= context < device->usage.context ? context : device->usage.context;
     device->usage_changed = true;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
 }
 
@@ -311,21 +312,21 @@ bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
     struct gs_device *device = gs_device_by_uuid(uuid);
     if (device == NULL)
         return false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     *footprint = device->footprint + device->usage.pinned + device->usage.context;
     *total = device->total;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return true;
 }
 
 unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS])
 {
     unsigned count = 0;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
         if (gs_devices[i].known)
             usages[count++] = gs_device_usage_locked(&gs_devices[i]);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return count;
 }
 
@@ -336,6 +337,6 @@ void gs_memory_set_headroom(uint64_t bytes)
 
 void gs_devices_after_fork(void)
 {
-    pthread_mutex_init(&gs_memory_lock, NULL);
-    pthread_mutex_init(&figures.growth, NULL);
+    gs_mutex_after_fork(&gs_memory_lock);
+    gs_mutex_after_fork(&figures.growth);
 }

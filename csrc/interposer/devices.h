@@ -2,17 +2,16 @@
 /*
  * The devices of this process and their figures, and the lock of all tables of memory.
  *
- * Locks, in the order in which they are taken: growth (private: one at a time asks the scheduler for more, or gives
- * back), the meter's, gs_memory_lock (all tables), the client's own, and the pace's. Device figures change under
- * gs_memory_lock alone.
+ * Device figures change under gs_memory_lock alone. One thread at a time asks the scheduler for more, or gives back,
+ * under a lock of its own, which comes before it (lock.h).
  */
 #ifndef GPUSHARE_DEVICES_H
 #define GPUSHARE_DEVICES_H
 
 #include "driver.h"
+#include "lock.h"
 #include "protocol.h"
 
-#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,7 +37,7 @@ struct gs_device {
     struct gs_allocation *allocations;
 };
 
-extern pthread_mutex_t gs_memory_lock;
+extern struct gs_mutex gs_memory_lock;
 extern struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
 
 static inline size_t gs_round_up(size_t value, size_t multiple)

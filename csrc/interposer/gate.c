@@ -13,6 +13,7 @@
 #include "capture.h"
 #include "client.h"
 #include "context.h"
+#include "lock.h"
 #include "pace.h"
 
 #include <errno.h>
@@ -37,13 +38,13 @@ uint32_t gs_gate_word = GS_GATE_PLAIN;
 __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_slot *slots; /* all that were ever made; those of ended threads are used again */
     pthread_key_t at_thread_exit;
     pthread_once_t once;
     bool has_membarrier;
     void *fence_page;
-} gate = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT};
+} gate = {.lock = GS_MUTEX(GS_RANK_GATE), .once = PTHREAD_ONCE_INIT};
 
 static void leave_thread(void *slot)
 {
@@ -64,7 +65,7 @@ struct gs_slot *gs_gate_slot(void)
     if (gs_gate_thread != NULL)
         return gs_gate_thread;
     pthread_once(&gate.once, make_key);
-    pthread_mutex_lock(&gate.lock);
+    gs_mutex_lock(&gate.lock);
     struct gs_slot *slot = gate.slots;
     while (slot != NULL && !__atomic_load_n(&slot->free_for_reuse, __ATOMIC_ACQUIRE))
         slot = slot->next;
@@ -77,7 +78,7 @@ struct gs_slot *gs_gate_slot(void)
     } else {
         slot->free_for_reuse = 0;
     }
-    pthread_mutex_unlock(&gate.lock);
+    gs_mutex_unlock(&gate.lock);
     if (slot != NULL) {
         pthread_setspecific(gate.at_thread_exit, slot);
         gs_gate_thread = slot;
@@ -302,7 +303,7 @@ uint64_t gs_gate_submissions(void)
 
 void gs_gate_after_fork(void)
 {
-    pthread_mutex_init(&gate.lock, NULL);
+    gs_mutex_after_fork(&gate.lock);
     for (struct gs_slot *slot = gate.slots; slot != NULL; slot = slot->next) {
         slot->passes &= ~(uint64_t)1;
         slot->nested = 0;

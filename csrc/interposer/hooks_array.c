@@ -6,11 +6,11 @@
 
 #include "capture.h"
 #include "client.h"
+#include "lock.h"
 #include "memory.h"
 #include "ordered_map.h"
 #include "real.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 struct array {
@@ -21,9 +21,9 @@ struct array {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_map map;
-} arrays = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} arrays = {.lock = GS_MUTEX(GS_RANK_ARRAYS)};
 
 /* Bytes of an element of one channel, or of the whole element where the format says how many channels there are. */
 static size_t format_bytes(CUarray_format format, unsigned int channels)
@@ -126,19 +126,19 @@ static void forget(struct array *entry)
 
 static struct array *take(const void *handle)
 {
-    pthread_mutex_lock(&arrays.lock);
+    gs_mutex_lock(&arrays.lock);
     struct array *entry = (struct array *)gs_map_remove(&arrays.map, (uintptr_t)handle);
-    pthread_mutex_unlock(&arrays.lock);
+    gs_mutex_unlock(&arrays.lock);
     return entry;
 }
 
 /* An array of that handle that is still known went without our knowledge. */
 static void put(struct array *entry)
 {
-    pthread_mutex_lock(&arrays.lock);
+    gs_mutex_lock(&arrays.lock);
     struct array *stale = (struct array *)gs_map_remove(&arrays.map, entry->node.key);
     gs_map_insert(&arrays.map, &entry->node);
-    pthread_mutex_unlock(&arrays.lock);
+    gs_mutex_unlock(&arrays.lock);
     forget(stale);
 }
 
@@ -157,7 +157,7 @@ static CUresult made(CUresult result, const void *handle, struct array *entry)
 
 void gs_array_context_ends(CUcontext context)
 {
-    pthread_mutex_lock(&arrays.lock);
+    gs_mutex_lock(&arrays.lock);
     struct array *entry = (struct array *)gs_map_floor(&arrays.map, UINT64_MAX);
     while (entry != NULL) {
         struct array *next = (struct array *)gs_map_floor(&arrays.map, entry->node.key - 1);
@@ -167,12 +167,12 @@ void gs_array_context_ends(CUcontext context)
         }
         entry = next;
     }
-    pthread_mutex_unlock(&arrays.lock);
+    gs_mutex_unlock(&arrays.lock);
 }
 
 void gs_array_after_fork(void)
 {
-    pthread_mutex_init(&arrays.lock, NULL);
+    gs_mutex_after_fork(&arrays.lock);
 }
 
 CUresult CUDAAPI cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR_v2 *descriptor)

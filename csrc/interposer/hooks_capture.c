@@ -2,6 +2,7 @@
 /* Hooks that follow open stream captures. */
 #include "capture.h"
 #include "client.h"
+#include "lock.h"
 #include "real.h"
 
 #include <pthread.h>
@@ -16,13 +17,13 @@ struct capture {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct capture *first;
     int open; /* those that are not broken; read without the lock */
-} captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} captures = {.lock = GS_MUTEX(GS_RANK_CAPTURES)};
 
 /* Written while a capture begins, read while none may: the helper never waits for a thread that synchronises. */
-static pthread_rwlock_t beginning = PTHREAD_RWLOCK_INITIALIZER;
+static struct gs_rwlock beginning = GS_RWLOCK(GS_RANK_BEGINNING);
 
 bool gs_capture_open(void)
 {
@@ -34,10 +35,10 @@ bool gs_capture_own(void)
     bool own = false;
     if (!gs_capture_open())
         return false;
-    pthread_mutex_lock(&captures.lock);
+    gs_mutex_lock(&captures.lock);
     for (const struct capture *capture = captures.first; capture != NULL && !own; capture = capture->next)
         own = !capture->broken && pthread_equal(capture->thread, pthread_self());
-    pthread_mutex_unlock(&captures.lock);
+    gs_mutex_unlock(&captures.lock);
     return own;
 }
 
@@ -57,16 +58,16 @@ bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
 
 bool gs_capture_forbid(void)
 {
-    pthread_rwlock_rdlock(&beginning);
+    gs_rwlock_rdlock(&beginning);
     if (!gs_capture_open())
         return true;
-    pthread_rwlock_unlock(&beginning);
+    gs_rwlock_unlock(&beginning);
     return false;
 }
 
 void gs_capture_allow(void)
 {
-    pthread_rwlock_unlock(&beginning);
+    gs_rwlock_unlock(&beginning);
 }
 
 void gs_capture_exchange_mode(CUstreamCaptureMode *mode)
@@ -76,17 +77,17 @@ void gs_capture_exchange_mode(CUstreamCaptureMode *mode)
 
 void gs_capture_forget(void)
 {
-    pthread_mutex_lock(&captures.lock);
+    gs_mutex_lock(&captures.lock);
     for (struct capture *capture = captures.first; capture != NULL; capture = capture->next)
         capture->broken = true;
     __atomic_store_n(&captures.open, 0, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&captures.lock);
+    gs_mutex_unlock(&captures.lock);
 }
 
 void gs_capture_after_fork(void)
 {
-    pthread_rwlock_init(&beginning, NULL);
-    pthread_mutex_init(&captures.lock, NULL);
+    gs_rwlock_after_fork(&beginning);
+    gs_mutex_after_fork(&captures.lock);
 }
 
 static bool began_in(const struct capture *capture, CUstream stream)
@@ -98,7 +99,7 @@ static bool began_in(const struct capture *capture, CUstream stream)
 static void over(CUstream stream, CUcontext context)
 {
     struct capture *gone = NULL;
-    pthread_mutex_lock(&captures.lock);
+    gs_mutex_lock(&captures.lock);
     for (struct capture **link = &captures.first; *link != NULL;) {
         struct capture *capture = *link;
         if (context != NULL ? capture->context != context : !began_in(capture, stream)) {
@@ -111,7 +112,7 @@ static void over(CUstream stream, CUcontext context)
         capture->next = gone;
         gone = capture;
     }
-    pthread_mutex_unlock(&captures.lock);
+    gs_mutex_unlock(&captures.lock);
     if (gone != NULL)
         gs_client_capture_ended();
     while (gone != NULL) {
@@ -149,7 +150,7 @@ static CUresult begin(struct opening *opening)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS)
-        pthread_rwlock_wrlock(&beginning);
+        gs_rwlock_wrlock(&beginning);
     else
         free(opening->capture);
     return result;
@@ -161,15 +162,15 @@ static CUresult begun(const struct opening *opening, CUstream stream, enum gs_st
     if (result == CUDA_SUCCESS) {
         *capture = (struct capture){.stream = name_of(stream, kind), .thread = pthread_self()};
         GS_REAL(cuCtxGetCurrent)(&capture->context);
-        pthread_mutex_lock(&captures.lock);
+        gs_mutex_lock(&captures.lock);
         capture->next = captures.first;
         captures.first = capture;
         __atomic_add_fetch(&captures.open, 1, __ATOMIC_ACQ_REL);
-        pthread_mutex_unlock(&captures.lock);
+        gs_mutex_unlock(&captures.lock);
     } else {
         free(capture);
     }
-    pthread_rwlock_unlock(&beginning);
+    gs_rwlock_unlock(&beginning);
     gs_gate_leave(opening->entered);
     return result;
 }

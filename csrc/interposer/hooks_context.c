@@ -6,6 +6,7 @@
 #include "client.h"
 #include "gate.h"
 #include "interrupt.h"
+#include "lock.h"
 #include "memory.h"
 #include "meter.h"
 #include "placement.h"
@@ -41,7 +42,7 @@ struct context {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct context *first;
     uint64_t draining; /* submissions before the drain; NOT_IDLE: some work is not seen by it */
     uint64_t idle;     /* submissions when all was done; read without the lock */
@@ -60,7 +61,7 @@ static struct {
         uint64_t drains;
         CUcontext context; /* that it is in now */
     } synchronizing;
-} contexts = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+} contexts = {.lock = GS_MUTEX(GS_RANK_CONTEXTS), .changed = PTHREAD_COND_INITIALIZER};
 
 static struct context *find_locked(CUcontext handle)
 {
@@ -74,7 +75,7 @@ static struct context *find_locked(CUcontext handle)
 static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
 {
     bool takes = false;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
     if (context == NULL && (context = calloc(1, sizeof(*context))) != NULL) {
         context->handle = handle;
@@ -92,7 +93,7 @@ static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
         context->primary = context->primary || primary;
         context->retained += primary;
     }
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     if (context != NULL && gs_client_attached()) {
         gs_vmm_context_begins(handle, device);
         gs_memory_context_begins(handle, device);
@@ -138,7 +139,7 @@ static void leave_context_locked(CUcontext handle)
     if (context != NULL)
         context->waits = 0;
     while (contexts.synchronizing.context == handle && handle != NULL)
-        pthread_cond_wait(&contexts.changed, &contexts.lock);
+        gs_cond_wait(&contexts.changed, &contexts.lock);
 }
 
 static void note_failure_locked(struct context *context, CUresult result)
@@ -152,11 +153,11 @@ static void note_failure_locked(struct context *context, CUresult result)
 
 static void note_failure(CUcontext handle, CUresult result)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
     if (context != NULL)
         note_failure_locked(context, result);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
 }
 
 /* One that is current can have been destroyed, or reset and not retained since. The driver knows. */
@@ -171,11 +172,11 @@ static CUresult ask_whether_gone(CUcontext current)
     CUresult result = GS_REAL(cuMemGetInfo_v2)(&available, &total);
     if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || is_sticky(result))
         return result;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(current);
     if (context != NULL)
         context->was_reset = false;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return CUDA_SUCCESS;
 }
 
@@ -186,11 +187,11 @@ CUresult gs_context_known_failure(void)
          __atomic_load_n(&contexts.removals, __ATOMIC_ACQUIRE) == 0) ||
         GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return CUDA_SUCCESS;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(current);
     bool may_be_gone = may_be_gone_locked(context);
     CUresult failure = context != NULL ? context->failure : CUDA_SUCCESS;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return may_be_gone ? ask_whether_gone(current) : failure;
 }
 
@@ -199,10 +200,10 @@ static CUevent probe_of(CUcontext handle, CUresult *failure)
 {
     CUevent probe = NULL;
     *failure = CUDA_SUCCESS;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(handle);
     if (may_be_gone_locked(context)) {
-        pthread_mutex_unlock(&contexts.lock);
+        gs_mutex_unlock(&contexts.lock);
         *failure = ask_whether_gone(handle);
         return NULL;
     }
@@ -216,7 +217,7 @@ static CUevent probe_of(CUcontext handle, CUresult *failure)
         probe = context->probe;
         *failure = context->failure;
     }
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return probe;
 }
 
@@ -271,7 +272,7 @@ void gs_context_observed(CUresult result)
     if (!is_sticky(result) || !gs_client_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
         CUcontext ignored;
         size_t available, total;
@@ -281,21 +282,21 @@ void gs_context_observed(CUresult result)
         note_failure_locked(context, GS_REAL(cuMemGetInfo_v2)(&available, &total));
         GS_REAL(cuCtxPopCurrent_v2)(&ignored);
     }
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
 }
 
 CUcontext gs_context_take_failed(void)
 {
     if (__atomic_load_n(&contexts.failed, __ATOMIC_ACQUIRE) == 0)
         return NULL;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = contexts.first;
     while (context != NULL && (context->failure == CUDA_SUCCESS || context->attended || context->ending))
         context = context->next;
     CUcontext handle = context != NULL ? context->handle : NULL;
     if (context != NULL)
         context->attended = true;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return handle;
 }
 
@@ -303,29 +304,29 @@ CUcontext gs_context_take_failed(void)
 
 bool gs_context_alive(CUcontext handle)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     bool alive = find_locked(handle) != NULL;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return alive;
 }
 
 CUcontext gs_context_any(void)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = contexts.first;
     while (context != NULL && (context->ending || context->parent != NULL || context->failure != CUDA_SUCCESS))
         context = context->next;
     CUcontext handle = context != NULL ? context->handle : NULL;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return handle;
 }
 
 CUcontext gs_context_owner(CUcontext handle)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     const struct context *context = find_locked(handle);
     CUcontext owner = context != NULL && context->parent != NULL ? context->parent : handle;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return owner;
 }
 
@@ -333,7 +334,7 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
 {
     CUcontext current = NULL, found = NULL;
     GS_REAL(cuCtxGetCurrent)(&current);
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     /* One that others made may end without our knowledge. */
     for (int others = 0; others < 2 && found == NULL; others++)
         for (struct context *context = contexts.first; context != NULL; context = context->next)
@@ -341,24 +342,24 @@ CUcontext gs_context_on(CUdevice device, CUcontext except)
                 context->charged == !others && context->failure == CUDA_SUCCESS &&
                 (found == NULL || context->handle == current))
                 found = context->handle;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return found;
 }
 
 unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most)
 {
     unsigned count = 0;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL; context = context->next)
         if (context->device == device && !context->ending && context->failure == CUDA_SUCCESS && count++ < most)
             found[count - 1] = context->handle;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return count;
 }
 
 static void remove_context(CUcontext handle)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     leave_context_locked(handle);
     struct context **link = &contexts.first;
     while (*link != NULL && (*link)->handle != handle)
@@ -369,7 +370,7 @@ static void remove_context(CUcontext handle)
         *link = gone->next;
     }
     __atomic_add_fetch(&contexts.removals, 1, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     if (gone != NULL && gone->charged)
         gs_memory_context_gone(gone->device);
     free(gone);
@@ -400,7 +401,7 @@ static CUresult await_primary_locked(CUdevice device)
     while (result == CUDA_SUCCESS && contexts.primaries[device].changing) {
         unsigned change = contexts.primaries[device].changes;
         while (contexts.primaries[device].changing && contexts.primaries[device].changes == change)
-            pthread_cond_wait(&contexts.changed, &contexts.lock);
+            gs_cond_wait(&contexts.changed, &contexts.lock);
         result = contexts.primaries[device].result;
     }
     return result;
@@ -416,12 +417,12 @@ static void end_change(CUdevice device, CUresult result)
 {
     if (device < 0 || device >= GPUSHARE_MAX_GPUS)
         return;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     contexts.primaries[device].changing = false;
     contexts.primaries[device].changes++;
     contexts.primaries[device].result = result;
     pthread_cond_broadcast(&contexts.changed);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
 }
 
 static struct context *waiting_locked(void)
@@ -436,11 +437,11 @@ static struct context *waiting_locked(void)
 static void *synchronize_waiting(void *ignored)
 {
     pthread_setname_np(pthread_self(), "gpushare-drain");
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     for (struct context *context; (context = waiting_locked()) != NULL;) {
         CUcontext handle = contexts.synchronizing.context = context->handle;
         uint64_t drain = context->waits;
-        pthread_mutex_unlock(&contexts.lock);
+        gs_mutex_unlock(&contexts.lock);
         CUresult result = CUDA_ERROR_NOT_READY;
         if (gs_capture_forbid()) {
             result = GS_REAL(cuCtxSetCurrent)(handle);
@@ -448,7 +449,7 @@ static void *synchronize_waiting(void *ignored)
                 result = GS_REAL(cuCtxSynchronize)();
             gs_capture_allow();
         }
-        pthread_mutex_lock(&contexts.lock);
+        gs_mutex_lock(&contexts.lock);
         contexts.synchronizing.context = NULL;
         pthread_cond_broadcast(&contexts.changed);
         if (result == CUDA_ERROR_NOT_READY)
@@ -461,7 +462,7 @@ static void *synchronize_waiting(void *ignored)
             context->waits = 0;
     }
     contexts.synchronizing.runs = false;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return ignored;
 }
 
@@ -485,7 +486,7 @@ bool gs_context_begin_drain(bool force)
     bool begun = true, forbidden = gs_capture_forbid();
     if (!forbidden && !force)
         return false;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     contexts.draining = gs_gate_submissions();
     uint64_t drain = ++contexts.synchronizing.drains;
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
@@ -518,7 +519,7 @@ bool gs_context_begin_drain(bool force)
     if (!begun)
         contexts.draining = NOT_IDLE;
     synchronize_locked();
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     if (forbidden)
         gs_capture_allow();
     else if (begun)
@@ -528,7 +529,7 @@ bool gs_context_begin_drain(bool force)
 
 bool gs_context_drained(void)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     synchronize_locked();
     bool drained = waiting_locked() == NULL;
     for (struct context *context = contexts.first; context != NULL; context = context->next) {
@@ -541,7 +542,7 @@ bool gs_context_drained(void)
     }
     if (drained && contexts.draining != NOT_IDLE)
         __atomic_store_n(&contexts.idle, contexts.draining, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return drained;
 }
 
@@ -553,7 +554,7 @@ bool gs_context_idle(uint64_t submissions)
 void gs_context_synchronized(CUcontext handle, uint64_t submissions)
 {
     bool all = true;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *synchronized = find_locked(handle);
     if (synchronized != NULL)
         synchronized->idle = submissions;
@@ -562,7 +563,7 @@ void gs_context_synchronized(CUcontext handle, uint64_t submissions)
         all = context->failure != CUDA_SUCCESS || (!context->ending && context->idle == submissions);
     if (synchronized != NULL && all)
         __atomic_store_n(&contexts.idle, submissions, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
 }
 
 static bool record_mark(struct context *context)
@@ -582,10 +583,10 @@ bool gs_context_mark(void)
     bool marked = gs_real_has(GS_FN_cuCtxRecordEvent) && gs_capture_forbid();
     if (!marked)
         return false;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL && marked; context = context->next)
         marked = context->failure != CUDA_SUCCESS || (!context->ending && record_mark(context));
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     gs_capture_allow();
     return marked;
 }
@@ -594,12 +595,23 @@ bool gs_context_mark_passed(void)
 {
     bool passed = true;
     GS_LEAVES_CAPTURES_ALONE;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     for (struct context *context = contexts.first; context != NULL && passed; context = context->next)
         passed = context->failure != CUDA_SUCCESS ||
                  (!context->ending && context->mark != NULL && GS_REAL(cuEventQuery)(context->mark) == CUDA_SUCCESS);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return passed;
+}
+
+void gs_context_after_fork(void)
+{
+    gs_mutex_after_fork(&contexts.lock);
+    pthread_cond_init(&contexts.changed, NULL);
+    /* The threads that were at it are the parent's. */
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        contexts.primaries[i].changing = false;
+    contexts.synchronizing.runs = false;
+    contexts.synchronizing.context = NULL;
 }
 
 /* --- Hooks --- */
@@ -697,11 +709,11 @@ CUresult CUDAAPI cuCtxAttach(CUcontext *handle, unsigned int flags)
     CUresult result = GS_REAL(cuCtxAttach)(handle, flags);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = find_locked(*handle);
     if (context != NULL)
         context->attached++;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return result;
 }
 
@@ -710,23 +722,23 @@ CUresult CUDAAPI cuCtxDetach(CUcontext handle)
 {
     CUcontext current = NULL;
     GS_REAL(cuCtxGetCurrent)(&current);
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     struct context *context = current == handle ? find_locked(handle) : NULL;
     bool last = context != NULL && !context->primary && context->attached == 0;
     if (context != NULL && context->attached != 0)
         context->attached--;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return last ? destroy(handle, GS_REAL(cuCtxDetach)) : GS_REAL(cuCtxDetach)(handle);
 }
 
 static CUresult retain_primary(CUcontext *handle, CUdevice device)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     CUresult result = await_primary_locked(device);
     bool first = result == CUDA_SUCCESS && primary_locked(device) == NULL;
     if (first)
         begin_change_locked(device);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     if (first)
         result = gs_memory_admit_context(device);
     bool admitted = first && result == CUDA_SUCCESS, taken = false;
@@ -751,7 +763,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext *handle, CUdevice device)
 static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
     CUcontext handle = NULL;
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     await_primary_locked(device);
     struct context *context = primary_locked(device);
     if (context != NULL && context->retained > 1) {
@@ -760,7 +772,7 @@ static CUresult release_primary(CUdevice device, CUresult (*real)(CUdevice))
         handle = context->handle;
         begin_change_locked(device);
     }
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     if (handle != NULL) {
         empty(handle);
         remove_context(handle);
@@ -790,7 +802,7 @@ static bool is_usable(CUcontext handle)
 
 static void mark_ending(CUcontext handle, bool ending)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     leave_context_locked(handle);
     struct context *context = find_locked(handle);
     if (context != NULL) {
@@ -801,7 +813,7 @@ static void mark_ending(CUcontext handle, bool ending)
         context->pending = false;
         forget_failure_locked(context);
     }
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
 }
 
 /* Its context goes with it; memory that was allocated in it stays, since that is the primary context's. */
@@ -816,25 +828,25 @@ static void end_green(CUcontext handle)
 
 static CUcontext green_of(CUcontext primary)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     const struct context *context = contexts.first;
     while (context != NULL && context->parent != primary)
         context = context->next;
     CUcontext handle = context != NULL ? context->handle : NULL;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return handle;
 }
 
 /* A reset empties the context but leaves it retained: the next use starts it anew, or takes another in its place. */
 static CUresult reset_primary(CUdevice device, CUresult (*real)(CUdevice))
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     await_primary_locked(device);
     struct context *context = primary_locked(device);
     CUcontext handle = context != NULL ? context->handle : NULL;
     if (handle != NULL)
         begin_change_locked(device);
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     for (CUcontext green; handle != NULL && (green = green_of(handle)) != NULL;)
         end_green(green);
     if (handle != NULL) {
@@ -937,11 +949,11 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc descripti
     result = GS_REAL(cuGreenCtxCreate)(green, description, device, flags);
     if (result == CUDA_SUCCESS && GS_REAL(cuCtxFromGreenCtx)(&handle, *green) == CUDA_SUCCESS) {
         add(handle, device, false, false);
-        pthread_mutex_lock(&contexts.lock);
+        gs_mutex_lock(&contexts.lock);
         struct context *context = find_locked(handle);
         if (context != NULL)
             context->parent = primary;
-        pthread_mutex_unlock(&contexts.lock);
+        gs_mutex_unlock(&contexts.lock);
         if (context != NULL)
             return result;
     }
@@ -952,12 +964,12 @@ CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc descripti
 /* Whether it keeps a primary context alive, and of which device. */
 static bool is_green(CUcontext handle, CUdevice *device)
 {
-    pthread_mutex_lock(&contexts.lock);
+    gs_mutex_lock(&contexts.lock);
     const struct context *context = find_locked(handle);
     bool green = context != NULL && context->parent != NULL;
     if (green)
         *device = context->device;
-    pthread_mutex_unlock(&contexts.lock);
+    gs_mutex_unlock(&contexts.lock);
     return green;
 }
 

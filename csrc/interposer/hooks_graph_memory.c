@@ -5,12 +5,12 @@
 #include "capture.h"
 #include "client.h"
 #include "gate.h"
+#include "lock.h"
 #include "memory.h"
 #include "ordered_map.h"
 #include "protocol.h"
 #include "real.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,11 +21,11 @@ struct exec {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_map execs;
     uint64_t counted[GPUSHARE_MAX_GPUS];
     int used;
-} graphs = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} graphs = {.lock = GS_MUTEX(GS_RANK_GRAPHS)};
 
 void gs_graph_memory_used(void)
 {
@@ -48,7 +48,7 @@ static uint64_t reserved_on(CUdevice device)
 /* Counts what the driver holds; before a trim, at least what was admitted: a launch may not have taken it yet. */
 static void settle(bool trimmed)
 {
-    pthread_mutex_lock(&graphs.lock);
+    gs_mutex_lock(&graphs.lock);
     for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
         uint64_t counted = graphs.counted[device], reserved = counted != 0 ? reserved_on(device) : 0;
         if (reserved > counted || (trimmed && counted != 0)) {
@@ -56,7 +56,7 @@ static void settle(bool trimmed)
             gs_memory_count_pinned(device, (int64_t)(reserved - counted));
         }
     }
-    pthread_mutex_unlock(&graphs.lock);
+    gs_mutex_unlock(&graphs.lock);
 }
 
 /* Sums up the allocation nodes; how many of them there are at one time is the driver's secret. */
@@ -89,19 +89,19 @@ static void add_up(CUgraph graph, uint64_t bytes[GPUSHARE_MAX_GPUS])
 
 static struct exec *take(CUgraphExec handle)
 {
-    pthread_mutex_lock(&graphs.lock);
+    gs_mutex_lock(&graphs.lock);
     struct exec *exec = (struct exec *)gs_map_remove(&graphs.execs, (uintptr_t)handle);
-    pthread_mutex_unlock(&graphs.lock);
+    gs_mutex_unlock(&graphs.lock);
     return exec;
 }
 
 /* A graph of that handle that is still known went without our knowledge. */
 static void put(struct exec *exec)
 {
-    pthread_mutex_lock(&graphs.lock);
+    gs_mutex_lock(&graphs.lock);
     free(gs_map_remove(&graphs.execs, exec->node.key));
     gs_map_insert(&graphs.execs, &exec->node);
-    pthread_mutex_unlock(&graphs.lock);
+    gs_mutex_unlock(&graphs.lock);
 }
 
 static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph graph)
@@ -121,18 +121,18 @@ static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph
 static CUresult admit(CUgraphExec handle)
 {
     for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
-        pthread_mutex_lock(&graphs.lock);
+        gs_mutex_lock(&graphs.lock);
         struct exec *exec = (struct exec *)gs_map_floor(&graphs.execs, (uintptr_t)handle);
         bool known = exec != NULL && exec->node.key == (uintptr_t)handle;
         uint64_t more =
             known && exec->bytes[device] > graphs.counted[device] ? exec->bytes[device] - graphs.counted[device] : 0;
         graphs.counted[device] += more;
-        pthread_mutex_unlock(&graphs.lock);
+        gs_mutex_unlock(&graphs.lock);
         CUresult result = more != 0 ? gs_memory_pin(device, more) : CUDA_SUCCESS;
         if (result != CUDA_SUCCESS) {
-            pthread_mutex_lock(&graphs.lock);
+            gs_mutex_lock(&graphs.lock);
             graphs.counted[device] -= more;
-            pthread_mutex_unlock(&graphs.lock);
+            gs_mutex_unlock(&graphs.lock);
             return result;
         }
     }
@@ -144,9 +144,9 @@ void gs_graph_memory_trim(void)
     if (!in_use() || !gs_capture_forbid())
         return;
     for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
-        pthread_mutex_lock(&graphs.lock);
+        gs_mutex_lock(&graphs.lock);
         bool counted = graphs.counted[device] != 0;
-        pthread_mutex_unlock(&graphs.lock);
+        gs_mutex_unlock(&graphs.lock);
         if (counted)
             GS_REAL(cuDeviceGraphMemTrim)(device);
     }
@@ -156,7 +156,7 @@ void gs_graph_memory_trim(void)
 
 void gs_graph_memory_after_fork(void)
 {
-    pthread_mutex_init(&graphs.lock, NULL);
+    gs_mutex_after_fork(&graphs.lock);
 }
 
 /* --- Hooks --- */

@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "client.h"
+#include "lock.h"
 #include "memory_pool.h"
 #include "ordered_map.h"
 #include "real.h"
@@ -66,11 +67,11 @@ struct opened {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     int listener; /* -1: none */
     uint64_t nonce;
     struct gs_map opened;
-} ipc = {.lock = PTHREAD_MUTEX_INITIALIZER, .listener = -1};
+} ipc = {.lock = GS_MUTEX(GS_RANK_IPC), .listener = -1};
 
 CUmemAllocationHandleType gs_ipc_handle_type(CUdevice device)
 {
@@ -191,7 +192,7 @@ static bool start_listening(int listener)
 
 static bool ensure_listener(uint64_t *nonce)
 {
-    pthread_mutex_lock(&ipc.lock);
+    gs_mutex_lock(&ipc.lock);
     if (ipc.listener < 0 && syscall(SYS_getrandom, &ipc.nonce, sizeof(ipc.nonce), 0) == sizeof(ipc.nonce)) {
         struct sockaddr_un address;
         socklen_t length = socket_name(&address, ipc.nonce);
@@ -203,7 +204,7 @@ static bool ensure_listener(uint64_t *nonce)
     }
     bool listening = ipc.listener >= 0;
     *nonce = ipc.nonce;
-    pthread_mutex_unlock(&ipc.lock);
+    gs_mutex_unlock(&ipc.lock);
     return listening;
 }
 
@@ -315,6 +316,7 @@ static CUresult open_token(struct opened *opened)
     if (fd < 0)
         return CUDA_ERROR_OPERATING_SYSTEM;
     be_patient(fd);
+    gs_lock_waits(GS_RANK_GROWTH);
     CUresult result = CUDA_ERROR_INVALID_HANDLE;
     if (AGAIN(connect(fd, (struct sockaddr *)&address, length)) == 0 && same_user(fd) &&
         AGAIN(send(fd, &opened->token, sizeof(opened->token), MSG_NOSIGNAL)) == sizeof(opened->token) &&
@@ -342,7 +344,7 @@ static struct opened *find_token(const struct token *token, CUcontext context)
 /* Uses what was opened before, else `fresh`; NULL if that is NULL, too. */
 static struct opened *use(const struct token *token, CUcontext context, struct opened *fresh, CUdeviceptr *address)
 {
-    pthread_mutex_lock(&ipc.lock);
+    gs_mutex_lock(&ipc.lock);
     struct opened *opened = find_token(token, context);
     if (opened == NULL && fresh != NULL) {
         gs_map_insert(&ipc.opened, &fresh->node);
@@ -352,7 +354,7 @@ static struct opened *use(const struct token *token, CUcontext context, struct o
         opened->references++;
         *address = opened->node.key;
     }
-    pthread_mutex_unlock(&ipc.lock);
+    gs_mutex_unlock(&ipc.lock);
     return opened;
 }
 
@@ -405,13 +407,13 @@ CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle hand
 
 CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
 {
-    pthread_mutex_lock(&ipc.lock);
+    gs_mutex_lock(&ipc.lock);
     struct opened *opened = (struct opened *)gs_map_floor(&ipc.opened, address);
     bool found = opened != NULL && opened->node.key == address;
     bool last = found && --opened->references == 0;
     if (last)
         gs_map_remove(&ipc.opened, address);
-    pthread_mutex_unlock(&ipc.lock);
+    gs_mutex_unlock(&ipc.lock);
     if (!found)
         return GS_REAL(cuIpcCloseMemHandle)(address);
     if (last) {
@@ -430,7 +432,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
 
 bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view)
 {
-    pthread_mutex_lock(&ipc.lock);
+    gs_mutex_lock(&ipc.lock);
     struct opened *opened = (struct opened *)gs_map_floor(&ipc.opened, address);
     bool found = opened != NULL && address - opened->node.key < opened->token.size;
     if (found)
@@ -439,14 +441,14 @@ bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view)
                                         .device = opened->device,
                                         .context = opened->context,
                                         .id = opened->token.nonce ^ opened->token.id};
-    pthread_mutex_unlock(&ipc.lock);
+    gs_mutex_unlock(&ipc.lock);
     return found;
 }
 
 /* The parent's listener goes on in the parent. */
 void gs_ipc_after_fork(void)
 {
-    pthread_mutex_init(&ipc.lock, NULL);
+    gs_mutex_after_fork(&ipc.lock);
     if (ipc.listener >= 0)
         close(ipc.listener);
     ipc.listener = -1;

@@ -6,9 +6,9 @@
 #include "capture.h"
 #include "client.h"
 #include "context.h"
+#include "lock.h"
 #include "real.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 /* `accessor` may access the memory of `owner` (NULL: of all contexts) on `device`; `grants` contexts asked for it. */
@@ -20,9 +20,9 @@ struct peer {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct peer *first;
-} peers = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} peers = {.lock = GS_MUTEX(GS_RANK_PEERS)};
 
 static bool includes(const CUmemAccessDesc *access, unsigned count, CUdevice device)
 {
@@ -35,13 +35,13 @@ static bool includes(const CUmemAccessDesc *access, unsigned count, CUdevice dev
 unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access[GPUSHARE_MAX_GPUS])
 {
     unsigned count = 0;
-    pthread_mutex_lock(&peers.lock);
+    gs_mutex_lock(&peers.lock);
     for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next)
         if (peer->grants != 0 && peer->device == device && (peer->owner == NULL || peer->owner == owner) &&
             !includes(access, count, peer->accessor))
             access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer->accessor},
                                                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    pthread_mutex_unlock(&peers.lock);
+    gs_mutex_unlock(&peers.lock);
     return count;
 }
 
@@ -50,11 +50,11 @@ unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS
     unsigned count = 0;
     if (__atomic_load_n(&peers.first, __ATOMIC_ACQUIRE) == NULL)
         return 0;
-    pthread_mutex_lock(&peers.lock);
+    gs_mutex_lock(&peers.lock);
     for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next)
         if (peer->grants != 0 && peer->owner == owner)
             accessors[count++] = peer->accessor;
-    pthread_mutex_unlock(&peers.lock);
+    gs_mutex_unlock(&peers.lock);
     return count;
 }
 
@@ -76,7 +76,7 @@ static void apply(struct gs_block *block, void *argument)
 
 void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allowed)
 {
-    pthread_mutex_lock(&peers.lock);
+    gs_mutex_lock(&peers.lock);
     struct peer *peer = peers.first;
     while (peer != NULL && (peer->owner != owner || peer->device != ordinal || peer->accessor != accessor))
         peer = peer->next;
@@ -88,7 +88,7 @@ void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allo
         peer->grants = allowed; /* of a pool: said anew, not counted */
     else if (peer != NULL && (allowed || peer->grants != 0))
         peer->grants += allowed ? 1 : -1u;
-    pthread_mutex_unlock(&peers.lock);
+    gs_mutex_unlock(&peers.lock);
     struct gs_device *device = gs_device_of(ordinal);
     if (device != NULL)
         gs_blocks_visit(device, owner, apply, &accessor);
@@ -96,7 +96,7 @@ void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allo
 
 void gs_peer_context_ends(CUcontext context)
 {
-    pthread_mutex_lock(&peers.lock);
+    gs_mutex_lock(&peers.lock);
     for (struct peer **link = &peers.first; *link != NULL;) {
         struct peer *peer = *link;
         if (peer->owner == context) {
@@ -106,7 +106,7 @@ void gs_peer_context_ends(CUcontext context)
             link = &peer->next;
         }
     }
-    pthread_mutex_unlock(&peers.lock);
+    gs_mutex_unlock(&peers.lock);
 }
 
 /* The device of a context, which is not the current one. */
@@ -142,5 +142,5 @@ CUresult CUDAAPI cuCtxDisablePeerAccess(CUcontext peer)
 
 void gs_peer_after_fork(void)
 {
-    pthread_mutex_init(&peers.lock, NULL);
+    gs_mutex_after_fork(&peers.lock);
 }

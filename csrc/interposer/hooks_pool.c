@@ -5,12 +5,12 @@
 #include "capture.h"
 #include "client.h"
 #include "context.h"
+#include "lock.h"
 #include "memory.h"
 #include "ordered_map.h"
 #include "peer.h"
 #include "real.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 struct pool {
@@ -29,9 +29,9 @@ struct gs_pooled {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_map map, allocations;
-} pools = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pools = {.lock = GS_MUTEX(GS_RANK_POOLS)};
 
 static struct gs_node *find(struct gs_map *map, uint64_t key)
 {
@@ -76,11 +76,11 @@ static void forget_locked(CUdeviceptr pointer)
 
 struct gs_pooled *gs_pool_take(CUdeviceptr pointer)
 {
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct gs_pooled *entry = (struct gs_pooled *)gs_map_remove(&pools.allocations, pointer);
     if (entry != NULL && entry->pool != NULL)
         entry->pool->used -= entry->size;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return entry;
 }
 
@@ -94,7 +94,7 @@ static bool exists_locked(const struct pool *pool)
 
 void gs_pool_taken(struct gs_pooled *entry, bool freed)
 {
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     if (!freed && entry != NULL && find(&pools.allocations, entry->node.key) == NULL) {
         gs_map_insert(&pools.allocations, &entry->node);
         if (entry->pool != NULL && exists_locked(entry->pool))
@@ -103,16 +103,16 @@ void gs_pool_taken(struct gs_pooled *entry, bool freed)
             entry->pool = NULL;
         entry = NULL;
     }
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     free(entry);
 }
 
 CUmemoryPool gs_pool_of(CUdeviceptr base)
 {
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct gs_pooled *entry = (struct gs_pooled *)find(&pools.allocations, base);
     CUmemoryPool pool = entry != NULL ? entry->handle : NULL;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return pool;
 }
 
@@ -145,18 +145,18 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
         if (result != CUDA_SUCCESS)
             return result;
     }
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     bool emulated = pool != NULL && pool->emulated;
     device = emulated ? pool->device : 0;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     if (!emulated)
         return CUDA_ERROR_NOT_FOUND;
     result = allocate_on(device, pointer, size);
     struct gs_pooled *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
     if (entry == NULL)
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     pool = find_locked(handle);
     if (pool != NULL) {
         forget_locked(*pointer); /* its context took it away */
@@ -167,7 +167,7 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
             pool->most_used = pool->used;
         entry = NULL;
     }
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     free(entry);
     return result;
 }
@@ -215,22 +215,22 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
     if (handle == NULL && (GS_REAL(cuCtxGetDevice)(&current) != CUDA_SUCCESS ||
                            GS_REAL(cuDeviceGetMemPool)(&handle, current) != CUDA_SUCCESS))
         return CUDA_SUCCESS; /* the driver will say what is wrong */
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     bool counted = pool != NULL && !pool->emulated;
     CUdevice device = counted ? pool->device : 0;
     bool fits = counted && pool->counted < reserved_by(pool) + size;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     if (!fits)
         return CUDA_SUCCESS;
     CUresult result = gs_memory_pin(device, size);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     pool = find_locked(handle);
     if (pool != NULL)
         pool->counted += size;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     if (pool == NULL)
         gs_memory_unpin(device, size);
     return CUDA_SUCCESS;
@@ -238,7 +238,7 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
 
 void gs_pool_settle(void)
 {
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     for (struct gs_node *node = gs_map_floor(&pools.map, UINT64_MAX); node != NULL;
          node = gs_map_floor(&pools.map, node->key - 1)) {
         struct pool *pool = (struct pool *)node;
@@ -248,7 +248,7 @@ void gs_pool_settle(void)
         gs_memory_count_pinned(pool->device, (int64_t)(reserved - pool->counted));
         pool->counted = reserved;
     }
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
 }
 
 /* --- Hooks --- */
@@ -259,10 +259,10 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
     if (result != CUDA_SUCCESS || !gs_client_attached() || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     retire_locked((struct pool *)gs_map_remove(&pools.map, (uintptr_t)*handle));
     add_locked(*handle, properties->location.id, properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE);
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return result;
 }
 
@@ -270,20 +270,20 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 {
     if (!gs_client_attached())
         return GS_REAL(cuMemPoolDestroy)(handle);
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)handle);
     if (pool != NULL && pool->usual)
         pool = NULL;
     else if (pool != NULL)
         gs_map_remove(&pools.map, (uintptr_t)handle);
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     CUresult result = GS_REAL(cuMemPoolDestroy)(handle);
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     if (result == CUDA_SUCCESS)
         retire_locked(pool);
     else if (pool != NULL)
         gs_map_insert(&pools.map, &pool->node);
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return result;
 }
 
@@ -303,7 +303,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
     CUresult result = GS_REAL(cuMemPoolGetAttribute)(handle, attribute, value);
     if (result != CUDA_SUCCESS || !gs_client_attached())
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     if (pool != NULL && pool->emulated) {
         if (attribute == CU_MEMPOOL_ATTR_USED_MEM_CURRENT || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
@@ -311,7 +311,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
         else if (attribute == CU_MEMPOOL_ATTR_USED_MEM_HIGH || attribute == CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH)
             *(cuuint64_t *)value = pool->most_used;
     }
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return result;
 }
 
@@ -321,11 +321,11 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
     if (result != CUDA_SUCCESS || !gs_client_attached() ||
         (attribute != CU_MEMPOOL_ATTR_USED_MEM_HIGH && attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     if (pool != NULL)
         pool->most_used = pool->used;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     return result;
 }
 
@@ -334,11 +334,11 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
     CUresult result = GS_REAL(cuMemPoolSetAccess)(handle, access, count);
     if (result != CUDA_SUCCESS || !gs_client_attached())
         return result;
-    pthread_mutex_lock(&pools.lock);
+    gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     bool emulated = pool != NULL && pool->emulated;
     CUdevice device = emulated ? pool->device : 0;
-    pthread_mutex_unlock(&pools.lock);
+    gs_mutex_unlock(&pools.lock);
     for (size_t i = 0; i < count && emulated; i++)
         if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != device)
             gs_peer_set(NULL, device, access[i].location.id, access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
@@ -347,5 +347,5 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
 
 void gs_pool_after_fork(void)
 {
-    pthread_mutex_init(&pools.lock, NULL);
+    gs_mutex_after_fork(&pools.lock);
 }

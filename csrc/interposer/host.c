@@ -25,6 +25,7 @@
 #include "awake.h"
 #include "client.h"
 #include "gate.h"
+#include "lock.h"
 #include "pool.h"
 #include "pool_pages.h"
 #include "protocol.h"
@@ -93,7 +94,7 @@ struct gs_host_piece {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     pthread_cond_t changed;
     struct pool *pools; /* the first is the present one; the others are kept for what is in them */
     CUcontext context;  /* to page-lock ahead in; NULL: none */
@@ -106,7 +107,7 @@ static struct {
     uint64_t bytes, pinned_late; /* atomic */
     uint32_t small;              /* see gpushare_pool_enlarge */
     bool said_unpinned;
-} host = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
 
@@ -221,7 +222,7 @@ void gs_host_offer(int fd, uint32_t slot)
 {
     struct stat file;
     bool offered = fd >= 0 && syscall(SYS_fstat, fd, &file) == 0;
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     struct pool **link = &host.pools;
     while (*link != NULL &&
            (offered ? (*link)->own || (*link)->device != file.st_dev || (*link)->inode != file.st_ino : !(*link)->own))
@@ -235,7 +236,7 @@ void gs_host_offer(int fd, uint32_t slot)
         pool = make_own_pool(); /* the earlier scheduler's is not to be claimed from any more */
     if (pool != NULL)
         make_present_locked(pool);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     if (fd >= 0)
         close(fd);
 }
@@ -477,7 +478,7 @@ struct entry {
 
 /* Chunks that threads populate in this order, each that is free the next one. */
 struct population {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     pthread_cond_t progress;
     struct pool *pool;
     struct entry *entries;
@@ -511,9 +512,9 @@ static bool populate_next_locked(struct population *population)
     if (population->failed || population->next == population->count)
         return false;
     unsigned e = population->next++;
-    pthread_mutex_unlock(&population->lock);
+    gs_mutex_unlock(&population->lock);
     bool populated = populate(population->pool, population->entries[e].chunk);
-    pthread_mutex_lock(&population->lock);
+    gs_mutex_lock(&population->lock);
     population->entries[e].populated = populated;
     population->failed |= !populated;
     pthread_cond_signal(&population->progress);
@@ -523,10 +524,10 @@ static bool populate_next_locked(struct population *population)
 static void *help_populate(void *argument)
 {
     struct population *population = argument;
-    pthread_mutex_lock(&population->lock);
+    gs_mutex_lock(&population->lock);
     while (populate_next_locked(population))
         ;
-    pthread_mutex_unlock(&population->lock);
+    gs_mutex_unlock(&population->lock);
     return NULL;
 }
 
@@ -538,22 +539,22 @@ static void begin_population(struct population *population)
     if (most > POPULATING_THREADS)
         most = POPULATING_THREADS;
     /* Making a thread's stack would wait for those that populate already. */
-    pthread_mutex_lock(&population->lock);
+    gs_mutex_lock(&population->lock);
     while (population->thread_count + 1 < most &&
            start_thread(&population->threads[population->thread_count], help_populate, population))
         population->thread_count++;
-    pthread_mutex_unlock(&population->lock);
+    gs_mutex_unlock(&population->lock);
 }
 
 /* Helps until then. False if the host has no pages for one of them. */
 static bool await_populated(struct population *population, unsigned e)
 {
-    pthread_mutex_lock(&population->lock);
+    gs_mutex_lock(&population->lock);
     while (!population->entries[e].populated && !population->failed)
         if (!populate_next_locked(population))
-            pthread_cond_wait(&population->progress, &population->lock);
+            gs_cond_wait(&population->progress, &population->lock);
     bool populated = !population->failed;
-    pthread_mutex_unlock(&population->lock);
+    gs_mutex_unlock(&population->lock);
     return populated;
 }
 
@@ -562,7 +563,7 @@ static void end_population(struct population *population)
     for (unsigned t = 0; t < population->thread_count; t++)
         pthread_join(population->threads[t], NULL);
     pthread_cond_destroy(&population->progress);
-    pthread_mutex_destroy(&population->lock);
+    gs_mutex_destroy(&population->lock);
 }
 
 /* --- Taking and giving --- */
@@ -577,7 +578,7 @@ static void unset_fresh_locked(struct pool *pool, uint32_t i)
 static void finish_chunk(struct pool *pool, uint32_t i, CUcontext context)
 {
     CUresult result = context != NULL ? page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     if (result == CUDA_SUCCESS) {
         record_pinned_locked(pool, i, context);
         __atomic_add_fetch(&host.pinned_late, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
@@ -585,7 +586,7 @@ static void finish_chunk(struct pool *pool, uint32_t i, CUcontext context)
         say_unpinned_locked(result);
     }
     unset_fresh_locked(pool, i);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
 }
 
 /* Page-locks what was just claimed. False if the host has no pages for it. */
@@ -593,14 +594,14 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
 {
     struct pool *pool = piece->pool;
     struct population population = {
-        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .lock = GS_MUTEX(GS_RANK_POPULATION),
         .progress = PTHREAD_COND_INITIALIZER,
         .pool = pool,
         .entries = calloc(piece->count, sizeof(*population.entries)),
     };
     if (population.entries == NULL)
         return false;
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     for (unsigned e = 0; e < piece->count; e++) {
         uint32_t i = index_of(pool, piece->extents[e].address);
         if (!pool->chunks[i].fresh)
@@ -610,7 +611,7 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
         else
             population.entries[population.count++].chunk = i;
     }
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     begin_population(&population);
     unsigned done = 0;
     while (done < population.count && await_populated(&population, done))
@@ -627,7 +628,7 @@ static bool place_locked(struct gs_host_piece *piece, size_t units)
     while (!place(piece, units - placed)) {
         if (host.working_in == NULL)
             return false;
-        pthread_cond_wait(&host.changed, &host.lock);
+        gs_cond_wait(&host.changed, &host.lock);
         placed = 0;
         for (unsigned e = 0; e < piece->count; e++)
             placed += piece->extents[e].bytes / UNIT;
@@ -644,10 +645,10 @@ struct gs_host_piece *gs_host_take(size_t bytes)
     if (piece == NULL)
         return NULL;
     piece->count = 0;
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     piece->pool = present_pool_locked();
     if (piece->pool == NULL) {
-        pthread_mutex_unlock(&host.lock);
+        gs_mutex_unlock(&host.lock);
         free(piece);
         return NULL;
     }
@@ -656,16 +657,16 @@ struct gs_host_piece *gs_host_take(size_t bytes)
         host.context = context;
     host.taking++;
     bool placed = place_locked(piece, units);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     bool complete = placed && complete_piece(piece, context);
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     host.taking--;
     host.last_move_ns = gs_now_ns();
     if (!complete) {
         release_locked(piece);
         piece = NULL;
     }
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     if (piece != NULL)
         piece->extents[piece->count - 1].bytes -= units * UNIT - bytes;
     return piece;
@@ -673,10 +674,10 @@ struct gs_host_piece *gs_host_take(size_t bytes)
 
 void gs_host_give(struct gs_host_piece *piece)
 {
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     host.last_move_ns = gs_now_ns();
     release_locked(piece);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
 }
 
 unsigned gs_host_extents(const struct gs_host_piece *piece, const struct gs_host_extent **extents)
@@ -692,10 +693,10 @@ uint64_t gs_host_bytes(void)
 
 uint64_t gs_host_limit(void)
 {
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     const struct pool *pool = host.pools;
     uint64_t bytes = pool != NULL ? (uint64_t)limit_of(pool) * GPUSHARE_POOL_CHUNK : 0;
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     struct sysinfo system;
     if (pool == NULL && sysinfo(&system) == 0)
         bytes = (uint64_t)system.totalram * system.mem_unit;
@@ -824,7 +825,7 @@ static void join(const struct job *job, CUcontext context)
     for (unsigned e = 0; e < job->joined_count; e++)
         entries[e].chunk = job->joined[e];
     struct population population = {
-        .lock = PTHREAD_MUTEX_INITIALIZER,
+        .lock = GS_MUTEX(GS_RANK_POPULATION),
         .progress = PTHREAD_COND_INITIALIZER,
         .pool = pool,
         .entries = entries,
@@ -836,13 +837,13 @@ static void join(const struct job *job, CUcontext context)
     for (unsigned e = 0; e < job->joined_count; e++) {
         uint32_t i = job->joined[e];
         bool locked = goes_on && await_populated(&population, e) && page_lock(pool, i) == CUDA_SUCCESS;
-        pthread_mutex_lock(&host.lock);
+        gs_mutex_lock(&host.lock);
         /* Else a move has claimed and page-locked it. */
         if (locked || pool->chunks[i].pinned_in == NULL)
             record_pinned_locked(pool, i, locked ? context : NULL);
         host.refused = host.refused || (goes_on && !locked);
         goes_on = locked && host.taking == 0 && host.context == context;
-        pthread_mutex_unlock(&host.lock);
+        gs_mutex_unlock(&host.lock);
         if (goes_on && e + 1 < job->joined_count)
             rest_if_computing();
     }
@@ -866,7 +867,7 @@ static void do_job(const struct job *job, CUcontext context)
             gpushare_pool_set_prepared(&pool->shared->chunks[job->chunk], false);
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     if (result != CUDA_SUCCESS) {
         host.refused = true;
         if (!no_pages)
@@ -876,18 +877,18 @@ static void do_job(const struct job *job, CUcontext context)
     }
     if (job->claimed)
         gpushare_pool_return(&pool->shared->chunks[job->chunk]);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
 }
 
 static void wait_locked(uint64_t nanoseconds)
 {
     if (nanoseconds == 0) {
-        pthread_cond_wait(&host.changed, &host.lock);
+        gs_cond_wait(&host.changed, &host.lock);
         return;
     }
     uint64_t end = gs_now_ns() + nanoseconds;
     struct timespec until = {.tv_sec = (time_t)(end / 1000000000), .tv_nsec = (long)(end % 1000000000)};
-    pthread_cond_timedwait(&host.changed, &host.lock, &until);
+    gs_cond_timedwait(&host.changed, &host.lock, &until);
 }
 
 /* It may begin while the process is parked. */
@@ -895,10 +896,10 @@ static void relax_captures(void)
 {
     struct gs_slot *called;
     CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     while (!gs_awake_try_enter(&called))
         wait_locked(look_again_ns);
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     GS_REAL(cuThreadExchangeStreamCaptureMode)(&relaxed);
     gs_awake_leave(called);
 }
@@ -909,7 +910,7 @@ static void *work_ahead(void *unused)
     pthread_setname_np(pthread_self(), "gpushare-host");
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19);
     relax_captures();
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     for (;;) {
         struct job job;
         struct gs_slot *called;
@@ -927,20 +928,20 @@ static void *work_ahead(void *unused)
                             : job.kind == UNPIN                 ? job.pool->chunks[job.chunk].pinned_in
                                                                 : NULL;
         host.working_in = context;
-        pthread_mutex_unlock(&host.lock);
+        gs_mutex_unlock(&host.lock);
         if (job.kind == UNMAP)
             destroy_pool(job.pool);
         else if (job.kind == JOIN)
             join(&job, context);
         else
             do_job(&job, context);
-        pthread_mutex_lock(&host.lock);
+        gs_mutex_lock(&host.lock);
         host.working_in = NULL;
         pthread_cond_broadcast(&host.changed);
-        pthread_mutex_unlock(&host.lock);
+        gs_mutex_unlock(&host.lock);
         gs_awake_leave(called);
         rest_if_computing();
-        pthread_mutex_lock(&host.lock);
+        gs_mutex_lock(&host.lock);
     }
     return NULL;
 }
@@ -965,19 +966,19 @@ static void wake_thread(void)
 
 void gs_host_prepare(uint64_t bytes, CUcontext context)
 {
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     host.wanted = (bytes + GPUSHARE_POOL_CHUNK - 1) / GPUSHARE_POOL_CHUNK;
     host.refused = false;
     if (context != NULL)
         host.context = context;
     if (bytes == 0 ? host.pools != NULL : present_pool_locked() != NULL)
         wake_thread();
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
 }
 
 void gs_host_context_ends(CUcontext context)
 {
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     if (host.context == context)
         host.context = NULL;
     while (host.working_in == context && context != NULL)
@@ -991,7 +992,7 @@ void gs_host_context_ends(CUcontext context)
             record_pinned_locked(pool, i, NULL);
         }
     }
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
 }
 
 /* Page-locks it unless it is; false: it was not. */
@@ -1010,7 +1011,7 @@ void gs_host_restored(void)
     unsigned lost = 0;
     CUcontext before = NULL;
     GS_REAL(cuCtxGetCurrent)(&before);
-    pthread_mutex_lock(&host.lock);
+    gs_mutex_lock(&host.lock);
     for (struct pool *pool = host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
             if (pool->chunks[i].pinned_in != NULL && !stays_page_locked(pool, i))
@@ -1019,7 +1020,7 @@ void gs_host_restored(void)
     }
     if (host.pools != NULL)
         wake_thread();
-    pthread_mutex_unlock(&host.lock);
+    gs_mutex_unlock(&host.lock);
     GS_REAL(cuCtxSetCurrent)(before);
     if (lost != 0)
         gs_debug("the driver has lost %u page-locks; they are made again", lost);
@@ -1028,7 +1029,7 @@ void gs_host_restored(void)
 void gs_host_after_fork(void)
 {
     /* Neither the chunks nor our tables were inherited (MADV_DONTFORK), nor was the thread. */
-    pthread_mutex_init(&host.lock, NULL);
+    gs_mutex_after_fork(&host.lock);
     host.pools = NULL;
     host.context = host.working_in = NULL;
     host.wanted = host.taking = 0;

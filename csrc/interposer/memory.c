@@ -11,6 +11,7 @@
 #include "graph_memory.h"
 #include "host.h"
 #include "ipc.h"
+#include "lock.h"
 #include "memory_pool.h"
 #include "mover.h"
 #include "ordered_map.h"
@@ -221,9 +222,9 @@ static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *a
         return result;
     }
     allocation->node.key = pointer;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     insert_locked(device, allocation);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return CUDA_SUCCESS;
 }
 
@@ -235,7 +236,7 @@ static const void *home_of(const struct gs_allocation *allocation)
 
 static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *allocation)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_range *range = gs_slab_take_locked(home_of(allocation), allocation->size);
     if (range != NULL) {
         allocation->range = range;
@@ -243,7 +244,7 @@ static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *all
         allocation->node.key = gs_range_address(range);
         insert_locked(device, allocation);
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return range != NULL;
 }
 
@@ -268,9 +269,9 @@ static bool make_block(struct gs_device *device, const struct gs_backend *backen
 /* What is promised already may be more than the GPU has: then memory that has to be on the GPU may find no room. */
 static bool has_room(struct gs_device *device, const struct gs_backend *backend, size_t size)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool room = backend->stay != NULL || device->limit == UINT64_MAX || device->footprint + size <= device->limit;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return room;
 }
 
@@ -295,12 +296,12 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
     }
     struct gs_block *block = allocation->block;
     struct gs_slot *entered;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool populate = gs_block_add_locked(device, block, &entered);
     if (small && !populate)
         gs_slab_open_locked(block->slab);
     insert_locked(device, allocation);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (populate)
         gs_block_populate(device, block, entered);
     return CUDA_SUCCESS;
@@ -312,10 +313,10 @@ static void retire_surplus_locked(struct gs_device *device, const void *home)
     struct gs_block *block;
     while ((block = gs_slab_surplus_locked(home)) != NULL) {
         bool destroy = gs_block_retire_locked(device, block);
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         if (destroy)
             gs_block_destroy(device, block);
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
     }
 }
 
@@ -330,7 +331,7 @@ static void dispose(struct gs_allocation *allocation)
         return;
     }
     bool destroy = false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     block->allocations--;
     if (allocation->range != NULL) {
         gs_slab_give_locked(allocation->range);
@@ -338,7 +339,7 @@ static void dispose(struct gs_allocation *allocation)
     } else if (block->allocations == 0) {
         destroy = gs_block_retire_locked(device, block);
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     free(allocation);
     if (destroy)
         gs_block_destroy(device, block);
@@ -357,13 +358,13 @@ static CUresult release(struct gs_allocation *allocation)
 /* Nothing uses the memory any more. The context may have taken it away. */
 static CUresult free_now(CUdeviceptr pointer, uint64_t id)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
     if (allocation != NULL && allocation->id == id)
         remove_locked(allocation);
     else
         allocation = NULL;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return allocation != NULL ? release(allocation) : CUDA_SUCCESS;
 }
 
@@ -427,7 +428,7 @@ static void reap(bool wait)
     GS_LEAVES_CAPTURES_ALONE;
     while (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0) {
         struct gs_allocation *due = NULL;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         for (struct free_queue **link = &memory.queues; *link != NULL && due == NULL;) {
             if (is_due((*link)->first, wait))
                 due = unqueue_first_locked(link);
@@ -438,7 +439,7 @@ static void reap(bool wait)
         uint64_t id = due != NULL ? due->id : 0;
         CUcontext context = due != NULL ? due->context : NULL;
         CUevent passed = due != NULL ? due->passed : NULL;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         if (due == NULL)
             return;
         if (passed == NULL) {
@@ -569,10 +570,10 @@ static void synchronize(CUcontext context)
     if (synchronize_peers(context) || result != CUDA_SUCCESS || !empty)
         return;
     gs_context_synchronized(context, passes);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     memory.idle_context = context;
     memory.idle_passes = passes;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 /* Nothing has been submitted since all was seen done: there is nothing to wait for. */
@@ -586,10 +587,10 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
     /* Synchronising would break a capture; the free waits for its end. */
     bool forbidden = gs_capture_forbid(), queued = false;
     if (!forbidden) {
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         struct gs_allocation *allocation = find_locked(pointer);
         queued = allocation == NULL || allocation->id != id || queue_locked(allocation, NULL, NULL);
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
     }
     if (queued)
         return CUDA_SUCCESS;
@@ -601,10 +602,10 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
 
 CUresult gs_memory_free(CUdeviceptr pointer)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
     if (allocation == NULL || allocation->freed) {
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         return allocation == NULL ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
     }
     CUcontext context = allocation->context;
@@ -613,7 +614,7 @@ CUresult gs_memory_free(CUdeviceptr pointer)
     if (idle)
         remove_locked(allocation);
     allocation->freed = true;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return idle ? release(allocation) : free_when_done(pointer, id, context);
 }
 
@@ -621,7 +622,7 @@ CUresult gs_memory_free(CUdeviceptr pointer)
 static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stream, CUevent passed)
 {
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
     if (allocation == NULL || allocation->freed)
         result = CUDA_ERROR_INVALID_VALUE;
@@ -631,19 +632,19 @@ static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stre
         allocation->freed = true;
         allocation->passed = passed;
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return result;
 }
 
 /* Whether it begins there and is not freed yet. */
 static CUresult check_free(CUdeviceptr pointer)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     const struct gs_allocation *allocation = find_locked(pointer);
     CUresult result = allocation == NULL  ? CUDA_ERROR_NOT_FOUND
                       : allocation->freed ? CUDA_ERROR_INVALID_VALUE
                                           : CUDA_SUCCESS;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return result;
 }
 
@@ -699,7 +700,7 @@ CUresult gs_memory_free_async(CUdeviceptr pointer, CUstream stream, bool per_thr
 bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view)
 {
     bool found = false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = (struct gs_allocation *)gs_map_floor(&memory.allocations, address);
     if (allocation != NULL && address - allocation->node.key < allocation->size) {
         found = true;
@@ -712,7 +713,7 @@ bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view)
                                         .managed = allocation->block != NULL &&
                                                    allocation->block->backend == &gs_backend_managed};
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return found;
 }
 
@@ -725,9 +726,9 @@ CUresult gs_memory_info(size_t *available, size_t *total)
     if (result != CUDA_SUCCESS)
         return result;
     reap(false);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     uint64_t held = device->footprint + device->usage.pinned + device->usage.context;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     *total = device->total + (gs_memory_oversubscribes() ? gs_host_limit() : 0);
     uint64_t most = gs_client_cap() != 0 && gs_client_cap() < *total ? gs_client_cap() : *total;
     *available = most > held ? most - held : 0;
@@ -752,10 +753,10 @@ void gs_memory_count_pinned(CUdevice ordinal, int64_t bytes)
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL || bytes == 0)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->usage.pinned += (uint64_t)bytes;
     device->usage_changed = true;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
 }
 
@@ -769,9 +770,9 @@ static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr e
 bool gs_memory_any(CUdeviceptr address, size_t size)
 {
     struct gs_memory_view ignored;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool any = size != 0 && last_within_locked(address, address + size) != NULL;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return any || gs_ipc_find(address, &ignored);
 }
 
@@ -781,7 +782,7 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result != CUDA_SUCCESS)
         return result;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (struct gs_allocation *allocation; result == CUDA_SUCCESS && end > start; end = allocation->node.key) {
         allocation = last_within_locked(start, end);
         if (allocation == NULL)
@@ -789,7 +790,7 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
         if (allocation->block != NULL && !gs_block_pin_locked(allocation->block))
             result = CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_gate_leave(entered);
     gs_device_flush_reports();
     return result;
@@ -797,9 +798,9 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
 
 CUresult gs_memory_pin_range(CUdeviceptr address, size_t size)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool ours = last_within_locked(address, address + size) != NULL;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (memory.backend == NULL)
         return CUDA_SUCCESS; /* nothing moves */
     CUresult result = ours ? pin_allocations(address, address + size) : gs_vmm_pin_range(address, size);
@@ -809,13 +810,13 @@ CUresult gs_memory_pin_range(CUdeviceptr address, size_t size)
 bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_block *, size_t, void *), void *argument)
 {
     struct gs_block *block;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     do { /* while it waits for the block, the allocation may go */
         struct gs_allocation *allocation = (struct gs_allocation *)gs_map_floor(&memory.allocations, base);
         bool found = allocation != NULL && allocation->node.key == base && allocation->id == id;
         block = found ? allocation->block : NULL;
     } while (block != NULL && !gs_block_try_hold_locked(block));
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
         return false;
     use(block, base - block->base, argument);
@@ -857,9 +858,9 @@ void gs_memory_context_begun(CUdevice ordinal)
     struct gs_device *device = gs_client_attached() ? gs_device_of(ordinal) : NULL;
     if (device == NULL)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     device->usage_changed = true;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
 }
 
@@ -917,7 +918,7 @@ static void unqueue_locked(const struct gs_allocation *allocation)
 static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext context)
 {
     struct gs_allocation *found = NULL;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (struct gs_allocation *allocation = device->allocations; allocation != NULL && found == NULL;
          allocation = allocation->next)
         if (allocation->context == context && !allocation->of_pool)
@@ -927,7 +928,7 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
             unqueue_locked(found); /* another thread frees it just now */
         remove_locked(found);
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return found;
 }
 
@@ -937,7 +938,7 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
  */
 static void forget_freed(CUcontext context)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (struct free_queue **link = &memory.queues; *link != NULL;) {
         struct free_queue *queue = *link;
         bool ends = queue->stream != NULL && queue->context == context;
@@ -961,7 +962,7 @@ static void forget_freed(CUcontext context)
             link = &queue->next;
         }
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 void gs_memory_streams_end(CUcontext context)
@@ -995,11 +996,11 @@ static void move_block(struct gs_block *block, void *argument)
     struct move *move = argument;
     if (!block->of_pool || block->written_off || block->context != move->from)
         return;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     block->context = move->to;
     for (unsigned i = 0; i < block->piece_count; i++)
         move->incomplete = move->incomplete || block->pieces[i].state != GS_PIECE_RESIDENT;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 /*
@@ -1010,13 +1011,13 @@ static bool move_pool_memory(struct gs_device *device, CUcontext from, CUcontext
 {
     struct move move = {.from = from, .to = to};
     bool any = false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (const struct gs_block *block = device->blocks; block != NULL && !any; block = block->next)
         any = block->of_pool && block->context == from;
     for (struct gs_allocation *allocation = device->allocations; allocation != NULL; allocation = allocation->next)
         if (allocation->of_pool && allocation->context == from)
             allocation->context = to;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (any)
         gs_blocks_visit(device, from, move_block, &move);
     return move.incomplete;
@@ -1049,10 +1050,10 @@ void gs_memory_context_ends(CUcontext context)
             dispose(allocation);
         }
     }
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     if (memory.idle_context == context)
         memory.idle_context = NULL; /* another may get its name */
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_device_forget_contexts();
     gs_array_context_ends(context);
     gs_peer_context_ends(context);

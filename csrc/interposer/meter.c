@@ -6,11 +6,11 @@
 #include "context.h"
 #include "devices.h"
 #include "gate.h"
+#include "lock.h"
 #include "pace.h"
 #include "real.h"
 #include "say.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -65,14 +65,14 @@ struct gs_metered_stream {
 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_metered_stream *streams;
     struct clock *clocks;
     struct gpushare_meter gpus[GPUSHARE_MAX_GPUS];
     unsigned gpu_count;
     unsigned in_flight;
     int used, broken; /* read without the lock */
-} meter = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} meter = {.lock = GS_MUTEX(GS_RANK_METER)};
 
 bool gs_meter_broken(void)
 {
@@ -298,9 +298,9 @@ bool gs_meter_look(void)
 {
     if (gs_meter_in_flight() == 0 || !gs_capture_forbid())
         return false;
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     bool changed = look_at_all();
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
     gs_capture_allow();
     return changed;
 }
@@ -310,9 +310,9 @@ void gs_meter_look_from_helper(void)
 {
     if (gs_meter_in_flight() == 0)
         return;
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     look_at_all();
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 unsigned gs_meter_in_flight(void)
@@ -322,24 +322,24 @@ unsigned gs_meter_in_flight(void)
 
 unsigned gs_meter_read(struct gpushare_meter meters[GPUSHARE_MAX_GPUS])
 {
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     unsigned gpus = meter.gpu_count;
     memcpy(meters, meter.gpus, gpus * sizeof(*meters));
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
     return gpus;
 }
 
 void gs_meter_restart(void)
 {
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     for (unsigned i = 0; i < meter.gpu_count; i++)
         meter.gpus[i].busy_ns = meter.gpus[i].submissions = 0;
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 void gs_meter_moved(const uint8_t from[16], const uint8_t to[16])
 {
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     for (unsigned i = 0; i < meter.gpu_count; i++) {
         uint8_t *gpu = meter.gpus[i].gpu;
         if (memcmp(gpu, from, sizeof(meter.gpus[i].gpu)) == 0)
@@ -347,7 +347,7 @@ void gs_meter_moved(const uint8_t from[16], const uint8_t to[16])
         else if (memcmp(gpu, to, sizeof(meter.gpus[i].gpu)) == 0)
             memcpy(gpu, from, sizeof(meter.gpus[i].gpu));
     }
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 /* --- Streams --- */
@@ -457,7 +457,7 @@ void gs_meter_begin(struct gs_submission *submission)
     if (gs_meter_broken() || !gs_capture_forbid())
         return;
     __atomic_store_n(&meter.used, 1, __ATOMIC_RELAXED);
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     struct gs_metered_stream *stream = find(submission->stream, submission->kind, true);
     if (stream != NULL) {
         if (!may_go_unmeasured(stream, submission)) {
@@ -476,7 +476,7 @@ void gs_meter_begin(struct gs_submission *submission)
             stream->users++;
         }
     }
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
     /* Without our lock: with a full queue, this waits for the GPU. */
     CUresult result = submission->begin != NULL ? record(submission->begin, submission) : CUDA_SUCCESS;
     gs_capture_allow();
@@ -500,7 +500,7 @@ void gs_meter_end(struct gs_submission *submission)
             fail("cuEventRecord", result);
     }
     struct submitted *submitted = recorded ? malloc(sizeof(*submitted)) : NULL;
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     stream->users--;
     if (submitted != NULL && stream->clock != NULL) {
         *submitted = (struct submitted){.submission = *submission, .at_ns = gs_now_ns()};
@@ -516,18 +516,18 @@ void gs_meter_end(struct gs_submission *submission)
         stream->late = true;
         free(submitted);
     }
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 void gs_meter_order(CUstream handle, enum gs_stream_kind kind)
 {
     if (!__atomic_load_n(&meter.used, __ATOMIC_RELAXED))
         return;
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     struct gs_metered_stream *stream = find(handle, kind, false);
     if (stream != NULL)
         stream->late = true;
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 /* --- Names --- */
@@ -552,7 +552,7 @@ static void describe(uintptr_t work, char name[112])
 
 void gs_meter_running(char name[112], uint64_t *since)
 {
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     look_at_all();
     const struct submitted *oldest = NULL;
     for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
@@ -561,7 +561,7 @@ void gs_meter_running(char name[112], uint64_t *since)
     if (oldest != NULL)
         *since = oldest->at_ns;
     describe(oldest != NULL ? oldest->submission.work : gs_gate_last_work(), name);
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 /* --- Ends --- */
@@ -569,30 +569,30 @@ void gs_meter_running(char name[112], uint64_t *since)
 void gs_meter_forget_functions(void)
 {
     /* Under the lock: nobody is asking for a name. */
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     gs_gate_forget_functions();
     for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
         for (struct submitted *submitted = stream->first; submitted != NULL; submitted = submitted->next)
             if (gs_work_is_function(submitted->submission.work))
                 submitted->submission.work = GS_WORK_KERNEL;
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 void gs_meter_stream_ends(CUstream handle)
 {
     if (!__atomic_load_n(&meter.used, __ATOMIC_RELAXED))
         return;
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     for (struct gs_metered_stream *stream = meter.streams; stream != NULL; stream = stream->next)
         stream->gone = stream->gone || stream->handle == handle;
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 /* Its events go with it. */
 void gs_meter_context_ends(CUcontext context)
 {
     gs_meter_forget_functions();
-    pthread_mutex_lock(&meter.lock);
+    gs_mutex_lock(&meter.lock);
     struct clock **link = &meter.clocks;
     while (*link != NULL && (*link)->context != context)
         link = &(*link)->next;
@@ -609,10 +609,10 @@ void gs_meter_context_ends(CUcontext context)
         free(clock->spare);
         free(clock);
     }
-    pthread_mutex_unlock(&meter.lock);
+    gs_mutex_unlock(&meter.lock);
 }
 
 void gs_meter_after_fork(void)
 {
-    pthread_mutex_init(&meter.lock, NULL);
+    gs_mutex_after_fork(&meter.lock);
 }

@@ -6,6 +6,7 @@
 #include "context.h"
 #include "devices.h"
 #include "gate.h"
+#include "lock.h"
 #include "memory.h"
 #include "real.h"
 #include "say.h"
@@ -102,11 +103,11 @@ static void leave_context_locked(struct lane *lane)
 
 void gs_mover_context_ends(CUcontext context)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
         struct lane *lane = &lanes[i];
         while (lane->context == context && lane->busy)
-            pthread_cond_wait(&lane_left, &gs_memory_lock);
+            gs_cond_wait(&lane_left, &gs_memory_lock);
         if (lane->context != context)
             continue;
         /* The stream and the events go with it. */
@@ -114,7 +115,7 @@ void gs_mover_context_ends(CUcontext context)
         lane->stream = NULL;
         memset(lane->done, 0, sizeof(lane->done));
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 /* --- Pieces under way --- */
@@ -141,12 +142,12 @@ static bool take_locked(struct lane *lane, struct gs_block *block, unsigned i)
 /* The move is over, and so many bytes more are resident. */
 static void settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     block->pieces[i].moving = false;
     device->usage.resident += (uint64_t)resident;
     bool destroy = --block->flights == 0 && gs_block_settle_locked(block);
     leave_context_locked(lane_of(device));
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (destroy)
         gs_block_destroy(device, block);
 }
@@ -192,9 +193,9 @@ static void conclude(struct gs_device *device, struct gpushare_moved *moved, uin
 {
     moved->duration_ns = gs_now_ns() - start;
     moved->status = status;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     moved->usage = gs_device_usage_locked(device);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
 }
 
 /* What became of the attempt to begin with one more piece. */
@@ -304,7 +305,7 @@ static enum step start_out(struct eviction *eviction)
         return STEP_FULL;
     unsigned i = 0;
     struct gs_block *block = NULL;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     while (eviction->round != EXHAUSTED && (block = next_out_locked(eviction, &i)) == NULL) {
         eviction->round++;
         if (eviction->round == EXHAUSTED && !eviction->rest) {
@@ -323,7 +324,7 @@ static enum step start_out(struct eviction *eviction)
         eviction->round = UNWRITTEN_WHOLE;
         device->cursor = device->blocks;
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
         return again ? STEP_AWAITED : STEP_NOTHING;
     if (!taken)
@@ -419,15 +420,15 @@ static bool move_out(struct eviction *eviction)
 /* Contexts that have failed lose their memory; returns how much of it was on the device. */
 static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
 {
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     uint64_t before = device->usage.resident;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_context_observe(seen);
     if (!gs_memory_drop_failed())
         return 0;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     uint64_t after = device->usage.resident;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return before > after ? before - after : 0;
 }
 
@@ -448,9 +449,9 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
         eviction.result = CUDA_SUCCESS;
         eviction.rest = false;
         eviction.round = UNWRITTEN_WHOLE;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         device->cursor = device->blocks;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         host_short = move_out(&eviction);
     } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
     bool failed = host_short || eviction.result != CUDA_SUCCESS;
@@ -534,9 +535,9 @@ static CUresult leave(struct gs_device *device, struct gs_block *block, unsigned
     CUresult result = enter_context(lane_of(device), block->context);
     if (result == CUDA_SUCCESS)
         block->backend->stay(block, i);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     block->pieces[i].far = result == CUDA_SUCCESS;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return result;
 }
 
@@ -569,14 +570,14 @@ static enum step start_in(struct arrival *arrival)
     struct room room = room_on(device);
     unsigned i = 0;
     bool taken = false, fits = false, stays = false;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     struct gs_block *block = next_in_locked(arrival, room, &i);
     if (block != NULL) {
         fits = fits_locked(device, block, i, room);
         stays = !fits && room.last && block->backend->stay != NULL;
         taken = (fits || stays) && take_locked(lane, block, i);
     }
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
         return STEP_NOTHING;
     if (!fits && !stays && room.last)
@@ -621,9 +622,9 @@ static bool land_in(struct arrival *arrival)
         block->backend->drop(block, landed.piece);
     }
     if (result == CUDA_SUCCESS) {
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         piece->far = false;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         arrival->moved->bytes += (uint64_t)bytes;
         arrival->moved->copied += landed.copied ? (uint64_t)bytes : 0;
     } else {
@@ -645,19 +646,19 @@ static bool state_arrived(struct arrival *arrival, bool waits)
         return false;
     arrival->stated = arrival->moved->bytes;
     arrival->stated_at = now;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     arrival->device->usage_changed = true;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return true;
 }
 
 static unsigned known_devices(void)
 {
     unsigned count = 0;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     while (count < GPUSHARE_MAX_GPUS && gs_devices[count].known)
         count++;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return count;
 }
 
@@ -668,7 +669,7 @@ static bool open_if_complete(void (*open)(void *), void *argument)
     struct room rooms[GPUSHARE_MAX_GPUS] = {{0}};
     for (unsigned d = 0, count = known_devices(); d < count; d++)
         rooms[d] = room_on(&gs_devices[d]);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++) {
         struct gs_device *device = &gs_devices[d];
         for (struct gs_block *block = device->blocks; block != NULL && complete; block = block->next)
@@ -678,7 +679,7 @@ static bool open_if_complete(void (*open)(void *), void *argument)
     }
     if (complete)
         open(argument);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     return complete;
 }
 
@@ -688,19 +689,19 @@ bool gs_mover_has_room(void)
     for (unsigned d = 0, count = known_devices(); d < count && room; d++) {
         struct lane *lane = &lanes[d];
         size_t available, total;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         uint64_t missing = gs_devices[d].footprint - gs_devices[d].usage.resident;
         CUcontext context = missing != 0 && lane->count == 0 ? lane->context : NULL;
         lane->busy = lane->busy || context != NULL;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         if (context == NULL)
             continue;
         if (GS_REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS &&
             GS_REAL(cuMemGetInfo_v2)(&available, &total) == CUDA_SUCCESS)
             room = available >= missing;
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         leave_context_locked(lane);
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
     }
     return room;
 }

@@ -2,8 +2,7 @@
 #include "pace.h"
 
 #include "client.h"
-
-#include <pthread.h>
+#include "lock.h"
 
 #define MILLISECOND INT64_C(1000000)
 #define SECOND INT64_C(1000000000)
@@ -22,7 +21,7 @@ enum { UNMEASURED_PART = 5 };
 static const size_t largest_piece = (size_t)64 << 20;
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gpushare_pace told;
     unsigned in_flight, unknown; /* submissions; those of them without an estimate */
     uint64_t in_flight_ns;       /* the others' estimates */
@@ -36,7 +35,7 @@ static struct {
         uint64_t mean_ns;
         uint64_t at; /* when it was learnt last */
     } estimates[SETS][WAYS];
-} pace = {.lock = PTHREAD_MUTEX_INITIALIZER, .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
+} pace = {.lock = GS_MUTEX(GS_RANK_PACE), .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
 
 /* Read without the lock: a copy is cut or not. */
 static int bounded;
@@ -54,7 +53,7 @@ static bool charges_locked(void)
 void gs_pace_set(const struct gpushare_pace *told)
 {
     static const struct gpushare_pace nothing = {.inflight_ns = UINT64_MAX, .share_ppm = ALL};
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     bool shared = pace.told.share_ppm < ALL;
     pace.told = told != NULL ? *told : nothing;
     if (!shared) {
@@ -62,22 +61,22 @@ void gs_pace_set(const struct gpushare_pace *told)
         pace.credit_at = gs_now_ns();
     }
     __atomic_store_n(&bounded, pace.told.inflight_ns != UINT64_MAX || pace.told.share_ppm < ALL, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
 }
 
 bool gs_pace_active(void)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     bool active = active_locked();
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
     return active;
 }
 
 bool gs_pace_metered(void)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     bool metered = pace.told.meter != 0;
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
     return metered;
 }
 
@@ -122,11 +121,11 @@ static void learn(uint64_t key, uint64_t duration_ns, uint64_t now)
 void gs_pace_learn(const struct gs_submission *submission, uint64_t duration_ns)
 {
     uint64_t now = gs_now_ns();
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     learn(key_of(submission->work, submission->size), duration_ns, now);
     if (submission->size != 0)
         learn(key_of(submission->work, 0), duration_ns, now);
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
 }
 
 static void estimate(struct gs_submission *submission, uint64_t now)
@@ -145,11 +144,11 @@ static void estimate(struct gs_submission *submission, uint64_t now)
 
 void gs_pace_charge(uint64_t busy_ns)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     pace.credit_ns -= (int64_t)busy_ns;
     if (pace.credit_ns < -longest_debt)
         pace.credit_ns = -longest_debt;
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
 }
 
 static void fill_bucket(uint64_t now)
@@ -209,7 +208,7 @@ static uint64_t until_room(const struct gs_submission *submission, uint64_t now)
 
 bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *patience)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     uint64_t now = gs_now_ns();
     fill_bucket(now);
     estimate(submission, now);
@@ -233,33 +232,33 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
         pace.unknown += !submission->estimated;
         pace.in_flight_ns += submission->estimate_ns;
     }
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
     return submission->admitted;
 }
 
 void gs_pace_give_back(struct gs_submission *submission, const struct gs_submission *next)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     pace.head_ns = next != NULL ? next->estimate_ns : 0;
     pace.head_at = gs_now_ns();
     pace.in_flight--;
     pace.given_back++;
     pace.unknown -= !submission->estimated;
     pace.in_flight_ns -= submission->estimate_ns;
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
     submission->admitted = false;
 }
 
 unsigned gs_pace_in_flight(uint64_t *given_back)
 {
-    pthread_mutex_lock(&pace.lock);
+    gs_mutex_lock(&pace.lock);
     unsigned in_flight = pace.in_flight;
     *given_back = pace.given_back;
-    pthread_mutex_unlock(&pace.lock);
+    gs_mutex_unlock(&pace.lock);
     return in_flight;
 }
 
 void gs_pace_after_fork(void)
 {
-    pthread_mutex_init(&pace.lock, NULL);
+    gs_mutex_after_fork(&pace.lock);
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "pci.h"
 
+#include "lock.h"
 #include "machine.h"
 #include "real.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,14 +15,19 @@ struct place {
 
 static struct {
     bool moved;
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct place places[GPUSHARE_MAX_GPUS];
     unsigned count;
-} pci = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} pci = {.lock = GS_MUTEX(GS_RANK_PCI)};
 
 void gs_pci_moved(void)
 {
     __atomic_store_n(&pci.moved, true, __ATOMIC_RELAXED);
+}
+
+void gs_pci_after_fork(void)
+{
+    gs_mutex_after_fork(&pci.lock);
 }
 
 static bool has_moved(void)
@@ -49,11 +54,11 @@ static bool find(CUdevice device, struct gs_pci_address *address)
     CUuuid uuid;
     if (GS_REAL(cuDeviceGetUuid_v2)(&uuid, device) != CUDA_SUCCESS)
         return false;
-    pthread_mutex_lock(&pci.lock);
+    gs_mutex_lock(&pci.lock);
     const struct gs_pci_address *found = look_up((const uint8_t *)uuid.bytes);
     if (found != NULL)
         *address = *found;
-    pthread_mutex_unlock(&pci.lock);
+    gs_mutex_unlock(&pci.lock);
     return found != NULL;
 }
 

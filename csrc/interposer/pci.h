@@ -15,4 +15,6 @@
 /* From now on NVML is asked instead of the driver. */
 void gs_pci_moved(void);
 
+void gs_pci_after_fork(void);
+
 #endif

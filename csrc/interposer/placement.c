@@ -6,6 +6,7 @@
 
 #include "client.h"
 #include "connection.h"
+#include "lock.h"
 #include "machine.h"
 #include "say.h"
 
@@ -28,12 +29,12 @@ static const uint64_t patience = 2000 * MILLISECOND;
 enum { MOST = GPUSHARE_MAX_PLACES, LIST_ROOM = MOST * GS_UUID_TEXT };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     bool done;
     bool changed; /* VISIBLE is ours, and was `before` (NULL: unset) */
     char *before;
     struct gs_place order; /* gpu_count 0: nobody was asked */
-} placement = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} placement = {.lock = GS_MUTEX(GS_RANK_PLACEMENT)};
 
 /* Some of the machine's devices, in an order: their places in the machine's list. */
 struct choice {
@@ -331,14 +332,14 @@ static bool choose(char *list)
 
 static void in_forked_child(void)
 {
-    pthread_mutex_init(&placement.lock, NULL);
+    gs_mutex_after_fork(&placement.lock);
 }
 
 bool gs_placement_begin(void)
 {
     if (__atomic_load_n(&placement.done, __ATOMIC_ACQUIRE))
         return false;
-    pthread_mutex_lock(&placement.lock);
+    gs_mutex_lock(&placement.lock);
     static bool at_fork;
     if (!at_fork)
         at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
@@ -365,7 +366,7 @@ void gs_placement_end(bool initialised)
     placement.before = NULL;
     if (initialised)
         __atomic_store_n(&placement.done, true, __ATOMIC_RELEASE);
-    pthread_mutex_unlock(&placement.lock);
+    gs_mutex_unlock(&placement.lock);
 }
 
 size_t gs_placement_restated(struct gs_place *place)

@@ -7,10 +7,10 @@
 #include "client.h"
 #include "context.h"
 #include "gate.h"
+#include "lock.h"
 #include "real.h"
 #include "say.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,14 +29,14 @@ struct gs_reservation {
 enum { MOST_KINDS = 16 };
 
 static struct {
-    pthread_mutex_t lock;
+    struct gs_mutex lock;
     struct gs_map handles, mappings;
-    pthread_mutex_t reserving; /* guards this one; the mover takes it, so it is the last of all */
+    struct gs_mutex reserving; /* guards this one; the mover takes it, and never the other */
     struct gs_map reservations;
     uint64_t serial;
     CUmemAllocationProp kinds[MOST_KINDS]; /* that the driver was seen to make */
     unsigned kind_count;
-} vmm = {.lock = PTHREAD_MUTEX_INITIALIZER, .reserving = PTHREAD_MUTEX_INITIALIZER};
+} vmm = {.lock = GS_MUTEX(GS_RANK_VMM), .reserving = GS_MUTEX(GS_RANK_RESERVING)};
 
 static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
 {
@@ -75,9 +75,9 @@ static bool covered(CUdeviceptr start, size_t size, bool *ours)
 bool gs_vmm_any(CUdeviceptr start, size_t size)
 {
     bool ours;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     covered(start, size, &ours);
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return ours;
 }
 
@@ -122,9 +122,9 @@ static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
     block->owner = handle;
     handle->block = block;
     struct gs_slot *entered;
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     bool populate = gs_block_add_locked(device, block, &entered);
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     if (populate)
         gs_block_populate(device, block, entered);
     if (gs_gate_is_shut())
@@ -154,11 +154,11 @@ static CUresult create_pinned(struct gs_vmm_handle *handle)
 static CUresult try_out(const CUmemAllocationProp *properties, size_t granularity)
 {
     GS_LEAVES_CAPTURES_ALONE;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     bool known = false;
     for (unsigned i = 0; i < vmm.kind_count && !known; i++)
         known = memcmp(&vmm.kinds[i], properties, sizeof(*properties)) == 0;
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     if (known)
         return CUDA_SUCCESS;
     CUmemGenericAllocationHandle handle;
@@ -169,10 +169,10 @@ static CUresult try_out(const CUmemAllocationProp *properties, size_t granularit
         return CUDA_SUCCESS; /* no room now says nothing of the kind */
     else
         return result;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     if (vmm.kind_count < MOST_KINDS)
         vmm.kinds[vmm.kind_count++] = *properties;
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return CUDA_SUCCESS;
 }
 
@@ -207,12 +207,12 @@ CUresult gs_vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUm
         free(handle);
         return result;
     }
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     handle->id = ++vmm.serial;
     if (handle->block != NULL)
         handle->node.key = HANDLE_MARK | handle->id;
     gs_map_insert(&vmm.handles, &handle->node);
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     *out = handle->node.key;
     return CUDA_SUCCESS;
 }
@@ -220,7 +220,7 @@ CUresult gs_vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUm
 CUresult gs_vmm_release(CUmemGenericAllocationHandle value)
 {
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_handle *handle = find_handle(value);
     if (handle == NULL)
         result = unknown(value);
@@ -232,14 +232,14 @@ CUresult gs_vmm_release(CUmemGenericAllocationHandle value)
         handle->references--;
         drop_if_unused(handle);
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return result;
 }
 
 CUresult gs_vmm_retain(CUmemGenericAllocationHandle *value, CUdeviceptr address)
 {
     CUresult result = CUDA_ERROR_NOT_FOUND;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_mapping *mapping = last_within(address, address + 1);
     if (mapping != NULL && mapping->handle != NULL) {
         result = CUDA_SUCCESS;
@@ -250,18 +250,18 @@ CUresult gs_vmm_retain(CUmemGenericAllocationHandle *value, CUdeviceptr address)
         if (result == CUDA_SUCCESS)
             mapping->handle->references++;
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return result;
 }
 
 CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocationHandle value)
 {
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_handle *handle = find_handle(value);
     bool ours = handle != NULL && handle->block != NULL;
     if (ours)
         *properties = handle->properties;
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return ours ? CUDA_SUCCESS : unknown(value);
 }
 
@@ -277,9 +277,9 @@ static struct gs_reservation *reservation_of(CUdeviceptr address, size_t size)
 
 static bool within_reservation(CUdeviceptr address, size_t size)
 {
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     bool within = reservation_of(address, size) != NULL;
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
     return within;
 }
 
@@ -287,7 +287,7 @@ CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemG
                          unsigned long long flags)
 {
     CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     struct gs_reservation *reservation = reservation_of(address, size);
     /* After a checkpoint the driver may not map into addresses that it reserved before. */
     if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
@@ -297,18 +297,18 @@ CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemG
     }
     if (result == CUDA_SUCCESS && reservation != NULL)
         reservation->mapped++;
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
     return result;
 }
 
 CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
 {
     CUresult result = GS_REAL(cuMemUnmap)(address, size);
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     struct gs_reservation *reservation = reservation_of(address, size);
     if (result == CUDA_SUCCESS && reservation != NULL && reservation->mapped != 0)
         reservation->mapped--;
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
     return result;
 }
 
@@ -320,9 +320,9 @@ static bool hold_locked(struct gs_block *block, struct gs_awaiting *awaiting)
 {
     if (gs_block_try_hold(block, awaiting))
         return true;
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     gs_block_await(awaiting);
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     return false;
 }
 
@@ -364,7 +364,7 @@ CUresult gs_vmm_map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
     mapping->size = size;
     GS_AWAITING(awaiting);
     CUresult result;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     do
         result = map_locked(mapping, offset, value, flags, &awaiting);
     while (result == CUDA_ERROR_NOT_READY);
@@ -375,7 +375,7 @@ CUresult gs_vmm_map(CUdeviceptr address, size_t size, size_t offset, CUmemGeneri
             mapping->handle->mappings = mapping;
         }
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     if (result != CUDA_SUCCESS)
         free(mapping);
     return result;
@@ -420,7 +420,7 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
 {
     bool ours;
     CUresult result = CUDA_SUCCESS;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     bool whole = covered(address, size, &ours);
     if (!whole)
         result = ours ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
@@ -435,7 +435,7 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
         else if (result == CUDA_ERROR_NOT_READY)
             result = CUDA_SUCCESS;
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return result;
 }
 
@@ -446,17 +446,17 @@ void gs_vmm_reserved(CUdeviceptr address, size_t size)
         return;
     reservation->node.key = address;
     reservation->size = size;
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     gs_map_insert(&vmm.reservations, &reservation->node);
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
 }
 
 struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost)
 {
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     struct gs_reservation *reservation = (struct gs_reservation *)gs_map_remove(&vmm.reservations, address);
     *lost = reservation != NULL && reservation->lost;
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
     return reservation;
 }
 
@@ -466,9 +466,9 @@ void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed)
         free(reservation);
         return;
     }
-    pthread_mutex_lock(&vmm.reserving);
+    gs_mutex_lock(&vmm.reserving);
     gs_map_insert(&vmm.reservations, &reservation->node);
-    pthread_mutex_unlock(&vmm.reserving);
+    gs_mutex_unlock(&vmm.reserving);
 }
 
 /* --- Access --- */
@@ -544,7 +544,7 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
             return refused;
     }
     bool ours;
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     bool whole = covered(address, size, &ours);
     CUresult result = !ours ? CUDA_ERROR_NOT_FOUND : whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     GS_AWAITING(awaiting);
@@ -557,7 +557,7 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
         else if (result == CUDA_ERROR_NOT_READY)
             result = CUDA_SUCCESS;
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     if (asks)
         gs_gate_leave(entered);
     return result;
@@ -565,7 +565,7 @@ CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDe
 
 CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
 {
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_mapping *mapping = last_within(address, address + 1);
     bool ours = mapping != NULL && mapping->handle != NULL && mapping->handle->block != NULL;
     if (ours) {
@@ -574,7 +574,7 @@ CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
             if (same_place(&mapping->access[i].location, location))
                 *flags = mapping->access[i].flags;
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return ours ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
 
@@ -586,30 +586,30 @@ static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *
     struct gs_slot *entered;
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS) {
-        pthread_mutex_lock(&gs_memory_lock);
+        gs_mutex_lock(&gs_memory_lock);
         if (!gs_block_pin_locked(handle->block))
             result = CUDA_ERROR_OUT_OF_MEMORY;
         else if (real != NULL)
             *real = handle->block->pieces[0].handle;
-        pthread_mutex_unlock(&gs_memory_lock);
+        gs_mutex_unlock(&gs_memory_lock);
         gs_gate_leave(entered);
         gs_device_flush_reports();
     }
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     handle->references--;
     drop_if_unused(handle);
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return result;
 }
 
 CUresult gs_vmm_pin(CUmemGenericAllocationHandle value, CUmemGenericAllocationHandle *real)
 {
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_handle *handle = find_handle(value);
     bool ours = handle != NULL && handle->block != NULL;
     if (ours)
         handle->references++;
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return ours ? pin(handle, real) : unknown(value);
 }
 
@@ -617,7 +617,7 @@ CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
 {
     CUresult result = CUDA_ERROR_NOT_FOUND;
     for (CUdeviceptr end = address + size; end > address;) {
-        pthread_mutex_lock(&vmm.lock);
+        gs_mutex_lock(&vmm.lock);
         struct gs_vmm_mapping *mapping = last_within(address, end);
         struct gs_vmm_handle *handle = mapping != NULL ? mapping->handle : NULL;
         if (handle != NULL && handle->block != NULL)
@@ -625,7 +625,7 @@ CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
         else
             handle = NULL;
         end = mapping != NULL ? mapping->node.key : address;
-        pthread_mutex_unlock(&vmm.lock);
+        gs_mutex_unlock(&vmm.lock);
         if (handle != NULL && (result = pin(handle, NULL)) != CUDA_SUCCESS)
             return result;
     }
@@ -634,7 +634,7 @@ CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
 
 bool gs_vmm_find(CUdeviceptr address, struct gs_memory_view *view, unsigned long long *handle_types)
 {
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     struct gs_vmm_mapping *mapping = last_within(address, address + 1);
     bool ours = mapping != NULL && mapping->handle != NULL && mapping->handle->block != NULL;
     if (ours) {
@@ -644,28 +644,28 @@ bool gs_vmm_find(CUdeviceptr address, struct gs_memory_view *view, unsigned long
                                         .id = HANDLE_MARK | mapping->handle->id};
         *handle_types = (unsigned long long)mapping->handle->properties.requestedHandleTypes;
     }
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
     return ours;
 }
 
 static void move_to_context(struct gs_vmm_handle *handle, CUcontext context)
 {
     gs_block_hold(handle->block);
-    pthread_mutex_lock(&gs_memory_lock);
+    gs_mutex_lock(&gs_memory_lock);
     handle->block->context = context;
-    pthread_mutex_unlock(&gs_memory_lock);
+    gs_mutex_unlock(&gs_memory_lock);
     gs_block_let_go(handle->block);
 }
 
 /* Calls visit for every handle, which may not add or remove any. */
 static void each_handle(void (*visit)(struct gs_vmm_handle *, CUcontext, CUdevice), CUcontext context, CUdevice device)
 {
-    pthread_mutex_lock(&vmm.lock);
+    gs_mutex_lock(&vmm.lock);
     for (struct gs_node *node = gs_map_floor(&vmm.handles, UINT64_MAX); node != NULL;
          node = node->key != 0 ? gs_map_floor(&vmm.handles, node->key - 1) : NULL)
         if (((struct gs_vmm_handle *)node)->block != NULL)
             visit((struct gs_vmm_handle *)node, context, device);
-    pthread_mutex_unlock(&vmm.lock);
+    gs_mutex_unlock(&vmm.lock);
 }
 
 static void leave_context(struct gs_vmm_handle *handle, CUcontext context, CUdevice ignored)
@@ -698,6 +698,6 @@ void gs_vmm_context_begins(CUcontext context, CUdevice device)
 
 void gs_vmm_after_fork(void)
 {
-    pthread_mutex_init(&vmm.lock, NULL);
-    pthread_mutex_init(&vmm.reserving, NULL);
+    gs_mutex_after_fork(&vmm.lock);
+    gs_mutex_after_fork(&vmm.reserving);
 }

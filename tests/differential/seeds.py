@@ -223,8 +223,8 @@ DEFECTS: dict[str, Defect] = {
             _in(
                 "hooks_ipc.c",
                 "    result = open_token(opened);\n    bool used",
-                "    pthread_mutex_lock(&ipc.lock);\n    result = open_token(opened);\n"
-                "    pthread_mutex_unlock(&ipc.lock);\n    bool used",
+                "    gs_mutex_lock(&ipc.lock);\n    result = open_token(opened);\n"
+                "    gs_mutex_unlock(&ipc.lock);\n    bool used",
             ),
         ),
         calm=True,

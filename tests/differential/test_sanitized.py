@@ -1,19 +1,23 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Random programs under the sanitizers: what the interposer and the simulated driver do there is sound."""
+"""Random programs under the sanitizers, and under the check of the locks' order, which is in these builds, too."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import Totals, fuzz
 from tests.differential.programs import Recipe
 from tests.differential.running import Player, build_player, place
-from tests.interposer.test_sanitizers import SANITIZERS, sanitized
+from tests.interposer.test_sanitizers import OUT_OF_ORDER, SANITIZERS, sanitized
 
 __all__ = ["sanitized"]
 
@@ -27,24 +31,30 @@ def all_said(player: Player) -> str:
     return os.pread(player.errors.fileno(), size, 0).decode(errors="replace")
 
 
-def nothing_is_found(
-    folder: Path, build: Callable[[str], tuple[Path, str]], name: str, seconds: float, *only: str
+def nothing_is_said(
+    folder: Path,
+    libraries: Path,
+    seed: str,
+    words: Sequence[str],
+    seconds: float,
+    *only: str,
+    environ: Mapping[str, str] | None = None,
+    preload: Sequence[str] = (),
 ) -> None:
     """Run random programs for so long. What the two runs of a program return is for other tests to compare."""
-    words, _, settings, _ = SANITIZERS[name]
-    libraries, runtime = build(name)
-    environ = dict(settings)
-    for variable in MORE.keys() & environ.keys():
-        environ[variable] += f":{MORE[variable]}"
+    # The places where locks are taken are in no other build.
+    library = (libraries / "libgpushare.so").read_bytes()
+    assert OUT_OF_ORDER.encode() in library
+    assert re.search(rb"interposer/client\.c:\d+\0", library)
     totals = Totals()
     player = build_player(folder)
     with place(
-        player, libraries=libraries, seed=name, environ=environ, preload_first=[runtime]
+        player, libraries=libraries, seed=seed, environ=environ, preload_first=preload
     ) as here:
         findings = fuzz(
             here,
             totals,
-            seed=name,
+            seed=seed,
             recipe=Recipe(only=only),
             seconds=seconds,
             shrinking=0.0,
@@ -56,6 +66,36 @@ def nothing_is_found(
         said = "".join(all_said(one) for pair in here.players for one in pair)
     assert not any(word in said for word in words), said
     assert totals.calls > 100
+
+
+def nothing_is_found(
+    folder: Path, build: Callable[[str], tuple[Path, str]], name: str, seconds: float, *only: str
+) -> None:
+    """Run random programs under a sanitizer."""
+    words, _, settings, _ = SANITIZERS[name]
+    libraries, runtime = build(name)
+    environ = dict(settings)
+    for variable in MORE.keys() & environ.keys():
+        environ[variable] += f":{MORE[variable]}"
+    nothing_is_said(
+        folder, libraries, name, words, seconds, *only, environ=environ, preload=[runtime]
+    )
+
+
+@pytest.fixture(scope="session")
+def checked(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
+    """Build the interposer with the check of the locks' order and without a sanitizer; return its folder."""
+    folder = tmp_path_factory.mktemp("ranks")
+    command = ["make", "-s", "-j2", "-C", str(root / "csrc"), "interposer", "LOCK_RANKS=1"]
+    command += ["CFLAGS=-O1 -g1", f"PYTHON={sys.executable}"]
+    command += [f"BUILD={folder / 'build'}", f"OUT={folder / 'lib'}"]
+    subprocess.run(command, check=True)
+    (folder / "lib/sim").symlink_to(LIBRARIES / "sim")
+    return folder / "lib"
+
+
+def test_locks_are_taken_in_order_in_programs_of_all_kinds(tmp_path: Path, checked: Path) -> None:
+    nothing_is_said(tmp_path, checked, "ranks", [OUT_OF_ORDER], 5.0)
 
 
 @pytest.mark.parametrize("name", SANITIZERS)

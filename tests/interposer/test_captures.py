@@ -547,7 +547,7 @@ LATE: tuple[Patch, ...] = (
     (
         "interposer/client.c",
         "    struct pending_growth **link = &client.growths;\n",
-        "    pthread_mutex_unlock(&client.lock);\n    usleep(100000);\n    pthread_mutex_lock(&client.lock);\n"
+        "    gs_mutex_unlock(&client.lock);\n    usleep(100000);\n    gs_mutex_lock(&client.lock);\n"
         "    struct pending_growth **link = &client.growths;\n",
     ),
     (

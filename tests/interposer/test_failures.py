@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine, Program, Script
 
@@ -325,6 +326,21 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(machine: Machine) -> None
     )
     assert sum(said in line for line in a.errors) == 1
     assert a.holds(at_a, 16 * UNIT, 1)
+
+
+def test_a_forked_child_does_not_wait_for_threads_of_its_parent(machine: Machine) -> None:
+    """One of them is making the device's context, and waits for the scheduler: the child is not to wait for that."""
+    machine.kill_scheduler()
+    script = Script(machine)
+    try:
+        a = machine.program("a", init=False)
+        script.send = lambda *frames: None  # type: ignore[method-assign]
+        making = a.start("init", thread="t1")
+        script.next(ev.Grow)
+        assert a.call("retain_in_child")["status"] == 1
+        assert a.waits(making, 0.1)
+    finally:
+        script.close()
 
 
 def test_a_scheduler_that_talks_nonsense_is_left(machine: Machine) -> None:

@@ -215,8 +215,9 @@ def build(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[...,
         command += [f"-I{csrc}", f"-I{folder / 'gen'}", f"-I{interop}", "-isystem", str(include)]
         command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
         command += [*flags, "-o", str(folder / "host_pool")]
-        sources = (HERE / "host_pool.c", csrc / "interposer/host.c", csrc / "interposer/say.c")
-        subprocess.run([*command, *map(str, sources)], check=True)
+        command += ["-DGS_LOCK_RANKS", str(HERE / "host_pool.c")]
+        command += [str(csrc / f"interposer/{name}.c") for name in ("host", "lock", "say")]
+        subprocess.run(command, check=True)
         made[flags] = folder / "host_pool"
         return made[flags]
 

@@ -439,6 +439,16 @@ class Worker:
         os.close(write)
         return {"child": child, "result": int(os.read(read, 16))}
 
+    def retain_in_child(self) -> dict[str, Any]:
+        """Take the device's context in a child, which is ended if it hangs; tell how the child ended."""
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)
+            result = cuda.cuDevicePrimaryCtxRetain(ctypes.byref(ctypes.c_void_p()), 0)
+            os._exit(1 if result != 0 else 0)
+        return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
+
     def threads(self) -> dict[str, Any]:
         return {
             "threads": len(os.listdir("/proc/self/task")),
