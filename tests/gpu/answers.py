@@ -492,8 +492,10 @@ def empty(cuda: Driver) -> Answers:
     yield "nothing has failed", cuda("cuCtxSynchronize")
 
 
-def in_stream(cuda: Driver, stream: Any, event: Any, block: Any, function: Any) -> Answers:
-    """Call what names a stream, whatever context is current."""
+def in_stream(
+    cuda: Driver, stream: Any, event: Any, block: Any, function: Any, array: Any
+) -> Answers:
+    """Call what names a stream, an event or an array, whatever context is current."""
     pointer, current = ctypes.c_uint64(), ctypes.c_void_p()
     at_pointer, size = ctypes.byref(pointer), ctypes.byref(ctypes.c_size_t())
     pool = cuda.out(ctypes.c_void_p, "cuDeviceGetDefaultMemPool", cuda.device)
@@ -513,6 +515,7 @@ def in_stream(cuda: Driver, stream: Any, event: Any, block: Any, function: Any) 
         ("cuEventQuery", ("cuEventQuery", event)),
         ("cuStreamSynchronize", ("cuStreamSynchronize", stream)),
         ("cuStreamQuery", ("cuStreamQuery", stream)),
+        ("cuArrayDestroy", ("cuArrayDestroy", array)),
         ("cuMemGetAddressRange", ("cuMemGetAddressRange_v2", at_pointer, size, block)),
         ("cuPointerGetAttribute", ("cuPointerGetAttribute", at_pointer, 2, block)),
         ("cuMemGetInfo", ("cuMemGetInfo_v2", size, size)),
@@ -532,6 +535,9 @@ def currents(cuda: Driver) -> Answers:
     cuda.begin()
     s, event, block = cuda.stream(), cuda.event(), cuda.memory()
     function = cuda.kernel("spin_until")
+    # 16 by 16 floats.
+    shape = (ctypes.c_uint64 * 3)(16, 16, 0x20 | 1 << 32)
+    arrays = [cuda.out(ctypes.c_void_p, "cuArrayCreate_v2", shape) for _ in range(3)]
     cuda("cuMemsetD8_v2", block, 1, MIB)
     other = cuda.out(ctypes.c_void_p, "cuCtxCreate_v2", 0, cuda.device)
     cuda("cuCtxSynchronize")
@@ -544,7 +550,7 @@ def currents(cuda: Driver) -> Answers:
                 cuda("cuCtxSetCurrent", context)
             is_set.set()  # noqa: B023
             may_go_on.wait()  # noqa: B023
-            said.extend(in_stream(cuda, s, event, block, function))  # noqa: B023
+            said.extend(in_stream(cuda, s, event, block, function, arrays.pop()))  # noqa: B023
 
         caller = threading.Thread(target=thread)
         caller.start()
