@@ -448,8 +448,13 @@ class Accounts:
     def _on_measured(self, event: Measured) -> None:
         client = self.clients.get(event.client)
         holding = None if client is None else client.holdings.get(event.gpu)
-        if holding is None or holding.client.gone:
-            return
+        if holding is None or holding.client.stage in (
+            "checkpointing",
+            "hibernated",
+            "waiting",
+            "waking",
+        ):
+            return  # its contexts may be off the GPU for a while
         holding.measured = True
         gpu = holding.share.gpu
         if not holding.stated:
@@ -496,8 +501,10 @@ class Accounts:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self._now - gpu.read_at <= self.fresh
-        alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
+        # That reading shows what there is now only if nothing has come or gone since.
+        same = gpu.quietly_held == held + gpu.context
+        alone = fresh and same and gpu.asked_at is None and gpu.quiet
         found = Trial(holding.client.number, gpu.used, held, gpu.context)
         gpu.trial = found if alone else None
 
@@ -619,6 +626,8 @@ class Accounts:
         gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
+        held = gpu.resident + gpu.pinned + gpu.context
+        gpu.quietly_held = held if gpu.quiet else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
             self._stock_of[gpu.uuid] = gpu

@@ -375,6 +375,8 @@ class Hibernating(Grower):
                 client.stage, client.step_pause = "waking", 0.0
                 self._out.append(Wakeup(client.number))
             else:
+                for holding in client.holdings.values():
+                    self._unsettle(holding, -holding.unsettled)
                 self._release(client)
             if event.code == "stuck":
                 self._name_stuck(group, client.pid, "checkpoint")
@@ -540,14 +542,14 @@ class Hibernating(Grower):
     def _awake(self, client: Client, seconds: float) -> None:
         group, needs = client.group, client.needs
         self._timers.set(client.wakes, None)
+        for holding in client.holdings.values():
+            self._unsettle(holding, -holding.unsettled)
         if client.parked:
             self._release(client)
             return
         client.moved = ("", "")
         if needs is not None and client.home not in ("", needs.gpu):
             client.moved = client.home, needs.gpu
-        for holding in client.holdings.values():
-            self._unsettle(holding, -holding.unsettled)
         if self.wake_seconds is None:
             self.wake_seconds = seconds
         self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
@@ -607,6 +609,10 @@ class Hibernating(Grower):
             for client in group.clients.values():
                 if client.stage == "parked":
                     client.stage = "checkpointing"
+                    for holding in client.holdings.values():
+                        # It may be gone any moment. Until that is known, it must not hide what others use.
+                        fixed = holding.pinned + holding.context
+                        self._unsettle(holding, fixed - holding.unsettled)
                     self._out.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:

@@ -190,6 +190,8 @@ class World(RuleBasedStateMachine):
         self.tape: list[tuple[ev.Event, float, list[ev.Decision]]] = []
         self.in_since: dict[str, float] = {}
         self.over_since: dict[str, float] = {}
+        #: For how long memory stays, as it was before the event: who is granted now makes the others' turns longer.
+        self.residency: dict[str, float] = {}
         self.offloaded: set[str] = set()
         self.served: Counter[int] = Counter()
         self.steady = True
@@ -289,6 +291,7 @@ class World(RuleBasedStateMachine):
                    {u: s.promised for u, s in g.shares.items()}, g.exclusive)
             for g in self.core.groups.values()
         }  # fmt: skip
+        self.residency = {g.id: self.core.residency(g) for g in self.core.groups.values()}
         decisions = self.core.handle(event, self.now)
         self.tape.append((event, self.now, decisions))
         readings = []
@@ -447,6 +450,7 @@ class World(RuleBasedStateMachine):
             return True  # its quanta may be as short as it likes
         away, since = group.away_since, self.in_since.get(group.id)
         residency = self.core.residency(group)
+        residency = min(residency, self.residency.get(group.id, residency))
         # So does one that is not below its request make way for one that is.
         if group.classed == "background" or self.core.times.active:
             residency = min(residency, self.core.background_quantum)
