@@ -21,6 +21,7 @@ move.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from typing import Literal
 
@@ -292,6 +293,11 @@ class Accounts:
         elif before >= best or self._now >= until:
             self._host_best = before, self._now + LATELY
 
+    def _host_room(self) -> int:
+        """Return the host memory that nothing lies in yet."""
+        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
+        return max(0, self.host_budget - held)
+
     def _host_lately(self) -> int:
         """Return the most host memory that there was for swapped data a short while ago."""
         best, until = self._host_best
@@ -359,7 +365,9 @@ class Accounts:
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
-            gpu.shrunk += holding.pinned + holding.context
+            # What was unsettled, no reading has taken for others' room. Still, nobody gets it before another reading.
+            gpu.shrunk += max(0, holding.pinned + holding.context - holding.unsettled)
+            gpu.read_at = -math.inf
             gpu.hibernated += 1
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, holding.promised, holding.resident, 0, 0)
@@ -501,11 +509,11 @@ class Accounts:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self._now - gpu.read_at <= self.fresh
+        alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
-        # That reading shows what there is now only if nothing has come or gone since.
+        # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
         same = gpu.quietly_held == held + gpu.context
-        alone = fresh and same and gpu.asked_at is None and gpu.quiet
-        found = Trial(holding.client.number, gpu.used, held, gpu.context)
+        found = Trial(holding.client.number, gpu.used, held if same else -1, gpu.context)
         gpu.trial = found if alone else None
 
     def _end_trial(self, gpu: Gpu, used: int) -> None:

@@ -226,15 +226,24 @@ class Hibernating(Grower):
         if not self._may_go_on(group):
             self._let_go(group)
             return
-        if not any(share.resident for share in group.shares.values()):
-            self._park(group)
-            return
         for share in group.shares.values():
             if share.movable:
                 self._evict(share, share.movable)
                 for holding in share.holdings.values():
                     if holding.stuck_until > self._now:
                         self._timers.set(group.rests, holding.stuck_until)
+
+    def _park_those_that_left(self) -> None:
+        """Tell the groups to park of which nothing is left on the GPU.
+
+        Not before it was decided who is served: then the head for which they do so may need it no longer.
+        """
+        for group in list(self._evacuating.values()):
+            if group.lease is None and not any(s.resident for s in group.shares.values()):
+                if self._may_go_on(group):
+                    self._park(group)
+                else:
+                    self._let_go(group)
 
     def _park(self, group: Group) -> None:
         del self._evacuating[group.id]
@@ -363,7 +372,8 @@ class Hibernating(Grower):
                 # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
                 held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
                 holding = client.holdings[needs.gpu]
-                known = 0 if holding.measured else needs.context
+                # It may state more than it takes. Where nothing shows how much that is, what it states counts.
+                known = 0 if holding.measured or held > 0 else needs.context
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
             self._out.append(Hibernated(client.number, client.park, True, context))
@@ -502,7 +512,9 @@ class Hibernating(Grower):
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
             client.needs.pinned = event.needs.pinned
-            client.needs.context = max(client.needs.context, event.needs.context)
+            holding = client.holdings.get(client.needs.gpu)
+            if holding is None or event.needs.context != holding.stated:
+                client.needs.context = max(client.needs.context, event.needs.context)
         self._concern(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)

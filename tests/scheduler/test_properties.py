@@ -361,7 +361,8 @@ class World(RuleBasedStateMachine):
             if group.id in self.offloaded or group.id in self.broken:
                 return
             if group.wishes.stopped or self.core.gpus[decision.gpu].drained:
-                return  # it cannot go on with it
+                self.broken.add(group.id)
+                return  # it cannot go on with it, nor with what it has elsewhere
             self.broken.add(group.id)
             if group.hibernation is not None:
                 return  # it has had nothing to do for long
@@ -470,6 +471,10 @@ class World(RuleBasedStateMachine):
             w.group is group or self.now >= w.since + self.core.keep_patience - 1e-9 for w in waits
         ), "taken although people keep it"
 
+    def has_left(self, process: Process) -> bool:
+        """Whether a process holds no lease and will not hear that it does: no more of its memory comes in."""
+        return process.lease is None and not any(isinstance(d, ev.Grant) for d in process.inbox)
+
     def charged(self, gpu: str) -> int:
         """The left side of the inequality, from the processes' own memory."""
         total = self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
@@ -478,7 +483,7 @@ class World(RuleBasedStateMachine):
             if memory is not None:
                 group = self.core.groups[process.group]
                 holding = self.core.clients[process.number].holdings.get(gpu)
-                if group.lease is None:
+                if group.lease is None or (group.yielding and self.has_left(process)):
                     total += memory.mapped
                 elif holding is not None and limited(holding):
                     total += min(max(holding.room, memory.mapped), memory.promised)
