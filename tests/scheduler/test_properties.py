@@ -215,7 +215,7 @@ class World(RuleBasedStateMachine):
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
-        context=st.sampled_from([20, 20, 100, 200]),
+        context=st.sampled_from([20, 20, 100, 200]) | st.integers(1, 450),
         hibernates=st.booleans(),
         dearer=st.booleans(),
         wishes=st.lists(
@@ -741,7 +741,7 @@ class World(RuleBasedStateMachine):
             self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), size=st.integers(1, 80).map(lambda n: n * MIB))
+    @rule(data=st.data(), size=(st.integers(1, 80) | st.integers(1, 400)).map(lambda n: n * MIB))
     def begin_context(self, data: Any, size: int) -> None:
         free = self.idle_processes()
         if free:
