@@ -21,6 +21,7 @@ move.
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from typing import Literal
 
@@ -292,6 +293,11 @@ class Accounts:
         elif before >= best or self._now >= until:
             self._host_best = before, self._now + LATELY
 
+    def _host_room(self) -> int:
+        """Return the host memory that nothing lies in yet."""
+        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
+        return max(0, self.host_budget - held)
+
     def _host_lately(self) -> int:
         """Return the most host memory that there was for swapped data a short while ago."""
         best, until = self._host_best
@@ -359,7 +365,9 @@ class Accounts:
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
-            gpu.shrunk += holding.pinned + holding.context
+            # What was unsettled, no reading has taken for others' room. Still, nobody gets it before another reading.
+            gpu.shrunk += max(0, holding.pinned + holding.context - holding.unsettled)
+            gpu.read_at = -math.inf
             gpu.hibernated += 1
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, holding.promised, holding.resident, 0, 0)
@@ -448,8 +456,13 @@ class Accounts:
     def _on_measured(self, event: Measured) -> None:
         client = self.clients.get(event.client)
         holding = None if client is None else client.holdings.get(event.gpu)
-        if holding is None or holding.client.gone:
-            return
+        if holding is None or holding.client.stage in (
+            "checkpointing",
+            "hibernated",
+            "waiting",
+            "waking",
+        ):
+            return  # its contexts may be off the GPU for a while
         holding.measured = True
         gpu = holding.share.gpu
         if not holding.stated:
@@ -498,7 +511,9 @@ class Accounts:
         fresh = self._now - gpu.read_at <= self.fresh
         alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
-        found = Trial(holding.client.number, gpu.used, held, gpu.context)
+        # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
+        same = gpu.quietly_held == held + gpu.context
+        found = Trial(holding.client.number, gpu.used, held if same else -1, gpu.context)
         gpu.trial = found if alone else None
 
     def _end_trial(self, gpu: Gpu, used: int) -> None:
@@ -619,6 +634,8 @@ class Accounts:
         gpu.overcharged = max(0, least - rest)
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
+        held = gpu.resident + gpu.pinned + gpu.context
+        gpu.quietly_held = held if gpu.quiet else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
             self._stock_of[gpu.uuid] = gpu

@@ -57,6 +57,10 @@ class Decider(Bounds):
             self._admit_nowhere()
         if self._dirty:
             self._decide_where_needed()
+        if self._evacuating:
+            self._park_those_that_left()
+            if self._dirty:
+                self._decide_where_needed()
         if self._recount and self.times.counted:
             # Who was admitted on another GPU may be beyond a quota now.
             self._recount = False

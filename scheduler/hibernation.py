@@ -226,15 +226,24 @@ class Hibernating(Grower):
         if not self._may_go_on(group):
             self._let_go(group)
             return
-        if not any(share.resident for share in group.shares.values()):
-            self._park(group)
-            return
         for share in group.shares.values():
             if share.movable:
                 self._evict(share, share.movable)
                 for holding in share.holdings.values():
                     if holding.stuck_until > self._now:
                         self._timers.set(group.rests, holding.stuck_until)
+
+    def _park_those_that_left(self) -> None:
+        """Tell the groups to park of which nothing is left on the GPU.
+
+        Not before it was decided who is served: then the head for which they do so may need it no longer.
+        """
+        for group in list(self._evacuating.values()):
+            if group.lease is None and not any(s.resident for s in group.shares.values()):
+                if self._may_go_on(group):
+                    self._park(group)
+                else:
+                    self._let_go(group)
 
     def _park(self, group: Group) -> None:
         del self._evacuating[group.id]
@@ -363,7 +372,8 @@ class Hibernating(Grower):
                 # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
                 held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
                 holding = client.holdings[needs.gpu]
-                known = 0 if holding.measured else needs.context
+                # It may state more than it takes. Where nothing shows how much that is, what it states counts.
+                known = 0 if holding.measured or held > 0 else needs.context
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
             self._out.append(Hibernated(client.number, client.park, True, context))
@@ -375,6 +385,8 @@ class Hibernating(Grower):
                 client.stage, client.step_pause = "waking", 0.0
                 self._out.append(Wakeup(client.number))
             else:
+                for holding in client.holdings.values():
+                    self._unsettle(holding, -holding.unsettled)
                 self._release(client)
             if event.code == "stuck":
                 self._name_stuck(group, client.pid, "checkpoint")
@@ -500,7 +512,9 @@ class Hibernating(Grower):
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
             client.needs.pinned = event.needs.pinned
-            client.needs.context = max(client.needs.context, event.needs.context)
+            holding = client.holdings.get(client.needs.gpu)
+            if holding is None or event.needs.context != holding.stated:
+                client.needs.context = max(client.needs.context, event.needs.context)
         self._concern(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)
@@ -540,14 +554,14 @@ class Hibernating(Grower):
     def _awake(self, client: Client, seconds: float) -> None:
         group, needs = client.group, client.needs
         self._timers.set(client.wakes, None)
+        for holding in client.holdings.values():
+            self._unsettle(holding, -holding.unsettled)
         if client.parked:
             self._release(client)
             return
         client.moved = ("", "")
         if needs is not None and client.home not in ("", needs.gpu):
             client.moved = client.home, needs.gpu
-        for holding in client.holdings.values():
-            self._unsettle(holding, -holding.unsettled)
         if self.wake_seconds is None:
             self.wake_seconds = seconds
         self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
@@ -607,6 +621,10 @@ class Hibernating(Grower):
             for client in group.clients.values():
                 if client.stage == "parked":
                     client.stage = "checkpointing"
+                    for holding in client.holdings.values():
+                        # It may be gone any moment. Until that is known, it must not hide what others use.
+                        fixed = holding.pinned + holding.context
+                        self._unsettle(holding, fixed - holding.unsettled)
                     self._out.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:

@@ -138,7 +138,11 @@ class Planner(Accounts):
                 for c in group.clients.values()
                 if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid
             )
-            return fixed + group.shares[gpu.uuid].need
+            need = fixed + group.shares[gpu.uuid].need
+            if need - gpu.free <= self._host_room():
+                return need
+            # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
+            return fixed
         more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
         return fixed + (more if group.lease is not None and not group.floating else 0)
 

@@ -64,7 +64,9 @@ class Bounds(Hibernating):
 
     def _is_barred(self, wait: Wait) -> bool:
         """Whether one that waits is passed over for what administrators bound."""
-        drained = next((gpu.uuid for gpu in self._gpus_of(wait) if gpu.drained), None)
+        # One that is woken for its lease needs all that the lease does: awake without it, it would be in the way.
+        uuids = wait.group.shares if wait.for_lease else self.uuids(wait)
+        drained = next((uuid for uuid in uuids if self.gpus[uuid].drained), None)
         bar = None
         ends = wait.grow is not None and self.clients[wait.grow.client].ends
         if drained is not None and not ends:

@@ -253,7 +253,8 @@ def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[st
             return _returning(core, gpu, lack)
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
     if fixed >= gpu.outside:
-        return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=fixed)
+        # It may be charged for more than there is: for contexts of which nobody knows what became.
+        return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))
     # What others seem to use may be what those hold that have yet to say so.
     return _returning(core, gpu, lack) if core.awaited else _foreign(gpu, lack)
 

@@ -69,6 +69,8 @@ class Gpu:
     foreign: int = 0
     #: Bytes that a context was admitted with, and bytes that it took, as measured on GPUs of this name.
     taken: tuple[int, int] = (1, 1)
+    #: What clients held at the last reading, contexts included, if nothing was about to come or to go then.
+    quietly_held: int | None = None
     #: The context that has just been admitted, if the next reading will show its size.
     trial: Trial | None = None
     ghosts: int = 0

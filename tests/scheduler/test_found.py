@@ -174,6 +174,96 @@ def test_a_group_that_is_silent_on_another_gpu_keeps_its_memory_from_those_that_
     assert share.goal == share.gpu.free
 
 
+def checkpointing() -> Core:
+    """Return a core in which b, whose context takes 200 MiB, is being checkpointed; others use 28 MiB."""
+    context = ev.Usage(GPU, 0, 0, context=200 * MIB)
+    core, _ = decide(
+        [
+            (device(228), 1000.0),
+            (ev.HostMemory(4000 * MIB), 1000.0),
+            (ev.Hibernatable(True), 1000.0),
+            (attach(1, "b", "ada", context), 1000.0),
+            (device(228), 1000.0),
+            (ev.HibernateNow("b"), 1001.0),
+            (ev.Parked(1, 1, "done", context), 1001.0),
+        ]
+    )
+    assert core.clients[1].stage == "checkpointing"
+    assert core.gpus[GPU].foreign == 28 * MIB
+    return core
+
+
+def test_a_context_that_may_be_gone_does_not_hide_what_others_use() -> None:
+    """Its room counted twice: for the context, and for whoever needed it while nobody knew what had become of that."""
+    core = checkpointing()
+    core.handle(device(28), 1001.2)
+    core.handle(ev.Checkpointed(1, False, "stuck", "stuck", 0.5, 0), 1001.5)
+    core.handle(device(28), 1001.5)
+    assert core.gpus[GPU].foreign == 28 * MIB
+    core.handle(ev.Woken(1, True, "", "", 0.5), 1002.0)
+    core.handle(device(228), 1002.0)
+    assert core.gpus[GPU].foreign == 28 * MIB
+    assert core.gpus[GPU].unsettled == 0
+
+
+def test_what_is_measured_of_a_context_that_may_be_gone_does_not_count() -> None:
+    core = checkpointing()
+    core.handle(ev.Measured(1, GPU, 0), 1001.2)
+    core.handle(ev.Checkpointed(1, False, "failed", "failed", 0.5, 0), 1001.5)
+    assert core.gpus[GPU].context == 200 * MIB
+    assert core.gpus[GPU].unsettled == 0
+
+
+def test_a_context_comes_back_where_what_it_took_fits() -> None:
+    """It states twice as much, which the GPU has no room for any more, so it waited for ever."""
+    needs, alike = (ev.Usage(GPU, 0, 0, context=size * MIB) for size in (200, 100))
+    _, decisions = decide(
+        [
+            (device(50), 1000.0),
+            (ev.HostMemory(4000 * MIB), 1000.0),
+            (ev.Hibernatable(True), 1000.0),
+            (attach(2, "a", "ada", alike), 1000.0),
+            (ev.Measured(2, GPU, 50 * MIB), 1000.0),
+            (device(150), 1000.0),
+            (attach(1, "b", "ada", needs), 1000.0),
+            (device(150), 1000.0),
+            (ev.HibernateNow("b"), 1001.0),
+            (ev.Parked(1, 1, "done", needs), 1001.0),
+            (ev.Checkpointed(1, True, "", "", 0.5, 100 * MIB), 1001.5),
+            (device(830), 1001.5),
+            (ev.Wake(1, 2, "call", needs), 1001.6),
+            (device(830), 1001.6),
+        ]
+    )
+    assert [d.needs for said in decisions for d in said if isinstance(d, ev.Wakeup)] == [100 * MIB]
+
+
+def test_a_context_counts_in_full_though_memory_left_since_the_last_reading() -> None:
+    """The first reading after its begin shows both; what had left seemed to be what the context does not take."""
+    core, decisions = decide(
+        [
+            (device(900), 1000.0),
+            (ev.HostMemory(4000 * MIB), 1000.0),
+            (attach(1, "a", "ada", usage(500, 500)), 1000.0),
+            (attach(2, "b", "ada", usage(0, 0)), 1000.0),
+            (attach(3, "c", "ada", usage(400, 400)), 1000.0),
+            (device(900), 1000.0),
+            (ev.Grow(2, 5, ev.Usage(GPU, 0, 0, context=200 * MIB), 0), 1001.0),
+            (device(900), 1001.0),
+        ]
+    )
+    (order,) = [d for d in decisions[-1] if isinstance(d, ev.Evict)]
+    left = 900 - order.bytes // MIB
+    moved = ev.Evicted(
+        order.client, order.serial, usage(500, left - 400), order.bytes, order.bytes, 0.1, "done"
+    )
+    assert any(isinstance(d, ev.Grown) for d in core.handle(moved, 1001.0005))
+    core.handle(ev.UsageChanged(2, ev.Usage(GPU, 0, 0, context=200 * MIB)), 1001.0005)
+    core.handle(device(left + 200), 1001.0005)
+    assert core.gpus[GPU].context == 200 * MIB
+    assert core.gpus[GPU].foreign == 0
+
+
 # --- The world of the property tests: what it demanded and the core does not owe -------------------
 
 
@@ -425,3 +515,39 @@ def test_others_keep_their_room_when_a_silent_client_evicts_after_all() -> None:
     core.handle(ev.Evicted(2, serial, usage(400, 0), size, size, 0.4, "done"), 1102.0)
     core.handle(device(241), 1102.0)
     assert core.gpus[GPU].foreign == 41 * MIB
+
+
+def test_memory_of_one_is_taken_before_another_of_the_same_turn_is_granted() -> None:
+    """Who is granted makes the residency of all others longer, as they take turns: but not of what left for it."""
+    script = begin([110, 596], quantum="auto", context=100, foreign=62, dearer=True)
+    script.is_stuck(Chosen(1))
+    script.everybody_rests(told=False, outcomes=[], calling=[])
+    script.teardown()
+
+
+def test_nobody_parks_for_a_head_that_is_served_in_the_same_moment() -> None:
+    """The release that made room for the head was also the one after which the other had left the GPU."""
+    script = begin(
+        [137, 0, 0, 0],
+        policy="fcfs", foreign=23, context=278, dearer=True,
+        wishes=[{"exclusive": True}, {"priority": "background"}],
+    )  # fmt: skip
+    script.hold("a", True)
+    script.wait(2.0)
+    script.everybody_rests(told=False, outcomes=["failed", "", "late"], calling=[False])
+    script.teardown()
+
+
+def test_a_hibernated_group_comes_back_though_the_host_cannot_hold_all_that_would_leave() -> None:
+    """It was woken once all of its memory had room, so the others' had to leave before anything of its own came."""
+    script = begin(
+        [546, 760, 691, 325],
+        policy="priority", steady=False, foreign=55, host=1000, context=200, dearer=True,
+        wishes=[{"priority": "background"}],
+    )  # fmt: skip
+    script.everybody_is_served()
+    script.others_use_the_gpu(GPU, 202)
+    outcomes = ["stuck", "stuck", "helper", "late"]
+    script.everybody_rests(told=True, outcomes=outcomes, calling=[True, False, True, False])
+    script.everybody_is_served()
+    script.teardown()

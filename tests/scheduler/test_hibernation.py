@@ -1285,3 +1285,30 @@ def test_what_is_kept_makes_way_after_a_while() -> None:
     night.sleep(15)
     assert large.lease
     assert [kernel.where for kernel in kept].count("hibernated") == 1
+
+
+def test_one_whose_other_gpu_is_drained_is_not_woken_before_the_one_it_made_room_for() -> None:
+    """It came first, but cannot run. So it was hibernated and woken twice a second, and neither was ever served."""
+    night = Night(gpus=2)
+    first = night.kernel("first", context=30 * GIB)
+    night.kernel("kept", context=25 * GIB)
+    night.do(ev.Adjust("kept", keep=True))
+    beside = Kernel(night, 90, "first")
+    night.place_of[beside.number] = OTHER
+    night.processes[beside.number] = beside
+    night.do(ev.Attach(90, 1090, "first", "first", "swap", usages=(ev.Usage(OTHER),)))
+    night.do(ev.Drain(OTHER, True))
+    large = night.kernel("large", 60, context=5 * GIB)
+    first.request()
+    large.request()
+    for _ in range(50):
+        if first.parked and not night.core.clients[first.number].asked:
+            first.call()
+        night.sleep(0.1)
+    assert large.lease
+    assert len(night.orders(ev.Hibernate)) == 1
+    large.restore()
+    large.end()
+    night.do(ev.Drain(OTHER, False))
+    night.sleep(5)
+    assert first.lease

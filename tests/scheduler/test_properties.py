@@ -190,6 +190,8 @@ class World(RuleBasedStateMachine):
         self.tape: list[tuple[ev.Event, float, list[ev.Decision]]] = []
         self.in_since: dict[str, float] = {}
         self.over_since: dict[str, float] = {}
+        #: For how long memory stays, as it was before the event: who is granted now makes the others' turns longer.
+        self.residency: dict[str, float] = {}
         self.offloaded: set[str] = set()
         self.served: Counter[int] = Counter()
         self.steady = True
@@ -213,7 +215,7 @@ class World(RuleBasedStateMachine):
         foreign=st.integers(0, 100),
         host=st.sampled_from([400, 1000, 4000]),
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
-        context=st.sampled_from([20, 20, 100, 200]),
+        context=st.sampled_from([20, 20, 100, 200]) | st.integers(1, 450),
         hibernates=st.booleans(),
         dearer=st.booleans(),
         wishes=st.lists(
@@ -289,6 +291,7 @@ class World(RuleBasedStateMachine):
                    {u: s.promised for u, s in g.shares.items()}, g.exclusive)
             for g in self.core.groups.values()
         }  # fmt: skip
+        self.residency = {g.id: self.core.residency(g) for g in self.core.groups.values()}
         decisions = self.core.handle(event, self.now)
         self.tape.append((event, self.now, decisions))
         readings = []
@@ -358,7 +361,8 @@ class World(RuleBasedStateMachine):
             if group.id in self.offloaded or group.id in self.broken:
                 return
             if group.wishes.stopped or self.core.gpus[decision.gpu].drained:
-                return  # it cannot go on with it
+                self.broken.add(group.id)
+                return  # it cannot go on with it, nor with what it has elsewhere
             self.broken.add(group.id)
             if group.hibernation is not None:
                 return  # it has had nothing to do for long
@@ -447,6 +451,7 @@ class World(RuleBasedStateMachine):
             return True  # its quanta may be as short as it likes
         away, since = group.away_since, self.in_since.get(group.id)
         residency = self.core.residency(group)
+        residency = min(residency, self.residency.get(group.id, residency))
         # So does one that is not below its request make way for one that is.
         if group.classed == "background" or self.core.times.active:
             residency = min(residency, self.core.background_quantum)
@@ -466,6 +471,10 @@ class World(RuleBasedStateMachine):
             w.group is group or self.now >= w.since + self.core.keep_patience - 1e-9 for w in waits
         ), "taken although people keep it"
 
+    def has_left(self, process: Process) -> bool:
+        """Whether a process holds no lease and will not hear that it does: no more of its memory comes in."""
+        return process.lease is None and not any(isinstance(d, ev.Grant) for d in process.inbox)
+
     def charged(self, gpu: str) -> int:
         """The left side of the inequality, from the processes' own memory."""
         total = self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
@@ -474,7 +483,7 @@ class World(RuleBasedStateMachine):
             if memory is not None:
                 group = self.core.groups[process.group]
                 holding = self.core.clients[process.number].holdings.get(gpu)
-                if group.lease is None:
+                if group.lease is None or (group.yielding and self.has_left(process)):
                     total += memory.mapped
                 elif holding is not None and limited(holding):
                     total += min(max(holding.room, memory.mapped), memory.promised)
@@ -732,7 +741,7 @@ class World(RuleBasedStateMachine):
             self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
 
     @precondition(lambda self: self.processes)
-    @rule(data=st.data(), size=st.integers(1, 80).map(lambda n: n * MIB))
+    @rule(data=st.data(), size=(st.integers(1, 80) | st.integers(1, 400)).map(lambda n: n * MIB))
     def begin_context(self, data: Any, size: int) -> None:
         free = self.idle_processes()
         if free:
