@@ -4,6 +4,7 @@
 #include "context.h"
 #include "copy.h"
 #include "event.h"
+#include "graph_event.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "launch.h"
@@ -126,9 +127,9 @@ CUresult sim_capture_check_unsafe(void)
     return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-static CUgraphNodeType type_of(const struct sim_op *op)
+static CUgraphNodeType type_of_kind(enum sim_op_kind kind)
 {
-    switch (op == NULL ? SIM_OP_OTHER : op->kind) {
+    switch (kind) {
     case SIM_OP_KERNEL:
         return CU_GRAPH_NODE_TYPE_KERNEL;
     case SIM_OP_COPY:
@@ -143,9 +144,18 @@ static CUgraphNodeType type_of(const struct sim_op *op)
         return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
     case SIM_OP_FREE:
         return CU_GRAPH_NODE_TYPE_MEM_FREE;
+    case SIM_OP_RECORD:
+        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+    case SIM_OP_WAIT:
+        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }
+}
+
+static CUgraphNodeType type_of(const struct sim_op *op)
+{
+    return type_of_kind(op == NULL ? SIM_OP_OTHER : op->kind);
 }
 
 static CUresult depend(struct node *node, struct node *const *dependencies, size_t count)
@@ -189,6 +199,13 @@ static CUresult add(struct graph *graph, struct sim_op *op, struct node *const *
     return CUDA_SUCCESS;
 }
 
+/* Behind all that the graph has. */
+static CUresult add_after(struct graph *graph, struct sim_op *op, struct node **out)
+{
+    struct node *previous = graph->last;
+    return add(graph, op, &previous, previous == NULL ? 0 : 1, out);
+}
+
 CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
 {
     struct sim_capture *capture = stream->capture;
@@ -198,8 +215,7 @@ CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
     }
     pthread_mutex_lock(&lock);
     /* The order of capture is one that all dependencies allow; a chain of them says so. */
-    struct node *previous = capture->graph->last;
-    CUresult result = add(capture->graph, op, &previous, previous == NULL ? 0 : 1, NULL);
+    CUresult result = add_after(capture->graph, op, NULL);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -548,8 +564,8 @@ CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type)
     return CUDA_SUCCESS;
 }
 
-static CUresult add_checked(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
-                            struct sim_op *op)
+CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
+                       struct sim_op *op)
 {
     struct graph *graph;
     CUresult result = find_graph(handle, &graph);
@@ -568,7 +584,7 @@ static CUresult add_checked(CUgraphNode *out, CUgraph handle, const CUgraphNode 
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
 {
-    return add_checked(node, graph, dependencies, count, NULL);
+    return sim_graph_add(node, graph, dependencies, count, NULL);
 }
 
 CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to, size_t count)
@@ -846,6 +862,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 
 struct run {
     bool free_first, finished;
+    struct sim_marks *marks;
     size_t count;
     struct sim_op *ops[];
 };
@@ -857,8 +874,12 @@ static CUresult run_graph(struct sim_context *context, struct sim_op *op)
     for (size_t i = 0; i < run->count && run->free_first; i++)
         if (run->ops[i]->kind == SIM_OP_ALLOCATE)
             sim_graph_memory_clear(run->ops[i]);
-    for (size_t i = 0; i < run->count && result == CUDA_SUCCESS; i++)
-        result = run->ops[i]->run(context, run->ops[i]);
+    for (size_t i = 0; i < run->count && result == CUDA_SUCCESS; i++) {
+        if (run->ops[i]->kind == SIM_OP_RECORD || run->ops[i]->kind == SIM_OP_WAIT)
+            sim_marks_next(run->marks);
+        else
+            result = run->ops[i]->run(context, run->ops[i]);
+    }
     run->finished = true;
     sim_graph_memory_finish(run->ops, run->count);
     return result;
@@ -869,6 +890,7 @@ static void dispose_run(struct sim_op *op)
     struct run *run = (struct run *)op->payload;
     if (!run->finished)
         sim_graph_memory_finish(run->ops, run->count);
+    sim_marks_end(run->marks);
     for (size_t i = 0; i < run->count; i++)
         sim_op_release(run->ops[i]);
 }
@@ -881,31 +903,68 @@ static bool has_memory(const struct exec *exec)
     return false;
 }
 
+/* What is launched into a capture becomes a graph inside of its graph. */
+static CUresult capture_launch(struct sim_stream *stream, const struct exec *exec)
+{
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (has_memory(exec))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct graph *child = calloc(1, sizeof *child);
+    if (child == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    child->magic = GRAPH_MAGIC;
+    pthread_mutex_lock(&lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
+        __atomic_add_fetch(&exec->ops[i]->references, 1, __ATOMIC_RELAXED);
+        result = add_after(child, exec->ops[i], NULL);
+    }
+    struct node *node = NULL;
+    if (result == CUDA_SUCCESS)
+        result = add_after(stream->capture->graph, NULL, &node);
+    if (result == CUDA_SUCCESS) {
+        node->child = child;
+        node->type = CU_GRAPH_NODE_TYPE_GRAPH;
+    }
+    pthread_mutex_unlock(&lock);
+    if (result != CUDA_SUCCESS)
+        graph_free(child);
+    return result;
+}
+
 static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
     struct exec *exec;
+    struct sim_marks *marks;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
     SIM_TRY(find_exec(handle, &exec));
+    if (stream->capture != NULL)
+        return capture_launch(stream, exec);
+    SIM_TRY(sim_marks_new(&marks, exec->ops, exec->count));
     struct sim_op *op = sim_op_new(SIM_OP_GRAPH, sizeof(struct run) + exec->count * sizeof(struct sim_op *), run_graph);
-    if (op == NULL)
+    if (op == NULL) {
+        sim_marks_end(marks);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct run *run = (struct run *)op->payload;
     *run = (struct run){.free_first = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0,
+                        .marks = marks,
                         .count = exec->count};
     for (size_t i = 0; i < exec->count; i++) {
         run->ops[i] = exec->ops[i];
         __atomic_add_fetch(&exec->ops[i]->references, 1, __ATOMIC_RELAXED);
     }
     op->dispose = dispose_run;
-    CUresult result = stream->capture == NULL ? sim_graph_memory_launch(exec->ops, exec->count, run->free_first)
-                      : has_memory(exec)      ? CUDA_ERROR_NOT_SUPPORTED
-                                              : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS)
-        return sim_stream_submit(stream, op, NULL);
-    run->finished = true;
-    sim_op_release(op);
-    return result;
+    CUresult result = sim_graph_memory_launch(exec->ops, exec->count, run->free_first);
+    if (result != CUDA_SUCCESS) {
+        run->finished = true;
+        sim_op_release(op);
+        return result;
+    }
+    sim_marks_begin(marks, stream->context);
+    return sim_stream_submit(stream, op, NULL);
 }
 
 SIM_PAIR(cuGraphLaunch, _ptsz, (CUgraphExec exec, CUstream stream), launch(exec, stream, meant))
@@ -954,7 +1013,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
     SIM_TRY(sim_op_allocate(&op, context, found, p->bytesize, &p->poolProps,
                             access_mask(p->accessDescs, p->accessDescCount)));
     p->dptr = sim_op_memory(op);
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -964,7 +1023,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
     SIM_TRY(find_graph(graph, &found));
     struct sim_op *op;
     SIM_TRY(sim_op_free(&op, found, address));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 static CUresult find_node(CUgraphNode handle, CUgraphNodeType type, struct node **node)
@@ -973,6 +1032,14 @@ static CUresult find_node(CUgraphNode handle, CUgraphNodeType type, struct node 
     *node = (struct node *)handle;
     return handle != NULL && (*node)->magic == NODE_MAGIC && (*node)->type == type ? CUDA_SUCCESS
                                                                                    : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_node_find(CUgraphNode handle, enum sim_op_kind kind, struct sim_op **op)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, type_of_kind(kind), &node));
+    *op = node->op;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
@@ -1026,7 +1093,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
     SIM_TRY(sim_process_check());
     struct sim_op *op;
     SIM_TRY(kernel_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1037,7 +1104,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     (void)context;
     struct sim_op *op;
     SIM_TRY(sim_op_copy_node(&op, description));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1048,7 +1115,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     (void)context;
     struct sim_op *op;
     SIM_TRY(set_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1057,12 +1124,13 @@ CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode 
     SIM_ENTER();
     struct sim_op *op;
     SIM_TRY(host_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 /* Takes over the reference. Executables that were made before keep what they have. */
-static void node_set(struct node *node, struct sim_op *op)
+void sim_node_set(CUgraphNode handle, struct sim_op *op)
 {
+    struct node *node = (struct node *)handle;
     pthread_mutex_lock(&lock);
     struct sim_op *old = node->op;
     node->op = op;
@@ -1071,12 +1139,18 @@ static void node_set(struct node *node, struct sim_op *op)
 }
 
 /* Takes over the reference, also on failure. */
-static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_op *op)
+CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
 {
+    struct exec *exec;
     struct sim_op *old = NULL;
+    CUresult result = find_exec(handle, &exec);
+    if (result != CUDA_SUCCESS) {
+        sim_op_release(op);
+        return result;
+    }
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < exec->count && old == NULL; i++) {
-        if (exec->nodes[i] == node) {
+        if (exec->nodes[i] == (const struct node *)node) {
             old = exec->ops[i];
             exec->ops[i] = op;
         }
@@ -1093,7 +1167,7 @@ static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_
         struct sim_op *op;                                                                                             \
         SIM_TRY(find_node(handle, type, &node));                                                                       \
         SIM_TRY(make(&op, p));                                                                                         \
-        node_set(node, op);                                                                                            \
+        sim_node_set(handle, op);                                                                                      \
         return CUDA_SUCCESS;                                                                                           \
     }                                                                                                                  \
     CUresult cuGraphExec##name##NodeSetParams##suffix(CUgraphExec exec_handle, CUgraphNode handle,                     \
@@ -1105,7 +1179,7 @@ static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_
         SIM_TRY(find_exec(exec_handle, &exec));                                                                        \
         SIM_TRY(find_node(handle, type, &node));                                                                       \
         SIM_TRY(make(&op, p));                                                                                         \
-        return exec_set(exec, node, op);                                                                               \
+        return sim_exec_set(exec_handle, handle, op);                                                                  \
     }
 
 SETTERS(Kernel, _v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel_op)
@@ -1250,7 +1324,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph handle, const CUgrap
     CUresult result = clone_graph(child, &copy);
     pthread_mutex_unlock(&lock);
     SIM_TRY(result);
-    result = add_checked(out, handle, dependencies, count, NULL);
+    result = sim_graph_add(out, handle, dependencies, count, NULL);
     if (result != CUDA_SUCCESS) {
         graph_free(copy);
         return result;
@@ -1300,6 +1374,10 @@ static CUresult op_of(struct sim_op **op, const CUgraphNodeParams *p)
                                                      p->memset.elementSize, p->memset.width, p->memset.height});
     case CU_GRAPH_NODE_TYPE_HOST:
         return host_op(op, &(CUDA_HOST_NODE_PARAMS){.fn = p->host.fn, .userData = p->host.userData});
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return sim_op_event(op, SIM_OP_RECORD, p->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return sim_op_event(op, SIM_OP_WAIT, p->eventWait.event);
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -1331,7 +1409,7 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     default: {
         struct sim_op *op;
         SIM_TRY(op_of(&op, p));
-        return add_checked(node, graph, dependencies, count, op);
+        return sim_graph_add(node, graph, dependencies, count, op);
     }
     }
 }
@@ -1343,7 +1421,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode handle, CUgraphNodeParams *p)
     SIM_REQUIRE(p != NULL);
     SIM_TRY(find_node(handle, p->type, &node));
     SIM_TRY(op_of(&op, p));
-    node_set(node, op);
+    sim_node_set(handle, op);
     return CUDA_SUCCESS;
 }
 
@@ -1356,7 +1434,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec_handle, CUgraphNode handle, C
     SIM_REQUIRE(p != NULL);
     SIM_TRY(find_node(handle, p->type, &node));
     SIM_TRY(op_of(&op, p));
-    return exec_set(exec, node, op);
+    return sim_exec_set(exec_handle, handle, op);
 }
 
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,

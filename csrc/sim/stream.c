@@ -138,6 +138,20 @@ static void complete(struct sim_stream *stream, uint64_t sequence)
     pthread_mutex_unlock(&stream->lock);
 }
 
+struct sim_point sim_stream_promise(struct sim_stream *stream, unsigned count)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct sim_point first = {stream, stream->submitted + 1};
+    __atomic_store_n(&stream->submitted, stream->submitted + count, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&stream->lock);
+    return first;
+}
+
+void sim_point_reach(struct sim_point point)
+{
+    complete(point.stream, point.sequence);
+}
+
 /* All that is queued, or NULL if the stream has ended. */
 static struct sim_op *take(struct sim_stream *stream)
 {
