@@ -9,6 +9,7 @@
 #include "inject.h"
 #include "launch.h"
 #include "memory.h"
+#include "value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -148,6 +149,8 @@ static CUgraphNodeType type_of_kind(enum sim_op_kind kind)
         return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
     case SIM_OP_WAIT:
         return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+    case SIM_OP_BATCH:
+        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }
@@ -1138,6 +1141,12 @@ void sim_node_set(CUgraphNode handle, struct sim_op *op)
     sim_op_release(old);
 }
 
+/* Whether an executable that has one operation can have the other, of the same kind, in its place. */
+static bool may_replace(const struct sim_op *old, const struct sim_op *new)
+{
+    return old->kind != SIM_OP_BATCH || sim_op_batch_is_alike(old, new);
+}
+
 /* Takes over the reference, also on failure. */
 CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
 {
@@ -1150,7 +1159,7 @@ CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
     }
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < exec->count && old == NULL; i++) {
-        if (exec->nodes[i] == (const struct node *)node) {
+        if (exec->nodes[i] == (const struct node *)node && may_replace(exec->ops[i], op)) {
             old = exec->ops[i];
             exec->ops[i] = op;
         }
@@ -1378,6 +1387,9 @@ static CUresult op_of(struct sim_op **op, const CUgraphNodeParams *p)
         return sim_op_event(op, SIM_OP_RECORD, p->eventRecord.event);
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
         return sim_op_event(op, SIM_OP_WAIT, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return sim_op_batch_node(
+            op, &(CUDA_BATCH_MEM_OP_NODE_PARAMS){p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags});
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
@@ -1462,6 +1474,9 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphE
         for (size_t i = 0; i < update->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
             if (update->ops[i]->kind != exec->ops[i]->kind) {
                 info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+                info->errorNode = (CUgraphNode)update->nodes[i];
+            } else if (!may_replace(exec->ops[i], update->ops[i])) {
+                info->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
                 info->errorNode = (CUgraphNode)update->nodes[i];
             }
         }

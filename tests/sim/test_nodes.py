@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Nodes of graphs that record events and wait for them."""
+"""Nodes of graphs for events and for values in memory."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ok(driver.cuEventRecordWithFlags(done, stream, IN_CAPTURE))
 hold(0)
 fill(4)
 graph = end()
-assert types(graph)[:2] == [2, 7] and types(graph)[3:] == [2], types(graph)
+assert types(graph) == [2, 7, 12, 2], types(graph)
 assert error(driver.cuEventQuery(done)) == 0, "nothing was recorded"
 replay = executable(graph)
 assert error(driver.cuEventQuery(done)) == 0
@@ -301,3 +301,127 @@ hear()
     waiter.tell()
     assert recorder.close() == 0
     assert waiter.close() == 0
+
+
+def test_memory_operations_are_nodes(machine: Machine) -> None:
+    check(
+        machine(),
+        NODES
+        + """
+K = driver.CUstreamBatchMemOpType
+def operation(kind, index, value, condition=0):
+    p = driver.CUstreamBatchMemOpParams()
+    one = p.waitValue if "WAIT" in kind else p.writeValue
+    one.operation = p.operation = getattr(K, "CU_STREAM_MEM_OP_" + kind)
+    one.address, one.flags = at_word(index), condition
+    if kind.endswith("64"):
+        one.value64 = driver.cuuint64_t(value)
+    else:
+        one.value = driver.cuuint32_t(value)
+    return p
+
+def batch(*operations, context=None):
+    p = driver.CUDA_BATCH_MEM_OP_NODE_PARAMS()
+    p.ctx = context or ok(driver.cuCtxGetCurrent())
+    p.count, p.paramArray, p.flags = len(operations), list(operations), 0
+    return p
+
+def told(node):
+    # Kinds and values: the bindings do not know how long an array of the driver's is.
+    found = ok(driver.cuGraphBatchMemOpNodeGetParams(node))
+    assert int(found.ctx) == int(p.ctx) and found.flags == 0
+    first = ctypes.c_uint64.from_address(found.getPtr() + 16).value
+    items = [(ctypes.c_uint64 * 6).from_address(first + 48 * i) for i in range(found.count)]
+    return [(item[0] & 0xffffffff, item[2]) for item in items]
+
+WAIT, WRITE = "WAIT_VALUE_32", "WRITE_VALUE_32"
+graph = ok(driver.cuGraphCreate(0))
+p = batch(operation(WAIT, 0, 1, 1), operation(WRITE, 1, 5), operation("WRITE_VALUE_64", 2, 1 << 40))
+node = ok(driver.cuGraphAddBatchMemOpNode(graph, None, 0, p))
+assert types(graph) == [12]
+assert told(node) == [(1, 1), (2, 5), (5, 1 << 40)], told(node)
+
+def values(index):
+    return word(index).value
+
+replay = executable(graph)
+for _ in range(2):
+    word(0).value = word(1).value = 0
+    assert launch_it(replay) == 0
+    assert idle() == 600 and values(1) == 0
+    word(0).value = 1
+    ok(driver.cuStreamSynchronize(stream))
+    assert values(1) == 5 and values(2) == 0 and values(3) == 1 << 8
+
+# A launch that is under way keeps what it has; kinds and number stay as they are.
+word(0).value = 0
+assert launch_it(replay) == 0
+change = driver.cuGraphExecBatchMemOpNodeSetParams
+other = batch(operation(WAIT, 0, 2, 0), operation(WRITE, 1, 6), operation("WRITE_VALUE_64", 2, 7))
+ok(change(replay, node, other))
+assert error(change(replay, node, batch(operation(WAIT, 0, 2, 0)))) == 1
+kinds = [operation(WRITE, 0, 2), operation(WRITE, 1, 6), operation("WRITE_VALUE_64", 2, 7)]
+assert error(change(replay, node, batch(*kinds))) == 1
+word(0).value = 1
+ok(driver.cuStreamSynchronize(stream))
+assert values(1) == 5
+word(0).value = 2
+go(replay)
+assert values(1) == 6 and values(2) == 7
+assert told(node)[1] == (2, 5), "the node is as it was"
+
+ok(driver.cuGraphBatchMemOpNodeSetParams(node, batch(operation(WRITE, 4, 9))))
+assert told(node) == [(2, 9)]
+go(executable(graph))
+assert values(4) == 9
+assert error(driver.cuGraphExecUpdate(replay, graph)) == 910
+
+# Another way to add and change it.
+g = of("BATCH_MEM_OP")()
+g.memOp.ctx, g.memOp.count, g.memOp.paramArray = p.ctx, 1, [operation(WRITE, 5, 1)]
+generic = ok(driver.cuGraphAddNode(graph, [node], None, 1, g))
+g.memOp.paramArray = [operation(WRITE, 5, 2)]
+ok(driver.cuGraphNodeSetParams(generic, g))
+replay = executable(graph)
+go(replay)
+assert values(5) == 2
+g.memOp.paramArray = [operation(WRITE, 5, 3)]
+ok(driver.cuGraphExecNodeSetParams(replay, generic, g))
+go(replay)
+assert values(5) == 3
+
+add_batch = driver.cuGraphAddBatchMemOpNode
+wild = operation(WRITE, 0, 1)
+wild.writeValue.address = driver.CUdeviceptr(4096)
+assert error(add_batch(graph, None, 0, batch(wild))) == 1, "nothing is there"
+wild.writeValue.address = driver.CUdeviceptr(int(words) + 2)
+assert error(add_batch(graph, None, 0, batch(wild))) == 1, "misaligned"
+assert error(add_batch(graph, None, 0, batch())) == 1
+assert error(driver.cuGraphBatchMemOpNodeGetParams(ok(driver.cuGraphAddEmptyNode(graph, None, 0)))) == 1
+
+# Captured, as all calls of their family are.
+begin()
+ok(driver.cuStreamWriteValue32(stream, at_word(6), 1, 0))
+ok(driver.cuStreamBatchMemOp(stream, 2, [operation(WRITE, 7, 1), operation(WAIT, 6, 1, 1)], 0))
+captured = end()
+assert types(captured) == [12, 12]
+go(executable(captured))
+assert values(6) == 1 and values(7) == 1
+""",
+    )
+
+
+def test_a_wait_for_a_value_ends_with_its_context(machine: Machine) -> None:
+    check(
+        machine(),
+        NODES
+        + """
+other = stream_of()
+begin()
+hold(0)
+replay = executable(end())
+assert launch_it(replay) == 0
+assert start(add, other, 1 << 20, ctypes.c_float(1), ctypes.c_int(1)) == 0
+assert error(driver.cuStreamSynchronize(stream)) == 700
+""",
+    )
