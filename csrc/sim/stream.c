@@ -53,7 +53,7 @@ struct sim_op *sim_op_new(enum sim_op_kind kind, size_t payload, sim_op_run run)
     if (op == NULL)
         return NULL;
     *op = (struct sim_op){.kind = kind, .references = 1, .run = run};
-    if (only_orders(kind) || kind == SIM_OP_HOST)
+    if (only_orders(kind) || kind == SIM_OP_HOST || kind == SIM_OP_CONDITIONAL)
         return op;
     if (__builtin_expect(__atomic_load_n(&sim_injecting, __ATOMIC_RELAXED), 0))
         op->injected = sim_inject_take_later();

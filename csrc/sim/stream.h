@@ -35,6 +35,7 @@ enum sim_op_kind {
     SIM_OP_FREE,
     SIM_OP_RECORD,
     SIM_OP_WAIT,
+    SIM_OP_CONDITIONAL,
     SIM_OP_BATCH, /* waits for values and writes of values */
     SIM_OP_OTHER
 };
