@@ -308,6 +308,8 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
+    /* Also where there is nothing to wait for: what a capture forbids is no matter of time. */
+    SIM_TRY(sim_stream_check_synchronize(stream, true));
     if (event->beacon != NULL)
         return wait_for_processes(stream, event->beacon);
     struct sim_point point = point_of(event);
