@@ -418,6 +418,7 @@ static bool is_due(const struct gs_allocation *allocation, bool wait)
     return wait || GS_REAL(cuEventQuery)(allocation->passed) != CUDA_ERROR_NOT_READY;
 }
 
+static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context);
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
 
 /* Frees what is due; with `wait`, also what the GPU has not got past yet. */
@@ -443,7 +444,8 @@ static void reap(bool wait)
         if (due == NULL)
             return;
         if (passed == NULL) {
-            free_when_done(pointer, id, context);
+            if (wait || !free_later(pointer, id, context))
+                free_when_done(pointer, id, context);
             continue;
         }
         GS_REAL(cuEventSynchronize)(passed);
@@ -598,6 +600,48 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
     if (forbidden)
         gs_capture_allow();
     return free_now(pointer, id);
+}
+
+/* A new event that is passed once the work is done that the context has now. NULL: only waiting would tell. */
+static CUevent mark_context(CUcontext context)
+{
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    CUcontext ignored;
+    CUevent event = NULL;
+    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || gs_peer_accessors(context, accessors) != 0 ||
+        GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NULL;
+    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = NULL;
+    } else if (GS_REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
+        GS_REAL(cuEventDestroy_v2)(event);
+        event = NULL;
+    }
+    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    return event;
+}
+
+/*
+ * The program freed the memory during a capture, and makes another call now: one that the driver would not let wait for
+ * work that may in turn wait for the program. False if the work's end cannot be told without waiting.
+ */
+static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context)
+{
+    if (!gs_capture_forbid())
+        return false;
+    CUevent passed = mark_context(context);
+    gs_capture_allow();
+    if (passed == NULL)
+        return false;
+    gs_mutex_lock(&gs_memory_lock);
+    struct gs_allocation *allocation = find_locked(pointer);
+    bool queued = allocation != NULL && allocation->id == id && queue_locked(allocation, NULL, NULL);
+    if (queued)
+        allocation->passed = passed;
+    gs_mutex_unlock(&gs_memory_lock);
+    if (!queued)
+        GS_REAL(cuEventDestroy_v2)(passed);
+    return queued;
 }
 
 CUresult gs_memory_free(CUdeviceptr pointer)

@@ -83,6 +83,26 @@ def let_go():
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 
 ROWS = {
+    "an allocation after a free during a capture": HOLDS
+    + """
+stream, other, block = stream_of(), stream_of(), filled(MIB)
+ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+ok(driver.cuMemFree(block))
+ok(driver.cuStreamEndCapture(stream))
+hold(other)
+pointers = []
+def allocate():
+    use()
+    pointers.append(ok(driver.cuMemAlloc(MIB)))
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join(20)
+waited = thread.is_alive()
+let_go()
+thread.join()
+assert not waited and len(pointers) == 1
+step()
+""",
     "allocations and frees that end a capture": """
 use()
 M = driver.CUstreamCaptureMode
