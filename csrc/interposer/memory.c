@@ -558,24 +558,61 @@ static bool synchronize_peers(CUcontext context)
     return count != 0;
 }
 
-/* The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. */
-static void synchronize(CUcontext context)
+/* A new event that is passed once the work is done that the context has now. NULL: only waiting would tell. */
+static CUevent mark_context(CUcontext context)
 {
-    GS_LEAVES_CAPTURES_ALONE;
-    if (context == NULL)
-        return;
-    uint64_t passes = gs_gate_passes();
-    bool empty = gs_gate_empty();
-    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased())
-        return;
-    CUresult result = synchronize_context(context);
-    if (synchronize_peers(context) || result != CUDA_SUCCESS || !empty)
-        return;
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    CUcontext ignored;
+    CUevent event = NULL;
+    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || gs_peer_accessors(context, accessors) != 0 ||
+        GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NULL;
+    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = NULL;
+    } else if (GS_REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
+        GS_REAL(cuEventDestroy_v2)(event);
+        event = NULL;
+    }
+    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    return event;
+}
+
+/* What there was to wait for is over, and nobody was inside the gate then. */
+static void note_idle(CUcontext context, uint64_t passes)
+{
     gs_context_synchronized(context, passes);
     gs_mutex_lock(&gs_memory_lock);
     memory.idle_context = context;
     memory.idle_passes = passes;
     gs_mutex_unlock(&gs_memory_lock);
+}
+
+/*
+ * The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. While a
+ * context is synchronised, no capture may begin in it; the caller has forbidden captures, if it could. Where the driver
+ * can mark the work, they are allowed before the wait: the work may wait for a thread that is to begin one.
+ */
+static void synchronize(CUcontext context, bool forbidden)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    uint64_t passes = gs_gate_passes();
+    bool empty = gs_gate_empty(), peers = false;
+    CUevent passed = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased()) {
+        empty = false; /* what was idle before is still all that is known */
+    } else if (!forbidden || (passed = mark_context(context)) == NULL) {
+        result = synchronize_context(context);
+        peers = synchronize_peers(context);
+    }
+    if (forbidden)
+        gs_capture_allow();
+    if (passed != NULL) {
+        result = GS_REAL(cuEventSynchronize)(passed);
+        GS_REAL(cuEventDestroy_v2)(passed);
+    }
+    if (!peers && result == CUDA_SUCCESS && empty)
+        note_idle(context, passes);
 }
 
 /* Nothing has been submitted since all was seen done: there is nothing to wait for. */
@@ -596,29 +633,8 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
     }
     if (queued)
         return CUDA_SUCCESS;
-    synchronize(context);
-    if (forbidden)
-        gs_capture_allow();
+    synchronize(context, forbidden);
     return free_now(pointer, id);
-}
-
-/* A new event that is passed once the work is done that the context has now. NULL: only waiting would tell. */
-static CUevent mark_context(CUcontext context)
-{
-    CUdevice accessors[GPUSHARE_MAX_GPUS];
-    CUcontext ignored;
-    CUevent event = NULL;
-    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || gs_peer_accessors(context, accessors) != 0 ||
-        GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return NULL;
-    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-        event = NULL;
-    } else if (GS_REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
-        GS_REAL(cuEventDestroy_v2)(event);
-        event = NULL;
-    }
-    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-    return event;
 }
 
 /*
@@ -1080,7 +1096,7 @@ void gs_memory_context_ends(CUcontext context)
     if (!gs_client_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
-    synchronize(context);
+    synchronize(context, false);
     forget_freed(context);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
         move_pool_memory(&gs_devices[i], context, gs_context_on(gs_devices[i].ordinal, context));
