@@ -140,9 +140,12 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
         if (gs_capture_includes(stream, kind))
             return CUDA_SUCCESS;
         bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED;
-        /* What the driver refuses in any case does not wait for memory. */
+        /*
+         * What the driver refuses in any case does not wait for memory. Where the current context has been destroyed,
+         * it may be about another one, that of its stream.
+         */
         CUresult refused = paces ? gs_context_known_failure() : gs_context_ask_failure();
-        if (refused != CUDA_SUCCESS)
+        if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_CONTEXT_IS_DESTROYED)
             return refused;
         if (paces) {
             bool inside;

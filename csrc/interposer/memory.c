@@ -418,6 +418,7 @@ static bool is_due(const struct gs_allocation *allocation, bool wait)
     return wait || GS_REAL(cuEventQuery)(allocation->passed) != CUDA_ERROR_NOT_READY;
 }
 
+static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context);
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
 
 /* Frees what is due; with `wait`, also what the GPU has not got past yet. */
@@ -443,7 +444,8 @@ static void reap(bool wait)
         if (due == NULL)
             return;
         if (passed == NULL) {
-            free_when_done(pointer, id, context);
+            if (wait || !free_later(pointer, id, context))
+                free_when_done(pointer, id, context);
             continue;
         }
         GS_REAL(cuEventSynchronize)(passed);
@@ -556,24 +558,61 @@ static bool synchronize_peers(CUcontext context)
     return count != 0;
 }
 
-/* The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. */
-static void synchronize(CUcontext context)
+/* A new event that is passed once the work is done that the context has now. NULL: only waiting would tell. */
+static CUevent mark_context(CUcontext context)
 {
-    GS_LEAVES_CAPTURES_ALONE;
-    if (context == NULL)
-        return;
-    uint64_t passes = gs_gate_passes();
-    bool empty = gs_gate_empty();
-    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased())
-        return;
-    CUresult result = synchronize_context(context);
-    if (synchronize_peers(context) || result != CUDA_SUCCESS || !empty)
-        return;
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    CUcontext ignored;
+    CUevent event = NULL;
+    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || gs_peer_accessors(context, accessors) != 0 ||
+        GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NULL;
+    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        event = NULL;
+    } else if (GS_REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
+        GS_REAL(cuEventDestroy_v2)(event);
+        event = NULL;
+    }
+    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    return event;
+}
+
+/* What there was to wait for is over, and nobody was inside the gate then. */
+static void note_idle(CUcontext context, uint64_t passes)
+{
     gs_context_synchronized(context, passes);
     gs_mutex_lock(&gs_memory_lock);
     memory.idle_context = context;
     memory.idle_passes = passes;
     gs_mutex_unlock(&gs_memory_lock);
+}
+
+/*
+ * The work that may use the memory ends first, as the driver's free does it. Without a lease there is none. While a
+ * context is synchronised, no capture may begin in it; the caller has forbidden captures, if it could. Where the driver
+ * can mark the work, they are allowed before the wait: the work may wait for a thread that is to begin one.
+ */
+static void synchronize(CUcontext context, bool forbidden)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    uint64_t passes = gs_gate_passes();
+    bool empty = gs_gate_empty(), peers = false;
+    CUevent passed = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased()) {
+        empty = false; /* what was idle before is still all that is known */
+    } else if (!forbidden || (passed = mark_context(context)) == NULL) {
+        result = synchronize_context(context);
+        peers = synchronize_peers(context);
+    }
+    if (forbidden)
+        gs_capture_allow();
+    if (passed != NULL) {
+        result = GS_REAL(cuEventSynchronize)(passed);
+        GS_REAL(cuEventDestroy_v2)(passed);
+    }
+    if (!peers && result == CUDA_SUCCESS && empty)
+        note_idle(context, passes);
 }
 
 /* Nothing has been submitted since all was seen done: there is nothing to wait for. */
@@ -594,10 +633,31 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
     }
     if (queued)
         return CUDA_SUCCESS;
-    synchronize(context);
-    if (forbidden)
-        gs_capture_allow();
+    synchronize(context, forbidden);
     return free_now(pointer, id);
+}
+
+/*
+ * The program freed the memory during a capture, and makes another call now: one that the driver would not let wait for
+ * work that may in turn wait for the program. False if the work's end cannot be told without waiting.
+ */
+static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context)
+{
+    if (!gs_capture_forbid())
+        return false;
+    CUevent passed = mark_context(context);
+    gs_capture_allow();
+    if (passed == NULL)
+        return false;
+    gs_mutex_lock(&gs_memory_lock);
+    struct gs_allocation *allocation = find_locked(pointer);
+    bool queued = allocation != NULL && allocation->id == id && queue_locked(allocation, NULL, NULL);
+    if (queued)
+        allocation->passed = passed;
+    gs_mutex_unlock(&gs_memory_lock);
+    if (!queued)
+        GS_REAL(cuEventDestroy_v2)(passed);
+    return queued;
 }
 
 CUresult gs_memory_free(CUdeviceptr pointer)
@@ -1036,7 +1096,7 @@ void gs_memory_context_ends(CUcontext context)
     if (!gs_client_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
-    synchronize(context);
+    synchronize(context, false);
     forget_freed(context);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
         move_pool_memory(&gs_devices[i], context, gs_context_on(gs_devices[i].ordinal, context));

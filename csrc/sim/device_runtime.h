@@ -192,6 +192,13 @@ template <typename T> using exactly = typename same<T>::type;
 
 } // namespace gpushare_sim
 
+typedef unsigned long long cudaGraphConditionalHandle;
+
+static inline void cudaGraphSetConditional(cudaGraphConditionalHandle handle, unsigned value)
+{
+    __atomic_store_n(&((gpushare_sim_condition *)handle)->value, value, __ATOMIC_RELEASE);
+}
+
 template <typename T> static inline T atomicAdd(T *address, gpushare_sim::exactly<T> value)
 {
     return gpushare_sim::update(address, [=](T old) { return (T)(old + value); });

@@ -4,6 +4,7 @@
 #include "beacon.h"
 #include "context.h"
 #include "graph.h"
+#include "graph_event.h"
 #include "inject.h"
 #include "ipc.h"
 #include "pool.h"
@@ -56,21 +57,27 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
     return beacon == NULL ? CUDA_ERROR_OUT_OF_MEMORY : event_new(out, context, flags, beacon);
 }
 
-static CUresult find(CUevent handle, struct sim_event **event)
+CUresult sim_event_find(CUevent handle, struct sim_event **event)
 {
     SIM_ENTER();
     *event = (struct sim_event *)handle;
     return handle != NULL && (*event)->magic == EVENT_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+bool sim_event_is_open(const struct sim_event *event)
+{
+    return event->magic == EVENT_MAGIC;
+}
+
 CUresult cuEventDestroy_v2(CUevent handle)
 {
     SIM_INJECT(cuEventDestroy_v2);
     struct sim_event *event;
-    SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_event_find(handle, &event));
     SIM_TRY(sim_process_check());
     pthread_mutex_lock(&event->lock);
     event->magic = 0;
+    event->life++;
     event->generation++; /* a record that is still queued is for nobody */
     if (event->beacon != NULL)
         sim_beacon_release(event->beacon);
@@ -88,17 +95,19 @@ CUresult cuEventDestroy(CUevent event)
     return cuEventDestroy_v2(event);
 }
 
-struct record {
-    struct sim_event *event;
-    uint64_t generation;
-    struct sim_beacon *beacon; /* of an interprocess event */
-    uint64_t number;
-};
-
-static CUresult run_record(struct sim_context *context, struct sim_op *op)
+struct sim_event_record sim_event_begin(struct sim_event *event)
 {
-    (void)context;
-    struct record *record = (struct record *)op->payload;
+    struct sim_event_record record = {.event = event, .generation = ++event->generation, .beacon = event->beacon};
+    event->capture = NULL;
+    if (event->beacon != NULL) {
+        sim_beacon_retain(event->beacon);
+        record.number = sim_beacon_record(event->beacon);
+    }
+    return record;
+}
+
+void sim_event_reach(const struct sim_event_record *record)
+{
     pthread_mutex_lock(&record->event->lock);
     if (record->event->generation == record->generation) {
         record->event->time = sim_now();
@@ -107,28 +116,49 @@ static CUresult run_record(struct sim_context *context, struct sim_op *op)
     pthread_mutex_unlock(&record->event->lock);
     if (record->beacon != NULL)
         sim_beacon_reach(record->beacon, record->number);
+}
+
+void sim_event_release(const struct sim_event_record *record)
+{
+    if (record->beacon != NULL)
+        sim_beacon_release(record->beacon);
+}
+
+static CUresult run_record(struct sim_context *context, struct sim_op *op)
+{
+    (void)context;
+    sim_event_reach((const struct sim_event_record *)op->payload);
     return CUDA_SUCCESS;
 }
 
 static void dispose_record(struct sim_op *op)
 {
-    sim_beacon_release(((struct record *)op->payload)->beacon);
+    sim_event_release((const struct sim_event_record *)op->payload);
 }
 
 static struct sim_op *new_record(struct sim_event *event)
 {
-    struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(struct record), run_record);
+    struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(struct sim_event_record), run_record);
     if (op == NULL)
         return NULL;
     op->despite_error = true;
-    struct record *record = (struct record *)op->payload;
-    *record = (struct record){.event = event, .generation = ++event->generation, .beacon = event->beacon};
-    if (event->beacon != NULL) {
-        sim_beacon_retain(event->beacon);
-        record->number = sim_beacon_record(event->beacon);
-        op->dispose = dispose_record;
-    }
+    *(struct sim_event_record *)op->payload = sim_event_begin(event);
+    op->dispose = dispose_record;
     return op;
+}
+
+/* A flag that only means something while the stream is captured, where the event then becomes a node's. */
+static CUresult check_external(const struct sim_stream *stream, unsigned flags, unsigned external)
+{
+    SIM_REQUIRE((flags & ~external) == 0 && (flags == 0 || stream->capture != NULL));
+    return CUDA_SUCCESS;
+}
+
+static CUresult capture_node(struct sim_stream *stream, enum sim_op_kind kind, struct sim_event *event)
+{
+    struct sim_op *op;
+    SIM_TRY(sim_op_event(&op, kind, (CUevent)event));
+    return sim_capture_record(stream, op);
 }
 
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, enum sim_stream_default meant)
@@ -136,15 +166,16 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, e
     struct sim_stream *stream;
     struct sim_event *event;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
-    SIM_TRY(find(handle, &event));
-    SIM_REQUIRE((flags & ~(unsigned)CU_EVENT_RECORD_EXTERNAL) == 0);
+    SIM_TRY(sim_event_find(handle, &event));
+    SIM_TRY(check_external(stream, flags, CU_EVENT_RECORD_EXTERNAL));
     if (event->context != stream->context)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (flags != 0)
+        return capture_node(stream, SIM_OP_RECORD, event);
     if (stream->capture != NULL)
         return sim_capture_event(stream, event);
     pthread_mutex_lock(&event->lock);
     struct sim_op *op = new_record(event);
-    event->capture = NULL;
     CUresult result = sim_stream_submit(stream, op, &event->point);
     pthread_mutex_unlock(&event->lock);
     return result;
@@ -175,7 +206,7 @@ CUresult cuEventQuery(CUevent handle)
 {
     SIM_INJECT(cuEventQuery);
     struct sim_event *event;
-    SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_event_find(handle, &event));
     SIM_TRY(sim_process_check());
     SIM_TRY(sim_capture_check_unsafe());
     if (event->capture != NULL)
@@ -191,7 +222,7 @@ CUresult cuEventSynchronize(CUevent handle)
 {
     SIM_INJECT(cuEventSynchronize);
     struct sim_event *event;
-    SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_event_find(handle, &event));
     SIM_TRY(sim_process_check());
     SIM_TRY(sim_capture_check_unsafe());
     if (event->capture != NULL)
@@ -208,8 +239,8 @@ CUresult cuEventSynchronize(CUevent handle)
 static CUresult elapsed(float *milliseconds, CUevent start_handle, CUevent end_handle)
 {
     struct sim_event *start, *end;
-    SIM_TRY(find(start_handle, &start));
-    SIM_TRY(find(end_handle, &end));
+    SIM_TRY(sim_event_find(start_handle, &start));
+    SIM_TRY(sim_event_find(end_handle, &end));
     SIM_REQUIRE(milliseconds != NULL);
     if (start->context != end->context || ((start->flags | end->flags) & CU_EVENT_DISABLE_TIMING) ||
         start->point.stream == NULL || end->point.stream == NULL)
@@ -267,14 +298,18 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
     struct sim_stream *stream;
     struct sim_event *event;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
-    SIM_TRY(find(handle, &event));
-    SIM_REQUIRE((flags & ~(unsigned)CU_EVENT_WAIT_EXTERNAL) == 0);
+    SIM_TRY(sim_event_find(handle, &event));
+    SIM_TRY(check_external(stream, flags, CU_EVENT_WAIT_EXTERNAL));
+    if (flags != 0)
+        return capture_node(stream, SIM_OP_WAIT, event);
     if (event->capture != NULL)
         return sim_capture_wait(stream, event);
     if (stream->capture != NULL) {
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
     }
+    /* Also where there is nothing to wait for: what a capture forbids is no matter of time. */
+    SIM_TRY(sim_stream_check_synchronize(stream, true));
     if (event->beacon != NULL)
         return wait_for_processes(stream, event->beacon);
     struct sim_point point = point_of(event);
@@ -296,7 +331,7 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
     struct sim_context *context;
     struct sim_event *event;
     SIM_TRY(sim_context_resolve(context_handle, &context));
-    SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_event_find(handle, &event));
     SIM_TRY(sim_context_error(context));
     if (event->context != context)
         return CUDA_ERROR_INVALID_HANDLE;
@@ -326,7 +361,6 @@ CUresult cuCtxRecordEvent(CUcontext context_handle, CUevent handle)
                 sim_op_wait_for(op, sim_stream_end(stream));
             pthread_mutex_unlock(&green->order);
         }
-        event->capture = NULL;
         result = sim_stream_submit(context->internal, op, &event->point);
     }
     pthread_mutex_unlock(&event->lock);
@@ -338,7 +372,7 @@ CUresult cuCtxWaitEvent(CUcontext context_handle, CUevent handle)
     struct sim_context *context;
     struct sim_event *event;
     SIM_TRY(sim_context_resolve(context_handle, &context));
-    SIM_TRY(find(handle, &event));
+    SIM_TRY(sim_event_find(handle, &event));
     SIM_TRY(sim_context_error(context));
     SIM_TRY(sim_capture_check_context(context));
     struct sim_point point = point_of(event), barrier;
@@ -356,7 +390,7 @@ CUresult cuIpcGetEventHandle(CUipcEventHandle *handle, CUevent event_handle)
 {
     SIM_INJECT(cuIpcGetEventHandle);
     struct sim_event *event;
-    SIM_TRY(find(event_handle, &event));
+    SIM_TRY(sim_event_find(event_handle, &event));
     SIM_REQUIRE(handle != NULL);
     if (event->beacon == NULL)
         return CUDA_ERROR_INVALID_HANDLE;

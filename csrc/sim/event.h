@@ -15,6 +15,23 @@ struct sim_event {
     uint64_t time, timed_generation;
     struct sim_capture *capture; /* recorded into this capture last */
     struct sim_beacon *beacon;   /* what processes share of an interprocess event, else NULL */
+    unsigned long long life;     /* grows when the event is destroyed: the object will be another event's */
 };
+
+/* One record of an event, under way. */
+struct sim_event_record {
+    struct sim_event *event;
+    uint64_t generation;
+    struct sim_beacon *beacon; /* of an interprocess event */
+    uint64_t number;
+};
+
+CUresult sim_event_find(CUevent handle, struct sim_event **event);
+bool sim_event_is_open(const struct sim_event *event);
+
+/* Under the event's lock; who calls sets its point. */
+struct sim_event_record sim_event_begin(struct sim_event *event);
+void sim_event_reach(const struct sim_event_record *record);
+void sim_event_release(const struct sim_event_record *record);
 
 #endif

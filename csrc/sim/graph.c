@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "graph.h"
 
+#include "conditional.h"
 #include "context.h"
 #include "copy.h"
 #include "event.h"
+#include "graph_event.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "launch.h"
 #include "memory.h"
+#include "value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +24,7 @@ struct node {
     uint64_t magic;
     struct node *next;
     struct graph *graph, *child;
+    struct graph **bodies;       /* of a conditional node, as many as its operation takes */
     const struct node *original; /* of a clone, only to be compared */
     struct sim_op *op;           /* NULL: an empty node, or one with a child */
     void **pointers;             /* to the arguments, for who asks for them */
@@ -46,7 +50,9 @@ struct retained {
 
 struct graph {
     uint64_t magic;
+    struct graph *around; /* the graph of the node that this is a body of, or NULL */
     struct retained *retained;
+    struct sim_condition *conditions;
     struct node *first, *last;
     size_t count;
 };
@@ -55,10 +61,11 @@ struct exec {
     uint64_t magic;
     struct retained *retained;
     unsigned long long flags;
+    struct sim_point last; /* the launch after which the next one comes */
     size_t count;
-    struct sim_op **ops;       /* in an order that the dependencies allow */
-    const struct node **nodes; /* what they were made from, only to be compared */
-    struct exec *next;         /* of those that were destroyed */
+    struct sim_op **ops; /* in an order that the dependencies allow */
+    const void **nodes;  /* what they were made from, only to be compared */
+    struct exec *next;   /* of those that were destroyed */
 };
 
 struct sim_capture {
@@ -126,9 +133,9 @@ CUresult sim_capture_check_unsafe(void)
     return forbidden ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
 }
 
-static CUgraphNodeType type_of(const struct sim_op *op)
+static CUgraphNodeType type_of_kind(enum sim_op_kind kind)
 {
-    switch (op == NULL ? SIM_OP_OTHER : op->kind) {
+    switch (kind) {
     case SIM_OP_KERNEL:
         return CU_GRAPH_NODE_TYPE_KERNEL;
     case SIM_OP_COPY:
@@ -143,9 +150,22 @@ static CUgraphNodeType type_of(const struct sim_op *op)
         return CU_GRAPH_NODE_TYPE_MEM_ALLOC;
     case SIM_OP_FREE:
         return CU_GRAPH_NODE_TYPE_MEM_FREE;
+    case SIM_OP_RECORD:
+        return CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+    case SIM_OP_WAIT:
+        return CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+    case SIM_OP_BATCH:
+        return CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+    case SIM_OP_CONDITIONAL:
+        return CU_GRAPH_NODE_TYPE_CONDITIONAL;
     default:
         return CU_GRAPH_NODE_TYPE_EMPTY;
     }
+}
+
+static CUgraphNodeType type_of(const struct sim_op *op)
+{
+    return type_of_kind(op == NULL ? SIM_OP_OTHER : op->kind);
 }
 
 static CUresult depend(struct node *node, struct node *const *dependencies, size_t count)
@@ -189,6 +209,13 @@ static CUresult add(struct graph *graph, struct sim_op *op, struct node *const *
     return CUDA_SUCCESS;
 }
 
+/* Behind all that the graph has. */
+static CUresult add_after(struct graph *graph, struct sim_op *op, struct node **out)
+{
+    struct node *previous = graph->last;
+    return add(graph, op, &previous, previous == NULL ? 0 : 1, out);
+}
+
 CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
 {
     struct sim_capture *capture = stream->capture;
@@ -198,8 +225,7 @@ CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op)
     }
     pthread_mutex_lock(&lock);
     /* The order of capture is one that all dependencies allow; a chain of them says so. */
-    struct node *previous = capture->graph->last;
-    CUresult result = add(capture->graph, op, &previous, previous == NULL ? 0 : 1, NULL);
+    CUresult result = add_after(capture->graph, op, NULL);
     pthread_mutex_unlock(&lock);
     return result;
 }
@@ -341,12 +367,23 @@ static void graph_free(struct graph *graph)
         next = node->next;
         node_free(node);
     }
+    sim_conditions_release(graph->conditions);
     graph->magic = 0;
     free(graph);
 }
 
+static void free_bodies(struct graph **bodies, unsigned count)
+{
+    for (unsigned i = 0; bodies != NULL && i < count; i++)
+        if (bodies[i] != NULL)
+            graph_free(bodies[i]);
+    free(bodies);
+}
+
 static void node_free(struct node *node)
 {
+    if (node->bodies != NULL)
+        free_bodies(node->bodies, sim_conditional_size(node->op));
     if (node->op != NULL)
         sim_op_release(node->op);
     if (node->child != NULL)
@@ -503,6 +540,7 @@ CUresult cuGraphDestroy(CUgraph handle)
 {
     struct graph *graph;
     SIM_TRY(find_graph(handle, &graph));
+    SIM_REQUIRE(graph->around == NULL);
     graph_free(graph);
     return CUDA_SUCCESS;
 }
@@ -548,8 +586,8 @@ CUresult cuGraphNodeGetType(CUgraphNode handle, CUgraphNodeType *type)
     return CUDA_SUCCESS;
 }
 
-static CUresult add_checked(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
-                            struct sim_op *op)
+CUresult sim_graph_add(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
+                       struct sim_op *op)
 {
     struct graph *graph;
     CUresult result = find_graph(handle, &graph);
@@ -568,7 +606,7 @@ static CUresult add_checked(CUgraphNode *out, CUgraph handle, const CUgraphNode 
 
 CUresult cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count)
 {
-    return add_checked(node, graph, dependencies, count, NULL);
+    return sim_graph_add(node, graph, dependencies, count, NULL);
 }
 
 CUresult cuGraphAddDependencies(CUgraph handle, const CUgraphNode *from, const CUgraphNode *to, size_t count)
@@ -589,40 +627,6 @@ CUresult cuGraphAddDependencies_v2(CUgraph graph, const CUgraphNode *from, const
 {
     (void)edges;
     return cuGraphAddDependencies(graph, from, to, count);
-}
-
-static bool place_all(struct graph *graph, struct exec *exec);
-
-/* Depth first; false on a cycle. */
-static bool place(struct node *node, struct exec *exec)
-{
-    if (node->mark == 2)
-        return true;
-    if (node->mark == 1)
-        return false;
-    node->mark = 1;
-    for (size_t i = 0; i < node->dependency_count; i++)
-        if (!place(node->dependencies[i], exec))
-            return false;
-    node->mark = 2;
-    if (node->child != NULL)
-        return place_all(node->child, exec);
-    if (node->op != NULL) {
-        __atomic_add_fetch(&node->op->references, 1, __ATOMIC_RELAXED);
-        exec->nodes[exec->count] = node;
-        exec->ops[exec->count++] = node->op;
-    }
-    return true;
-}
-
-static bool place_all(struct graph *graph, struct exec *exec)
-{
-    bool valid = true;
-    for (struct node *node = graph->first; node != NULL; node = node->next)
-        node->mark = 0;
-    for (struct node *node = graph->first; node != NULL && valid; node = node->next)
-        valid = place(node, exec);
-    return valid;
 }
 
 static size_t count_all(const struct graph *graph)
@@ -681,13 +685,107 @@ static void exec_free(struct exec *exec)
         release_object(retained->object, retained->count);
         free(retained);
     }
-    if (exec->magic == EXEC_MAGIC)
+    if (exec->magic == EXEC_MAGIC) {
         sim_graph_memory_abandon(exec->ops, exec->count);
+        sim_conditional_abandon(exec->ops, exec->count);
+    }
     for (size_t i = 0; i < exec->count; i++)
         sim_op_release(exec->ops[i]);
     free(exec->ops);
     free(exec->nodes);
     put_destroyed(exec);
+}
+
+/* Order. */
+
+static CUresult compile(struct graph *graph, struct exec **out);
+
+static bool is_allowed_in_body(const struct sim_op *op)
+{
+    return op->kind == SIM_OP_KERNEL || op->kind == SIM_OP_COPY || op->kind == SIM_OP_SET ||
+           op->kind == SIM_OP_CONDITIONAL;
+}
+
+static bool is_body(const struct exec *exec)
+{
+    bool allowed = true;
+    for (size_t i = 0; i < exec->count; i++)
+        allowed = allowed && is_allowed_in_body(exec->ops[i]);
+    return allowed;
+}
+
+/* Gives a conditional node's operation what its bodies are now. */
+static CUresult place_bodies(struct sim_op *op, struct graph *const *bodies)
+{
+    for (unsigned i = 0; i < sim_conditional_size(op); i++) {
+        struct exec *body;
+        SIM_TRY(compile(bodies[i], &body));
+        if (!is_body(body)) {
+            exec_free(body);
+            return CUDA_ERROR_NOT_SUPPORTED;
+        }
+        sim_conditional_put(op, i, (struct sim_body){body->count, body->ops, body->nodes});
+        put_destroyed(body);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult place_op(const struct node *node, struct exec *exec)
+{
+    struct sim_op *op = node->op;
+    if (node->bodies == NULL) {
+        __atomic_add_fetch(&op->references, 1, __ATOMIC_RELAXED);
+    } else {
+        SIM_TRY(sim_conditional_copy(&op, node->op));
+        CUresult result = place_bodies(op, node->bodies);
+        if (result != CUDA_SUCCESS) {
+            sim_op_release(op);
+            return result;
+        }
+    }
+    exec->nodes[exec->count] = node;
+    exec->ops[exec->count++] = op;
+    return CUDA_SUCCESS;
+}
+
+static CUresult place_all(struct graph *graph, struct exec *exec);
+
+/* Depth first; a cycle is not valid. */
+static CUresult place(struct node *node, struct exec *exec)
+{
+    if (node->mark == 2)
+        return CUDA_SUCCESS;
+    SIM_REQUIRE(node->mark == 0);
+    node->mark = 1;
+    for (size_t i = 0; i < node->dependency_count; i++)
+        SIM_TRY(place(node->dependencies[i], exec));
+    node->mark = 2;
+    if (node->child != NULL)
+        return place_all(node->child, exec);
+    return node->op != NULL ? place_op(node, exec) : CUDA_SUCCESS;
+}
+
+static CUresult place_all(struct graph *graph, struct exec *exec)
+{
+    CUresult result = CUDA_SUCCESS;
+    for (struct node *node = graph->first; node != NULL; node = node->next)
+        node->mark = 0;
+    for (struct node *node = graph->first; node != NULL && result == CUDA_SUCCESS; node = node->next)
+        result = place(node, exec);
+    return result;
+}
+
+static CUresult compile(struct graph *graph, struct exec **out)
+{
+    struct exec *exec = exec_new(graph);
+    if (exec == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = place_all(graph, exec);
+    if (result == CUDA_SUCCESS)
+        *out = exec;
+    else
+        exec_free(exec);
+    return result;
 }
 
 static bool retain(struct retained **list, struct user_object *object, unsigned count, bool more)
@@ -769,24 +867,49 @@ CUresult cuGraphReleaseUserObject(CUgraph graph_handle, CUuserObject handle, uns
     return CUDA_SUCCESS;
 }
 
+/* Whether all conditions that were made for the graph, and for what is inside of it, have nodes. */
+static bool uses_conditions(const struct graph *graph)
+{
+    bool used = sim_conditions_are_used(graph->conditions);
+    for (const struct node *node = graph->first; node != NULL && used; node = node->next) {
+        if (node->child != NULL)
+            used = uses_conditions(node->child);
+        for (unsigned i = 0; node->bodies != NULL && i < sim_conditional_size(node->op) && used; i++)
+            used = uses_conditions(node->bodies[i]);
+    }
+    return used;
+}
+
+/* There can be one executable at a time of memory nodes and of conditional ones. */
+static CUresult claim(struct exec *exec)
+{
+    if (!sim_graph_memory_instantiate(exec->ops, exec->count))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    if (sim_conditional_instantiate(exec->ops, exec->count))
+        return CUDA_SUCCESS;
+    sim_graph_memory_abandon(exec->ops, exec->count);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
 static CUresult instantiate(CUgraphExec *out, CUgraph handle, unsigned long long flags)
 {
     struct graph *graph;
+    struct exec *exec;
     SIM_TRY(find_graph(handle, &graph));
     SIM_TRY(sim_process_check());
-    SIM_REQUIRE(out != NULL);
+    SIM_REQUIRE(out != NULL && graph->around == NULL);
     pthread_mutex_lock(&lock);
-    struct exec *exec = exec_new(graph);
-    bool valid = exec != NULL && place_all(graph, exec);
-    for (struct retained *retained = graph->retained; retained != NULL && valid; retained = retained->next)
-        valid = retain(&exec->retained, retained->object, 1, true);
+    CUresult result = uses_conditions(graph) ? compile(graph, &exec) : CUDA_ERROR_INVALID_VALUE;
+    bool whole = true;
+    for (struct retained *retained = graph->retained; retained != NULL && result == CUDA_SUCCESS && whole;
+         retained = retained->next)
+        whole = retain(&exec->retained, retained->object, 1, true);
     pthread_mutex_unlock(&lock);
-    if (exec == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    bool first = valid && sim_graph_memory_instantiate(exec->ops, exec->count);
-    if (!first) {
+    SIM_TRY(result);
+    result = whole ? claim(exec) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result != CUDA_SUCCESS) {
         exec_free(exec);
-        return valid ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+        return result;
     }
     exec->flags = flags;
     exec->magic = EXEC_MAGIC;
@@ -818,9 +941,12 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *er
 static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
 {
     SIM_REQUIRE(parameters != NULL);
+    struct graph *found;
     CUresult result = instantiate(exec, graph, parameters->flags);
     parameters->hErrNode_out = NULL;
     parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    if (result == CUDA_ERROR_INVALID_VALUE && find_graph(graph, &found) == CUDA_SUCCESS && !uses_conditions(found))
+        parameters->result_out = CUDA_GRAPH_INSTANTIATE_CONDITIONAL_HANDLE_UNUSED;
     return result;
 }
 
@@ -846,6 +972,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle)
 
 struct run {
     bool free_first, finished;
+    struct sim_marks *marks;
     size_t count;
     struct sim_op *ops[];
 };
@@ -857,8 +984,13 @@ static CUresult run_graph(struct sim_context *context, struct sim_op *op)
     for (size_t i = 0; i < run->count && run->free_first; i++)
         if (run->ops[i]->kind == SIM_OP_ALLOCATE)
             sim_graph_memory_clear(run->ops[i]);
-    for (size_t i = 0; i < run->count && result == CUDA_SUCCESS; i++)
-        result = run->ops[i]->run(context, run->ops[i]);
+    sim_conditional_begin(run->ops, run->count);
+    for (size_t i = 0; i < run->count && result == CUDA_SUCCESS; i++) {
+        if (run->ops[i]->kind == SIM_OP_RECORD || run->ops[i]->kind == SIM_OP_WAIT)
+            sim_marks_next(run->marks);
+        else
+            result = run->ops[i]->run(context, run->ops[i]);
+    }
     run->finished = true;
     sim_graph_memory_finish(run->ops, run->count);
     return result;
@@ -869,6 +1001,7 @@ static void dispose_run(struct sim_op *op)
     struct run *run = (struct run *)op->payload;
     if (!run->finished)
         sim_graph_memory_finish(run->ops, run->count);
+    sim_marks_end(run->marks);
     for (size_t i = 0; i < run->count; i++)
         sim_op_release(run->ops[i]);
 }
@@ -881,30 +1014,83 @@ static bool has_memory(const struct exec *exec)
     return false;
 }
 
+static bool has_conditions(const struct exec *exec)
+{
+    for (size_t i = 0; i < exec->count; i++)
+        if (exec->ops[i]->kind == SIM_OP_CONDITIONAL)
+            return true;
+    return false;
+}
+
+/* What is launched into a capture becomes a graph inside of its graph. */
+static CUresult capture_launch(struct sim_stream *stream, const struct exec *exec)
+{
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    if (has_memory(exec) || has_conditions(exec))
+        return CUDA_ERROR_NOT_SUPPORTED;
+    struct graph *child = calloc(1, sizeof *child);
+    if (child == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    child->magic = GRAPH_MAGIC;
+    pthread_mutex_lock(&lock);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
+        __atomic_add_fetch(&exec->ops[i]->references, 1, __ATOMIC_RELAXED);
+        result = add_after(child, exec->ops[i], NULL);
+    }
+    struct node *node = NULL;
+    if (result == CUDA_SUCCESS)
+        result = add_after(stream->capture->graph, NULL, &node);
+    if (result == CUDA_SUCCESS) {
+        node->child = child;
+        node->type = CU_GRAPH_NODE_TYPE_GRAPH;
+    }
+    pthread_mutex_unlock(&lock);
+    if (result != CUDA_SUCCESS)
+        graph_free(child);
+    return result;
+}
+
 static CUresult launch(CUgraphExec handle, CUstream stream_handle, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
     struct exec *exec;
+    struct sim_marks *marks;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
     SIM_TRY(find_exec(handle, &exec));
+    if (stream->capture != NULL)
+        return capture_launch(stream, exec);
+    SIM_TRY(sim_marks_new(&marks, exec->ops, exec->count));
     struct sim_op *op = sim_op_new(SIM_OP_GRAPH, sizeof(struct run) + exec->count * sizeof(struct sim_op *), run_graph);
-    if (op == NULL)
+    if (op == NULL) {
+        sim_marks_end(marks);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     struct run *run = (struct run *)op->payload;
     *run = (struct run){.free_first = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0,
+                        .marks = marks,
                         .count = exec->count};
     for (size_t i = 0; i < exec->count; i++) {
         run->ops[i] = exec->ops[i];
         __atomic_add_fetch(&exec->ops[i]->references, 1, __ATOMIC_RELAXED);
     }
     op->dispose = dispose_run;
-    CUresult result = stream->capture == NULL ? sim_graph_memory_launch(exec->ops, exec->count, run->free_first)
-                      : has_memory(exec)      ? CUDA_ERROR_NOT_SUPPORTED
-                                              : CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS)
-        return sim_stream_submit(stream, op, NULL);
-    run->finished = true;
-    sim_op_release(op);
+    CUresult result = sim_graph_memory_launch(exec->ops, exec->count, run->free_first);
+    if (result != CUDA_SUCCESS) {
+        run->finished = true;
+        sim_op_release(op);
+        return result;
+    }
+    sim_marks_begin(marks, stream->context);
+    pthread_mutex_lock(&lock);
+    sim_op_wait_for(op, exec->last);
+    pthread_mutex_unlock(&lock);
+    struct sim_point point = {NULL, 0};
+    result = sim_stream_submit(stream, op, &point);
+    pthread_mutex_lock(&lock);
+    exec->last = point;
+    pthread_mutex_unlock(&lock);
     return result;
 }
 
@@ -954,7 +1140,7 @@ CUresult cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphN
     SIM_TRY(sim_op_allocate(&op, context, found, p->bytesize, &p->poolProps,
                             access_mask(p->accessDescs, p->accessDescCount)));
     p->dptr = sim_op_memory(op);
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -964,7 +1150,7 @@ CUresult cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNo
     SIM_TRY(find_graph(graph, &found));
     struct sim_op *op;
     SIM_TRY(sim_op_free(&op, found, address));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 static CUresult find_node(CUgraphNode handle, CUgraphNodeType type, struct node **node)
@@ -973,6 +1159,14 @@ static CUresult find_node(CUgraphNode handle, CUgraphNodeType type, struct node 
     *node = (struct node *)handle;
     return handle != NULL && (*node)->magic == NODE_MAGIC && (*node)->type == type ? CUDA_SUCCESS
                                                                                    : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_node_find(CUgraphNode handle, enum sim_op_kind kind, struct sim_op **op)
+{
+    struct node *node;
+    SIM_TRY(find_node(handle, type_of_kind(kind), &node));
+    *op = node->op;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphMemAllocNodeGetParams(CUgraphNode handle, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
@@ -1026,7 +1220,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraph
     SIM_TRY(sim_process_check());
     struct sim_op *op;
     SIM_TRY(kernel_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1037,7 +1231,7 @@ CUresult cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     (void)context;
     struct sim_op *op;
     SIM_TRY(sim_op_copy_node(&op, description));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1048,7 +1242,7 @@ CUresult cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNod
     (void)context;
     struct sim_op *op;
     SIM_TRY(set_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1057,12 +1251,13 @@ CUresult cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode 
     SIM_ENTER();
     struct sim_op *op;
     SIM_TRY(host_op(&op, parameters));
-    return add_checked(node, graph, dependencies, count, op);
+    return sim_graph_add(node, graph, dependencies, count, op);
 }
 
 /* Takes over the reference. Executables that were made before keep what they have. */
-static void node_set(struct node *node, struct sim_op *op)
+void sim_node_set(CUgraphNode handle, struct sim_op *op)
 {
+    struct node *node = (struct node *)handle;
     pthread_mutex_lock(&lock);
     struct sim_op *old = node->op;
     node->op = op;
@@ -1070,15 +1265,34 @@ static void node_set(struct node *node, struct sim_op *op)
     sim_op_release(old);
 }
 
-/* Takes over the reference, also on failure. */
-static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_op *op)
+/* Whether an executable that has one operation can have the other, of the same kind, in its place. */
+static bool may_replace(const struct sim_op *old, const struct sim_op *new)
 {
+    return old->kind == SIM_OP_BATCH         ? sim_op_batch_is_alike(old, new)
+           : old->kind == SIM_OP_CONDITIONAL ? sim_conditional_is_alike(old, new)
+                                             : true;
+}
+
+/* Takes over the reference, also on failure. */
+CUresult sim_exec_set(CUgraphExec handle, CUgraphNode node, struct sim_op *op)
+{
+    struct exec *exec;
     struct sim_op *old = NULL;
+    CUresult result = find_exec(handle, &exec);
+    if (result != CUDA_SUCCESS) {
+        sim_op_release(op);
+        return result;
+    }
     pthread_mutex_lock(&lock);
     for (size_t i = 0; i < exec->count && old == NULL; i++) {
-        if (exec->nodes[i] == node) {
+        struct sim_op *other = NULL;
+        if (exec->nodes[i] == node && may_replace(exec->ops[i], op))
+            other = op;
+        else if (exec->ops[i]->kind == SIM_OP_CONDITIONAL)
+            other = sim_conditional_replace(exec->ops[i], node, op);
+        if (other != NULL) {
             old = exec->ops[i];
-            exec->ops[i] = op;
+            exec->ops[i] = other;
         }
     }
     pthread_mutex_unlock(&lock);
@@ -1093,7 +1307,7 @@ static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_
         struct sim_op *op;                                                                                             \
         SIM_TRY(find_node(handle, type, &node));                                                                       \
         SIM_TRY(make(&op, p));                                                                                         \
-        node_set(node, op);                                                                                            \
+        sim_node_set(handle, op);                                                                                      \
         return CUDA_SUCCESS;                                                                                           \
     }                                                                                                                  \
     CUresult cuGraphExec##name##NodeSetParams##suffix(CUgraphExec exec_handle, CUgraphNode handle,                     \
@@ -1105,7 +1319,7 @@ static CUresult exec_set(struct exec *exec, const struct node *node, struct sim_
         SIM_TRY(find_exec(exec_handle, &exec));                                                                        \
         SIM_TRY(find_node(handle, type, &node));                                                                       \
         SIM_TRY(make(&op, p));                                                                                         \
-        return exec_set(exec, node, op);                                                                               \
+        return sim_exec_set(exec_handle, handle, op);                                                                  \
     }
 
 SETTERS(Kernel, _v2, CU_GRAPH_NODE_TYPE_KERNEL, CUDA_KERNEL_NODE_PARAMS, kernel_op)
@@ -1173,6 +1387,15 @@ static bool has_memory_nodes(const struct graph *graph)
     return false;
 }
 
+/* Memory and conditions are of one graph alone. */
+static bool has_single_nodes(const struct graph *graph)
+{
+    for (const struct node *node = graph->first; node != NULL; node = node->next)
+        if (node->bodies != NULL || (node->child != NULL && has_single_nodes(node->child)))
+            return true;
+    return has_memory_nodes(graph);
+}
+
 static struct node *clone_in(const struct graph *clone, const struct node *original)
 {
     struct node *node = clone->first;
@@ -1184,7 +1407,7 @@ static struct node *clone_in(const struct graph *clone, const struct node *origi
 /* Under the lock. */
 static CUresult clone_graph(const struct graph *graph, struct graph **out)
 {
-    if (has_memory_nodes(graph))
+    if (has_single_nodes(graph))
         return CUDA_ERROR_NOT_SUPPORTED;
     struct graph *copy = calloc(1, sizeof *copy);
     if (copy == NULL)
@@ -1250,7 +1473,7 @@ CUresult cuGraphAddChildGraphNode(CUgraphNode *out, CUgraph handle, const CUgrap
     CUresult result = clone_graph(child, &copy);
     pthread_mutex_unlock(&lock);
     SIM_TRY(result);
-    result = add_checked(out, handle, dependencies, count, NULL);
+    result = sim_graph_add(out, handle, dependencies, count, NULL);
     if (result != CUDA_SUCCESS) {
         graph_free(copy);
         return result;
@@ -1300,9 +1523,74 @@ static CUresult op_of(struct sim_op **op, const CUgraphNodeParams *p)
                                                      p->memset.elementSize, p->memset.width, p->memset.height});
     case CU_GRAPH_NODE_TYPE_HOST:
         return host_op(op, &(CUDA_HOST_NODE_PARAMS){.fn = p->host.fn, .userData = p->host.userData});
+    case CU_GRAPH_NODE_TYPE_EVENT_RECORD:
+        return sim_op_event(op, SIM_OP_RECORD, p->eventRecord.event);
+    case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
+        return sim_op_event(op, SIM_OP_WAIT, p->eventWait.event);
+    case CU_GRAPH_NODE_TYPE_BATCH_MEM_OP:
+        return sim_op_batch_node(
+            op, &(CUDA_BATCH_MEM_OP_NODE_PARAMS){p->memOp.ctx, p->memOp.count, p->memOp.paramArray, p->memOp.flags});
     default:
         return CUDA_ERROR_NOT_SUPPORTED;
     }
+}
+
+CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *handle, CUgraph graph_handle, CUcontext context,
+                                        unsigned initial, unsigned flags)
+{
+    struct graph *graph;
+    SIM_TRY(find_graph(graph_handle, &graph));
+    pthread_mutex_lock(&lock);
+    CUresult result = sim_condition_add(&graph->conditions, graph, context, initial, flags, handle);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* A graph can use the conditions of those that it is inside of. */
+static bool has_condition(const struct graph *graph, const struct sim_op *op)
+{
+    while (graph != NULL && graph != sim_conditional_graph(op))
+        graph = graph->around;
+    return graph != NULL;
+}
+
+static struct graph **make_bodies(struct graph *around, unsigned count)
+{
+    struct graph **bodies = calloc(count, sizeof(struct graph *));
+    bool whole = bodies != NULL;
+    for (unsigned i = 0; i < count && whole; i++) {
+        bodies[i] = calloc(1, sizeof *bodies[i]);
+        whole = bodies[i] != NULL;
+        if (whole)
+            *bodies[i] = (struct graph){.magic = GRAPH_MAGIC, .around = around};
+    }
+    if (whole)
+        return bodies;
+    free_bodies(bodies, count);
+    return NULL;
+}
+
+static CUresult add_conditional(CUgraphNode *out, CUgraph handle, const CUgraphNode *dependencies, size_t count,
+                                CUDA_CONDITIONAL_NODE_PARAMS *p)
+{
+    struct graph *graph;
+    struct sim_op *op;
+    SIM_TRY(find_graph(handle, &graph));
+    SIM_TRY(sim_op_conditional(&op, p));
+    struct graph **bodies = make_bodies(graph, p->size);
+    if (bodies == NULL || !has_condition(graph, op)) {
+        free_bodies(bodies, p->size);
+        sim_op_release(op);
+        return bodies == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = sim_graph_add(out, handle, dependencies, count, op);
+    if (result != CUDA_SUCCESS) {
+        free_bodies(bodies, p->size);
+        return result;
+    }
+    ((struct node *)*out)->bodies = bodies;
+    p->phGraph_out = (CUgraph *)bodies;
+    return CUDA_SUCCESS;
 }
 
 CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies,
@@ -1328,10 +1616,12 @@ CUresult cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *
     }
     case CU_GRAPH_NODE_TYPE_MEM_FREE:
         return cuGraphAddMemFreeNode(node, graph, dependencies, count, p->free.dptr);
+    case CU_GRAPH_NODE_TYPE_CONDITIONAL:
+        return add_conditional(node, graph, dependencies, count, &p->conditional);
     default: {
         struct sim_op *op;
         SIM_TRY(op_of(&op, p));
-        return add_checked(node, graph, dependencies, count, op);
+        return sim_graph_add(node, graph, dependencies, count, op);
     }
     }
 }
@@ -1343,7 +1633,7 @@ CUresult cuGraphNodeSetParams(CUgraphNode handle, CUgraphNodeParams *p)
     SIM_REQUIRE(p != NULL);
     SIM_TRY(find_node(handle, p->type, &node));
     SIM_TRY(op_of(&op, p));
-    node_set(node, op);
+    sim_node_set(handle, op);
     return CUDA_SUCCESS;
 }
 
@@ -1356,7 +1646,7 @@ CUresult cuGraphExecNodeSetParams(CUgraphExec exec_handle, CUgraphNode handle, C
     SIM_REQUIRE(p != NULL);
     SIM_TRY(find_node(handle, p->type, &node));
     SIM_TRY(op_of(&op, p));
-    return exec_set(exec, node, op);
+    return sim_exec_set(exec_handle, handle, op);
 }
 
 CUresult cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
@@ -1375,15 +1665,17 @@ CUresult cuGraphExecUpdate_v2(CUgraphExec handle, CUgraph graph_handle, CUgraphE
     SIM_REQUIRE(info != NULL);
     *info = (CUgraphExecUpdateResultInfo){.result = CU_GRAPH_EXEC_UPDATE_ERROR};
     pthread_mutex_lock(&lock);
-    struct exec *update = exec_new(graph);
-    bool valid = update != NULL && place_all(graph, update);
-    if (valid) {
+    struct exec *update = NULL;
+    if (graph->around == NULL && compile(graph, &update) == CUDA_SUCCESS) {
         info->result = update->count != exec->count ? CU_GRAPH_EXEC_UPDATE_ERROR_TOPOLOGY_CHANGED
                        : has_memory(exec)           ? CU_GRAPH_EXEC_UPDATE_ERROR_NOT_SUPPORTED
                                                     : CU_GRAPH_EXEC_UPDATE_SUCCESS;
         for (size_t i = 0; i < update->count && info->result == CU_GRAPH_EXEC_UPDATE_SUCCESS; i++) {
             if (update->ops[i]->kind != exec->ops[i]->kind) {
                 info->result = CU_GRAPH_EXEC_UPDATE_ERROR_NODE_TYPE_CHANGED;
+                info->errorNode = (CUgraphNode)update->nodes[i];
+            } else if (!may_replace(exec->ops[i], update->ops[i])) {
+                info->result = CU_GRAPH_EXEC_UPDATE_ERROR_PARAMETERS_CHANGED;
                 info->errorNode = (CUgraphNode)update->nodes[i];
             }
         }

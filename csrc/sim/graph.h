@@ -31,4 +31,14 @@ CUresult sim_capture_check_context(struct sim_context *context);
 /* Calls that a capture forbids ("potentially unsafe"), as the thread's capture mode says. */
 CUresult sim_capture_check_unsafe(void);
 
+/*
+ * What kinds of nodes need that have files of their own. All but the second take over the reference to the operation,
+ * also on failure.
+ */
+CUresult sim_graph_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                       struct sim_op *op);
+CUresult sim_node_find(CUgraphNode node, enum sim_op_kind kind, struct sim_op **op);
+void sim_node_set(CUgraphNode node, struct sim_op *op);
+CUresult sim_exec_set(CUgraphExec exec, CUgraphNode node, struct sim_op *op);
+
 #endif

@@ -42,4 +42,9 @@ struct gpushare_sim_texture {
     struct gpushare_sim_level levels[GPUSHARE_SIM_LEVELS];
 };
 
+/* What the handle of a conditional node's value points to: a kernel sets the value by storing it here. */
+struct gpushare_sim_condition {
+    unsigned value;
+};
+
 #endif

@@ -42,14 +42,20 @@ static inline void relax(void)
 #endif
 }
 
+static bool only_orders(enum sim_op_kind kind)
+{
+    return kind == SIM_OP_OTHER || kind == SIM_OP_RECORD || kind == SIM_OP_WAIT || kind == SIM_OP_BATCH;
+}
+
 struct sim_op *sim_op_new(enum sim_op_kind kind, size_t payload, sim_op_run run)
 {
     struct sim_op *op = malloc(sizeof *op + payload);
     if (op == NULL)
         return NULL;
     *op = (struct sim_op){.kind = kind, .references = 1, .run = run};
-    bool submitted = kind != SIM_OP_OTHER && kind != SIM_OP_HOST;
-    if (submitted && __builtin_expect(__atomic_load_n(&sim_injecting, __ATOMIC_RELAXED), 0))
+    if (only_orders(kind) || kind == SIM_OP_HOST || kind == SIM_OP_CONDITIONAL)
+        return op;
+    if (__builtin_expect(__atomic_load_n(&sim_injecting, __ATOMIC_RELAXED), 0))
         op->injected = sim_inject_take_later();
     return op;
 }
@@ -136,6 +142,20 @@ static void complete(struct sim_stream *stream, uint64_t sequence)
     pthread_mutex_lock(&stream->lock);
     pthread_cond_broadcast(&stream->done);
     pthread_mutex_unlock(&stream->lock);
+}
+
+struct sim_point sim_stream_promise(struct sim_stream *stream, unsigned count)
+{
+    pthread_mutex_lock(&stream->lock);
+    struct sim_point first = {stream, stream->submitted + 1};
+    __atomic_store_n(&stream->submitted, stream->submitted + count, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&stream->lock);
+    return first;
+}
+
+void sim_point_reach(struct sim_point point)
+{
+    complete(point.stream, point.sequence);
 }
 
 /* All that is queued, or NULL if the stream has ended. */
@@ -281,7 +301,7 @@ CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct 
         return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
     uint64_t before = __atomic_load_n(&stream->submitted, __ATOMIC_RELAXED);
-    if (before > QUEUE_LIMIT && op->kind != SIM_OP_OTHER)
+    if (before > QUEUE_LIMIT && !only_orders(op->kind))
         sim_point_wait((struct sim_point){stream, before - QUEUE_LIMIT});
     if (!stream->blocking && stream != context->legacy)
         return sim_stream_push(stream, op, point);

@@ -33,6 +33,10 @@ enum sim_op_kind {
     SIM_OP_GRAPH,
     SIM_OP_ALLOCATE, /* only in graphs, as the next */
     SIM_OP_FREE,
+    SIM_OP_RECORD,
+    SIM_OP_WAIT,
+    SIM_OP_CONDITIONAL,
+    SIM_OP_BATCH, /* waits for values and writes of values */
     SIM_OP_OTHER
 };
 
@@ -97,6 +101,10 @@ CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct 
 
 /* Queues without regard to captures and the legacy stream. */
 CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct sim_point *point);
+
+/* So many points more than the stream's worker reaches, from the one returned on: sim_point_reach reaches them. */
+struct sim_point sim_stream_promise(struct sim_stream *stream, unsigned count);
+void sim_point_reach(struct sim_point point);
 
 /* What an injected failure up to the point left to be told; whoever asks tells it. */
 CUresult sim_point_injected(struct sim_point point);

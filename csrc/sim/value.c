@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Waits for values in memory, and writes of values, in the order of a stream. */
+#include "value.h"
+
 #include "context.h"
 #include "fault.h"
+#include "graph.h"
 #include "memory.h"
-#include "stream.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #define LOOK_AGAIN_US 50
 
 struct batch {
+    CUcontext context; /* only to be told */
     unsigned count;
     CUstreamBatchMemOpParams items[];
 };
@@ -90,20 +93,37 @@ static CUresult check(const CUstreamBatchMemOpParams *item)
     return valid ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult submit(CUstream handle, unsigned count, const CUstreamBatchMemOpParams *items, unsigned flags,
+static CUresult batch_op(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
+{
+    SIM_REQUIRE(p != NULL && p->paramArray != NULL && p->count > 0 && p->count <= 256 && p->flags == 0);
+    for (unsigned i = 0; i < p->count; i++)
+        SIM_TRY(check(&p->paramArray[i]));
+    size_t size = p->count * sizeof p->paramArray[0];
+    *op = sim_op_new(SIM_OP_BATCH, sizeof(struct batch) + size, run);
+    if (*op == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct batch *batch = (struct batch *)(*op)->payload;
+    *batch = (struct batch){.context = p->ctx, .count = p->count};
+    memcpy(batch->items, p->paramArray, size);
+    return CUDA_SUCCESS;
+}
+
+bool sim_op_batch_is_alike(const struct sim_op *a, const struct sim_op *b)
+{
+    const struct batch *one = (const struct batch *)a->payload, *other = (const struct batch *)b->payload;
+    bool alike = one->count == other->count;
+    for (unsigned i = 0; i < one->count && alike; i++)
+        alike = one->items[i].operation == other->items[i].operation;
+    return alike;
+}
+
+static CUresult submit(CUstream handle, unsigned count, CUstreamBatchMemOpParams *items, unsigned flags,
                        enum sim_stream_default meant)
 {
     struct sim_stream *stream;
+    struct sim_op *op;
     SIM_TRY(sim_stream_enter(handle, meant, &stream));
-    SIM_REQUIRE(items != NULL && count > 0 && count <= 256 && flags == 0);
-    for (unsigned i = 0; i < count; i++)
-        SIM_TRY(check(&items[i]));
-    struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(struct batch) + count * sizeof *items, run);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    struct batch *batch = (struct batch *)op->payload;
-    batch->count = count;
-    memcpy(batch->items, items, count * sizeof *items);
+    SIM_TRY(batch_op(&op, &(CUDA_BATCH_MEM_OP_NODE_PARAMS){(CUcontext)stream->context, count, items, flags}));
     return sim_stream_submit(stream, op, NULL);
 }
 
@@ -129,3 +149,53 @@ SIM_PAIR(cuStreamWriteValue64_v2, _ptsz, (CUstream stream, CUdeviceptr address, 
 SIM_PAIR(cuStreamBatchMemOp_v2, _ptsz,
          (CUstream stream, unsigned count, CUstreamBatchMemOpParams *items, unsigned flags),
          submit(stream, count, items, flags, meant))
+
+/* A node without a context is of the current one. */
+CUresult sim_op_batch_node(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARAMS *p)
+{
+    struct sim_context *context;
+    SIM_REQUIRE(p != NULL);
+    SIM_TRY(sim_context_resolve(p->ctx, &context));
+    CUDA_BATCH_MEM_OP_NODE_PARAMS whole = *p;
+    whole.ctx = (CUcontext)context;
+    return batch_op(op, &whole);
+}
+
+CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
+                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
+{
+    struct sim_op *op;
+    SIM_ENTER();
+    SIM_TRY(sim_process_check());
+    SIM_TRY(sim_op_batch_node(&op, parameters));
+    return sim_graph_add(node, graph, dependencies, count, op);
+}
+
+CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
+{
+    struct sim_op *op;
+    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
+    SIM_REQUIRE(parameters != NULL);
+    struct batch *batch = (struct batch *)op->payload;
+    *parameters =
+        (CUDA_BATCH_MEM_OP_NODE_PARAMS){.ctx = batch->context, .count = batch->count, .paramArray = batch->items};
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
+{
+    struct sim_op *op;
+    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
+    SIM_TRY(sim_op_batch_node(&op, parameters));
+    sim_node_set(node, op);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
+                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
+{
+    struct sim_op *op;
+    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
+    SIM_TRY(sim_op_batch_node(&op, parameters));
+    return sim_exec_set(exec, node, op);
+}

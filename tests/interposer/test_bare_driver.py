@@ -83,6 +83,75 @@ def let_go():
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 
 ROWS = {
+    "an allocation after a free during a capture": HOLDS
+    + """
+stream, other, block = stream_of(), stream_of(), filled(MIB)
+ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+ok(driver.cuMemFree(block))
+ok(driver.cuStreamEndCapture(stream))
+hold(other)
+pointers = []
+def allocate():
+    use()
+    pointers.append(ok(driver.cuMemAlloc(MIB)))
+thread = threading.Thread(target=allocate)
+thread.start()
+thread.join(20)
+waited = thread.is_alive()
+let_go()
+thread.join()
+assert not waited and len(pointers) == 1
+step()
+""",
+    "a capture that begins while memory is freed": HOLDS
+    + """
+stream, other, block = stream_of(), stream_of(), filled(MIB)
+hold(other)
+def free():
+    use()
+    ok(driver.cuMemFree(block))
+def capture():
+    use()
+    ok(driver.cuStreamBeginCapture(stream, driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+freeing, capturing = threading.Thread(target=free), threading.Thread(target=capture)
+freeing.start()
+freeing.join(0.5)  # one that does not wait ends in that time
+assert freeing.is_alive()
+capturing.start()
+capturing.join(20)
+waited = capturing.is_alive()
+let_go()
+freeing.join()
+capturing.join()
+assert not waited
+ok(driver.cuStreamEndCapture(stream))
+step()
+""",
+    "work in streams while a context is current that was reset": """
+use()
+first = ok(driver.cuCtxGetCurrent())
+step()
+reset, again = threading.Event(), threading.Event()
+found = []
+def late():
+    ok(driver.cuCtxSetCurrent(first))
+    reset.set()
+    again.wait()
+    found.append(error(driver.cuMemsetD8Async(block, 7, MIB, stream)))
+thread = threading.Thread(target=late)
+thread.start()
+reset.wait()
+ok(driver.cuDevicePrimaryCtxReset(0))
+use()
+block, stream = filled(MIB), stream_of()
+step()
+again.set()
+thread.join()
+assert found == [0], found
+ok(driver.cuStreamSynchronize(stream))
+assert (read(block, MIB, np.uint8) == 7).all()
+step()
+""",
     "allocations and frees that end a capture": """
 use()
 M = driver.CUstreamCaptureMode

@@ -291,6 +291,22 @@ def test_synchronising_a_capture_invalidates_it(machine: Machine) -> None:
     )
 
 
+def test_the_legacy_stream_waits_for_no_event_during_a_capture(machine: Machine) -> None:
+    run(
+        machine(),
+        """
+        use()
+        relaxed = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        stream, event = ok(driver.cuStreamCreate(0)), ok(driver.cuEventCreate(0))
+        ok(driver.cuEventRecord(event, ok(driver.cuStreamCreate(1))))
+        ok(driver.cuEventSynchronize(event))
+        ok(driver.cuStreamBeginCapture(stream, relaxed))
+        assert error(driver.cuStreamWaitEvent(0, event, 0)) == 906, "though it has passed"
+        assert error(driver.cuStreamEndCapture(stream)) == 901
+        """,
+    )
+
+
 def test_child_of_a_fork_is_told(machine: Machine) -> None:
     run(
         machine(),

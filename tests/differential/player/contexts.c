@@ -21,6 +21,8 @@ void load_functions(struct self *self, struct context *context)
         CALL(self, cuModuleGetFunction, &context->mix, context->module, "mix");
         CALL(self, cuModuleGetFunction, &context->post, context->module, "post");
         CALL(self, cuModuleGetFunction, &context->fault, context->module, "fault");
+        if (!real)
+            CALL(self, cuModuleGetFunction, &context->decide, context->module, "decide");
     }
     CALL(self, cuCtxPopCurrent, &popped);
 }

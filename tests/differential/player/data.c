@@ -21,10 +21,7 @@ static void has_written(struct self *self, struct block *block, unsigned slot, s
     if (slot == STREAMS && real)
         used_by(self, block, 0);
     if (slot < STREAMS && is_capturing(self, slot)) {
-        struct graph *graph = &self->space->graphs[self->space->capture.graph];
-        unsigned index = (unsigned)(block - self->space->blocks);
-        graph->uses[index] = true;
-        graph->generations[index] = block->generation;
+        graph_uses(self, &self->space->graphs[self->space->capture.graph], block);
         return;
     }
     if (offset <= block->defined && offset + length > block->defined)

@@ -4,6 +4,14 @@
 
 #include <string.h>
 
+void graph_uses(const struct self *self, struct graph *graph, const struct block *block)
+{
+    unsigned index = (unsigned)(block - self->space->blocks);
+    graph->stale = graph->stale || (graph->uses[index] && graph->generations[index] != block->generation);
+    graph->uses[index] = true;
+    graph->generations[index] = block->generation;
+}
+
 /* begin STREAM MODE GRAPH */
 static void op_begin(struct self *self, const unsigned long long *n)
 {
@@ -13,10 +21,7 @@ static void op_begin(struct self *self, const unsigned long long *n)
     if (capture->open || graph->graph != NULL || stream == NULL || n[0] % STREAMS < 1 ||
         self->space->chain_count == CHAINS)
         return;
-    /* Where other threads run, only what does not concern them is captured. */
-    unsigned flags = CU_STREAM_DEFAULT;
-    if (!alone && driver_cuStreamGetFlags(stream->handle, &flags) == CUDA_SUCCESS &&
-        (flags & CU_STREAM_NON_BLOCKING) == 0)
+    if (!may_capture(stream))
         return;
     CUstreamCaptureMode mode = (CUstreamCaptureMode)(n[1] % 3);
     if (!alone && mode == CU_STREAM_CAPTURE_MODE_GLOBAL)
@@ -86,7 +91,8 @@ static void op_branch(struct self *self, const unsigned long long *n)
     struct capture *capture = &space->capture;
     struct stream *stream = open_stream(self, n[0]);
     unsigned slot = (unsigned)(n[0] % STREAMS);
-    if (!capture->open || stream == NULL || slot < FIRST_OWN || capture->joined[slot] || capture->origin < FIRST_OWN)
+    if (!capture->open || stream == NULL || slot < FIRST_OWN || capture->joined[slot] || capture->origin < FIRST_OWN ||
+        !may_capture(stream))
         return;
     struct stream *origin = &space->streams[capture->origin];
     if (CALL(self, cuEventRecord, origin->edge, origin->handle) == CUDA_SUCCESS &&
@@ -120,9 +126,7 @@ static void op_scratch(struct self *self, const unsigned long long *n)
     CALL(self, cuMemsetD8Async, at, (unsigned char)n[2], length / 2, stream->handle);
     if (CALL(self, cuMemcpyDtoDAsync, block->at, at, length, stream->handle) == CUDA_SUCCESS) {
         struct graph *graph = &self->space->graphs[self->space->capture.graph];
-        unsigned index = (unsigned)(block - self->space->blocks);
-        graph->uses[index] = true;
-        graph->generations[index] = block->generation;
+        graph_uses(self, graph, block);
     }
     CALL(self, cuMemFreeAsync, at, stream->handle);
 }
@@ -150,8 +154,8 @@ static void op_mkgraph(struct self *self, const unsigned long long *n)
     if (CALL(self, cuGraphAddMemsetNode, &node, graph->graph, NULL, 0, &parameters,
              self->space->contexts[block->context]->handle) != CUDA_SUCCESS)
         return;
-    graph->uses[block - self->space->blocks] = true;
-    graph->generations[block - self->space->blocks] = block->generation;
+    graph->tail = node;
+    graph_uses(self, graph, block);
     CUDA_MEMSET_NODE_PARAMS told;
     memset(&told, 0, sizeof told);
     if (CALL(self, cuGraphMemsetNodeGetParams, node, &told) == CUDA_SUCCESS)
@@ -161,10 +165,18 @@ static void op_mkgraph(struct self *self, const unsigned long long *n)
 /* The driver may look at the memory that a graph uses once it is instantiated: it must be there still. */
 static bool is_usable(const struct self *self, const struct graph *graph)
 {
+    if (graph->stale)
+        return false;
     for (unsigned i = 0; i < BLOCKS; i++) {
         const struct block *block = &self->space->blocks[i];
         if (graph->uses[i] && (block->kind == EMPTY || block->generation != graph->generations[i] ||
                                (block->kind == MAPPED && !block->has_access)))
+            return false;
+    }
+    /* What a driver does about events that were destroyed is its own affair; the simulated one refuses. */
+    for (unsigned i = 0; i < EVENTS && real; i++) {
+        const struct event *event = &self->space->events[i];
+        if (graph->event_lives[i] != 0 && (!event->open || event->life != graph->event_lives[i]))
             return false;
     }
     return true;
@@ -192,7 +204,11 @@ static void op_launch(struct self *self, const unsigned long long *n)
     for (unsigned i = 0; i < BLOCKS; i++)
         if (graph->uses[i] && !order(self, &self->space->blocks[i], slot))
             return;
-    CALL(self, cuGraphLaunch, graph->executable, stream->handle);
+    if (CALL(self, cuGraphLaunch, graph->executable, stream->handle) != CUDA_SUCCESS)
+        return;
+    for (unsigned i = 0; i < EVENTS; i++)
+        if (graph->records[i])
+            self->space->events[i].captured = false;
 }
 
 /* upload GRAPH STREAM */

@@ -36,6 +36,14 @@ EXPORT void fault(unsigned char *at)
     *(volatile unsigned char *)at = 1;
 }
 
+/* Counts, and decides whether a condition holds. Kernels of kernels.ptx cannot: that takes a library of the runtime's.
+ */
+EXPORT void decide(struct gpushare_sim_condition *condition, unsigned char *at, unsigned long of)
+{
+    *at = (unsigned char)(*at + 1);
+    condition->value = *at % of != 0;
+}
+
 static void launch_mix(void *const *arguments, const unsigned *grid, const unsigned *block,
                        unsigned long dynamic_shared)
 {
@@ -64,6 +72,16 @@ static void launch_fault(void *const *arguments, const unsigned *grid, const uns
     fault(*(unsigned char **)arguments[0]);
 }
 
+static void launch_decide(void *const *arguments, const unsigned *grid, const unsigned *block,
+                          unsigned long dynamic_shared)
+{
+    (void)grid;
+    (void)block;
+    (void)dynamic_shared;
+    decide(*(struct gpushare_sim_condition **)arguments[0], *(unsigned char **)arguments[1],
+           *(unsigned long *)arguments[2]);
+}
+
 static const unsigned sizes[] = {8, 8, 8, 4, 8}, offsets[] = {0, 8, 16, 24, 32};
 
 static const struct gpushare_sim_kernel kernels[] = {{.function = (const void *)mix,
@@ -80,7 +98,12 @@ static const struct gpushare_sim_kernel kernels[] = {{.function = (const void *)
                                                       .launch = launch_fault,
                                                       .argument_count = 1,
                                                       .argument_sizes = sizes,
+                                                      .argument_offsets = offsets},
+                                                     {.function = (const void *)decide,
+                                                      .launch = launch_decide,
+                                                      .argument_count = 3,
+                                                      .argument_sizes = sizes,
                                                       .argument_offsets = offsets}};
 
 EXPORT const struct gpushare_sim_module gpushare_sim_module = {
-    .abi = GPUSHARE_SIM_KERNEL_ABI, .kernel_count = 3, .kernels = kernels};
+    .abi = GPUSHARE_SIM_KERNEL_ABI, .kernel_count = 4, .kernels = kernels};

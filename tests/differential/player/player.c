@@ -34,9 +34,9 @@ struct space *all_spaces;
 unsigned space_count;
 void (*simulated_duration)(uint64_t nanoseconds);
 
-static const struct operation *const tables[] = {memory_operations, data_operations,    stream_operations,
-                                                 graph_operations,  context_operations, query_operations,
-                                                 sharing_operations};
+static const struct operation *const tables[] = {memory_operations, data_operations,   stream_operations,
+                                                 graph_operations,  node_operations,   context_operations,
+                                                 query_operations,  sharing_operations};
 
 struct program {
     struct line *lines;

@@ -113,6 +113,7 @@
     CALL(cuStreamQuery)                                                                                                \
     CALL(cuStreamWaitValue32)                                                                                          \
     CALL(cuStreamWriteValue32)                                                                                         \
+    CALL(cuStreamBatchMemOp)                                                                                           \
     CALL(cuStreamWaitEvent)                                                                                            \
     CALL(cuStreamGetFlags)                                                                                             \
     CALL(cuStreamGetPriority)                                                                                          \
@@ -133,9 +134,25 @@
     CALL(cuGraphNodeGetType)                                                                                           \
     CALL(cuGraphAddMemsetNode)                                                                                         \
     CALL(cuGraphMemsetNodeGetParams)                                                                                   \
+    CALL(cuGraphAddNode)                                                                                               \
+    CALL(cuGraphAddKernelNode)                                                                                         \
+    CALL(cuGraphAddEventRecordNode)                                                                                    \
+    CALL(cuGraphAddEventWaitNode)                                                                                      \
+    CALL(cuGraphEventRecordNodeGetEvent)                                                                               \
+    CALL(cuGraphEventRecordNodeSetEvent)                                                                               \
+    CALL(cuGraphEventWaitNodeGetEvent)                                                                                 \
+    CALL(cuGraphEventWaitNodeSetEvent)                                                                                 \
+    CALL(cuGraphExecEventRecordNodeSetEvent)                                                                           \
+    CALL(cuGraphExecEventWaitNodeSetEvent)                                                                             \
+    CALL(cuGraphAddBatchMemOpNode)                                                                                     \
+    CALL(cuGraphBatchMemOpNodeGetParams)                                                                               \
+    CALL(cuGraphExecBatchMemOpNodeSetParams)                                                                           \
+    CALL(cuGraphConditionalHandleCreate)                                                                               \
+    CALL(cuGraphExecUpdate)                                                                                            \
     CALL(cuDeviceGraphMemTrim)                                                                                         \
     CALL(cuEventCreate)                                                                                                \
     CALL(cuEventRecord)                                                                                                \
+    CALL(cuEventRecordWithFlags)                                                                                       \
     CALL(cuEventSynchronize)                                                                                           \
     CALL(cuEventQuery)                                                                                                 \
     CALL(cuEventElapsedTime)                                                                                           \
@@ -184,7 +201,7 @@ struct context {
     unsigned device;
     bool primary, peers;
     CUmodule module;
-    CUfunction mix, post, fault;
+    CUfunction mix, post, fault, decide; /* the last one of the simulated driver only */
 };
 
 struct stream {
@@ -198,7 +215,7 @@ struct stream {
 struct event {
     bool open, recorded, captured;
     CUevent handle;
-    unsigned context;
+    unsigned context, life;
 };
 
 struct block {
@@ -219,10 +236,14 @@ struct block {
 struct graph {
     CUgraph graph;
     CUgraphExec executable;
+    CUgraphNode tail; /* the last node of a graph that is made node by node, else NULL */
     unsigned context;
     bool uses[BLOCKS];
     unsigned generations[BLOCKS];
-    uint64_t *chain; /* what its host functions did */
+    bool stale; /* uses what is not there any more */
+    bool records[EVENTS];
+    unsigned event_lives[EVENTS]; /* of those that nodes are about, or 0 */
+    uint64_t *chain;              /* what its host functions did */
 };
 
 struct capture {
@@ -270,6 +291,7 @@ struct space {
     bool allocated[CONTEXTS]; /* in these contexts, at some time */
     uint64_t chains[CHAINS];  /* of captured host functions, one for each capture */
     unsigned chain_count;
+    unsigned event_lives; /* events that were made */
 };
 
 struct self {
@@ -298,7 +320,7 @@ struct operation {
 };
 
 extern const struct operation memory_operations[], data_operations[], stream_operations[], graph_operations[],
-    context_operations[], query_operations[], sharing_operations[];
+    node_operations[], context_operations[], query_operations[], sharing_operations[];
 
 extern bool strict; /* the simulated driver is as strict as a real one */
 extern bool alone;  /* no two lines are executed at the same time */
@@ -345,6 +367,7 @@ void forget_block(struct block *block);
 struct stream *open_stream(struct self *self, unsigned long long slot);
 bool is_capturing(const struct self *self, unsigned stream);
 bool may_wait(const struct self *self);
+bool may_capture(const struct stream *stream); /* without a difference to other threads' work in the legacy stream */
 
 /*
  * Lets work on the block in that stream come after all that was submitted before. False if that cannot be done without
@@ -354,6 +377,9 @@ bool order(struct self *self, struct block *block, unsigned stream);
 void used_by(struct self *self, struct block *block, unsigned stream);
 bool settle_block(struct self *self, struct block *block); /* for calls that are not of a stream */
 void finish_capture(struct self *self);
+
+/* The graph is not launched once the block is another one (graphs.c). */
+void graph_uses(const struct self *self, struct graph *graph, const struct block *block);
 
 /*
  * Whether the driver would refuse to allocate or free, and break off the capture that is open. The interposer allows it

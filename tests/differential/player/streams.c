@@ -16,9 +16,22 @@ unsigned context_of(struct self *self, unsigned stream)
     return stream < FIRST_OWN ? (unsigned)self->current : self->space->streams[stream].context;
 }
 
+/* The per-thread default stream of another thread is another stream. */
+static bool is_of_capture(const struct self *self, unsigned stream)
+{
+    return stream >= FIRST_OWN || self->space->capture.thread == self->number;
+}
+
 bool is_capturing(const struct self *self, unsigned stream)
 {
-    return self->space->capture.open && self->space->capture.joined[stream];
+    return self->space->capture.open && self->space->capture.joined[stream] && is_of_capture(self, stream);
+}
+
+bool may_capture(const struct stream *stream)
+{
+    unsigned flags = CU_STREAM_DEFAULT;
+    return alone ||
+           (driver_cuStreamGetFlags(stream->handle, &flags) == CUDA_SUCCESS && (flags & CU_STREAM_NON_BLOCKING) != 0);
 }
 
 bool may_wait(const struct self *self)
@@ -237,7 +250,7 @@ static void op_mkevent(struct self *self, const unsigned long long *n)
     struct event *event = &self->space->events[n[0] % EVENTS];
     if (event->open || self->current < 0)
         return;
-    *event = (struct event){.context = (unsigned)self->current};
+    *event = (struct event){.context = (unsigned)self->current, .life = ++self->space->event_lives};
     event->open = CALL(self, cuEventCreate, &event->handle, (unsigned)(n[1] % 4)) == CUDA_SUCCESS;
 }
 
@@ -268,7 +281,7 @@ static void op_waitevent(struct self *self, const unsigned long long *n)
     struct event *event = &self->space->events[n[0] % EVENTS];
     struct stream *stream = open_stream(self, n[1]);
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (!event->open || stream == NULL)
+    if (!event->open || stream == NULL || (event->captured && !(may_capture(stream) && is_of_capture(self, slot))))
         return;
     CUresult result = CALL(self, cuStreamWaitEvent, stream->handle, event->handle, 0);
     if (result == CUDA_SUCCESS && event->captured && self->space->capture.open)
