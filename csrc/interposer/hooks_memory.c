@@ -246,6 +246,13 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
     return CUDA_SUCCESS;
 }
 
+/* Whether a context is current, and lives. */
+static bool has_context(void)
+{
+    CUdevice ignored;
+    return GS_REAL(cuCtxGetDevice)(&ignored) == CUDA_SUCCESS;
+}
+
 /*
  * An attribute of memory of ours, as cuMemAlloc's would have it, wherever the bytes are now. The driver would answer
  * for the reservation, or not at all while the memory is evicted. Returns false for what only the driver can answer.
@@ -262,7 +269,9 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
         *(unsigned int *)value = CU_MEMORYTYPE_DEVICE;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *(CUdeviceptr *)value = address;
+        *result = has_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+        if (*result == CUDA_SUCCESS)
+            *(CUdeviceptr *)value = address;
         return true;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
         *result = CUDA_ERROR_INVALID_VALUE;

@@ -591,6 +591,7 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
 {
     bool device = sim_address_is_device(pointer);
     const struct sim_mapping_view view = sim_mapping_view(range, pointer);
+    struct sim_context *current;
     switch (which) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
         if (range->kind == SIM_RANGE_RESERVATION || range->pool != NULL)
@@ -602,6 +603,8 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
         *(unsigned *)data = device ? CU_MEMORYTYPE_DEVICE : CU_MEMORYTYPE_HOST;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+        if (sim_context_resolve(NULL, &current) != CUDA_SUCCESS)
+            return CUDA_ERROR_INVALID_CONTEXT;
         *(CUdeviceptr *)data = pointer;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:

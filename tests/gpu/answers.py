@@ -518,6 +518,7 @@ def in_stream(
         ("cuArrayDestroy", ("cuArrayDestroy", array)),
         ("cuMemGetAddressRange", ("cuMemGetAddressRange_v2", at_pointer, size, block)),
         ("cuPointerGetAttribute", ("cuPointerGetAttribute", at_pointer, 2, block)),
+        ("its device pointer", ("cuPointerGetAttribute", at_pointer, 3, block)),
         ("cuMemGetInfo", ("cuMemGetInfo_v2", size, size)),
         ("a fill in no stream", ("cuMemsetD8_v2", block, 1, 64)),
         ("cuMemPoolTrimTo", ("cuMemPoolTrimTo", pool, 0)),

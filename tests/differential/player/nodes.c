@@ -33,6 +33,14 @@ static struct block *block_for(struct self *self, unsigned long long slot, unsig
     return block != NULL && block->kind != HOST && block->context == context && block->defined >= least ? block : NULL;
 }
 
+/* The same with a word that values are written to. The driver refuses stream-ordered memory, the interposer does not.
+ */
+static struct block *word_block(struct self *self, unsigned long long slot, unsigned context)
+{
+    struct block *block = block_for(self, slot, context, sizeof(unsigned));
+    return block != NULL && !is_pool_memory(block) ? block : NULL;
+}
+
 static CUdeviceptr word_of(const struct block *block, unsigned long long offset)
 {
     return block->at + offset % (block->defined - sizeof(unsigned) + 1) / sizeof(unsigned) * sizeof(unsigned);
@@ -81,7 +89,7 @@ static void op_valuenode(struct self *self, const unsigned long long *n)
     struct stream *stream = open_stream(self, slot);
     if (stream == NULL || slot < FIRST_OWN)
         return;
-    struct block *block = block_for(self, n[0], context_of(self, slot), sizeof(unsigned));
+    struct block *block = word_block(self, n[0], context_of(self, slot));
     if (block == NULL || !order(self, block, slot))
         return;
     CUstreamBatchMemOpParams pair[2];
@@ -152,7 +160,7 @@ static void op_setevent(struct self *self, const unsigned long long *n)
 static void op_addvalue(struct self *self, const unsigned long long *n)
 {
     struct graph *graph = made_graph(self, n[0]);
-    struct block *block = graph == NULL ? NULL : block_for(self, n[1], graph->context, sizeof(unsigned));
+    struct block *block = graph == NULL ? NULL : word_block(self, n[1], graph->context);
     CUgraphNode node;
     if (block == NULL)
         return;
@@ -175,7 +183,7 @@ static void op_changevalue(struct self *self, const unsigned long long *n)
     struct graph *graph = &self->space->graphs[n[0] % GRAPHS];
     if (graph->graph == NULL || graph->executable == NULL)
         return;
-    struct block *block = block_for(self, n[1], graph->context, sizeof(unsigned));
+    struct block *block = word_block(self, n[1], graph->context);
     CUgraphNode node = block == NULL ? NULL : find_node(self, graph, CU_GRAPH_NODE_TYPE_BATCH_MEM_OP);
     if (node == NULL)
         return;
@@ -304,7 +312,7 @@ static void op_awaited(struct self *self, const unsigned long long *n)
     if (waits == STREAMS || writes == STREAMS || context_of(self, waits) != context_of(self, writes) || !may_wait(self))
         return;
     const struct stream *waiting = &self->space->streams[waits], *writing = &self->space->streams[writes];
-    struct block *block = block_for(self, n[0], context_of(self, waits), sizeof(unsigned));
+    struct block *block = word_block(self, n[0], context_of(self, waits));
     if (block == NULL || !order(self, block, writes) || !order(self, block, waits))
         return;
     CUstreamBatchMemOpParams pair[2];
