@@ -515,6 +515,16 @@ static CUresult run_free(struct sim_context *context, struct sim_op *op)
     return CUDA_SUCCESS;
 }
 
+/* The stream did not take the free, which has done nothing then. */
+static void stay(CUdeviceptr pointer, unsigned long long id)
+{
+    pthread_rwlock_wrlock(&sim_ranges_lock);
+    struct sim_range *range = sim_range_find(pointer);
+    if (range != NULL && range->id == id)
+        range->leaving = false;
+    pthread_rwlock_unlock(&sim_ranges_lock);
+}
+
 static CUresult free_async(CUdeviceptr pointer, CUstream handle, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
@@ -532,16 +542,20 @@ static CUresult free_async(CUdeviceptr pointer, CUstream handle, enum sim_stream
                  (range->pool != NULL || range->kind == SIM_RANGE_DEVICE);
     if (valid && !graph)
         range->leaving = true;
+    unsigned long long id = valid ? range->id : 0;
     pthread_rwlock_unlock(&sim_ranges_lock);
     if (graph)
         return sim_graph_memory_free_async(stream, pointer);
     SIM_REQUIRE(valid);
     struct sim_op *op = sim_op_new(SIM_OP_OTHER, sizeof(uint64_t), run_free);
-    if (op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    op->despite_error = true;
-    *(uint64_t *)op->payload = pointer;
-    return sim_stream_submit(stream, op, NULL);
+    if (op != NULL) {
+        op->despite_error = true;
+        *(uint64_t *)op->payload = pointer;
+    }
+    CUresult result = sim_stream_submit(stream, op, NULL);
+    if (result != CUDA_SUCCESS)
+        stay(pointer, id);
+    return result;
 }
 
 SIM_PAIR(cuMemFreeAsync, _ptsz, (CUdeviceptr pointer, CUstream stream), free_async(pointer, stream, meant))

@@ -95,6 +95,13 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
         _op("slow", 1, _below(3_000_000)),
         _op("slow", 2, _below(100)),
     ),
+    "frees": (
+        _op("alloc", 10, block, large),
+        _op("setnow", 10, block, lambda rng: 0, large, value),
+        _op("mix", 20, block, block, mostly_own, large, value),
+        _op("pause", 40, _below(4000)),
+        _op("freebusy", 20, block),
+    ),
     "mailbox": (_op("mailbox", 5, block, size, own, _below(3), value),),
     "streams": (
         _op("rmstream", 2, own, _below(2)),
@@ -257,6 +264,15 @@ RARE: dict[str, tuple[Operation, ...]] = {
 BEGINNINGS = {
     "events": ("mkevent 0 0", "mkevent 1 2"),
     "nodes": ("mkevent 0 0", "mkevent 1 2"),
+    "frees": (
+        "slow 3000000",
+        "alloc 3 3000000",
+        "alloc 4 3000000",
+        "alloc 5 3000000",
+        "setnow 3 0 3000000 1",
+        "setnow 4 0 3000000 2",
+        "setnow 5 0 3000000 3",
+    ),
     "pools": ("mkpool 0",),
     "arrays": ("mkarray 0 40000", "writearray 0 1"),
     "contexts": ("mkctx 0",),
@@ -274,6 +290,10 @@ class Recipe:
         The most operations of a program.
     threads
         The most threads.
+    fewest_threads
+        The fewest.
+    lockstep
+        The share of programs with several threads whose threads take turns line by line.
     only
         These groups, in every program; empty: some of all, as the seed says.
     settings
@@ -284,6 +304,8 @@ class Recipe:
 
     lines: int = 300
     threads: int = 3
+    fewest_threads: int = 1
+    lockstep: float = 0.6
     only: tuple[str, ...] = ()
     settings: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -305,11 +327,11 @@ def generate(seed: str, recipe: Recipe = EVERYTHING) -> list[str]:
         if operation.name not in recipe.without
     ]
     weights = [operation.weight for operation in operations]
-    threads = rng.randint(1, recipe.threads)
+    threads = rng.randint(recipe.fewest_threads, recipe.threads)
     program = list(recipe.settings)
     if threads > 1:
         program.append(f"! threads {threads}")
-        if rng.random() < 0.6:
+        if rng.random() < recipe.lockstep:
             program.append("! lockstep")
     if "ipc" in chosen:
         program.append("! partner")
@@ -320,10 +342,10 @@ def generate(seed: str, recipe: Recipe = EVERYTHING) -> list[str]:
     if rng.random() < 0.7:
         program.append("! GPUSHARE_SIM_REUSE=1")
     if rng.random() < 0.3:
-        program.append(f"! GPUSHARE_SIM_KERNEL_NS={rng.choice((10_000, 200_000, 1_000_000))}")
+        program.append(f"0 slow {rng.choice((10_000, 200_000, 1_000_000))}")
     # Something to begin with; else the first operations would find nothing.
     for thread in range(1 if "! lockstep" in program else threads):
-        for slot in (2, 3):
+        for slot in range(2, STREAMS):
             program.append(f"{thread} mkstream {slot} {rng.randrange(2)} {rng.randrange(7)}")
         for slot in range(3):
             program.append(f"{thread} alloc {slot} {size(rng)}")

@@ -42,6 +42,18 @@ static unsigned long long place(const struct block *block, unsigned long long of
     return limit == 0 ? 0 : offset % limit;
 }
 
+/* The block of the slot, or the next one that has bytes; not `other`. */
+static struct block *written_block(struct self *self, unsigned long long slot, const struct block *other)
+{
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct block *block = &self->space->blocks[(slot + i) % BLOCKS];
+        if (block != other && block->kind != EMPTY && block->defined != 0 &&
+            (block->kind != MAPPED || block->has_access))
+            return block;
+    }
+    return NULL;
+}
+
 /* set BLOCK STREAM WIDTH OFFSET LENGTH VALUE */
 static void op_set(struct self *self, const unsigned long long *n)
 {
@@ -138,8 +150,8 @@ static void op_writenow(struct self *self, const unsigned long long *n)
 /* read BLOCK OFFSET LENGTH */
 static void op_read(struct self *self, const unsigned long long *n)
 {
-    struct block *block = reachable_block(self, n[0]);
-    if (block == NULL || block->defined == 0 || !settle_block(self, block))
+    struct block *block = written_block(self, n[0], NULL);
+    if (block == NULL || !settle_block(self, block))
         return;
     unsigned long long offset = n[1];
     size_t length = clip(&offset, n[2], block->defined);
@@ -152,11 +164,11 @@ static void op_read(struct self *self, const unsigned long long *n)
 /* readlater BLOCK STREAM OFFSET LENGTH: its bytes are looked at in the end */
 static void op_readlater(struct self *self, const unsigned long long *n)
 {
-    struct block *block = reachable_block(self, n[0]);
+    struct block *block = written_block(self, n[0], NULL);
     struct stream *stream = open_stream(self, n[1]);
     struct space *space = self->space;
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (block == NULL || stream == NULL || block->defined == 0 || space->later_count == LATER)
+    if (block == NULL || stream == NULL || space->later_count == LATER)
         return;
     unsigned long long offset = n[2];
     size_t length = clip(&offset, n[3] % 65536, block->defined);
@@ -177,10 +189,10 @@ static bool can_reach(const struct self *self, unsigned context, const struct bl
 /* copy TO FROM STREAM TO_OFFSET FROM_OFFSET LENGTH HOW */
 static void op_copy(struct self *self, const unsigned long long *n)
 {
-    struct block *to = reachable_block(self, n[0]), *from = reachable_block(self, n[1]);
+    struct block *to = reachable_block(self, n[0]), *from = written_block(self, n[1], to);
     struct stream *stream = open_stream(self, n[2]);
     unsigned slot = (unsigned)(n[2] % STREAMS);
-    if (to == NULL || from == NULL || to == from || stream == NULL || from->defined == 0)
+    if (to == NULL || from == NULL || stream == NULL)
         return;
     bool captured = is_capturing(self, slot);
     unsigned long long target = place(to, n[3], captured), source = n[4];
@@ -204,9 +216,8 @@ static void op_copy(struct self *self, const unsigned long long *n)
 /* copynow TO FROM TO_OFFSET FROM_OFFSET LENGTH */
 static void op_copynow(struct self *self, const unsigned long long *n)
 {
-    struct block *to = reachable_block(self, n[0]), *from = reachable_block(self, n[1]);
-    if (to == NULL || from == NULL || to == from || from->defined == 0 || !settle_block(self, from) ||
-        !settle_block(self, to))
+    struct block *to = reachable_block(self, n[0]), *from = written_block(self, n[1], to);
+    if (to == NULL || from == NULL || !settle_block(self, from) || !settle_block(self, to))
         return;
     unsigned long long target = place(to, n[2], false), source = n[3];
     size_t length = clip(&source, n[4], from->defined);
@@ -248,10 +259,10 @@ static uint64_t duration; /* nanoseconds that each kernel takes */
 /* mix BLOCK BLOCK STREAM LENGTH KEY */
 static void op_mix(struct self *self, const unsigned long long *n)
 {
-    struct block *a = reachable_block(self, n[0]), *b = reachable_block(self, n[1]);
+    struct block *a = written_block(self, n[0], NULL), *b = written_block(self, n[1], a);
     struct stream *stream = open_stream(self, n[2]);
     unsigned slot = (unsigned)(n[2] % STREAMS);
-    if (a == NULL || b == NULL || a == b || stream == NULL)
+    if (a == NULL || b == NULL || stream == NULL)
         return;
     unsigned context = context_of(self, slot);
     size_t count = a->defined < b->defined ? a->defined : b->defined;
@@ -315,8 +326,6 @@ static void op_slow(struct self *self, const unsigned long long *n)
 {
     (void)self;
     __atomic_store_n(&duration, n[0] % 5000000, __ATOMIC_RELAXED);
-    if (simulated_duration != NULL)
-        simulated_duration(n[0] % 5000000);
 }
 
 const struct operation data_operations[] = {{"set", op_set, 0},

@@ -348,10 +348,9 @@ static bool is_used_in_own_context(struct self *self, const struct block *block)
     return context == block->context;
 }
 
-/* free BLOCK: as is usual for its kind, and waiting */
-static void op_free(struct self *self, const unsigned long long *n)
+/* As is usual for its kind, and waiting. */
+static void free_block(struct self *self, struct block *block)
 {
-    struct block *block = used_block(self, n[0]);
     if (block == NULL || (block->kind == MAPPED && self->space->capture.open) || capture_refuses(self))
         return;
     /* The driver waits by itself for the work on plain memory, but only for that of the memory's context. */
@@ -371,6 +370,24 @@ static void op_free(struct self *self, const unsigned long long *n)
     }
     if (result == CUDA_SUCCESS)
         forget_block(block);
+}
+
+/* free BLOCK */
+static void op_free(struct self *self, const unsigned long long *n)
+{
+    free_block(self, used_block(self, n[0]));
+}
+
+/* freebusy BLOCK: one that work is under way on, if there is one */
+static void op_freebusy(struct self *self, const unsigned long long *n)
+{
+    for (unsigned i = 0; i < BLOCKS; i++) {
+        struct block *block = &self->space->blocks[(n[0] + i) % BLOCKS];
+        if ((block->kind == PLAIN || block->kind == PITCHED) && block->last != NOTHING_PENDING) {
+            free_block(self, block);
+            return;
+        }
+    }
 }
 
 /* freeasync BLOCK STREAM */
@@ -513,6 +530,7 @@ const struct operation memory_operations[] = {{"alloc", op_alloc, 0},
                                               {"release", op_release, 0},
                                               {"retain", op_retain, 0},
                                               {"free", op_free, WAITS},
+                                              {"freebusy", op_freebusy, WAITS},
                                               {"freeasync", op_freeasync, 0},
                                               {"freetwice", op_freetwice, WAITS | SERIAL},
                                               {"freeinside", op_freeinside, WAITS},

@@ -99,17 +99,20 @@ static uint64_t spare_bytes(void)
     return 2 * ((part_of_gpu(256, PAGE, 32 << 20) + PAGE - 1) / PAGE * PAGE);
 }
 
-/* evict WAY: all memory of the program leaves the GPU, or only the lease is given back */
+/*
+ * evict WAY: the lease is given back (0), or all memory of the program leaves the GPU: while it goes on (1), or before it
+ * goes on (2 and 3)
+ */
 static void op_evict(struct self *self, const unsigned long long *n)
 {
     note(self, " asked");
     if (scheduler.control == NULL)
         return;
-    bool all = n[0] % 4 != 0;
-    free(ask(all ? "offload" : "release"));
-    /* Threads that go on take it back at once, perhaps before it is seen here. */
-    for (unsigned i = 0; i < 100 && !has_left(all); i++)
-        usleep(2000);
+    unsigned way = (unsigned)(n[0] % 4);
+    free(ask(way == 0 ? "release" : "offload"));
+    /* Threads that go on take it back at once, perhaps before it is seen here. To ask takes the scheduler long. */
+    for (useconds_t pause = 1000; way > 1 && pause < 64000 && !has_left(true); pause *= 2)
+        usleep(pause);
 }
 
 static uint64_t live_bytes(void)
