@@ -8,6 +8,12 @@
 /* A submission into this stream is recorded into a graph rather than run. Costs one load where no capture is open. */
 bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind);
 
+/*
+ * The same, or it would have been recorded if the capture had not been broken off: the driver refuses what goes into it
+ * until the application ends it.
+ */
+bool gs_capture_holds(CUstream stream, enum gs_stream_kind kind);
+
 /* Some capture is open: the context must not be synchronised, since that would invalidate it. */
 bool gs_capture_open(void);
 

@@ -19,7 +19,8 @@ struct capture {
 static struct {
     struct gs_mutex lock;
     struct capture *first;
-    int open; /* those that are not broken; read without the lock */
+    int count; /* read without the lock */
+    int open;  /* those that are not broken; read without the lock */
 } captures = {.lock = GS_MUTEX(GS_RANK_CAPTURES)};
 
 /* Written while a capture begins, read while none may: the helper never waits for a thread that synchronises. */
@@ -42,9 +43,9 @@ bool gs_capture_own(void)
     return own;
 }
 
-bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
+static bool is_capturing(CUstream stream, enum gs_stream_kind kind)
 {
-    if (!gs_capture_open() || kind >= GS_STREAM_NONE)
+    if (kind >= GS_STREAM_NONE)
         return false;
     /* Asking about the legacy stream while another stream captures would invalidate that capture; it never captures. */
     if (kind == GS_STREAM_LEGACY && (stream == NULL || stream == CU_STREAM_LEGACY))
@@ -54,6 +55,16 @@ bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
                                              : GS_REAL(cuStreamIsCapturing)(stream, &status);
     /* What goes into a capture that has become invalid is refused by the driver; it must not be run. */
     return result == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind)
+{
+    return gs_capture_open() && is_capturing(stream, kind);
+}
+
+bool gs_capture_holds(CUstream stream, enum gs_stream_kind kind)
+{
+    return __atomic_load_n(&captures.count, __ATOMIC_ACQUIRE) != 0 && is_capturing(stream, kind);
 }
 
 bool gs_capture_forbid(void)
@@ -108,6 +119,7 @@ static void over(CUstream stream, CUcontext context)
         }
         if (!capture->broken)
             __atomic_sub_fetch(&captures.open, 1, __ATOMIC_ACQ_REL);
+        __atomic_sub_fetch(&captures.count, 1, __ATOMIC_ACQ_REL);
         *link = capture->next;
         capture->next = gone;
         gone = capture;
@@ -165,6 +177,7 @@ static CUresult begun(const struct opening *opening, CUstream stream, enum gs_st
         gs_mutex_lock(&captures.lock);
         capture->next = captures.first;
         captures.first = capture;
+        __atomic_add_fetch(&captures.count, 1, __ATOMIC_ACQ_REL);
         __atomic_add_fetch(&captures.open, 1, __ATOMIC_ACQ_REL);
         gs_mutex_unlock(&captures.lock);
     } else {

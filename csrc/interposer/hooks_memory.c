@@ -98,7 +98,7 @@ CUresult CUDAAPI cuMemAllocManaged(CUdeviceptr *pointer, size_t size, unsigned i
 /* In a capture it becomes a node of the graph, whose memory the driver owns. */
 static bool ours(CUstream stream, enum gs_stream_kind kind)
 {
-    return is_attached() && !gs_capture_includes(stream, kind);
+    return is_attached() && !gs_capture_holds(stream, kind);
 }
 
 /*

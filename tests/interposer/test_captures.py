@@ -391,6 +391,7 @@ def test_a_capture_that_is_not_ended_is_broken_off(make_machine: MakeMachine, mo
 say("open")
 hear()
 assert error(driver.cuMemcpyDtoDAsync(b, a, MIB, stream)) == 901, "invalidated"
+assert error(driver.cuMemAllocAsync(MIB, stream)) == 901, "nor is it allocated outside of the capture"
 assert error(driver.cuStreamEndCapture(stream)) == 901
 assert error(driver.cuStreamEndCapture(stream)) == 401, "it is over"
 """

@@ -100,8 +100,8 @@ static uint64_t spare_bytes(void)
 }
 
 /*
- * evict WAY: the lease is given back (0), or all memory of the program leaves the GPU: while it goes on (1), or before it
- * goes on (2 and 3)
+ * evict WAY: the lease is given back (0), or all memory of the program leaves the GPU: while it goes on (1), or before
+ * it goes on (2 and 3)
  */
 static void op_evict(struct self *self, const unsigned long long *n)
 {
