@@ -532,7 +532,7 @@ def test_who_may_not_reach_a_process_is_told_so(machine: Machine, start: Start) 
 
 #: Work that lasts until it is told, and a thread that calls the driver until then.
 BUSY = """
-go, begun = threading.Event(), threading.Event()
+go = threading.Event()
 wait = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: go.wait() and None)
 
 def query():
@@ -554,9 +554,10 @@ def test_a_lock_waits_for_work_and_not_longer_than_it_may(machine: Machine, star
     )
     assert hibernator(f"lock({target.pid}, 100), state({target.pid})") == (NOT_READY, RUNNING)
     assert target("lib.cuStreamQuery(None)") == NOT_READY, "it runs, and its work too"
-    # So it does if a thread waits for the work.
-    target("behind('begun.set() or lib.cuCtxSynchronize()')")
-    assert target("begun.wait()")
+    # So it does if a thread waits for the work. The driver counts the call once the thread is inside.
+    assert target("fail('cuCtxSynchronize/0ms')") == 0
+    target("behind('lib.cuCtxSynchronize()')")
+    target.until("injected()", 1)
     assert hibernator(f"lock({target.pid}, 100), state({target.pid})") == (NOT_READY, RUNNING)
     hibernator.send(f"lock({target.pid})")
     target("behind('query()')")
