@@ -188,6 +188,8 @@ hold(stream)
 ok(driver.cuMemsetD8Async(block, 7, 8 * MIB, stream))
 let_go()
 step()
+# The stream does not block: a copy outside it does not wait for its work.
+ok(driver.cuStreamSynchronize(stream))
 assert (read(block, 8 * MIB, np.uint8) == 7).all()
 ok(driver.cuStreamDestroy(stream))
 ok(driver.cuGreenCtxDestroy(green))
