@@ -93,7 +93,7 @@ def test_the_keyboard_alone_does_everything(crowd: Crowd, page: LabPage, lab: La
     # What has the focus can be seen.
     expect(page.page.locator("*:focus")).to_be_in_viewport()
     page.page.keyboard.press("Enter")
-    expect(row).to_contain_text("background")
+    expect(row.get_by_role("button", name="Make interactive")).to_be_visible()
     (group,) = lab.status()["groups"]
     assert group["wishes"]["priority"] == "background"
 
