@@ -794,6 +794,15 @@ class Hibernating(Grower):
 
     def _on_hibernatable(self, event: Hibernatable) -> None:
         self.hibernatable = event
+        for group in self.groups.values():
+            # Orders that came before this was known.
+            if group.dismissed_at is None or group.hibernation is not None:
+                continue
+            if event.able:
+                self._consider(group)
+            else:
+                self._refuse(group, event.code, event.text)
+                self._touch(group)
         self._rest_all()
         self._dirty.update(self.gpus)
 
@@ -812,11 +821,8 @@ class Hibernating(Grower):
                 "gpushare set --hibernate-after 600"
             )
         found = self.hibernatable
-        if found is None or not found.able:
-            raise ValueError(
-                "nothing can hibernate here: "
-                + ("that is not known yet" if found is None else found.text)
-            )
+        if found is not None and not found.able:
+            raise ValueError(f"nothing can hibernate here: {found.text}")
         if group.wishes.keep:
             raise ValueError(
                 f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
@@ -824,7 +830,8 @@ class Hibernating(Grower):
         if code := _unfit(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
         group.dismissed_at = self._now
-        self._consider(group)
+        if found is not None:
+            self._consider(group)
 
     def _on_wake_now(self, event: WakeNow) -> None:
         group = self.groups.get(event.group)

@@ -253,6 +253,30 @@ def test_where_the_driver_cannot_nobody_does() -> None:
     assert night.core.status(night.now)["hibernation"]["code"] == "driver"
 
 
+def test_an_order_stands_until_it_is_known_whether_the_driver_can() -> None:
+    night = Night(able=False)
+    kernel = night.ran("a")
+    night.do(ev.HibernateNow("a"))
+    night.sleep(10)
+    assert kernel.where == "ordered"
+    night.do(ev.Hibernatable(True))
+    night.sleep(1)
+    assert kernel.where == "hibernated"
+
+
+def test_an_order_is_refused_once_it_is_known_that_the_driver_cannot() -> None:
+    night = Night(able=False)
+    kernel, other = night.ran("a"), night.ran("b")
+    night.do(ev.HibernateNow("b"))
+    night.do(ev.Hibernatable(False, code="driver", text="the driver is too old"))
+    night.sleep(10)
+    assert kernel.hibernation is None
+    assert other.where == "refused"
+    (failed,) = (entry for entry in night.history if entry.kind == "hibernate_failed")
+    assert failed.group == "b"
+    assert failed.fields == {"code": "driver", "text": "the driver is too old"}
+
+
 def test_who_is_kept_does_not() -> None:
     night = Night()
     kernel = night.ran("a")
