@@ -51,8 +51,8 @@ def test_memory_of_a_dying_process_is_waited_for(make_machine: MakeMachine) -> N
     a, b = machine.program("a"), machine.program("b")
     a.filled(192 * UNIT, 1)
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
-    os.kill(a.pid, signal.SIGKILL)
     killed = time.monotonic()
+    os.kill(a.pid, signal.SIGKILL)
     filled = b.call("fill", pointer=at_b, bytes=192 * UNIT, value=2)
     assert filled["result"] == 0
     assert filled["end"] - killed > 0.6
@@ -63,14 +63,16 @@ def test_the_scheduler_may_die_and_come_back(machine: Machine) -> None:
     at_a = a.filled(192 * UNIT, 1)
     a.call("cell", phase="end")
     at_b = b.filled(192 * UNIT, 2)
-    loop_a = a.start("repeat", pointer=at_a, bytes=4, seconds=3.0, gap=0.001)
-    loop_b = b.start("repeat", pointer=at_b, bytes=4, seconds=3.0, gap=0.001)
+    loop_a = a.start("repeat", pointer=at_a, bytes=4, gap=0.001, thread="loop")
+    loop_b = b.start("repeat", pointer=at_b, bytes=4, gap=0.001, thread="loop")
     time.sleep(0.5)
     machine.kill_scheduler()
     time.sleep(0.5)
     machine.start_scheduler()
-    assert a.result(loop_a)["result"] == 0
-    assert b.result(loop_b)["result"] == 0
+    machine.until(lambda: len(machine.control("status")["status"]["groups"]) == 2)
+    for program, loop in ((a, loop_a), (b, loop_b)):
+        program.call("stop")
+        assert program.result(loop)["result"] == 0
     assert a.holds(at_a + 4 * UNIT, 100 * UNIT, 1)
     assert b.holds(at_b + 4 * UNIT, 100 * UNIT, 2)
 

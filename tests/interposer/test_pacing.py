@@ -218,16 +218,19 @@ def test_long_and_short_of_one_kernel_are_told_apart(paced: Paced) -> None:
 
 def test_as_much_is_in_flight_as_was_measured(paced: Paced) -> None:
     stream = paced.program.call("stream")["stream"]
-    paced.program.call("takes", seconds=0.005)
-    paced.pace(0.04, meter=True)
+    # Long enough that what a busy machine adds to each does not matter.
+    paced.program.call("takes", seconds=0.05)
+    paced.pace(0.4, meter=True)
     for _ in range(6):
         assert paced.program.call("launch", stream=stream)["result"] == 0
         assert paced.program.call("synchronize")["result"] == 0
     before = paced.progress("launched")
     assert paced.program.call("hold", stream=stream)["result"] == 0
     launching = paced.start("launch", count=40, stream=stream)
+    paced.until(lambda: paced.has_launched(before + 2))
     assert paced.program.waits(launching)
-    assert 2 <= paced.progress("launched") - before <= 8
+    assert paced.progress("launched") - before <= 8
+    paced.pace(None)
     assert paced.program.call("let_go")["result"] == 0
     assert paced.program.result(launching)["result"] == 0
 
@@ -290,9 +293,12 @@ def test_a_share_is_kept(
     for _ in range(20):
         trained = paced.program.call("train", seconds=seconds)
         assert trained["result"] == 0
+        # One kernel and what is saved up at most are beyond it. On a busy machine some kernels take longer than they
+        # should, the last one too, so what they should take is compared.
+        assert (
+            trained["kernels"] * kernel / trained["seconds"] < allowed + (kernel + 0.02) / seconds
+        )
         share = trained["busy"] / trained["seconds"]
-        # One kernel and what is saved up at most are beyond it.
-        assert share < allowed + (kernel + 0.02) / seconds
         # A program that does not get the processor uses less, but not time after time.
         if share > least:
             break
@@ -351,16 +357,16 @@ def test_gaps_are_not_measured(paced: Paced) -> None:
 def test_short_kernels_count_though_few_of_them_get_events(paced: Paced) -> None:
     paced.program.call("takes", seconds=0.00002)
     paced.pace(meter=True)
+    start = time.monotonic()
     assert paced.program.call("launch", count=20)["result"] == 0
-    before = paced.program.call("counters")["kernel_ns"]
     for _ in range(10):
         assert paced.program.call("launch", count=300)["result"] == 0
         assert paced.program.call("synchronize")["result"] == 0
-    kernels = (paced.program.call("counters")["kernel_ns"] - before) / 1e9
+    passed = time.monotonic() - start
     meter = measured(paced)
     assert meter.submissions == 3020
-    # They are estimated from those that are measured; the rest is what the events' own times are off by.
-    assert 0.6 * kernels <= meter.busy <= 2.5 * kernels
+    # They are estimated from those that are measured. Each takes that long at least, and longer on a busy machine.
+    assert 0.6 * 3000 * 0.00002 <= meter.busy <= 2.5 * passed
 
 
 def test_it_is_said_while_a_burst_goes_on_and_at_its_end(paced: Paced) -> None:
@@ -441,7 +447,7 @@ def test_who_is_paused_is_not_quiet(paced: Paced) -> None:
 @pytest.mark.parametrize("meter", [True, False])
 def test_a_kernel_that_a_revocation_waits_for_is_named(paced: Paced, meter: bool) -> None:
     paced.pace(meter=meter)
-    paced.program.call("takes", seconds=1.0)
+    assert paced.program.call("hold")["result"] == 0
     start = time.monotonic()
     assert paced.program.call("launch")["result"] == 0
     paced.script.send(protocol.revoke(paced.script.lease))
@@ -450,12 +456,13 @@ def test_a_kernel_that_a_revocation_waits_for_is_named(paced: Paced, meter: bool
     assert start <= stuck.since <= time.monotonic() - 0.2
     with pytest.raises(TimeoutError):
         paced.script.next(ev.Stuck, timeout=0.1)
+    assert paced.program.call("let_go")["result"] == 0
     assert paced.script.next(ev.Released).lease == paced.script.lease
 
 
 def test_what_is_unloaded_has_no_name(paced: Paced) -> None:
     assert paced.program.call("launch")["result"] == 0
     assert paced.program.call("unload")["result"] == 0
-    assert paced.program.call("busy", seconds=1.0)["result"] == 0
+    assert paced.program.call("hold")["result"] == 0
     paced.script.send(protocol.revoke(paced.script.lease))
     assert paced.script.next(ev.Stuck).kernel == "kernel"

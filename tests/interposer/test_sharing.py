@@ -107,21 +107,26 @@ def test_work_in_flight_is_not_quiet(make_machine: MakeMachine) -> None:
     a, b = machine.program("a"), machine.program("b")
     a.filled(16 * UNIT, 1)
     at_b = b.call("alloc", bytes=16 * UNIT)["pointer"]
-    busy = a.call("busy", seconds=1.0)
+    assert a.call("hold")["result"] == 0
     waiting = b.start("fill", pointer=at_b, bytes=16 * UNIT, value=2)
-    assert b.result(waiting)["end"] - busy["time"] > 0.9
+    assert b.waits(waiting, 1.0)
+    assert a.call("let_go")["result"] == 0
+    assert b.result(waiting)["result"] == 0
 
 
 def test_the_quantum_ends_a_lease(make_machine: MakeMachine) -> None:
     machine = make_machine("--quantum", "0.3")
     a, b = machine.program("a"), machine.program("b")
     at_a = a.filled(192 * UNIT, 1)
-    looping = a.start("repeat", pointer=at_a, bytes=4, seconds=3.0, gap=0.0005)
+    looping = a.start("repeat", pointer=at_a, bytes=4, gap=0.0005, thread="loop")
     at_b = b.call("alloc", bytes=192 * UNIT)["pointer"]
-    other = b.start("repeat", pointer=at_b, bytes=4, seconds=3.0, gap=0.0005)
-    results = a.result(looping), b.result(other)
-    assert all(result["result"] == 0 and result["count"] > 10 for result in results)
-    assert all(machine.group(name)["totals"]["waits"] >= 1 for name in "ab")
+    other = b.start("repeat", pointer=at_b, bytes=4, gap=0.0005, thread="loop")
+    machine.until(lambda: all(machine.group(name)["totals"]["waits"] >= 2 for name in "ab"))
+    for program, serial in ((a, looping), (b, other)):
+        program.call("stop")
+        result = program.result(serial)
+        assert result["result"] == 0
+        assert result["count"] > 1
 
 
 def test_every_program_sees_the_whole_gpu(machine: Machine) -> None:
@@ -250,10 +255,10 @@ def test_processes_of_one_group_run_together(make_machine: MakeMachine) -> None:
     parent = machine.program("a", group="one")
     child = machine.program("a", group="one")
     at_parent, at_child = parent.filled(32 * UNIT, 1), child.filled(32 * UNIT, 2)
-    looping = parent.start("repeat", pointer=at_parent, bytes=4, seconds=1.0, gap=0.0005)
-    during = child.call("fill", pointer=at_child, bytes=32 * UNIT, value=3)
-    assert during["result"] == 0
-    assert parent.result(looping)["time"] > during["end"]
+    looping = parent.start("repeat", pointer=at_parent, bytes=4, gap=0.0005, thread="loop")
+    assert child.call("fill", pointer=at_child, bytes=32 * UNIT, value=3)["result"] == 0
+    parent.call("stop")
+    assert parent.result(looping)["result"] == 0
 
 
 @pytest.mark.parametrize("gil", [False, True])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import math
 import os
 import queue
 import resource
@@ -214,11 +215,13 @@ class Worker:
     def synchronize(self) -> dict[str, Any]:
         return {"result": cuda.cuCtxSynchronize()}
 
-    def repeat(self, pointer: int, bytes: int, seconds: float, gap: float) -> dict[str, Any]:
-        """Fill again and again; returns the longest time that one took."""
+    def repeat(
+        self, pointer: int, bytes: int, gap: float, seconds: float = math.inf
+    ) -> dict[str, Any]:
+        """Fill again and again until it is told to stop; returns the longest time that one took."""
         longest, count, result = 0.0, 0, 0
         end = time.monotonic() + seconds
-        while result == 0 and (now := time.monotonic()) < end:
+        while result == 0 and not self.stops.is_set() and (now := time.monotonic()) < end:
             result = cuda.cuMemsetD32_v2(pointer, count, bytes // 4)
             longest = max(longest, time.monotonic() - now)
             count += 1
@@ -262,11 +265,16 @@ class Worker:
     def train(self, seconds: float = 60.0) -> dict[str, Any]:
         """Launch and wait, again and again, until it is told to stop; tell what the GPU did meanwhile."""
         self.stops.clear()
-        before, start, result = self.counters()["kernel_ns"], time.monotonic(), 0
+        before, start, result = self.counters(), time.monotonic(), 0
         while result == 0 and not self.stops.is_set() and time.monotonic() - start < seconds:
             result = self.launch()["result"] or cuda.cuCtxSynchronize()
-        busy = (self.counters()["kernel_ns"] - before) / 1e9
-        return {"result": result, "busy": busy, "seconds": time.monotonic() - start}
+        after, seconds = self.counters(), time.monotonic() - start
+        return {
+            "result": result,
+            "busy": (after["kernel_ns"] - before["kernel_ns"]) / 1e9,
+            "kernels": after["kernels"] - before["kernels"],
+            "seconds": seconds,
+        }
 
     def stop(self) -> dict[str, Any]:
         self.stops.set()
