@@ -74,7 +74,7 @@ enum gpushare_type {
     GPUSHARE_GROWN = 37,      /* struct gpushare_grown */
     GPUSHARE_CANCEL = 38,     /* no body: every wait that is under way ends with an error */
     GPUSHARE_CONTENDED = 39,  /* struct gpushare_contended */
-    GPUSHARE_END_BURST = 40,  /* struct gpushare_burst: end the burst unless submissions go on */
+    GPUSHARE_END_BURST = 40,  /* struct gpushare_burst: end the burst once its work is done, unless submissions go on */
     GPUSHARE_ROOM = 41,       /* struct gpushare_room: more of the room that a filling grant waits for is there */
     GPUSHARE_PREPARE = 42,    /* struct gpushare_prepare: contention is in sight (or over) */
     GPUSHARE_PACE = 43,       /* struct gpushare_pace: how fast a client with a lease may submit */

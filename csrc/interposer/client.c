@@ -88,6 +88,8 @@ static const uint64_t default_capture_patience = 30000;
 static const uint64_t stable_after = 2 * SECOND;
 /* An end that the server saw is believed if nothing is submitted for this long after it. */
 static const uint64_t end_check_delay = 2 * MILLISECOND;
+/* And if nothing is in flight any more, which is looked at so often. */
+static const uint64_t end_check_interval = 20 * MILLISECOND;
 /* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
 static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
 
@@ -187,6 +189,7 @@ static struct {
     uint64_t quiet_passes, quiet_since;
     bool quiet_draining, ended_by_quiet;
     uint64_t end_check_at, end_check_passes;
+    bool end_check_draining;
 
     /* The helper's own. */
     uint64_t attached_at, away_since, retry_at, retry_gap;
@@ -1109,6 +1112,7 @@ static void on_end_burst(void)
     gs_mutex_lock(&client.lock);
     client.end_check_at = gs_now_ns() + end_check_delay;
     client.end_check_passes = gs_gate_passes();
+    client.end_check_draining = false;
     gs_mutex_unlock(&client.lock);
 }
 
@@ -1937,14 +1941,31 @@ static void step_quiet(uint64_t now)
     gs_mutex_unlock(&client.lock);
 }
 
-static void step_end_check(void)
+/* A thread that waits for what is in flight submits nothing, and yet the burst goes on: the check waits, too. */
+static void step_end_check(uint64_t now)
 {
-    gs_meter_look_from_helper();
-    send_meters();
     gs_mutex_lock(&client.lock);
+    uint64_t passes = client.end_check_passes;
+    bool open = is_open() && client.release == RELEASE_NONE;
+    bool goes_on = gs_gate_passes() != passes || !gs_gate_empty() || client.paced != 0;
+    bool draining = client.end_check_draining;
     client.end_check_at = 0;
-    if (gs_gate_passes() == client.end_check_passes && gs_gate_empty() && client.paced == 0)
+    client.end_check_draining = false;
+    gs_mutex_unlock(&client.lock);
+    if (!open || goes_on || !(draining || gs_context_begin_drain(false)))
+        return;
+    bool drained = gs_context_drained();
+    if (drained) {
+        gs_meter_look_from_helper();
+        send_meters();
+    }
+    gs_mutex_lock(&client.lock);
+    if (!drained) {
+        client.end_check_at = now + end_check_interval;
+        client.end_check_draining = true;
+    } else if (gs_gate_passes() == passes && client.paced == 0) {
         end_burst_locked(GPUSHARE_CAUSE_IDLE);
+    }
     gs_mutex_unlock(&client.lock);
 }
 
@@ -2092,7 +2113,7 @@ static void *help(void *unused)
         if (duties.watch_quiet)
             step_quiet(now);
         if (duties.check_end)
-            step_end_check();
+            step_end_check(now);
         if (duties.reconnect)
             reconnect();
         if (duties.go_alone && client.socket < 0)

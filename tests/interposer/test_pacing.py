@@ -431,6 +431,30 @@ def test_bursts_are_told_to_who_shares_the_gpu(paced: Paced) -> None:
     assert paced.script.next(ev.Burst).phase == "end"
 
 
+def test_a_burst_that_is_asked_about_lasts_until_its_work_is_done(paced: Paced) -> None:
+    """A thread that waits for a long kernel submits nothing."""
+    assert paced.program.call("hold")["result"] == 0
+    synchronizing = paced.start("synchronize")
+    paced.script.send(protocol.end_burst(time.monotonic()))
+    with pytest.raises(TimeoutError):
+        paced.script.next(ev.Burst, timeout=0.5)
+    assert paced.program.call("let_go")["result"] == 0
+    ended = paced.script.next(ev.Burst)
+    assert (ended.phase, ended.cause) == ("end", "idle")
+    assert paced.program.result(synchronizing)["result"] == 0
+
+
+def test_a_burst_that_is_asked_about_goes_on_with_what_is_submitted(paced: Paced) -> None:
+    assert paced.program.call("hold")["result"] == 0
+    paced.script.send(protocol.end_burst(time.monotonic()))
+    # It has been asked by then.
+    paced.pace(None)
+    assert paced.program.call("launch")["result"] == 0
+    assert paced.program.call("let_go")["result"] == 0
+    with pytest.raises(TimeoutError):
+        paced.script.next(ev.Burst, timeout=0.3)
+
+
 def test_who_is_paused_is_not_quiet(paced: Paced) -> None:
     paced.beside = 1
     paced.pace(0.0)
