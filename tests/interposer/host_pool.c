@@ -271,19 +271,15 @@ static bool holds(const struct gs_host_piece *piece, uint64_t value)
 
 /* --- Several threads at once --- */
 
-struct stress {
-    unsigned seed;
-    double seconds;
-};
+static bool stopped;
 
 static void *take_and_give(void *argument)
 {
-    const struct stress *stress = argument;
-    unsigned seed = stress->seed;
+    unsigned seed = *(const unsigned *)argument;
     struct gs_host_piece *pieces[8] = {NULL};
-    uint64_t values[8] = {0}, end = gs_now_ns() + (uint64_t)(stress->seconds * 1e9);
+    uint64_t values[8] = {0};
     current = CONTEXT;
-    while (gs_now_ns() < end) {
+    while (!__atomic_load_n(&stopped, __ATOMIC_ACQUIRE)) {
         unsigned i = (unsigned)rand_r(&seed) % 8;
         if (pieces[i] != NULL) {
             require(holds(pieces[i], values[i]), "another's bytes");
@@ -309,14 +305,18 @@ static void *take_and_give(void *argument)
     return NULL;
 }
 
-static void stress(double seconds, unsigned seed)
+/* Until the next line comes. */
+static void stress(unsigned seed)
 {
     pthread_t threads[THREADS];
-    struct stress arguments[THREADS];
+    unsigned seeds[THREADS];
+    char line[16];
     for (unsigned i = 0; i < THREADS; i++) {
-        arguments[i] = (struct stress){.seed = seed * THREADS + i, .seconds = seconds};
-        require(pthread_create(&threads[i], NULL, take_and_give, &arguments[i]) == 0, "no threads");
+        seeds[i] = seed * THREADS + i;
+        require(pthread_create(&threads[i], NULL, take_and_give, &seeds[i]) == 0, "no threads");
     }
+    require(fgets(line, sizeof(line), stdin) != NULL, "not told to stop");
+    __atomic_store_n(&stopped, true, __ATOMIC_RELEASE);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
 }
@@ -426,7 +426,7 @@ static void carry_out(const char *word, uint64_t first, uint64_t second, double 
         require(waitpid(child, &status, 0) == child, "no child");
         printf("%d\n", status);
     } else if (strcmp(word, "stress") == 0) {
-        stress(number, (unsigned)second);
+        stress((unsigned)number);
         printf("ok\n");
     } else {
         require(false, "an unknown command");
