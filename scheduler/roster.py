@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The clients of a scheduler, in a file for the next one: until they attach again, they are no other programs."""
+"""The clients of a scheduler, in a file for the next one.
+
+Until they attach again, they are no other programs, and what people asked for their groups holds from the start:
+JupyterLab's servers would tell it again, but only once they have connected.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +36,8 @@ class Roster:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
+        #: What people asked for groups, by their id, as the previous scheduler left it.
+        self.wishes: dict[str, dict[str, Any]] = {}
         self._written = ""
         self._failed = False
 
@@ -44,15 +50,20 @@ class Roster:
             if said["boot"] != _boot():
                 return []
             clients = [_client(found) for found in said["clients"]]
+            # A scheduler of an earlier version wrote none.
+            wishes = said.get("wishes", {})
+            self.wishes = {group: dict(asked) for group, asked in wishes.items()}
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("The list of the previous scheduler's clients is ignored: %s", error)
             return []
         return [client for client in clients if not has_exited(client)]
 
-    def write(self, clients: Iterable[Awaited]) -> None:
-        """Write the list, if it has changed."""
+    def write(
+        self, clients: Iterable[Awaited], wishes: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Write the list, and what was asked for the clients' groups, if either has changed."""
         if self._path is None:
             return
         said = {
@@ -61,6 +72,7 @@ class Roster:
                 [one.pid, one.started, one.group, [astuple(usage) for usage in one.usages]]
                 for one in clients
             ],
+            "wishes": {group: dict(asked) for group, asked in (wishes or {}).items()},
         }
         text = json.dumps(said)
         if text == self._written:

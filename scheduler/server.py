@@ -41,6 +41,7 @@ from .roster import Roster, corrected, has_exited
 from .throttle import PERSONAL, Limits, Throttle
 from .timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
 from .visibility import Told, View
+from .wishes import lasting
 
 log = logging.getLogger(__name__)
 
@@ -353,6 +354,8 @@ class Server:
                     if decision.kind == "wake" and "gpu" in decision.fields:
                         pair = decision.fields["gpu_before"], decision.fields["gpu"]
                         self.placement.moved(decision.group, *pair)
+                    if decision.kind == "adjust":
+                        self._note_clients()
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
                 case ev.Stock():
@@ -519,8 +522,19 @@ class Server:
             held = await asyncio.to_thread(self.devices.processes, gpu)
             clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
         if clients:
+            for group in dict.fromkeys(client.group for client in clients):
+                self._wish_again(group, self._roster.wishes.get(group, {}))
             self.handle(ev.Await(tuple(clients)))
             self._look_for_clients()
+
+    def _wish_again(self, group: str, asked: dict[str, Any]) -> None:
+        """Take in what people asked the previous scheduler for a group."""
+        if not asked:
+            return
+        try:
+            self.handle(ev.Adjust(group, **asked, later=True))
+        except (TypeError, ValueError) as error:
+            log.warning("What was asked for %s before is ignored: %s", group, error)
 
     def _look_for_clients(self) -> None:
         self._return_timer = None
@@ -533,7 +547,7 @@ class Server:
             self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
 
     def _note_clients(self) -> None:
-        """Write the list of clients soon: several may come or go at once."""
+        """Write the list of clients soon: several may come or go, or be asked something for, at once."""
         if self._roster is not None and self._roster_timer is None:
             self._roster_timer = self._loop.call_later(ROSTER_DELAY, self._write_roster)
 
@@ -552,7 +566,8 @@ class Server:
             )
             pid, started = connection.process, connection.started or ""
             listed.append(ev.Awaited(pid, started, client.group.id, usages))
-        self._roster.write(listed)
+        asked = {one.group: lasting(self.core.wishes_of(one.group)) for one in listed}
+        self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
 
     # --- History ------------------------------------------------------------------------------
 

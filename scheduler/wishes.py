@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import asdict, fields, replace
+from typing import Any
 
 from .accounts import LARGEST
 from .events import Adjust, Entitle
@@ -38,6 +39,12 @@ class Memory:
             # What an administrator did is not to be undone by many wishes.
             oldest = next((name for name, w in self._wishes.items() if not w.held), None)
             self._wishes.pop(next(iter(self._wishes)) if oldest is None else oldest)
+
+
+def lasting(wishes: Wishes) -> dict[str, Any]:
+    """Return what a user asked for a group, other than for one cell: all that is not as it is without."""
+    unasked = asdict(Wishes(exclusive=wishes.exclusive, held=wishes.held))
+    return {name: value for name, value in asdict(wishes).items() if value != unasked[name]}
 
 
 def adjusted(wishes: Wishes, event: Adjust) -> Wishes:

@@ -13,7 +13,10 @@ import pytest
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler.pool import start_time
 from jupyter_gpushare.scheduler.roster import Roster, corrected
+from tests.scheduler.client import FakeClient
+from tests.scheduler.conftest import Start
 from tests.scheduler.test_core import GIB, GPU, Machine, of
+from tests.scheduler.test_server import state, until
 
 US = ev.Usage(GPU, 5 * GIB, 4 * GIB, GIB, GIB)
 
@@ -45,6 +48,62 @@ def test_a_broken_list_is_ignored(tmp_path: Path, text: str) -> None:
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     (tmp_path / "list").write_text(text.replace("BOOT", boot))
     assert Roster(tmp_path / "list").load() == []
+
+
+@pytest.mark.parametrize("wishes", ["3", '["kernel"]', '{"kernel": 3}'])
+def test_a_list_with_broken_wishes_is_ignored(tmp_path: Path, wishes: str) -> None:
+    Roster(tmp_path / "list").write([me()])
+    text = (tmp_path / "list").read_text()
+    (tmp_path / "list").write_text(text.replace('"wishes": {}', f'"wishes": {wishes}'))
+    assert Roster(tmp_path / "list").load() == []
+
+
+def test_a_list_of_an_earlier_version_has_no_wishes(tmp_path: Path) -> None:
+    Roster(tmp_path / "list").write([me()])
+    text = (tmp_path / "list").read_text()
+    (tmp_path / "list").write_text(text.replace(', "wishes": {}', ""))
+    roster = Roster(tmp_path / "list")
+    assert roster.load() == [me()]
+    assert roster.wishes == {}
+
+
+def test_what_was_asked_for_a_group_holds_with_the_next_scheduler(start: Start) -> None:
+    """Without JupyterLab's servers, which would tell it again once they have connected."""
+    first = start()
+    asked = {"priority": "interactive", "keep": True, "memory": 2 * GIB}
+    left = first.path.with_name(first.path.name + ".clients")
+    with first.client("a"), first.client("b"), first.control() as control:
+        control.request("adjust", group="a", exclusive=True, **asked)
+        until(lambda: '"interactive"' in left.read_text())
+        first.kill()
+        second = start()
+        with (
+            FakeClient(second.path, "a", second.gpu) as again,
+            FakeClient(second.path, "c", second.gpu) as other,
+        ):
+            again.attach(reattach=True)
+            other.attach()
+            found = state(second, "a")["wishes"]
+            unasked = state(second, "c")["wishes"]
+    assert {name: found[name] for name in asked} == asked
+    assert {name: found[name] for name in found if name not in asked} == {
+        name: unasked[name] for name in unasked if name not in asked
+    }
+
+
+def test_what_is_no_wish_any_more_is_left_out(start: Start) -> None:
+    first = start()
+    left = first.path.with_name(first.path.name + ".clients")
+    with first.client("a"), first.control() as control:
+        control.request("adjust", group="a", keep=True)
+        until(lambda: '"keep"' in left.read_text())
+        first.kill()
+        left.write_text(left.read_text().replace('"keep"', '"loud"'))
+        second = start()
+        with FakeClient(second.path, "a", second.gpu) as again:
+            again.attach(reattach=True)
+            assert not state(second, "a")["wishes"]["keep"]
+    assert "asked for a before is ignored" in second.log
 
 
 def test_what_cannot_be_written_does_no_harm(tmp_path: Path) -> None:
