@@ -12,6 +12,7 @@ from playwright.sync_api import Locator, expect
 from tests.labextension.lab_page import SCREENSHOTS, THEMES, LabPage, notebook, overflowing
 from tests.server_extension.lab import Lab
 from tests.server_extension.notebook import SETUP
+from tests.server_extension.test_hibernate import hibernator_of, stopped
 
 pytestmark = pytest.mark.browser
 
@@ -31,12 +32,6 @@ SELECT = """async index => {
   await sessionContext.session.kernel.info;
   content.activeCellIndex = index;
 }"""
-
-
-@pytest.fixture(scope="module")
-def simulated() -> dict[str, str]:
-    """Return a driver that takes long enough to wake a process for all to see it."""
-    return {"GPUSHARE_SIM_FAIL": "cuCheckpointProcessRestore/2500ms"}
 
 
 @pytest.fixture(scope="module")
@@ -99,18 +94,20 @@ def test_a_notebook_hibernates_and_its_next_cell_wakes_it(notebooks: LabPage, la
         page.picture(f"hibernated {theme}")
     page.set_theme("JupyterLab Light")
 
-    run(page, 1)
-    row = page.row("Waiting", "plots.ipynb")
-    expect(row.get_by_text("Waking…", exact=True)).to_be_visible()
-    expect(row).to_contain_text("it was hibernated, and is being woken")
-    expect(page.chip).to_have_text("GPU: waking")
-    expect(page.status_item).to_contain_text("waking")
-    expect(page.strip).to_contain_text("waking")
-    assert overflowing(page.panel) == []
-    for theme in THEMES if SCREENSHOTS else ():
-        page.set_theme(theme)
-        page.picture(f"waking {theme}")
-    page.set_theme("JupyterLab Light")
+    # Until all is seen, nothing is woken.
+    with stopped(hibernator_of(lab)):
+        run(page, 1)
+        row = page.row("Waiting", "plots.ipynb")
+        expect(row.get_by_text("Waking…", exact=True)).to_be_visible()
+        expect(row).to_contain_text("it was hibernated, and is being woken")
+        expect(page.chip).to_have_text("GPU: waking")
+        expect(page.status_item).to_contain_text("waking")
+        expect(page.strip).to_contain_text("waking")
+        assert overflowing(page.panel) == []
+        for theme in THEMES if SCREENSHOTS else ():
+            page.set_theme(theme)
+            page.picture(f"waking {theme}")
+        page.set_theme("JupyterLab Light")
     expect(page.row("Idle", "plots.ipynb")).not_to_contain_text("Hibernated")
     expect(output(page)).to_have_text("found")
     expect(page.strip).to_contain_text(re.compile(r"waited [\d.]+\ss, ran"))
