@@ -39,7 +39,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def answers() -> bool:
     try:
-        with ControlClient(timeout=2.0) as client:
+        with ControlClient(timeout=60.0) as client:
             client.request("status")
     except ControlError:
         return False
@@ -48,7 +48,7 @@ def answers() -> bool:
 
 def wait_until(condition: object, what: str) -> None:
     assert callable(condition)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
@@ -106,11 +106,11 @@ def test_the_scheduler_lives_as_long_as_the_program() -> None:
             wait_until(lambda: _name(other.pid) == "cat", "the second program")
             assert program.stdin is not None
             program.stdin.close()
-            assert program.wait(30) == 0
+            assert program.wait(60) == 0
             wait_until(answers, "no scheduler for the second program")
             assert other.stdin is not None
             other.stdin.close()
-            assert other.wait(30) == 0
+            assert other.wait(60) == 0
     wait_until(lambda: not answers(), "the scheduler outlived both")
 
 

@@ -109,7 +109,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Return all that it knows, as an administrator sees it."""
-        with ControlClient(self.socket) as control:
+        with ControlClient(self.socket, timeout=PATIENCE) as control:
             if self._token:
                 control.request("login", token=self._token)
             return control.request("status")["status"]  # type: ignore[no-any-return]

@@ -31,7 +31,7 @@ from jupyter_gpushare.scheduler.pool import Pool
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18
 WORKER = Path(__file__).with_name("worker.py")
-PATIENCE = 45.0
+PATIENCE = 60.0
 
 E = TypeVar("E")
 
@@ -73,7 +73,7 @@ class Program:
 
     def _next(self, timeout: float) -> dict[str, Any]:
         try:
-            return self.arrived.get(timeout=timeout)
+            return self.arrived.get(timeout=max(0.0, timeout))
         except Empty:
             raise TimeoutError(f"no answer; standard error: {''.join(self.errors)}") from None
 
@@ -219,7 +219,7 @@ class Machine:
         return program
 
     def control(self, op: str, **parameters: Any) -> dict[str, Any]:
-        with ControlClient(self.socket) as client:
+        with ControlClient(self.socket, timeout=PATIENCE) as client:
             return client.request(op, **parameters)
 
     def group(self, name: str) -> dict[str, Any]:

@@ -264,7 +264,7 @@ for work in range(3):
     ok(driver.cuCtxSynchronize())
     ok(driver.cuMemFree(ok(driver.cuMemAlloc(size))))
 step()
-until = time.monotonic() + 30
+until = time.monotonic() + 60
 assert start(function, stream, 64) == 0
 while error(driver.cuMemAlloc(size)) == 0:
     assert time.monotonic() < until

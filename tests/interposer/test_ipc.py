@@ -44,7 +44,7 @@ def test_a_stop_does_not_end_an_answer_that_is_under_way(machine: Machine) -> No
     token = bytes.fromhex(exported["out"][0])[: TOKEN.size]
     nonce = TOKEN.unpack(token)[1]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-        asking.settimeout(10)
+        asking.settimeout(60)
         asking.connect(f"\0gpushare-ipc-{nonce:016x}")
         machine.until(lambda: receives(a.pid))
         os.kill(a.pid, signal.SIGSTOP)

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 #: A block of 16 pieces leaves, and the copy of the second does not end. Meanwhile a thread changes the block's mapping.
 CHANGE_OF_WHAT_MOVES = """
 import faulthandler, threading
-faulthandler.dump_traceback_later(40, exit=True)
+faulthandler.dump_traceback_later(100, exit=True)
 use()
 sim = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
 

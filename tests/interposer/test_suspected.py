@@ -55,7 +55,7 @@ def counted(name):
     sim.gpushare_sim_counters(ctypes.byref(counters), ctypes.sizeof(counters))
     return getattr(counters, name)
 def await_counted(name, number):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 60
     while "GPUSHARE_DRIVER" in os.environ and counted(name) < number:
         assert time.monotonic() < end, (name, counted(name), number)
         time.sleep(0.01)

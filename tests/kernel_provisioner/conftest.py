@@ -44,10 +44,10 @@ def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
     )
 
     def ask(op: str, **params: Any) -> dict[str, Any]:
-        with ControlClient() as client:
+        with ControlClient(timeout=60.0) as client:
             return client.request(op, **params)
 
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         try:
             ask("status")
@@ -162,7 +162,7 @@ async def started(
 
 async def eventually(condition: Callable[[], Any], what: str) -> Any:
     """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not in time: {what}"
         await asyncio.sleep(0.02)

@@ -435,7 +435,7 @@ async def test_an_interrupt_ends_an_exclusive_cell(scheduler: Ask) -> None:
         running = await begin(kernel, f"%%gpushare exclusive\n{HOLD}")
         await eventually(lambda: exclusive(scheduler, kernel), "the cell is exclusive")
         await kernel.manager.interrupt_kernel()
-        result = await asyncio.wait_for(running, 30)
+        result = await asyncio.wait_for(running, 60)
         assert result.reply["ename"] == "KeyboardInterrupt"
         assert result.errors() == ["KeyboardInterrupt"]
         assert not exclusive(scheduler, kernel)
@@ -464,8 +464,8 @@ ended = time.monotonic()
             "the waiter waits for the cell",
         )
         seen.touch()
-        assert (await asyncio.wait_for(holding, 30)).reply["status"] == "ok"
-        assert (await asyncio.wait_for(waiting, 30)).reply["status"] == "ok"
+        assert (await asyncio.wait_for(holding, 60)).reply["status"] == "ok"
+        assert (await asyncio.wait_for(waiting, 60)).reply["status"] == "ok"
         ended = (await holder.execute("ended")).data()["text/plain"]
         ran = (await waiter.execute("ran")).data()["text/plain"]
         assert float(ran) > float(ended)

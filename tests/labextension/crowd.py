@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from jupyter_gpushare.scheduler.control import ControlClient
-from tests.scheduler.client import FakeClient
+from tests.scheduler.client import PATIENCE, FakeClient
 
 
 class Crowd:
@@ -55,7 +55,7 @@ class Crowd:
         client = FakeClient(self._path, group or uuid.uuid4().hex, self._gpu["uuid"], name=name)
         self._stack.enter_context(client)
         client.attach()
-        with ControlClient(self._path) as control:
+        with ControlClient(self._path, timeout=PATIENCE) as control:
             # Else it would be in the background, and give way to others, after some seconds.
             control.request("adjust", group=client.group, priority="interactive")
         client.grow(int(share * self._gpu["total"]))

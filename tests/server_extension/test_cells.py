@@ -116,7 +116,7 @@ async def test_the_death_of_a_kernel_ends_its_cell(
 
     await eventually(ended)
     # The server starts it again; its cells are seen as before.
-    await kernel.client.wait_for_ready(timeout=20)
+    await kernel.client.wait_for_ready(timeout=60)
     message = kernel.execute("1 + 1")
     await kernel.reply(message)
     await eventually(ended)
@@ -152,7 +152,7 @@ async def test_cells_are_seen_after_a_restart(
     kernel.client.stop_channels()
     kernel.client = kernel.manager.get_kernel(kernel.id).client()
     kernel.client.start_channels()
-    await kernel.client.wait_for_ready(timeout=20)
+    await kernel.client.wait_for_ready(timeout=60)
     message = kernel.execute("1 + 1")
     await kernel.reply(message)
 

@@ -158,7 +158,7 @@ class Talker:
         """Return its next line."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"it ended with status {self.process.wait(10)}"
+        assert line, f"it ended with status {self.process.wait(60)}"
         return line.strip()
 
     def tell(self, text: str = "go") -> None:
@@ -177,6 +177,6 @@ class Talker:
             if pipe is not None:
                 pipe.close()
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         finally:
             self.process.kill()

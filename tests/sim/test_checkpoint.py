@@ -168,7 +168,7 @@ class Process:
         """Return what it says to the oldest code that it has not answered."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"it ended with status {self.process.wait(10)}"
+        assert line, f"it ended with status {self.process.wait(60)}"
         return ast.literal_eval(line)
 
     def is_silent(self, seconds: float) -> bool:
@@ -466,7 +466,7 @@ def test_who_waited_goes_on(machine: Machine, start: Start) -> None:
     assert target(child + "os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])") == 3
     # Who ends, ends.
     target.send("sys.exit(3)")
-    assert target.process.wait(20) == 3
+    assert target.process.wait(60) == 3
 
 
 EVERY = "state({0}), lock({0}), checkpoint({0}), restore({0}), unlock({0})"
@@ -687,7 +687,7 @@ def test_who_is_asked_is_killed_in_each_step(machine: Machine, start: Start, how
             target.until("injected()", 1)
             target.kill()
         assert hibernator.answer() == OPERATING_SYSTEM
-        assert target.process.wait(20) == -signal.SIGKILL
+        assert target.process.wait(60) == -signal.SIGKILL
         assert hibernator(f"state({target.pid}), used()") == (-OPERATING_SYSTEM, (0, 0))
 
 
