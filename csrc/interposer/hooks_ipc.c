@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "lock.h"
 #include "memory_pool.h"
 #include "ordered_map.h"
@@ -211,8 +212,13 @@ static bool ensure_listener(uint64_t *nonce)
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     struct gs_memory_view view;
-    if (!gs_client_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view))
+    CUcontext current = NULL;
+    /* The driver wants a context to be current, whichever. */
+    if (!gs_client_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view) ||
+        GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return GS_REAL(cuIpcGetMemHandle)(handle, address);
+    if (view.freed)
+        return CUDA_ERROR_INVALID_VALUE;
     if (gs_pool_of(view.base) != NULL)
         return CUDA_ERROR_INVALID_VALUE; /* as documented: pools have an interface of their own for that */
     struct token token = {.base = view.base, .id = view.id, .size = view.size, .pid = getpid(), .uid = geteuid()};
