@@ -12,6 +12,8 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
+/* Of one request. Addresses have 57 bits. */
+#define MOST_BYTES (UINT64_C(1) << 50)
 
 struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
 struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
@@ -246,6 +248,9 @@ static void say_refusal(const char *text)
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
+    /* Can never fit; nor would the sums be right of what is near the end of numbers. */
+    if (evictable > MOST_BYTES || pinned > MOST_BYTES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     gs_mutex_lock(&figures.growth);
     gs_mutex_lock(&gs_memory_lock);
     uint64_t footprint = device->footprint + evictable;

@@ -13,12 +13,15 @@ from pathlib import Path
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Scripted
+from tests.interposer.test_reuse import PROPERTIES
 
 MakeScript = Callable[..., Scripted]
 #: The socket has room for some 280 of them.
 MORE_THAN_THE_SOCKET_TAKES = 2_000
 #: The process keeps about 7,700 of them besides.
 MORE_THAN_IS_KEPT = 20_000
+#: CUDA_ERROR_OUT_OF_MEMORY
+OUT_OF_MEMORY = 2
 
 
 def test_no_message_is_lost_while_the_scheduler_is_stopped(make_script: MakeScript) -> None:
@@ -48,6 +51,18 @@ def test_a_scheduler_that_reads_nothing_for_long_is_left(make_script: MakeScript
     script.send(*script.grant(filling=False))
     assert a.result(filling)["result"] == 0
     assert a.holds(pointer, UNIT, 1)
+
+
+def test_no_size_is_stated_that_cannot_be(make_script: MakeScript) -> None:
+    """The scheduler would take the sender for one that talks nonsense."""
+    script, a, _ = make_script()
+    assert a.call("alloc", bytes=UNIT)["result"] == 0
+    for size in (1 << 63, (1 << 64) - 8 * UNIT):
+        asked = a.call("raw", function="cuMemCreate", arguments=["out", size, PROPERTIES, 0])
+        assert asked["result"] == OUT_OF_MEMORY
+    assert a.call("alloc", bytes=32 * UNIT)["result"] == 0
+    for _ in range(2):
+        assert script.next(ev.Grow).least.promised < 256 * UNIT
 
 
 def usage(gpu: int, promised: int) -> bytes:
