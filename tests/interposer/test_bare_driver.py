@@ -391,6 +391,32 @@ for size in (4096, 8 * MIB):
     assert results == [0]
     step()
 """,
+    "what needs no context, with a destroyed one current": """
+use()
+M = driver.CUstreamCaptureMode
+stream, kept = stream_of(), filled(4 * MIB)
+other = ok(driver.cuCtxCreate(None, 0, 0))
+thread = threading.Thread(target=lambda: ok(driver.cuCtxDestroy(other)))
+thread.start()
+thread.join()
+assert error(driver.cuCtxSynchronize()) == 709
+for number in range(3):
+    step()
+    ok(driver.cuMemsetD8Async(kept, number, MIB, stream))
+    step()
+    graph = ok(driver.cuGraphInstantiate(ok(driver.cuGraphCreate(0)), 0))
+    step()
+    ok(driver.cuGraphLaunch(graph, stream))
+    step()
+    ok(driver.cuStreamBeginCapture(stream, M.CU_STREAM_CAPTURE_MODE_RELAXED))
+    ok(driver.cuStreamEndCapture(stream))
+    step()
+    for call in (driver.cuMemsetD8(kept, 9, MIB), driver.cuMemAlloc(MIB), driver.cuMemFree(kept)):
+        assert error(call) == 709
+    ok(driver.cuStreamSynchronize(stream))
+use()
+assert (read(kept, MIB, np.uint8) == 2).all()
+""",
     "a kernel that was launched before an allocation writes to it": """
 use()
 stream = stream_of()
