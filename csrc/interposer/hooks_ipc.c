@@ -375,6 +375,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
     CUresult result = GS_REAL(cuCtxGetCurrent)(&context);
     if (result != CUDA_SUCCESS || context == NULL || token.pid == getpid())
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
+    context = gs_context_owner(context);
     if (use(&token, context, NULL, address) != NULL)
         return CUDA_SUCCESS;
     struct opened *opened = calloc(1, sizeof(*opened));
@@ -434,6 +435,26 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
         free(opened);
     }
     return CUDA_SUCCESS;
+}
+
+/* The first that was opened in the context, taken out of the table; NULL: none is left. */
+static struct opened *take_any_of(CUcontext context)
+{
+    gs_mutex_lock(&ipc.lock);
+    struct gs_node *node = gs_map_floor(&ipc.opened, UINT64_MAX);
+    while (node != NULL && ((struct opened *)node)->context != context)
+        node = gs_map_floor(&ipc.opened, node->key - 1);
+    if (node != NULL)
+        gs_map_remove(&ipc.opened, node->key);
+    gs_mutex_unlock(&ipc.lock);
+    return (struct opened *)node;
+}
+
+void gs_ipc_context_ends(CUcontext context)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    for (struct opened *opened; (opened = take_any_of(context)) != NULL; free(opened))
+        unmap(opened, opened->size);
 }
 
 bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view)
