@@ -610,13 +610,21 @@ void gs_client_context_failed(void)
     wake_helper();
 }
 
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, struct gpushare_grown *answer)
+uint64_t gs_client_cancels(void)
+{
+    gs_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels;
+    gs_mutex_unlock(&client.lock);
+    return cancels;
+}
+
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
+                        struct gpushare_grown *answer)
 {
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
     CUresult result = CUDA_SUCCESS;
     bool watching = false;
     gs_mutex_lock(&client.lock);
-    uint64_t cancels = client.cancels;
     pending.request.serial = ++client.serial;
     pending.request.oversubscribe = gs_memory_oversubscribes();
     pending.request.urgent = urgent || gs_capture_open();

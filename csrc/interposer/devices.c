@@ -4,6 +4,7 @@
 #include "client.h"
 #include "context.h"
 #include "host.h"
+#include "interrupt.h"
 #include "lock.h"
 #include "memory.h"
 #include "real.h"
@@ -218,6 +219,17 @@ void gs_device_flush_reports(void)
     }
 }
 
+/* Waits with those that ask the scheduler already. An interrupt from now on ends the caller's own question, too. */
+static uint64_t begin_growth(void)
+{
+    uint64_t cancels = gs_client_cancels();
+    if (gs_mutex_trylock(&figures.growth) != 0) {
+        gs_interrupt_watch();
+        gs_mutex_lock(&figures.growth);
+    }
+    return cancels;
+}
+
 static void end_growth(void)
 {
     gs_mutex_unlock(&figures.growth);
@@ -251,7 +263,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
     /* Can never fit; nor would the sums be right of what is near the end of numbers. */
     if (evictable > MOST_BYTES || pinned > MOST_BYTES)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    gs_mutex_lock(&figures.growth);
+    uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     uint64_t footprint = device->footprint + evictable;
     if (footprint > device->usage.promised || pinned != 0 || context != 0) {
@@ -263,7 +275,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
         gs_mutex_unlock(&gs_memory_lock);
-        result = gs_client_grow(&least, most, false, &answer);
+        result = gs_client_grow(&least, most, false, cancels, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
             say_refusal(answer.text);
@@ -292,11 +304,11 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
 bool gs_device_promise_now(struct gs_device *device)
 {
     struct gpushare_grown answer;
-    gs_mutex_lock(&figures.growth);
+    uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     struct gpushare_usage usage = gs_device_usage_locked(device);
     gs_mutex_unlock(&gs_memory_lock);
-    CUresult result = gs_client_grow(&usage, usage.promised, true, &answer);
+    CUresult result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
     end_growth();
     return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
 }

@@ -224,6 +224,24 @@ def test_an_interrupt_ends_the_waits_of_all_threads(machine: Machine) -> None:
     assert a.call("attached")["attached"] == 1
 
 
+def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> None:
+    """One asks the scheduler, the others wait for it to have done so."""
+    a = machine.program("a")
+    assert machine.scheduler is not None
+    machine.scheduler.send_signal(signal.SIGSTOP)
+    waits = [a.start("alloc", bytes=8 * UNIT, thread=name) for name in ("one", "two", "three")]
+    machine.until(lambda: is_asleep(a))
+    waits.append(a.start("alloc", bytes=8 * UNIT))
+    machine.until(lambda: is_asleep(a))
+    os.kill(a.pid, signal.SIGINT)
+    *others, main = [a.result(wait) for wait in waits]
+    machine.scheduler.send_signal(signal.SIGCONT)
+    assert main.get("interrupted")
+    assert [other["result"] for other in others] == [CANCELLED] * 3
+    pointer = a.filled(8 * UNIT, 1)
+    assert a.holds(pointer, 8 * UNIT, 1)
+
+
 def test_a_program_that_went_on_without_a_scheduler_joins_later(machine: Machine) -> None:
     machine.kill_scheduler()
     a = machine.program("a", GPUSHARE_SCHEDULER_PATIENCE_S="1")
