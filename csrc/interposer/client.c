@@ -97,6 +97,8 @@ static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
 static const uint64_t look_interval = MILLISECOND / 5;
 static const uint64_t shortest_look = MILLISECOND / 20;
 static const uint64_t meter_interval = 100 * MILLISECOND;
+/* A program that allocates and frees all the time states no more often than this what it holds. */
+static const uint64_t usage_gap = 5 * MILLISECOND;
 /* Who gives a lease back and takes longer than this says what it waits for. */
 static const uint64_t stuck_after = 200 * MILLISECOND;
 
@@ -142,6 +144,9 @@ static struct {
     int socket;           /* -1 while the scheduler is away */
     bool broken;          /* a frame was lost: nothing more is sent over this connection */
     struct gs_outbox outbox;
+    struct gpushare_usage usages[GPUSHARE_MAX_GPUS]; /* to be stated at this time, or with the next message */
+    unsigned usage_count;
+    uint64_t usage_at;
     int wake; /* eventfd that ends the helper's poll */
     uint32_t interrupted_by_signal;
     uint32_t epoch; /* futex: changes whenever a waiter should look again */
@@ -218,6 +223,8 @@ static struct {
             .wake = -1,
             .inbox.descriptor = -1};
 
+static __thread bool is_helper __attribute__((tls_model("initial-exec")));
+
 uint64_t gs_now_ns(void)
 {
     struct timespec now;
@@ -252,7 +259,7 @@ static void break_connection_locked(void)
 }
 
 /* Never waits for the scheduler. What the socket does not take at once, the helper sends later. */
-static void send_frame(enum gpushare_type type, const void *body, size_t size)
+static void post_frame(enum gpushare_type type, const void *body, size_t size)
 {
     if (client.socket < 0 || client.broken)
         return;
@@ -261,6 +268,45 @@ static void send_frame(enum gpushare_type type, const void *body, size_t size)
         break_connection_locked();
     else if (!waited && !gs_outbox_empty(&client.outbox))
         wake_helper();
+}
+
+static void send_usages(void)
+{
+    if (client.usage_count == 0)
+        return;
+    for (unsigned i = 0; i < client.usage_count; i++)
+        post_frame(GPUSHARE_USAGE, &client.usages[i], sizeof(client.usages[i]));
+    client.usage_count = 0;
+    client.usage_at = gs_now_ns() + usage_gap;
+}
+
+/* Of each GPU, the last statement counts. */
+static void hold_usage(const struct gpushare_usage *usage)
+{
+    unsigned i = 0;
+    while (i < client.usage_count && memcmp(client.usages[i].gpu, usage->gpu, sizeof(usage->gpu)) != 0)
+        i++;
+    if (i == GPUSHARE_MAX_GPUS) {
+        send_usages(); /* a wake has renamed one */
+        i = 0;
+    }
+    client.usages[i] = *usage;
+    if (i == client.usage_count)
+        client.usage_count++;
+}
+
+static void send_frame(enum gpushare_type type, const void *body, size_t size)
+{
+    send_usages();
+    post_frame(type, body, size);
+}
+
+static void send_due_usages(void)
+{
+    gs_mutex_lock(&client.lock);
+    if (client.usage_count != 0 && gs_now_ns() >= client.usage_at)
+        send_usages();
+    gs_mutex_unlock(&client.lock);
 }
 
 static void flush_outbox(void)
@@ -567,13 +613,21 @@ void gs_client_context_failed(void)
     wake_helper();
 }
 
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, struct gpushare_grown *answer)
+uint64_t gs_client_cancels(void)
+{
+    gs_mutex_lock(&client.lock);
+    uint64_t cancels = client.cancels;
+    gs_mutex_unlock(&client.lock);
+    return cancels;
+}
+
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
+                        struct gpushare_grown *answer)
 {
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
     CUresult result = CUDA_SUCCESS;
     bool watching = false;
     gs_mutex_lock(&client.lock);
-    uint64_t cancels = client.cancels;
     pending.request.serial = ++client.serial;
     pending.request.oversubscribe = gs_memory_oversubscribes();
     pending.request.urgent = urgent || gs_capture_open();
@@ -704,7 +758,13 @@ static void be_awake_at_exit(void)
 void gs_client_report_usage(const struct gpushare_usage *usage)
 {
     gs_mutex_lock(&client.lock);
-    send_frame(GPUSHARE_USAGE, usage, sizeof(*usage));
+    bool first = client.usage_count == 0;
+    hold_usage(usage);
+    /* What the helper states, the scheduler may be waiting for. */
+    if (is_helper || gs_now_ns() >= client.usage_at)
+        send_usages();
+    else if (first)
+        wake_helper();
     gs_mutex_unlock(&client.lock);
 }
 
@@ -1404,6 +1464,7 @@ static void lose_connection(void)
         client.socket = -1;
         client.broken = false;
         gs_outbox_clear(&client.outbox);
+        client.usage_count = 0;
         uint64_t now = gs_now_ns();
         if (now - client.attached_at >= stable_after)
             client.away_since = now;
@@ -1492,6 +1553,7 @@ bool gs_client_while_moving(uint64_t patience)
     if (patience != 0)
         sleep_until_called(patience);
     take_signal();
+    send_due_usages();
     flush_outbox();
     if (client.socket >= 0 && gs_receive(client.socket, &client.inbox))
         take_frames(true);
@@ -2042,6 +2104,8 @@ static struct duties look_around(uint64_t now)
         duties.report = now >= client.meter_at;
         shorten(&duties.patience, until(client.meter_at, now));
     }
+    if (client.usage_count != 0)
+        shorten(&duties.patience, until(client.usage_at, now));
     if (client.end_check_at != 0) {
         duties.check_end = now >= client.end_check_at;
         shorten(&duties.patience, until(client.end_check_at, now));
@@ -2096,12 +2160,14 @@ static void *help(void *unused)
 {
     (void)unused;
     pthread_setname_np(pthread_self(), "gpushare");
+    is_helper = true;
     GS_LEAVES_CAPTURES_ALONE;
     take_frames(false); /* that came along with the welcome */
     for (;;) {
         wait_for_events(look_around(gs_now_ns()).patience);
         uint64_t now = gs_now_ns();
         struct duties duties = look_around(now);
+        send_due_usages();
         if (is_awake())
             gs_memory_drop_failed();
         if (duties.release != RELEASE_NONE)

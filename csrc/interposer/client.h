@@ -59,11 +59,15 @@ CUresult gs_client_pace(struct gs_submission *submission);
 
 /*
  * Asks the scheduler to promise more memory and waits for the answer. `least` is what must be promised, `most` what
- * would be best. Returns GS_ERROR_CANCELLED if the wait was cancelled, and GPUSHARE_GROWTH_SWAPPED if the scheduler
- * stays away. `urgent`: what runs may need it before the lease can be given back. With GROWTH_SWAPPED the lease, if
- * there was one, has been given up when this returns.
+ * would be best. Returns GS_ERROR_CANCELLED if waits were cancelled since gs_client_cancels() was `cancels`, and
+ * GPUSHARE_GROWTH_SWAPPED if the scheduler stays away. `urgent`: what runs may need it before the lease can be given
+ * back. With GROWTH_SWAPPED the lease, if there was one, has been given up when this returns.
  */
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, struct gpushare_grown *answer);
+CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
+                        struct gpushare_grown *answer);
+
+/* How often the waits of this process were cancelled. */
+uint64_t gs_client_cancels(void);
 
 struct gs_slot;
 

@@ -4,6 +4,7 @@
 #include "client.h"
 #include "context.h"
 #include "host.h"
+#include "interrupt.h"
 #include "lock.h"
 #include "memory.h"
 #include "real.h"
@@ -12,6 +13,8 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
+/* Of one request. Addresses have 57 bits. */
+#define MOST_BYTES (UINT64_C(1) << 50)
 
 struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
 struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
@@ -216,6 +219,17 @@ void gs_device_flush_reports(void)
     }
 }
 
+/* Waits with those that ask the scheduler already. An interrupt from now on ends the caller's own question, too. */
+static uint64_t begin_growth(void)
+{
+    uint64_t cancels = gs_client_cancels();
+    if (gs_mutex_trylock(&figures.growth) != 0) {
+        gs_interrupt_watch();
+        gs_mutex_lock(&figures.growth);
+    }
+    return cancels;
+}
+
 static void end_growth(void)
 {
     gs_mutex_unlock(&figures.growth);
@@ -246,7 +260,10 @@ static void say_refusal(const char *text)
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
-    gs_mutex_lock(&figures.growth);
+    /* Can never fit; nor would the sums be right of what is near the end of numbers. */
+    if (evictable > MOST_BYTES || pinned > MOST_BYTES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     uint64_t footprint = device->footprint + evictable;
     if (footprint > device->usage.promised || pinned != 0 || context != 0) {
@@ -258,7 +275,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
         gs_mutex_unlock(&gs_memory_lock);
-        result = gs_client_grow(&least, most, false, &answer);
+        result = gs_client_grow(&least, most, false, cancels, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
             say_refusal(answer.text);
@@ -287,11 +304,11 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
 bool gs_device_promise_now(struct gs_device *device)
 {
     struct gpushare_grown answer;
-    gs_mutex_lock(&figures.growth);
+    uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     struct gpushare_usage usage = gs_device_usage_locked(device);
     gs_mutex_unlock(&gs_memory_lock);
-    CUresult result = gs_client_grow(&usage, usage.promised, true, &answer);
+    CUresult result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
     end_growth();
     return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
 }

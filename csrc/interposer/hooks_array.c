@@ -6,6 +6,7 @@
 
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "lock.h"
 #include "memory.h"
 #include "ordered_map.h"
@@ -108,6 +109,7 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
         return CUDA_ERROR_OUT_OF_MEMORY;
     **entry = (struct array){.bytes = bytes, .device = device};
     GS_REAL(cuCtxGetCurrent)(&(*entry)->context);
+    (*entry)->context = gs_context_owner((*entry)->context);
     CUresult result = gs_memory_pin(device, bytes);
     if (result != CUDA_SUCCESS) {
         free(*entry);

@@ -684,10 +684,20 @@ static void empty(CUcontext handle)
     gs_meter_context_ends(handle);
 }
 
+/* The driver destroys no primary context and no green one in this way: what they have stays. */
+static bool can_be_destroyed(CUcontext handle)
+{
+    gs_mutex_lock(&contexts.lock);
+    const struct context *context = find_locked(handle);
+    bool can = context != NULL && !context->primary && context->parent == NULL;
+    gs_mutex_unlock(&contexts.lock);
+    return can;
+}
+
 /* A context takes its allocations with it: ours go first, while it can still be synchronised. */
 static CUresult destroy(CUcontext handle, CUresult (*real)(CUcontext))
 {
-    if (gs_context_alive(handle) && gs_context_owner(handle) == handle) {
+    if (can_be_destroyed(handle)) {
         empty(handle);
         remove_context(handle);
     }

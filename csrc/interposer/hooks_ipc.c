@@ -5,6 +5,7 @@
 #include "blocks.h"
 #include "capture.h"
 #include "client.h"
+#include "context.h"
 #include "lock.h"
 #include "memory_pool.h"
 #include "ordered_map.h"
@@ -211,8 +212,13 @@ static bool ensure_listener(uint64_t *nonce)
 CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
 {
     struct gs_memory_view view;
-    if (!gs_client_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view))
+    CUcontext current = NULL;
+    /* The driver wants a context to be current, whichever. */
+    if (!gs_client_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view) ||
+        GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return GS_REAL(cuIpcGetMemHandle)(handle, address);
+    if (view.freed)
+        return CUDA_ERROR_INVALID_VALUE;
     if (gs_pool_of(view.base) != NULL)
         return CUDA_ERROR_INVALID_VALUE; /* as documented: pools have an interface of their own for that */
     struct token token = {.base = view.base, .id = view.id, .size = view.size, .pid = getpid(), .uid = geteuid()};
@@ -369,6 +375,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
     CUresult result = GS_REAL(cuCtxGetCurrent)(&context);
     if (result != CUDA_SUCCESS || context == NULL || token.pid == getpid())
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_CONTEXT;
+    context = gs_context_owner(context);
     if (use(&token, context, NULL, address) != NULL)
         return CUDA_SUCCESS;
     struct opened *opened = calloc(1, sizeof(*opened));
@@ -428,6 +435,26 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
         free(opened);
     }
     return CUDA_SUCCESS;
+}
+
+/* The first that was opened in the context, taken out of the table; NULL: none is left. */
+static struct opened *take_any_of(CUcontext context)
+{
+    gs_mutex_lock(&ipc.lock);
+    struct gs_node *node = gs_map_floor(&ipc.opened, UINT64_MAX);
+    while (node != NULL && ((struct opened *)node)->context != context)
+        node = gs_map_floor(&ipc.opened, node->key - 1);
+    if (node != NULL)
+        gs_map_remove(&ipc.opened, node->key);
+    gs_mutex_unlock(&ipc.lock);
+    return (struct opened *)node;
+}
+
+void gs_ipc_context_ends(CUcontext context)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    for (struct opened *opened; (opened = take_any_of(context)) != NULL; free(opened))
+        unmap(opened, opened->size);
 }
 
 bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view)

@@ -70,6 +70,10 @@ CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
 {
     if (!gs_client_attached() || pointer == 0)
         return GS_REAL(cuMemFree_v2)(pointer);
+    CUcontext current = NULL;
+    /* A host function of a stream has no context, for one: it may not wait for the stream. */
+    if (GS_REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == NULL)
+        return GS_REAL(cuMemFree_v2)(pointer);
     CUresult forbidden = gs_context_ask_captures();
     if (forbidden != CUDA_SUCCESS)
         return forbidden;
@@ -338,15 +342,18 @@ CUresult CUDAAPI cuPointerGetAttributes(unsigned int count, CUpointer_attribute 
     unsigned long long types;
     if (attributes == NULL || values == NULL || !look_up(address, &view, &types))
         return GS_REAL(cuPointerGetAttributes)(count, attributes, values, address);
-    for (unsigned int i = 0; i < count; i++) {
-        CUresult result;
+    if (view.freed) /* the driver has memory there all the same, but none at 0 */
+        return GS_REAL(cuPointerGetAttributes)(count, attributes, values, 0);
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned int i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        CUresult inapplicable;
         /* As documented, what does not apply to the pointer is left NULL here, not an error. */
-        if (!answer(&view, types, attributes[i], address, values[i], &result))
-            GS_REAL(cuPointerGetAttributes)(1, &attributes[i], &values[i], address);
-        else if (result != CUDA_SUCCESS)
+        if (!answer(&view, types, attributes[i], address, values[i], &inapplicable))
+            result = GS_REAL(cuPointerGetAttributes)(1, &attributes[i], &values[i], address);
+        else if (inapplicable != CUDA_SUCCESS)
             *(void **)values[i] = NULL;
     }
-    return CUDA_SUCCESS;
+    return result;
 }
 
 /* SYNC_MEMOPS is for peers that write behind the driver's back: the memory stays where they find it. */
@@ -355,6 +362,8 @@ CUresult CUDAAPI cuPointerSetAttribute(const void *value, CUpointer_attribute at
     struct gs_memory_view view;
     unsigned long long ignored;
     if (attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && value != NULL && look_up(address, &view, &ignored)) {
+        if (view.freed)
+            return CUDA_ERROR_INVALID_VALUE;
         CUresult result = gs_memory_pin_range(address, 1);
         if (result != CUDA_SUCCESS)
             return result;

@@ -18,6 +18,7 @@ struct pool {
     CUdevice device;
     bool emulated, usual;     /* usual: the device's own, which cannot be destroyed */
     uint64_t used, most_used; /* emulated */
+    uint64_t most;            /* that may be used; 0: it has no bound of its own */
     uint64_t counted;         /* the driver's: bytes that are counted as pinned */
 };
 
@@ -148,10 +149,13 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
     bool emulated = pool != NULL && pool->emulated;
+    bool fits = emulated && (pool->most == 0 || (size <= pool->most && pool->used <= pool->most - size));
     device = emulated ? pool->device : 0;
     gs_mutex_unlock(&pools.lock);
     if (!emulated)
         return CUDA_ERROR_NOT_FOUND;
+    if (!fits)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     result = allocate_on(device, pointer, size);
     struct gs_pooled *entry = result == CUDA_SUCCESS ? calloc(1, sizeof(*entry)) : NULL;
     if (entry == NULL)
@@ -261,7 +265,10 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
         return result;
     gs_mutex_lock(&pools.lock);
     retire_locked((struct pool *)gs_map_remove(&pools.map, (uintptr_t)*handle));
-    add_locked(*handle, properties->location.id, properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE);
+    struct pool *pool =
+        add_locked(*handle, properties->location.id, properties->handleTypes == CU_MEM_HANDLE_TYPE_NONE);
+    if (pool != NULL)
+        pool->most = properties->maxSize;
     gs_mutex_unlock(&pools.lock);
     return result;
 }

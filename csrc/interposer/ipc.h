@@ -18,6 +18,9 @@ CUmemAllocationHandleType gs_ipc_handle_type(CUdevice device);
 /* What another process shares with us. */
 bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view);
 
+/* What was opened in the context is closed with it; nothing uses it any more. */
+void gs_ipc_context_ends(CUcontext context);
+
 void gs_ipc_after_fork(void);
 
 #endif

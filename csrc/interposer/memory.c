@@ -1116,6 +1116,7 @@ void gs_memory_context_ends(CUcontext context)
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_forget_contexts();
     gs_array_context_ends(context);
+    gs_ipc_context_ends(context);
     gs_peer_context_ends(context);
     gs_mover_context_ends(context);
     gs_host_context_ends(context);

@@ -86,7 +86,7 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_rwlock_wrlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    if (range != NULL && range->kind == SIM_RANGE_DEVICE) {
+    if (range != NULL && range->kind == SIM_RANGE_DEVICE && !range->leaving) {
         result = sim_memory_share(range) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
         const struct sim_shared shared =
             sim_shared_describe(SIM_SHARED_MEMORY, range->fd, range->id, range->size, range->device);

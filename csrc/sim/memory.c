@@ -702,7 +702,7 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute *which, void
     struct sim_range *range = sim_range_find(pointer);
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         memset(data[i], 0, attribute_size(which[i]));
-        if (range != NULL) {
+        if (range != NULL && !range->leaving) {
             CUresult one = attribute(data[i], which[i], pointer, range);
             if (one == CUDA_ERROR_NOT_SUPPORTED)
                 result = one;
@@ -719,7 +719,8 @@ CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute which, CUd
     SIM_ENTER();
     SIM_REQUIRE(value != NULL && which == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS);
     pthread_rwlock_rdlock(&sim_ranges_lock);
-    bool device = sim_range_is_device(sim_range_find(pointer));
+    struct sim_range *range = sim_range_find(pointer);
+    bool device = range != NULL && !range->leaving && sim_range_is_device(range);
     pthread_rwlock_unlock(&sim_ranges_lock);
     return device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

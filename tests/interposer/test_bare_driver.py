@@ -273,6 +273,150 @@ for again in range(3):
     assert error(driver.cuMemFree(kept)) == 700
     assert error(driver.cuMemGetInfo()) == 700
 """,
+    "a primary context is not destroyed as others are": """
+use()
+kept, primary = filled(8 * MIB), ok(driver.cuCtxGetCurrent())
+ordered = ok(driver.cuMemAllocAsync(4 * MIB, NONE))
+ok(driver.cuMemsetD8(ordered, 3, 4 * MIB))
+address, handle = mapped(4 * MIB, 2)
+cuda = ctypes.CDLL("libcuda.so.1")
+for round in range(2):
+    assert error(driver.cuCtxDestroy(primary)) == 201
+    assert cuda.cuCtxDetach(ctypes.c_void_p(int(primary))) == 201
+    assert holds(kept, 8 * MIB) and holds(address, 4 * MIB, 2)
+    assert (read(ordered, 4 * MIB, np.uint8) == 3).all()
+    step()
+ok(driver.cuMemFree(kept))
+""",
+    "a pool that may take only so much": """
+use()
+mine = pool(most=4 * MIB)
+assert error(driver.cuMemAllocFromPoolAsync(8 * MIB, mine, NONE)) == 2
+block = ok(driver.cuMemAllocFromPoolAsync(3 * MIB, mine, NONE))
+assert error(driver.cuMemAllocFromPoolAsync(3 * MIB, mine, NONE)) == 2
+step()
+ok(driver.cuMemFreeAsync(block, NONE))
+ok(driver.cuStreamSynchronize(NONE))
+block = ok(driver.cuMemAllocFromPoolAsync(4 * MIB, mine, NONE))
+step()
+""",
+    "a thread without a context": HOLDS
+    + """
+stream, flags = stream_of(), 0
+block, large = filled(4096), filled(4 * MIB)
+ordered = ok(driver.cuMemAllocAsync(4 * MIB, stream))
+calls = {
+    "free": lambda: driver.cuMemFree(large),
+    "ordered": lambda: driver.cuMemFree(ordered),
+    "handle": lambda: driver.cuIpcGetMemHandle(block),
+    "range": lambda: driver.cuMemGetAddressRange(block),
+    "info": lambda: driver.cuMemGetInfo(),
+    "alloc": lambda: driver.cuMemAlloc(MIB),
+}
+answers = {}
+def ask(ignored=None):
+    answers.update({name: error(call()) for name, call in calls.items()})
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+assert answers == dict.fromkeys(calls, 201), answers
+# A host function has none, and a free in it would wait for itself.
+answers.clear()
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(ask)
+ok(driver.cuLaunchHostFunc(stream, driver.CUhostFn(_ptr=ctypes.addressof(function)), 0))
+ok(driver.cuStreamSynchronize(stream))
+assert answers == dict.fromkeys(calls, 201), answers
+step()
+assert holds(block, 4096) and holds(large, 4 * MIB)
+""",
+    "what is asked about memory that a stream will free": HOLDS
+    + """
+A = driver.CUpointer_attribute
+stream, mine = stream_of(), pool()
+blocks = [
+    ok(driver.cuMemAlloc(4096)),
+    ok(driver.cuMemAlloc(4 * MIB)),
+    ok(driver.cuMemAllocFromPoolAsync(4 * MIB, mine, stream)),
+]
+ok(driver.cuStreamSynchronize(stream))
+hold(stream)
+for block in blocks:
+    ok(driver.cuMemFreeAsync(block, stream))
+    assert error(driver.cuIpcGetMemHandle(block)) == 1
+    assert error(driver.cuPointerSetAttribute(1, A.CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, block)) == 1
+    kinds = [A.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, A.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL,
+             A.CU_POINTER_ATTRIBUTE_RANGE_SIZE]
+    assert [int(value) for value in ok(driver.cuPointerGetAttributes(3, kinds, block))] == [0, -2, 0]
+let_go()
+ok(driver.cuStreamSynchronize(stream))
+step()
+""",
+    "attributes that the driver does not have": """
+use()
+block = filled(4096)
+cuda = ctypes.CDLL("libcuda.so.1")
+kinds, value = (ctypes.c_int * 2)(2, 999), ctypes.c_uint64()
+values = (ctypes.c_void_p * 2)(*[ctypes.addressof(value)] * 2)
+for attribute in (-1, 0, 999):
+    assert cuda.cuPointerGetAttribute(values[0], attribute, ctypes.c_uint64(int(block))) != 0
+assert cuda.cuPointerGetAttributes(2, kinds, values, ctypes.c_uint64(int(block))) != 0
+step()
+""",
+    "a capture begins while a free waits for work that waits for it": HOLDS
+    + """
+RELAXED = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+busy, captured = stream_of(), stream_of()
+context, called = ok(driver.cuCtxGetCurrent()), threading.Event()
+def free(block):
+    ok(driver.cuCtxSetCurrent(context))
+    called.set()
+    results.append(error(driver.cuMemFree(block)))
+def sleeps(thread):
+    with open(f"/proc/self/task/{thread.native_id}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0] == "S"
+for size in (4096, 8 * MIB):
+    results = []
+    block = filled(size)
+    hold(busy)
+    called.clear()
+    thread = threading.Thread(target=free, args=(block,))
+    thread.start()
+    called.wait()
+    while not sleeps(thread):
+        time.sleep(0.01)
+    ok(driver.cuStreamBeginCapture(captured, RELAXED))
+    let_go()
+    thread.join()
+    ok(driver.cuStreamEndCapture(captured))
+    assert results == [0]
+    step()
+""",
+    "what needs no context, with a destroyed one current": """
+use()
+M = driver.CUstreamCaptureMode
+stream, kept = stream_of(), filled(4 * MIB)
+other = ok(driver.cuCtxCreate(None, 0, 0))
+thread = threading.Thread(target=lambda: ok(driver.cuCtxDestroy(other)))
+thread.start()
+thread.join()
+assert error(driver.cuCtxSynchronize()) == 709
+for number in range(3):
+    step()
+    ok(driver.cuMemsetD8Async(kept, number, MIB, stream))
+    step()
+    graph = ok(driver.cuGraphInstantiate(ok(driver.cuGraphCreate(0)), 0))
+    step()
+    ok(driver.cuGraphLaunch(graph, stream))
+    step()
+    ok(driver.cuStreamBeginCapture(stream, M.CU_STREAM_CAPTURE_MODE_RELAXED))
+    ok(driver.cuStreamEndCapture(stream))
+    step()
+    for call in (driver.cuMemsetD8(kept, 9, MIB), driver.cuMemAlloc(MIB), driver.cuMemFree(kept)):
+        assert error(call) == 709
+    ok(driver.cuStreamSynchronize(stream))
+use()
+assert (read(kept, MIB, np.uint8) == 2).all()
+""",
     "a kernel that was launched before an allocation writes to it": """
 use()
 stream = stream_of()

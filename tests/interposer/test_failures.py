@@ -20,6 +20,7 @@ import pytest
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
 from tests.interposer.conftest import UNIT, Machine, Program, Script
+from tests.interposer.test_kinds import Runner
 
 MakeMachine = Callable[..., Machine]
 
@@ -225,6 +226,24 @@ def test_an_interrupt_ends_the_waits_of_all_threads(machine: Machine) -> None:
     assert a.call("attached")["attached"] == 1
 
 
+def test_an_interrupt_ends_the_allocations_of_all_threads(machine: Machine) -> None:
+    """One asks the scheduler, the others wait for it to have done so."""
+    a = machine.program("a")
+    assert machine.scheduler is not None
+    machine.scheduler.send_signal(signal.SIGSTOP)
+    waits = [a.start("alloc", bytes=8 * UNIT, thread=name) for name in ("one", "two", "three")]
+    machine.until(lambda: is_asleep(a))
+    waits.append(a.start("alloc", bytes=8 * UNIT))
+    machine.until(lambda: is_asleep(a))
+    os.kill(a.pid, signal.SIGINT)
+    *others, main = [a.result(wait) for wait in waits]
+    machine.scheduler.send_signal(signal.SIGCONT)
+    assert main.get("interrupted")
+    assert [other["result"] for other in others] == [CANCELLED] * 3
+    pointer = a.filled(8 * UNIT, 1)
+    assert a.holds(pointer, 8 * UNIT, 1)
+
+
 def test_a_program_that_went_on_without_a_scheduler_joins_later(machine: Machine) -> None:
     machine.kill_scheduler()
     a = machine.program("a", GPUSHARE_SCHEDULER_PATIENCE_S="1")
@@ -343,6 +362,48 @@ def test_a_forked_child_does_not_wait_for_threads_of_its_parent(machine: Machine
         assert a.waits(making, 0.1)
     finally:
         script.close()
+
+
+#: A thread of ours is in the driver, with our locks, when the process forks.
+FORKS = """
+use()
+context = ok(driver.cuCtxGetCurrent())
+kept = filled(4096)
+sim = ctypes.CDLL(os.environ["GPUSHARE_DRIVER"])
+sim.gpushare_sim_fail(b"cuEventCreate%gpushare/hang,cuCtxRecordEvent%gpushare/hang")
+say("submitted")
+hear()
+before = Counters()
+while not before.injected:
+    sim.gpushare_sim_counters(ctypes.byref(before), ctypes.sizeof(before))
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    calls = (
+        driver.cuInit(0), driver.cuDevicePrimaryCtxRetain(0), driver.cuCtxCreate(None, 0, 0),
+        driver.cuMemAlloc(4096), driver.cuMemFree(kept), driver.cuCtxSynchronize(),
+        driver.cuCtxSetCurrent(context), driver.cuCtxDestroy(context),
+        driver.cuDevicePrimaryCtxReset(0), driver.cuDevicePrimaryCtxRelease(0),
+    )
+    os._exit(0 if {error(call) for call in calls} == {3} else 1)
+status = os.waitpid(child, 0)[1]
+sim.gpushare_sim_fail(b"")
+assert status == 0, status
+assert holds(kept, 4096)
+"""
+
+
+def test_a_child_is_answered_though_a_thread_had_a_lock_when_it_was_forked(
+    machine: Machine,
+) -> None:
+    runner = Runner(machine.environment("a"), FORKS)
+    try:
+        assert runner.heard() == "submitted"
+        machine.control("release", group="a")
+        runner.tell()
+        assert runner.heard() is None
+    finally:
+        runner.close()
 
 
 def test_a_scheduler_that_talks_nonsense_is_left(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -10,6 +11,8 @@ import struct
 from pathlib import Path
 
 from tests.interposer.conftest import UNIT, Machine
+from tests.interposer.test_kinds import Runner
+from tests.sim.machine import sim_env
 
 MEMORY_TYPE = 2
 #: What is in a handle: a mark, the name of the process's socket, and whose memory it is.
@@ -52,3 +55,59 @@ def test_a_stop_does_not_end_an_answer_that_is_under_way(machine: Machine) -> No
         os.kill(a.pid, signal.SIGCONT)
         asking.sendall(token)
         assert asking.recv(64)
+
+
+EXPORTS = """
+use()
+block = filled(16 * MIB, 1)
+say(raw(ok(driver.cuIpcGetMemHandle(block))).hex())
+hear()
+"""
+
+#: What was opened in a context goes with it.
+CONTEXTS_END = """
+use()
+handle = made(driver.CUipcMemHandle, sys.stdin.readline().strip())
+primary = ok(driver.cuCtxGetCurrent())
+M = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+
+def is_unknown(address):
+    return (
+        error(driver.cuPointerGetAttribute(M, address)) == 1
+        and error(driver.cuMemGetAddressRange(address)) == 500
+        and error(driver.cuIpcCloseMemHandle(address)) == 1
+    )
+
+kept = ok(driver.cuIpcOpenMemHandle(handle, 1))
+other = ok(driver.cuCtxCreate(None, 0, 0))
+opened = ok(driver.cuIpcOpenMemHandle(handle, 1))
+assert int(opened) != int(kept) and holds(opened, 16 * MIB, 1)
+ok(driver.cuCtxDestroy(other))
+ok(driver.cuCtxSetCurrent(primary))
+assert is_unknown(opened) and holds(kept, 16 * MIB, 1)
+ok(driver.cuDevicePrimaryCtxReset(0))
+use()
+assert is_unknown(kept)
+again = ok(driver.cuIpcOpenMemHandle(handle, 1))
+assert holds(again, 16 * MIB, 1)
+ok(driver.cuIpcCloseMemHandle(again))
+"""
+
+
+def open_in_contexts_that_end(exporting: dict[str, str], importing: dict[str, str]) -> None:
+    with (
+        contextlib.closing(Runner(exporting, EXPORTS)) as exporter,
+        contextlib.closing(Runner(importing, CONTEXTS_END)) as importer,
+    ):
+        handle = exporter.heard()
+        assert handle is not None
+        importer.tell(handle)
+        assert importer.heard() is None
+        exporter.tell()
+        assert exporter.heard() is None
+
+
+def test_what_was_opened_in_a_context_is_closed_with_it(machine: Machine) -> None:
+    with sim_env(memory="64MiB", context="1MiB") as environ:
+        open_in_contexts_that_end(environ, environ)
+    open_in_contexts_that_end(machine.environment("a"), machine.environment("b"))

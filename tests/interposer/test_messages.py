@@ -7,18 +7,23 @@ import ctypes
 import os
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import protocol
-from tests.interposer.conftest import UNIT, Scripted
+from tests.interposer.conftest import UNIT, Machine, Script, Scripted
+from tests.interposer.test_kinds import Runner
+from tests.interposer.test_reuse import PROPERTIES
 
 MakeScript = Callable[..., Scripted]
 #: The socket has room for some 280 of them.
 MORE_THAN_THE_SOCKET_TAKES = 2_000
 #: The process keeps about 7,700 of them besides.
 MORE_THAN_IS_KEPT = 20_000
+#: CUDA_ERROR_OUT_OF_MEMORY
+OUT_OF_MEMORY = 2
 
 
 def test_no_message_is_lost_while_the_scheduler_is_stopped(make_script: MakeScript) -> None:
@@ -48,6 +53,63 @@ def test_a_scheduler_that_reads_nothing_for_long_is_left(make_script: MakeScript
     script.send(*script.grant(filling=False))
     assert a.result(filling)["result"] == 0
     assert a.holds(pointer, UNIT, 1)
+
+
+def test_no_size_is_stated_that_cannot_be(make_script: MakeScript) -> None:
+    """The scheduler would take the sender for one that talks nonsense."""
+    script, a, _ = make_script()
+    assert a.call("alloc", bytes=UNIT)["result"] == 0
+    for size in (1 << 63, (1 << 64) - 8 * UNIT):
+        asked = a.call("raw", function="cuMemCreate", arguments=["out", size, PROPERTIES, 0])
+        assert asked["result"] == OUT_OF_MEMORY
+    assert a.call("alloc", bytes=32 * UNIT)["result"] == 0
+    for _ in range(2):
+        assert script.next(ev.Grow).least.promised < 256 * UNIT
+
+
+#: A program that allocates and frees all the time blocks that share a slab with no other.
+CHURNS = """
+use()
+cuda, pointer = ctypes.CDLL("libcuda.so.1"), ctypes.c_uint64()
+kept = ok(driver.cuMemAlloc(4096))
+say("begins")
+hear()
+for number in range(1000):
+    assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_uint64(MIB)) == 0
+    assert cuda.cuMemFree_v2(pointer) == 0
+say("ends")
+hear()
+assert cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_uint64(3 * MIB)) == 0
+say("holds")
+hear()
+"""
+#: Seconds between two statements.
+GAP = 0.005
+
+
+def test_what_is_held_is_not_stated_at_each_allocation(
+    make_machine: Callable[..., Machine],
+) -> None:
+    machine = make_machine(GPUSHARE_SIM_MEMORY="1GiB")
+    machine.kill_scheduler()
+    script = Script(machine, welcome=protocol.welcome(1, 0, 0.02, 1 << 23))
+    runner = Runner(machine.environment("a"), CHURNS)
+    try:
+        assert runner.heard() == "begins"
+        begun = time.monotonic()
+        runner.tell()
+        assert runner.heard() == "ends"
+        statements = 0
+        while not script.events.empty():
+            statements += isinstance(script.events.get(), ev.UsageChanged)
+        assert statements < 10 + (time.monotonic() - begun) / GAP
+        runner.tell()
+        assert runner.heard() == "holds"
+        while script.next(ev.UsageChanged).usage.promised < 3 << 20:
+            pass
+    finally:
+        runner.close()
+        script.close()
 
 
 def usage(gpu: int, promised: int) -> bytes:

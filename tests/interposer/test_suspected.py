@@ -124,6 +124,25 @@ more = filled(48 * MIB, 4)
 step()
 assert holds(more, 48 * MIB, 4)
 """,
+    "an array of a green context that has ended": GREEN
+    + """
+use()
+primary = ok(driver.cuCtxGetCurrent())
+green, context = green_of()
+ok(driver.cuCtxSetCurrent(context))
+d = driver.CUDA_ARRAY_DESCRIPTOR()
+d.Width, d.Height, d.NumChannels = 1024, 1024, 1
+d.Format = driver.CUarray_format.CU_AD_FORMAT_FLOAT
+ok(driver.cuArrayCreate(d))
+step(pinned=4 * MIB)
+ok(driver.cuCtxSetCurrent(primary))
+ok(driver.cuGreenCtxDestroy(green))
+step(pinned=4 * MIB)
+ok(driver.cuDevicePrimaryCtxReset(0))
+use()
+filled(4096)
+step(pinned=0)
+""",
     "a primary context that only a green one keeps alive": GREEN
     + """
 use()
