@@ -250,13 +250,6 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
     return CUDA_SUCCESS;
 }
 
-/* Whether a context is current, and lives. */
-static bool has_context(void)
-{
-    CUdevice ignored;
-    return GS_REAL(cuCtxGetDevice)(&ignored) == CUDA_SUCCESS;
-}
-
 /*
  * An attribute of memory of ours, as cuMemAlloc's would have it, wherever the bytes are now. The driver would answer
  * for the reservation, or not at all while the memory is evicted. Returns false for what only the driver can answer.
@@ -273,7 +266,10 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
         *(unsigned int *)value = CU_MEMORYTYPE_DEVICE;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-        *result = has_context() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+        /* The driver wants a living context to be current; while the memory is evicted, it knows nothing else of it. */
+        *result = GS_REAL(cuPointerGetAttribute)(value, attribute, address);
+        if (*result != CUDA_ERROR_INVALID_CONTEXT)
+            *result = CUDA_SUCCESS;
         if (*result == CUDA_SUCCESS)
             *(CUdeviceptr *)value = address;
         return true;
