@@ -24,6 +24,7 @@
 CALLS(DEFINE_CALL)
 #undef DEFINE_CALL
 
+struct self selves[THREADS];
 bool strict;
 bool alone;
 bool real;
@@ -56,7 +57,6 @@ struct traces {
 
 static struct traces *traces;
 static struct program program;
-static struct self selves[THREADS];
 static pthread_barrier_t meeting;
 static struct {
     pthread_mutex_t lock;
