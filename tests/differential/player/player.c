@@ -33,7 +33,6 @@ unsigned device_count;
 int spare_device;
 struct space *all_spaces;
 unsigned space_count;
-void (*simulated_duration)(uint64_t nanoseconds);
 
 static const struct operation *const tables[] = {memory_operations, data_operations,   stream_operations,
                                                  graph_operations,  node_operations,   context_operations,
@@ -455,7 +454,6 @@ int main(void)
         return 2;                                                                                                      \
     }
     CALLS(FIND_CALL)
-    simulated_duration = (void (*)(uint64_t))dlsym(RTLD_DEFAULT, "gpushare_sim_duration");
     pattern = malloc(PATTERN);
     uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < PATTERN; i++) {

@@ -335,7 +335,6 @@ extern unsigned char *pattern;
 extern struct context primary[2];
 extern unsigned device_count; /* that programs work on: two at most */
 extern int spare_device;      /* another one, or -1 */
-extern void (*simulated_duration)(uint64_t nanoseconds);
 
 enum { TEXT = 4 << 20 };
 
