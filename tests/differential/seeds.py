@@ -110,8 +110,8 @@ DEFECTS: dict[str, Defect] = {
         (
             _in(
                 "memory.c",
-                "        return;\n    GS_LEAVES_CAPTURES_ALONE;\n    enum captured captured",
-                "        return;\n    enum captured captured",
+                "        return;\n    GS_LEAVES_CAPTURES_ALONE;\n    while (__atomic",
+                "        return;\n    while (__atomic",
             ),
         ),
     ),
