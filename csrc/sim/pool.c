@@ -479,18 +479,17 @@ static unsigned accessible(const struct sim_pool *pool)
     return mask;
 }
 
-/* Without `own`, from the pool of the stream's device. */
-static CUresult allocate(CUdeviceptr *out, size_t size, bool own, CUmemoryPool handle, CUstream stream_handle,
+static CUresult allocate(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUstream stream_handle,
                          enum sim_stream_default meant)
 {
     struct sim_stream *stream;
     struct sim_pool *pool;
     SIM_TRY(sim_stream_enter(stream_handle, meant, &stream));
-    SIM_REQUIRE(out != NULL && (!own || handle != NULL));
+    SIM_REQUIRE(out != NULL);
     *out = 0;
     if (size == 0)
         return CUDA_SUCCESS;
-    if (!own)
+    if (handle == NULL)
         SIM_TRY(cuDeviceGetMemPool(&handle, (CUdevice)stream->context->device));
     SIM_TRY(find(handle, &pool));
     SIM_REQUIRE(!pool->imported);
@@ -505,9 +504,9 @@ static CUresult allocate(CUdeviceptr *out, size_t size, bool own, CUmemoryPool h
 }
 
 SIM_PAIR(cuMemAllocAsync, _ptsz, (CUdeviceptr * pointer, size_t size, CUstream stream),
-         allocate(pointer, size, false, NULL, stream, meant))
+         allocate(pointer, size, NULL, stream, meant))
 SIM_PAIR(cuMemAllocFromPoolAsync, _ptsz, (CUdeviceptr * pointer, size_t size, CUmemoryPool pool, CUstream stream),
-         allocate(pointer, size, true, pool, stream, meant))
+         pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(pointer, size, pool, stream, meant))
 
 static CUresult run_free(struct sim_context *context, struct sim_op *op)
 {
