@@ -17,6 +17,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* MADV_POPULATE_WRITE; <sys/mman.h> has known it since glibc 2.35 only. */
+#define ADVICE_POPULATE_WRITE 23
 #define PAGE UINT64_C(4096)
 #define ARENA_SIZE (UINT64_C(1) << 40)
 #define ARENA_LEAST (UINT64_C(1) << 34)
@@ -191,6 +193,8 @@ bool sim_memory_back(uint64_t base, uint64_t size)
     if (size >= SIM_GRANULARITY)
         madvise(address, size, MADV_HUGEPAGE);
     madvise(address, size, MADV_DONTFORK);
+    /* All pages at once; before Linux 5.14, they come one by one. */
+    madvise(address, size, ADVICE_POPULATE_WRITE);
     sim_memory_poison(address, size);
     return true;
 }

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
 from .programs import EVERYTHING, Recipe, generate, shrink
-from .running import PATIENCE, Place, compare, documented
+from .running import PATIENCE, Places, compare, documented
 
 
 @dataclass
@@ -48,7 +48,7 @@ def report(finding: Finding) -> str:
 
 
 def fuzz(
-    place: Place,
+    place: Places,
     totals: Totals,
     *,
     seed: str,
@@ -149,5 +149,4 @@ def fuzz(
         for thread in threads:
             thread.join()
         totals.seconds += time.monotonic() - begun
-        if place.disturber is not None:
-            totals.disturbances += place.disturber.times
+        totals.disturbances += place.disturbances

@@ -95,13 +95,6 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
         _op("slow", 1, _below(3_000_000)),
         _op("slow", 2, _below(100)),
     ),
-    "frees": (
-        _op("alloc", 10, block, large),
-        _op("setnow", 10, block, lambda rng: 0, large, value),
-        _op("mix", 20, block, block, mostly_own, large, value),
-        _op("pause", 40, _below(4000)),
-        _op("freebusy", 20, block),
-    ),
     "mailbox": (_op("mailbox", 5, block, size, own, _below(3), value),),
     "streams": (
         _op("rmstream", 2, own, _below(2)),
@@ -250,8 +243,15 @@ GROUPS: dict[str, tuple[Operation, ...]] = {
         _op("use", 5, lambda rng: 2 * int(rng.random() * 2)),
     ),
 }
-#: Rare, and in some programs only: they end much of what there is.
+#: Rare, and in some programs only: they end much of what there is, or take long.
 RARE: dict[str, tuple[Operation, ...]] = {
+    "frees": (
+        _op("alloc", 10, block, large),
+        _op("setnow", 10, block, lambda rng: 0, large, value),
+        _op("mix", 20, block, block, mostly_own, large, value),
+        _op("pause", 40, _below(4000)),
+        _op("freebusy", 20, block),
+    ),
     "reset": (_op("reset", 0.5, _below(2), everybody=True),),
     "fork": (_op("fork", 0.5, everybody=True),),
     "fault": (_op("fault", 0.3, mostly_own, everybody=True),),

@@ -31,8 +31,13 @@ from jupyter_gpushare.scheduler.drivers import Driver, Libraries
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.
 PATIENCE = 120.0
-#: Bytes of each GPU.
-MEMORY = 256 * MIB
+#: Bytes of each GPU, and how many of them the client that wants all leaves: contexts cannot be moved out.
+MEMORY, LEFT = 384 * MIB, 160 * MIB
+#: Pairs of programs that share a GPU and a scheduler: more would not find room for their contexts.
+PAIRS = 2
+#: Seconds between requests to release or evict, and until the client that wants the whole GPU wants it again.
+PAUSES = (0.02, 0.1, 0.4)
+ANTAGONIST_PAUSE = 0.4
 
 
 def headers() -> Path:
@@ -335,7 +340,7 @@ class Disturber:
         groups: Sequence[str],
         rng: random.Random,
         antagonist: Antagonist,
-        pauses: Sequence[float] = (0.005, 0.02, 0.1),
+        pauses: Sequence[float] = PAUSES,
     ) -> None:
         self.socket = socket
         self.groups = groups
@@ -418,8 +423,7 @@ class Place:
         self.players = [(self._bare(number), self._interposed(number)) for number in range(pairs)]
         self.disturber: Disturber | None = None
         if not calm:
-            # Contexts that programs make later must find room.
-            antagonist = Antagonist(self.ground.socket, size=MEMORY - 32 * MIB, pause=0.1)
+            antagonist = Antagonist(self.ground.socket, size=MEMORY - LEFT, pause=ANTAGONIST_PAUSE)
             self.disturber = Disturber(
                 self.ground.socket, self.groups, random.Random(seed), antagonist
             )
@@ -469,6 +473,11 @@ class Place:
             assert self.ground.scheduler is not None
             self.ground.scheduler.send_signal(signal.SIGCONT)
 
+    @property
+    def disturbances(self) -> int:
+        """How often the GPU was asked for."""
+        return self.disturber.times if self.disturber is not None else 0
+
     def close(self) -> None:
         """End all that was started."""
         if self.disturber is not None:
@@ -482,6 +491,25 @@ class Place:
             segment.unlink(missing_ok=True)
 
 
+class Places:
+    """As many places as are needed for so many pairs of players, as if they were one."""
+
+    def __init__(self, places: Sequence[Place]) -> None:
+        self._places = places
+        self._where = [(one, pair) for one in places for pair in range(len(one.players))]
+        self.players = [pair for one in places for pair in one.players]
+
+    def run(self, pair: int, program: Sequence[str], patience: float = PATIENCE) -> tuple[Run, Run]:
+        """Run a program bare and under the interposer, both at once."""
+        where, number = self._where[pair]
+        return where.run(number, program, patience)
+
+    @property
+    def disturbances(self) -> int:
+        """How often the GPUs were asked for."""
+        return sum(one.disturbances for one in self._places)
+
+
 @contextlib.contextmanager
 def place(
     player: Path,
@@ -491,10 +519,13 @@ def place(
     calm: bool = False,
     environ: Mapping[str, str] | None = None,
     preload_first: Sequence[str] = (),
-) -> Iterator[Place]:
-    """Set a place up, and clear it away."""
-    made = Place(player, pairs, libraries, seed, calm, environ, preload_first)
-    try:
-        yield made
-    finally:
-        made.close()
+) -> Iterator[Places]:
+    """Set places up for so many pairs of players, and clear them away."""
+    with contextlib.ExitStack() as stack:
+        made = []
+        for first in range(0, pairs, PAIRS):
+            count = min(PAIRS, pairs - first)
+            one = Place(player, count, libraries, f"{seed}/{first}", calm, environ, preload_first)
+            stack.callback(one.close)
+            made.append(one)
+        yield Places(made)

@@ -26,7 +26,7 @@ from tests.workshop import Patch, Workshop
 
 from .fuzzing import Finding, Totals, fuzz, report
 from .programs import Recipe
-from .running import Place, build_player, place
+from .running import Places, build_player, place
 
 #: Seconds in which the tester has to find a defect, on two cores.
 LIMIT = 300.0
@@ -332,7 +332,7 @@ def build(workshop: Workshop | None, defect: Defect) -> Path:
 @contextlib.contextmanager
 def ground(
     defect: Defect, player: Path, libraries: Path = LIBRARIES, scheduler: str = ""
-) -> Iterator[Place]:
+) -> Iterator[Places]:
     """Set up a place as that defect needs it; it is as good as what is given."""
     with tempfile.TemporaryDirectory(prefix="gs-") as folder:
         environ = dict(defect.environ)
@@ -345,7 +345,7 @@ def ground(
 
 
 def hunt(
-    here: Place, defect: Defect, seed: str, seconds: float = LIMIT, shrinking: float = 0.0
+    here: Places, defect: Defect, seed: str, seconds: float = LIMIT, shrinking: float = 0.0
 ) -> Hunt:
     """Run programs until one shows a difference."""
     totals = Totals()

@@ -13,7 +13,7 @@ from tests.differential.fuzzing import Totals, fuzz, report
 from tests.differential.programs import GROUPS, generate, shrink
 from tests.differential.running import (
     Difference,
-    Place,
+    Places,
     Run,
     build_player,
     compare,
@@ -31,13 +31,13 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def here(player: Path) -> Iterator[Place]:
+def here(player: Path) -> Iterator[Places]:
     """Return a place where programs run."""
     with place(player, seed="test") as made:
         yield made
 
 
-def test_every_call_returns_what_the_bare_driver_returns(here: Place) -> None:
+def test_every_call_returns_what_the_bare_driver_returns(here: Places) -> None:
     totals = Totals()
     findings = fuzz(
         here,
@@ -54,7 +54,7 @@ def test_every_call_returns_what_the_bare_driver_returns(here: Place) -> None:
     assert totals.disturbances > 10
 
 
-def test_the_player_sees_bytes_and_results(here: Place) -> None:
+def test_the_player_sees_bytes_and_results(here: Places) -> None:
     bare, interposed = here.run(
         0,
         [
@@ -74,7 +74,7 @@ def test_the_player_sees_bytes_and_results(here: Place) -> None:
     assert "7 wrong cuMemAlloc=1" in bare.traces[0]
 
 
-def test_a_hang_is_a_difference_with_stacks(here: Place) -> None:
+def test_a_hang_is_a_difference_with_stacks(here: Places) -> None:
     # The host function waits for a lock that the thread holds.
     program = ["0 mkstream 2 1 0", "0 lock 0", "0 host 2 0", "0 forever"]
     bare, interposed = here.run(0, program, 3.0)
@@ -120,7 +120,7 @@ FOUND = sorted((Path(__file__).with_name("found")).glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", FOUND, ids=lambda path: path.stem)
-def test_what_was_found_is_mended(here: Place, path: Path) -> None:
+def test_what_was_found_is_mended(here: Places, path: Path) -> None:
     program = [line for line in path.read_text().splitlines() if not line.startswith("#")]
     for _ in range(3):
         text = compare(*here.run(0, program), documented())

@@ -13,8 +13,6 @@ from tests.differential.running import build_player
 from tests.differential.seeds import DEFECTS, LIMIT, build, ground, hunt
 from tests.workshop import Workshop
 
-#: Not found in a minute on a busy machine; what the programs or the comparison lack is not known yet.
-NOT_SHOWN = ("3", "7", "17")
 #: Seconds in which the same programs find nothing on the sources as they are.
 CALM = 10.0
 
@@ -28,15 +26,7 @@ def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 # Building the libraries takes some time, too.
 @pytest.mark.timeout(LIMIT + 300)
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(
-            one, marks=pytest.mark.xfail(reason="not shown yet") if one in NOT_SHOWN else ()
-        )
-        for one in DEFECTS
-    ],
-)
+@pytest.mark.parametrize("number", DEFECTS)
 def test_a_seeded_defect_is_found(workshop: Workshop, player: Path, number: str) -> None:
     defect = DEFECTS[number]
     with ground(defect, player, build(workshop, defect), defect.scheduler) as here:

@@ -22,7 +22,7 @@ from hypothesis.errors import HypothesisException
 from tests.workshop import Workshop
 
 from .programs import ALWAYS, GROUPS, RARE, Recipe, generate, shrink
-from .running import Place, build_player, compare, documented
+from .running import Places, build_player, compare, documented
 from .seeds import DEFECTS, build, ground
 
 PATIENCE = 15.0
@@ -31,7 +31,7 @@ PATIENCE = 15.0
 class Judge:
     """Runs programs; remembers when the first failed, and the shortest one that did."""
 
-    def __init__(self, here: Place, find: float, shrinking: float) -> None:
+    def __init__(self, here: Places, find: float, shrinking: float) -> None:
         self.here = here
         self.find, self.shrinking = find, shrinking
         self.table = documented()

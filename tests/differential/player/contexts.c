@@ -56,8 +56,19 @@ static void op_use(struct self *self, const unsigned long long *n)
     unsigned slot = (unsigned)(n[0] % CONTEXTS);
     if (self->space->contexts[slot]->handle == NULL)
         return;
-    if (CALL(self, cuCtxSetCurrent, self->space->contexts[slot]->handle) == CUDA_SUCCESS)
+    if (CALL(self, cuCtxSetCurrent, self->space->contexts[slot]->handle) == CUDA_SUCCESS) {
         self->current = (int)slot;
+        self->gone = false;
+    }
+}
+
+/* A new context could get the name of one that is gone, and who has that one current would be in the new one. */
+static bool anybody_is_in_none(const struct self *self)
+{
+    for (unsigned i = 0; i < THREADS; i++)
+        if (selves[i].space == self->space && selves[i].gone)
+            return true;
+    return false;
 }
 
 /* mkctx FLAGS */
@@ -65,7 +76,7 @@ static void op_mkctx(struct self *self, const unsigned long long *n)
 {
     struct context *context = &self->space->own;
     CUcontext popped;
-    if (context->handle != NULL)
+    if (context->handle != NULL || anybody_is_in_none(self))
         return;
     *context = (struct context){0};
     if (CREATE_CONTEXT(self, &context->handle, (unsigned)(n[0] % 4)) != CUDA_SUCCESS) {
@@ -82,7 +93,7 @@ static void op_behind(struct self *self, const unsigned long long *n)
     static CUresult (*create)(CUcontext *, unsigned, CUdevice);
     struct context *context = &self->space->own;
     CUcontext popped;
-    if (context->handle != NULL)
+    if (context->handle != NULL || anybody_is_in_none(self))
         return;
     if (create == NULL) {
         const char *driver = getenv("GPUSHARE_DRIVER");
@@ -115,6 +126,8 @@ static void op_rmctx(struct self *self, const unsigned long long *n)
         return;
     drop_context(space, 1);
     space->own.handle = NULL;
+    for (unsigned i = 0; i < THREADS; i++)
+        selves[i].gone = selves[i].gone || (selves[i].space == space && selves[i].current == 1);
 }
 
 /* pushpop CONTEXT */

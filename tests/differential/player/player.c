@@ -24,6 +24,7 @@
 CALLS(DEFINE_CALL)
 #undef DEFINE_CALL
 
+struct self selves[THREADS];
 bool strict;
 bool alone;
 bool real;
@@ -32,7 +33,6 @@ unsigned device_count;
 int spare_device;
 struct space *all_spaces;
 unsigned space_count;
-void (*simulated_duration)(uint64_t nanoseconds);
 
 static const struct operation *const tables[] = {memory_operations, data_operations,   stream_operations,
                                                  graph_operations,  node_operations,   context_operations,
@@ -56,7 +56,6 @@ struct traces {
 
 static struct traces *traces;
 static struct program program;
-static struct self selves[THREADS];
 static pthread_barrier_t meeting;
 static struct {
     pthread_mutex_t lock;
@@ -455,7 +454,6 @@ int main(void)
         return 2;                                                                                                      \
     }
     CALLS(FIND_CALL)
-    simulated_duration = (void (*)(uint64_t))dlsym(RTLD_DEFAULT, "gpushare_sim_duration");
     pattern = malloc(PATTERN);
     uint64_t state = 88172645463325252u;
     for (size_t i = 0; i < PATTERN; i++) {

@@ -301,6 +301,7 @@ struct self {
     size_t used;
     uint64_t calls;
     int current; /* slot of the current context, or -1 */
+    bool gone;   /* another thread has destroyed it */
     CUstreamCaptureMode mode;
     const struct line *line;
 };
@@ -322,6 +323,7 @@ struct operation {
 extern const struct operation memory_operations[], data_operations[], stream_operations[], graph_operations[],
     node_operations[], context_operations[], query_operations[], sharing_operations[];
 
+extern struct self selves[THREADS];
 extern bool strict; /* the simulated driver is as strict as a real one */
 extern bool alone;  /* no two lines are executed at the same time */
 /*
@@ -333,7 +335,6 @@ extern unsigned char *pattern;
 extern struct context primary[2];
 extern unsigned device_count; /* that programs work on: two at most */
 extern int spare_device;      /* another one, or -1 */
-extern void (*simulated_duration)(uint64_t nanoseconds);
 
 enum { TEXT = 4 << 20 };
 

@@ -199,7 +199,7 @@ static void op_herd(struct self *self, const unsigned long long *n)
         retainers[i] = (struct retainer){.meeting = &meeting, .done = &done};
         pthread_create(&threads[i], NULL, retain, &retainers[i]);
     }
-    while (scheduler.control != NULL && simulated_duration != NULL &&
+    while (scheduler.control != NULL && getenv("GPUSHARE_SIM") != NULL &&
            __atomic_load_n(&done, __ATOMIC_ACQUIRE) < count) {
         uint64_t charged = charged_on(spare_device);
         most = charged > most ? charged : most;
