@@ -11,7 +11,7 @@ from jupyter_gpushare.scheduler.core import Core
 from jupyter_gpushare.scheduler.estimates import Forecast
 from jupyter_gpushare.scheduler.explain import explain
 from jupyter_gpushare.scheduler.snapshot import status
-from tests.scheduler.test_properties import Process, World
+from tests.scheduler.script import Chosen, Script, begin
 
 MIB = 1 << 20
 GPU, OTHER_GPU = "GPU-0", "GPU-1"
@@ -265,34 +265,6 @@ def test_a_context_counts_in_full_though_memory_left_since_the_last_reading() ->
 
 
 # --- The world of the property tests: what it demanded and the core does not owe -------------------
-
-
-class Chosen:
-    """Stands for what hypothesis draws: one process, and the first GPU."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def draw(self, strategy: object) -> str:
-        return GPU
-
-
-class Script(World):
-    """The world, step by step."""
-
-    def pick(self, data: Any, among: list[Process]) -> Process:
-        return next(process for process in among if process.number == data.number)
-
-
-def begin(footprints: list[int], **changes: Any) -> Script:
-    """Start a world with groups of so many MiB, of which each has work at once."""
-    script = Script()
-    options: dict[str, Any] = {
-        "quantum": 0.5, "anti_thrash": "auto", "policy": "burst", "steady": True, "foreign": 0,
-        "host": 4000, "context": 20, "hibernates": True, "dearer": False, "wishes": [],
-    }  # fmt: skip
-    script.start(footprints=footprints, **{**options, **changes})
-    return script
 
 
 def frozen_in_the_queue() -> Script:

@@ -261,14 +261,18 @@ class World(RuleBasedStateMachine):
                 self.feed(ev.Cell(group, "begin", group, self.now, from_kernel=True))
 
     def boot(self) -> None:
-        self.settings_at_boot = dict(self.settings)
-        self.core = Slow(bandwidth=SPEED, **PATIENCE, **self.settings)
+        self.settings_at_boot = {"bandwidth": SPEED, **PATIENCE, **self.settings}
+        self.core = self.make_core(self.settings_at_boot)
         self.tape = []
         for gpu in GPUS:
             self.feed(self.reading(gpu))
         self.feed(ev.HostMemory(self.host))
         if self.hibernates:
             self.feed(ev.Hibernatable(True, moves=True))
+
+    @staticmethod
+    def make_core(settings: dict[str, Any]) -> Core:
+        return Slow(**settings)
 
     def used(self, gpu: str) -> int:
         ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
@@ -665,6 +669,10 @@ class World(RuleBasedStateMachine):
         process: Process = data.draw(st.sampled_from(sorted(among, key=lambda p: p.number)))
         return process
 
+    def pick_gpu(self, data: Any, process: Process) -> str:
+        gpu: str = data.draw(st.sampled_from(sorted(process.memory)))
+        return gpu
+
     @rule(
         group=st.sampled_from(GROUPS),
         gpus=st.sampled_from([GPUS[:1], GPUS[:1], GPUS[1:], GPUS]),
@@ -719,7 +727,7 @@ class World(RuleBasedStateMachine):
         free = self.idle_processes()
         if free:
             process = self.pick(data, free)
-            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
             self.ask(
                 process,
@@ -736,7 +744,7 @@ class World(RuleBasedStateMachine):
         free = self.idle_processes()
         if free:
             process = self.pick(data, free)
-            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
             self.ask(process, gpu, memory.promised, memory.pinned + size, 0)
 
@@ -746,7 +754,7 @@ class World(RuleBasedStateMachine):
         free = self.idle_processes()
         if free:
             process = self.pick(data, free)
-            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
             self.ask(process, gpu, memory.promised, memory.pinned, 0, memory.context + size)
 
@@ -774,7 +782,7 @@ class World(RuleBasedStateMachine):
     def free(self, data: Any, part: float) -> None:
         process = self.pick(data, list(self.processes.values()))
         if process.growing is None and not process.stopped and not process.parked:
-            gpu = data.draw(st.sampled_from(sorted(process.memory)))
+            gpu = self.pick_gpu(data, process)
             memory = process.on(gpu)
             memory.promised = int(memory.promised * part)
             memory.mapped = min(memory.mapped, memory.promised)
@@ -1699,7 +1707,7 @@ class World(RuleBasedStateMachine):
     # --- Determinism ------------------------------------------------------------------------------
 
     def replay(self) -> None:
-        core = Slow(bandwidth=SPEED, **PATIENCE, **self.settings_at_boot)
+        core = self.make_core(self.settings_at_boot)
         for event, now, decisions in self.tape:
             assert core.handle(event, now) == decisions
 
