@@ -65,7 +65,10 @@ def test_each_benchmark_has_a_test(root: Path) -> None:
         assert module in (root / "tests" / path).read_text()
 
 
-@pytest.mark.parametrize("name", SHORT)
+# A crowd that takes turns by the clock, and a browser: too much beside the other tests of `make test`.
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "lab" else ()) for name in SHORT]
+)
 def test_a_short_form_runs(
     name: str, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:

@@ -415,6 +415,8 @@ class Place:
             "GPUSHARE_SIM_DEVICES": "3",
             "GPUSHARE_SIM_BANDWIDTH": "20000000000",
             "GPUSHARE_PLACE": "0",
+            # A slow machine is no reason to break captures off.
+            "GPUSHARE_CAPTURE_PATIENCE_MS": "600000",
             **(environ or {}),
         }
         self.ground = Ground(MEMORY, libraries, **settings)
