@@ -27,17 +27,20 @@ from jupyter_gpushare.benchmarks.fuzz import MIB, Ground
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
 from jupyter_gpushare.scheduler.control import ControlClient, ControlError
 from jupyter_gpushare.scheduler.drivers import Driver, Libraries
+from jupyter_gpushare.scheduler.events import Cause
 
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.
 PATIENCE = 120.0
-#: Bytes of each GPU, and how many of them the client that wants all leaves: contexts cannot be moved out.
-MEMORY, LEFT = 384 * MIB, 160 * MIB
+#: Bytes of each GPU.
+MEMORY = 384 * MIB
 #: Pairs of programs that share a GPU and a scheduler: more would not find room for their contexts.
 PAIRS = 2
 #: Seconds between requests to release or evict, and until the client that wants the whole GPU wants it again.
 PAUSES = (0.02, 0.1, 0.4)
-ANTAGONIST_PAUSE = 0.4
+GREEDY_PAUSE = 0.3
+#: What that client leaves for contexts that programs make meanwhile; they cannot be moved out.
+LEFT = 32 * MIB
 
 
 def headers() -> Path:
@@ -317,6 +320,17 @@ def last(run: Run) -> str:
 # --- The place ---
 
 
+class Greedy(Antagonist):
+    """Wants nearly all of the GPU for a moment, and nothing in between, when programs may make contexts."""
+
+    def _room(self) -> int:
+        return max(0, super()._room() - LEFT)
+
+    def _release(self, cause: Cause) -> None:
+        super()._release(cause)
+        self._shrink(0)
+
+
 class Disturber:
     """Takes the GPU away at random moments: a client that wants all of it, and requests to release and to evict.
 
@@ -425,7 +439,7 @@ class Place:
         self.players = [(self._bare(number), self._interposed(number)) for number in range(pairs)]
         self.disturber: Disturber | None = None
         if not calm:
-            antagonist = Antagonist(self.ground.socket, size=MEMORY - LEFT, pause=ANTAGONIST_PAUSE)
+            antagonist = Greedy(self.ground.socket, pause=GREEDY_PAUSE)
             self.disturber = Disturber(
                 self.ground.socket, self.groups, random.Random(seed), antagonist
             )

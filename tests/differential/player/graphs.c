@@ -32,6 +32,7 @@ static void op_begin(struct self *self, const unsigned long long *n)
                                 .graph = (unsigned)(n[2] % GRAPHS),
                                 .origin = (unsigned)(n[0] % STREAMS),
                                 .thread = self->number,
+                                .context = (unsigned)self->current,
                                 .mode = mode};
     capture->joined[capture->origin] = true;
     *graph = (struct graph){.context = context_of(self, capture->origin),
@@ -47,9 +48,14 @@ static void end_capture(struct self *self)
     capture->open = false;
     for (unsigned i = 0; i < EVENTS; i++)
         self->space->events[i].captured = false;
+    CUcontext popped, context = self->space->contexts[capture->context]->handle;
+    bool elsewhere = self->current != (int)capture->context && context != NULL &&
+                     CALL(self, cuCtxPushCurrent, context) == CUDA_SUCCESS;
     if (CALL(self, cuStreamEndCapture, self->space->streams[capture->origin].handle, &graph->graph) != CUDA_SUCCESS)
         graph->graph = NULL;
     note(self, " graph=%d", graph->graph != NULL);
+    if (elsewhere)
+        CALL(self, cuCtxPopCurrent, &popped);
 }
 
 bool capture_refuses(const struct self *self)

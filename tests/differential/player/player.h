@@ -249,6 +249,7 @@ struct graph {
 struct capture {
     bool open;
     unsigned graph, origin, thread;
+    unsigned context; /* of the stream, which names another one in another context if it is the thread's default */
     CUstreamCaptureMode mode;
     bool joined[STREAMS];
 };
