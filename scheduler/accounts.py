@@ -30,7 +30,9 @@ from .gpu_time import GpuTime
 from .state import (
     CONTEXTS,
     CONTEXTS_PART,
+    LEFT,
     Client,
+    Departures,
     Gpu,
     Group,
     Holding,
@@ -123,11 +125,18 @@ class Accounts:
         self._again: float | None = None
 
     def _refusal(
-        self, share: Share, more: int, fixed: int, over: bool = False, pinned: int = 0
+        self,
+        share: Share,
+        more: int,
+        fixed: int,
+        over: bool = False,
+        pinned: int = 0,
+        stays: int = 0,
     ) -> tuple[Growth, Relief | None, str] | None:
         """Why this could never be had: status, what may change that by itself (None: nothing), and the sentence.
 
-        ``over``: what can move may be more than the GPU has. ``pinned``: of ``fixed``, what is not for contexts.
+        ``over``: what can move may be more than the GPU has. Of ``fixed``, ``pinned`` is not for contexts, and
+        ``stays`` is on the GPU also while the client hibernates.
         """
         gpu, group = share.gpu, share.group
         asked = fixed if over else more + fixed
@@ -135,7 +144,7 @@ class Accounts:
             return None
         yields = share.oversubscribes and (over or more <= 0)
         held = (share.floor if yields else share.promised) + share.pinned + share.context
-        others = gpu.pinned - share.pinned + gpu.context - share.context
+        others = gpu.pinned - share.pinned + gpu.context - share.context + gpu.left - share.left
         limit = gpu.total - gpu.reserve - others - gpu.foreign
         returning = gpu.returning.values()
         theirs = sum(u.pinned + u.context for u in returning)
@@ -150,13 +159,8 @@ class Accounts:
             if gpu.outside:
                 text += f" (other programs hold {_amount(gpu.outside)})"
             return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
-        if fixed > 0 and (unserved := self._crowded_out(share, fixed, pinned)) is not None:
-            needs, left, foreign = unserved
-            text = (
-                f"{_amount(fixed)} more that cannot be evicted would leave {_amount(max(0, left))} of the GPU for a "
-                f"notebook that already uses {_amount(needs)}. Shut down a notebook that you no longer need, and try "
-                "again"
-            )
+        if fixed > 0 and (unserved := self._crowded_out(share, fixed, pinned, stays)) is not None:
+            foreign, text = unserved
             return "device", _others(foreign), text
         asked = more + fixed
         cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
@@ -212,41 +216,55 @@ class Accounts:
     def _fixed_beside(self, share: Share) -> int:
         """Return the bytes of a GPU that others hold and that cannot move; of its own, what is hibernated.
 
-        Of those that hibernate, the one that needs the most counts: all others can make way for it.
+        Of those that hibernate, the one that needs the most counts: all others can make way for it, but for what they
+        leave on the GPU all the same.
         """
         fixed = most = 0
         for other in share.gpu.shares.values():
             held = other.pinned + other.context
-            gone = _hibernated(other)
+            gone = other.asleep
             if other is share:
                 fixed += gone  # that it will need beside what is asked for
             elif gone or (held and self._can_give_way(other)):
-                most = max(most, held + gone)
+                leaves = other.stays
+                fixed += leaves
+                most = max(most, held + gone - leaves)
             else:
                 fixed += held
         return fixed + most
 
-    def _crowded_out(self, share: Share, fixed: int, pinned: int) -> tuple[int, int, bool] | None:
+    def _crowded_out(
+        self, share: Share, fixed: int, pinned: int, stays: int
+    ) -> tuple[bool, str] | None:
         """Find a group that could never run again if another took so many bytes more that cannot be evicted.
 
-        Return what it needs, what would be left for it, and whether that is so for foreign use alone. Groups for which
-        there is too little room as it is do not count, unless that is for foreign use, which may go.
+        Return whether that is so for foreign use alone, and the sentence. Groups for which there is too little room as
+        it is do not count, unless that is for foreign use, which may go.
         """
         gpu = share.gpu
         others = [other for other in gpu.shares.values() if other is not share and other.promised]
-        if not others or self._can_give_way(share, pinned):
+        more = stays if others and self._can_give_way(share, pinned) else fixed
+        if not others or more <= 0:
             return None
-        stays = {
-            other.group.id: 0 if self._can_give_way(other) else other.pinned + other.context
+        least = {
+            other.group.id: other.stays
+            if self._can_give_way(other)
+            else other.pinned + other.context + other.left
             for other in gpu.shares.values()
         }
-        room = gpu.total - gpu.reserve - sum(stays.values())
+        room = gpu.total - gpu.reserve - sum(least.values())
         for other in others:
-            needs = other.floor + other.pinned + other.context + _hibernated(other)
-            left = room + stays[other.group.id]
-            alone = 0 <= left - needs < fixed
-            if alone or 0 <= left - gpu.foreign - needs < fixed:
-                return needs, left - fixed - (0 if alone else gpu.foreign), not alone
+            needs = other.floor + other.pinned + other.context + other.asleep
+            left = room + least[other.group.id]
+            alone = 0 <= left - needs < more
+            if alone or 0 <= left - gpu.foreign - needs < more:
+                left -= more + (0 if alone else gpu.foreign)
+                text = (
+                    f"{_amount(more)} more that cannot be evicted would leave {_amount(max(0, left))} of the GPU for a "
+                    f"notebook that already uses {_amount(needs)}. Shut down a notebook that you no longer need, and "
+                    "try again"
+                )
+                return not alone, text
         return None
 
     def _can_give_way(self, share: Share, pinned: int = 0) -> bool:
@@ -361,24 +379,89 @@ class Accounts:
             share.gpu.audience = None
 
     def _vanish(self, client: Client) -> None:
-        """Its contexts are said to be off its GPUs: what a reading shows all the same is others' use."""
+        """Its contexts are said to be off its GPUs: what a reading shows beyond what they leave is others' use."""
         client.gone = True
         for holding in client.holdings.values():
             gpu = holding.share.gpu
+            fixed = holding.pinned + holding.context
+            if fixed and gpu.departures is not None:
+                gpu.departures.count += 1
+                gpu.departures.bytes += fixed
+                gpu.departures.spoilt = gpu.departures.spoilt or not holding.measured
             # What was unsettled, no reading has taken for others' room. Still, nobody gets it before another reading.
-            gpu.shrunk += max(0, holding.pinned + holding.context - holding.unsettled)
+            gpu.shrunk += max(0, fixed - holding.unsettled)
             gpu.read_at = -math.inf
             gpu.hibernated += 1
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, holding.promised, holding.resident, 0, 0)
+            self._leave_behind(holding)
             self._dirty[gpu.uuid] = gpu
             self._ask(gpu)
+
+    def _leave_behind(self, holding: Holding) -> None:
+        """Charge what a hibernated client leaves where it was."""
+        client, gpu = holding.client, holding.share.gpu
+        needs = client.needs
+        there = client.gone and needs is not None and needs.gpu == gpu.uuid
+        if needs is not None and there and client.home in ("", gpu.uuid):
+            holding.took = needs.context
+        else:
+            holding.took = 0
+        self._charge_left(holding)
+
+    def _charge_left(self, holding: Holding) -> None:
+        """Set what is charged for what a client has left: the only place where these sums change."""
+        share = holding.share
+        more = share.gpu.leaves(holding.took) - holding.left
+        holding.left += more
+        share.left += more
+        share.gpu.left += more
+
+    def _learn_residue(self, gpu: Gpu) -> None:
+        """Learn from a new reading what hibernated clients leave: the middle one of what was seen lately counts."""
+        if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.ghosts:
+            return
+        held = gpu.resident + gpu.pinned + gpu.context
+        since, gpu.departures = gpu.departures, Departures(gpu.used, held)
+        learned = since is not None and self._see_departures(gpu, since, held)
+        if not learned and (gpu.residues or not gpu.hibernated):
+            return
+        if not gpu.residues:
+            # It is not known what each took. But all of them leave no more than this.
+            gone = [h for s in gpu.shares.values() for h in s.holdings.values() if h.took]
+            if not gone:
+                return
+            gpu.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
+        for other in [g for g in self.gpus.values() if g.name == gpu.name] if learned else [gpu]:
+            other.residues, other.residue = gpu.residues, gpu.residue
+            before = other.left
+            for share in other.shares.values():
+                for holding in share.holdings.values():
+                    self._charge_left(holding)
+            if other is not gpu:
+                # Its last reading had that as others' use.
+                other.foreign = max(0, other.foreign - other.left + before)
+
+    def _see_departures(self, gpu: Gpu, since: Departures, held: int) -> bool:
+        """Find what the clients left that hibernated between two readings, if nothing else came or went."""
+        if not since.count or since.spoilt or held != since.held - since.bytes:
+            return False
+        left = gpu.used - since.used + since.bytes
+        if not 0 <= left <= since.bytes:
+            return False  # other programs' use changed as well
+        gpu.residues.append(left // since.count)
+        gpu.residue = sorted(gpu.residues)[len(gpu.residues) // 2]
+        return True
 
     def _return(self, client: Client) -> None:
         """What it needs to be awake was admitted, and may be on its GPU from now on."""
         client.gone = False
         for holding in client.holdings.values():
-            holding.share.gpu.hibernated -= 1
+            gpu = holding.share.gpu
+            gpu.hibernated -= 1
+            self._leave_behind(holding)
+            if gpu.departures is not None:
+                gpu.departures.spoilt = True
         needs = client.needs
         if needs is not None and needs.gpu in client.holdings:
             holding = client.holdings[needs.gpu]
@@ -609,7 +692,8 @@ class Accounts:
             gpu.name, gpu.index = event.name, event.index
 
         self._end_trial(gpu, event.used)
-        most = gpu.resident + gpu.pinned + gpu.context
+        self._learn_residue(gpu)
+        most = gpu.resident + gpu.pinned + gpu.context + gpu.left
         least = most - gpu.coming - gpu.unsettled
         most += gpu.arriving
         for group in gpu.holders.values() if self._pages else ():
@@ -718,16 +802,14 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     if not holding.client.gone:
         context = holding.contexts(max(holding.stated, context))
     fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
-    return max(0, least.promised - holding.promised), fixed
+    return max(0, least.promised - holding.promised), max(0, fixed - holding.left)
 
 
-def _hibernated(share: Share) -> int:
-    """Return the bytes that those of a group's clients that hibernate need to be awake again."""
-    return sum(
-        h.client.needs.pinned + h.client.needs.context
-        for h in share.holdings.values()
-        if h.client.gone and h.client.needs is not None
-    )
+def staying(holding: Holding, event: Grow) -> int:
+    """How many bytes more than now would be on the GPU after growth while the client hibernates."""
+    gpu = holding.share.gpu
+    context = holding.contexts(max(holding.stated, event.least.context))
+    return gpu.leaves(max(context, holding.context)) - gpu.leaves(holding.context)
 
 
 def _others(passes: bool) -> Relief | None:

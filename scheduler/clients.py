@@ -97,9 +97,10 @@ class Clients(People):
             holding = self._holding(client, usage.gpu)
             gpu = holding.share.gpu
             # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
-            # What is hibernated holds nothing, or else is seen in the readings.
+            # What is hibernated holds what it has left, or else is seen in the readings.
             context = holding.contexts(usage.context)
-            held = 0 if client.gone else usage.resident + usage.pinned + context
+            self._leave_behind(holding)
+            held = holding.left if client.gone else usage.resident + usage.pinned + context
             alive = min(held, gpu.ghosts) if event.reattach else 0
             gpu.ghosts -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
@@ -240,7 +241,7 @@ class Clients(People):
             mapped = holding.resident
             if client.lease is not None:
                 mapped = holding.room
-            gpu.ghosts += mapped + holding.pinned + holding.context
+            gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
             gpu.died_at, gpu.read_pause = self._now, 0.0
             self._order_out(holding, -holding.evicting)
             self._unsettle(holding, -holding.unsettled)
@@ -248,6 +249,10 @@ class Clients(People):
             self._spare(holding, 0)
             self._lose(holding, False)
             gpu.hibernated -= client.gone
+            holding.took = 0
+            self._charge_left(holding)
+            if gpu.departures is not None:
+                gpu.departures.spoilt = True
             self._timers.set(refusal(holding), None)
             del holding.share.holdings[client.number]
         self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}

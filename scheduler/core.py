@@ -129,9 +129,10 @@ its GPU lacks room, is drained, or is at work for others while another of the sa
 nothing to do, it may be restored there.
 
 Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
-room for the one of them that needs the most; so any of them can run beside each other one, as it could without this.
-Bytes that cannot leave, since their group cannot hibernate, are refused if they would leave too little for what another
-group was promised (``_crowded_out``): so every footprint that was admitted can be served.
+room for the one of them that needs the most, and for what the others leave on the GPU all the same (their residues);
+so any of them can run beside each other one, as it could without this. Bytes that cannot leave, since their group
+cannot hibernate or since they are its residue, are refused if they would leave too little for what another group was
+promised (``_crowded_out``): so every footprint that was admitted can be served.
 
 """
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from .accounts import Relief, growth
+from .accounts import Relief, growth, staying
 from .events import (
     Awaited,
     Grow,
-    Grown,
 )
 from .filling import Filler
 from .state import Client, Delayed, Gpu, Group, Obstacle, Share
@@ -33,7 +32,8 @@ class Grower(Filler):
         if event.oversubscribe and not client.oversubscribes:
             self._oversubscribe(client)
         pinned = max(0, event.least.pinned - holding.pinned)
-        refusal = self._refusal(share, more, fixed, event.oversubscribe, pinned)
+        stays = staying(holding, event)
+        refusal = self._refusal(share, more, fixed, event.oversubscribe, pinned, stays)
         if refusal is not None:
             status, relief, text = refusal
             obstacle = self._obstacle(gpu, relief)
@@ -44,8 +44,7 @@ class Grower(Filler):
                 gpu.parked.append(Delayed(event, obstacle, since))
                 self._touch(group)
                 return
-            self._out.append(Grown(client.number, event.serial, status, holding.promised, text))
-            self._log("refuse", group, code=status, text=text)
+            self._refuse_growth(holding, event, status, text)
             return
         if fixed:
             # The stuck ones of its group may wait for what asks, and all others for them.

@@ -425,7 +425,6 @@ class Hibernating(Grower):
         else:
             if not home and (better := self._elsewhere(client)) is not None:
                 self._rekey(client, needs.gpu, better)
-                needs.gpu = better
             holding = client.holdings[needs.gpu]
             least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
             self._enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
@@ -442,7 +441,7 @@ class Hibernating(Grower):
         home = self.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
         wanted = promised + needs.pinned + needs.context
-        lacks = home.drained or wanted > home.free
+        lacks = home.drained or wanted - client.holdings[home.uuid].left > home.free
         # Whoever may use so many GPUs at once has no use of a turn on one more.
         crowded = _is_at_work(home, group) and not self.times.quotas(group)
         if home.uuid.startswith("MIG-") or not (lacks or crowded):
@@ -463,7 +462,7 @@ class Hibernating(Grower):
 
     def _rekey(self, client: Client, uuid: str, other: str) -> None:
         """Charge what a client that is off the GPUs has on one of them to another."""
-        group, holding = client.group, client.holdings.pop(uuid)
+        group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
@@ -473,12 +472,20 @@ class Hibernating(Grower):
         self._spare(holding, 0)
         self._lose(holding, False)
         gpu.hibernated -= 1
+        # That is there until it is restored elsewhere.
+        gpu.foreign += holding.left
+        holding.took = 0
+        self._charge_left(holding)
         self._timers.set(refusal(holding), None)
         del share.holdings[client.number]
         if not share.holdings:
             self._leave(share)
         moved = self._holding(client, other)
         moved.host, moved.stated = host, stated
+        if needs is not None:
+            needs.gpu = other
+        self._leave_behind(moved)
+        moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
         self._account(moved, moved.promised + promised, 0, 0, 0)
         self._spare(moved, moved.spare + spare)
         self._reseat(group)
@@ -545,7 +552,6 @@ class Hibernating(Grower):
                 group.settled = True
                 self._log("wake_failed", group, code=event.code, text=event.text)
                 self._rekey(client, client.needs.gpu, client.home)
-                client.needs.gpu = client.home
                 self._want_awake(client, home=True)
             else:
                 self._fail(client, event)
@@ -650,7 +656,7 @@ class Hibernating(Grower):
         else:
             group.dismissed_at = None
             seconds = self._now - state.began
-            self._log("hibernate", group, bytes=state.frees, seconds=seconds)
+            self._log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)
         self._enter(group, "hibernated")
         if state.failed is not None or state.wanted or group.wait is not None:
             state.wanted = False
@@ -698,14 +704,14 @@ class Hibernating(Grower):
         found: list[tuple[Gpu, list[Leaver]]] = []
         for gpu, lack in plan.short:
             leavers: list[Leaver] = []
-            lack -= sum(_fixed(g.shares[gpu.uuid]) for g in self.hibernating_on(gpu))
+            lack -= sum(_frees(g.shares[gpu.uuid]) for g in self.hibernating_on(gpu))
             if 0 < lack <= gpu.ghosts:
                 return None  # what the dead held is free soon
             lack -= gpu.ghosts
             if lack > 0:
                 for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
                     leavers.append(leaver)
-                    lack -= _fixed(leaver.share)
+                    lack -= _frees(leaver.share)
                     if lack <= 0:
                         break
             if lack > 0:
@@ -741,7 +747,7 @@ class Hibernating(Grower):
     def _can_leave(self, share: Share) -> bool:
         """Whether a group may hibernate by now, whatever it does, and would leave room then."""
         group = share.group
-        if group.hibernation is not None or group.silent or not _fixed(share):
+        if group.hibernation is not None or group.silent or not _frees(share):
             return False
         if group.unfit is not None and group.unfit.until > self._now:
             self._at(group.unfit.until)
@@ -769,7 +775,7 @@ class Hibernating(Grower):
             if group.departs or (
                 (group.lease is None or group.turn <= barrier) and self._can_leave(share)
             ):
-                room += _fixed(share)
+                room += _frees(share)
         return room
 
     def _dismiss(self, gpu: Gpu) -> None:
@@ -852,9 +858,16 @@ def _with_context(group: Group) -> list[Client]:
     return [c for c in group.clients.values() if _used(c)]
 
 
-def _fixed(share: Share) -> int:
-    """Return the bytes that a group holds on a GPU and that leave it only with its contexts."""
-    return share.pinned + share.context
+def _frees(share: Share) -> int:
+    """Return the bytes of a GPU that are free only once a group hibernates.
+
+    As long as that has not been seen, it is tried as if nothing stayed: then that is known.
+    """
+    gpu = share.gpu
+    stays = 0
+    if gpu.residue is not None:
+        stays = sum(gpu.leaves(h.context) for h in share.holdings.values())
+    return share.pinned + share.context - stays
 
 
 def _used(client: Client) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 
-from .accounts import growth
+from .accounts import growth, staying
 from .events import (
     Cause,
     Contended,
@@ -108,6 +108,13 @@ class Leases(Pacer):
                 return
             holding = client.holdings[wait.grow.least.gpu]
             more, fixed = growth(holding, wait.grow)
+            pinned = max(0, wait.grow.least.pinned - holding.pinned)
+            stays = staying(holding, wait.grow)
+            # Others were admitted since it asked.
+            unserved = self._crowded_out(holding.share, fixed, pinned, stays)
+            if unserved is not None:
+                self._refuse_growth(holding, wait.grow, "device", unserved[1])
+                return
             mapped = more <= 0 or client.lease is not None
             self._promise(holding, wait.grow, more, fixed, "resident" if mapped else "swapped")
             return
@@ -476,6 +483,10 @@ class Leases(Pacer):
                 "grow", holding.client.group,
                 promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, gpu.excess),
             )  # fmt: skip
+
+    def _refuse_growth(self, holding: Holding, event: Grow, status: Growth, text: str) -> None:
+        self._out.append(Grown(holding.client.number, event.serial, status, holding.promised, text))
+        self._log("refuse", holding.client.group, code=status, text=text)
 
     def _charged(self, holding: Holding, more: int) -> int:
         """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""

@@ -134,7 +134,7 @@ class Planner(Accounts):
         if wait.wakes and wait.for_lease:
             # Awake without its lease, it would only be in the way of those that can run.
             fixed = sum(
-                c.needs.pinned + c.needs.context
+                max(0, c.needs.pinned + c.needs.context - c.holdings[gpu.uuid].left)
                 for c in group.clients.values()
                 if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid
             )

@@ -242,7 +242,7 @@ def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[st
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
     fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
-    fixed += gpu.unstated
+    fixed += gpu.unstated + gpu.left - (own.left if own is not None else 0)
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
     kept = sum(s.unreachable for s in silent)
     if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.outside, fixed)):

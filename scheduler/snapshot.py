@@ -104,7 +104,7 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
         return {
             "state": "parking" if state.stage == "evicting" else state.stage,
             "since": state.since,
-            "frees": state.frees,
+            "frees": max(0, state.frees - group.stays),
             "estimate": core.wake_estimate(group) if away else None,
             "code": None,
             "text": "",
@@ -268,6 +268,7 @@ class Figures:
         for h in holdings:
             self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
         beyond = gpu.unstated if gpu.context or gpu.unmeasured or gpu.left else 0
+        beyond += gpu.left
         excess = gpu.resident + gpu.pinned + gpu.context + beyond + gpu.outside + gpu.ghosts
         excess -= gpu.total
         managed = [holding for holding in holdings if _is_paged(holding.client)]

@@ -9,6 +9,7 @@ Sums are kept, never recomputed, and only ``Accounts`` changes them (``accounts.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -23,9 +24,9 @@ DRIVERS_PART = 1 / 2048
 #: Until contexts were measured, what a process may take for them beyond what is charged: bytes, and part of a GPU.
 CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
 
-#: What a checkpointed process leaves on each GPU, at most: bytes, and part of a GPU. 4 MiB on an NVIDIA H200 (driver
-#: 580), where NVML counts them as used and names no process.
-LEFT, LEFT_PART = 4 << 20, 1 / 256
+#: Bytes that a checkpointed process is expected to leave on its GPU, until readings have shown how many: no more than
+#: its context. 4 MiB on an NVIDIA H200 (driver 580), where NVML counts them as used and names no process.
+LEFT = 4 << 20
 
 State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
@@ -58,6 +59,14 @@ class Gpu:
     resident: int = 0
     pinned: int = 0
     context: int = 0
+    #: Bytes that are charged for what hibernated clients leave here; and those that each leaves, as far as readings
+    #: showed.
+    left: int = 0
+    residue: int | None = None
+    #: What readings showed of that last where nothing else had come or gone, also on other GPUs of this name; and what
+    #: the next one will be compared with.
+    residues: deque[int] = field(default_factory=lambda: deque(maxlen=9))
+    departures: Departures | None = None
     #: Bytes that are on their way out; and pinned ones that were admitted and perhaps are not allocated yet.
     leaving: int = 0
     unsettled: int = 0
@@ -143,24 +152,24 @@ class Gpu:
             - self.resident
             - self.pinned
             - self.context
+            - self.left
             - self.arriving
         )
 
     @property
     def outside(self) -> int:
         """Bytes that programs outside the sharing hold, as far as they are not the driver's own."""
-        rest = self.foreign - self.unmeasured - self.left
+        rest = self.foreign - self.unmeasured
         return rest if rest > self.total * DRIVERS_PART else 0
 
     @property
     def unstated(self) -> int:
-        """Bytes that contexts and hibernated clients may take beyond what is charged for them, and the driver."""
+        """Bytes that contexts may take beyond what is charged for them, and the driver."""
         return self.foreign - self.outside
 
-    @property
-    def left(self) -> int:
-        """Bytes that hibernated clients may have left behind."""
-        return self.hibernated * min(LEFT, int(self.total * LEFT_PART))
+    def leaves(self, context: int) -> int:
+        """Return how many bytes of its contexts a client is expected to leave here when it hibernates."""
+        return min(LEFT if self.residue is None else self.residue, context)
 
     @property
     def unmeasured(self) -> int:
@@ -184,7 +193,7 @@ class Gpu:
     @property
     def capacity(self) -> int:
         """Room for footprints."""
-        return self.total - self.reserve - self.foreign - self.pinned - self.context
+        return self.total - self.reserve - self.foreign - self.pinned - self.context - self.left
 
     @property
     def coming(self) -> int:
@@ -196,8 +205,8 @@ class Gpu:
     @property
     def excess(self) -> int:
         """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
-        held = self.promised - self.unused + self.pinned + self.context + self.foreign + self.ghosts
-        return held - self.total
+        held = self.promised - self.unused + self.pinned + self.context + self.left
+        return held + self.foreign + self.ghosts - self.total
 
     def kept_from(self, share: Share) -> int:
         """Bytes that other groups keep from a share, since they do not answer."""
@@ -231,6 +240,20 @@ class Trial:
     held: int
     context: int
     begun: bool = False
+
+
+@dataclass(slots=True)
+class Departures:
+    """The clients that hibernated since the last reading at which nothing was about to come or to go."""
+
+    #: What that reading showed, and what clients held then.
+    used: int
+    held: int
+    #: How many they are, and what they held.
+    count: int = 0
+    bytes: int = 0
+    #: What they held is not known exactly, or others came back.
+    spoilt: bool = False
 
 
 class Timers:
@@ -286,6 +309,9 @@ class Holding:
     #: Bytes that the client's contexts were admitted with, as it states; whether they were measured since that changed.
     stated: int = 0
     measured: bool = False
+    #: While its client hibernates: the bytes that its contexts took here, and those that are charged for what is left.
+    took: int = 0
+    left: int = 0
     #: Of a process that states no context: bytes that it holds beyond what it states, which are not charged to it.
     beyond: int = 0
     host: int = 0
@@ -331,6 +357,8 @@ class Share:
     resident: int = 0
     pinned: int = 0
     context: int = 0
+    #: What its hibernated clients leave here.
+    left: int = 0
     #: Bytes that are on their way out.
     evicting: int = 0
     #: The part of ``gpu.arriving`` that is this group's.
@@ -353,6 +381,22 @@ class Share:
         if not self.lost:
             return self.resident - self.evicting
         return sum(h.resident - h.evicting for h in self.holdings.values() if not h.lost)
+
+    @property
+    def asleep(self) -> int:
+        """Bytes that its hibernated clients need to be awake again."""
+        return sum(
+            h.client.needs.pinned + h.client.needs.context
+            for h in self.holdings.values()
+            if h.client.gone and h.client.needs is not None
+        )
+
+    @property
+    def stays(self) -> int:
+        """Bytes of contexts that are on the GPU also while the group hibernates."""
+        return sum(
+            h.left if h.client.gone else self.gpu.leaves(h.context) for h in self.holdings.values()
+        )
 
     @property
     def unreachable(self) -> int:
@@ -387,6 +431,7 @@ class Share:
         if self.group.lease is not None or not self.oversubscribes:
             return self.promised
         room = self.gpu.capacity - self.gpu.ghosts - self.gpu.kept_from(self)
+        room -= self.asleep - self.left
         return min(self.promised, max(self.floor, room))
 
     @property
@@ -655,6 +700,11 @@ class Group:
             if client.restoring:
                 return True
         return False
+
+    @property
+    def stays(self) -> int:
+        """Bytes of contexts that are on GPUs also while it hibernates."""
+        return sum(share.stays for share in self.shares.values())
 
     @property
     def waking(self) -> bool:

@@ -78,6 +78,7 @@ START: dict[str, Draw] = {
     "footprints": several(whole(100, 850), 2, 4),
     "context": either(among(20), among(20, 100, 200), whole(1, 450)),
     "hibernates": among(True, True, False),
+    "residue": either(among(0, 4, 4, 20), whole(0, 150)),
     "dearer": FLAG,
     "wishes": several(
         among({}, {"keep": True}, {"priority": "background"}, {"exclusive": True}), 0, len(GROUPS)

@@ -523,3 +523,45 @@ def test_a_hibernated_group_comes_back_though_the_host_cannot_hold_all_that_woul
     script.everybody_rests(told=True, outcomes=outcomes, calling=[True, False, True, False])
     script.everybody_is_served()
     script.teardown()
+
+
+def test_a_group_comes_back_though_all_others_leave_something_on_the_gpu() -> None:
+    """What it had itself left there counted as others' use: so it seemed to lack room whoever hibernated for it."""
+    script = begin([0, 0, 0, 0], context=200, residue=80, dearer=True)
+    script.settle()
+    script.contexts_are_measured(GPU)
+    for number in (1, 2):
+        script.processes[number].sees = (GPU,)
+        script.ask(script.processes[number], GPU, 525 * MIB, 0, 0)
+    for _ in range(4):
+        script.everybody_is_served()
+        script.indices_are_right()
+    assert script.core.gpus[GPU].residue == 80 * MIB
+    script.teardown()
+
+
+def test_one_that_oversubscribes_comes_back_to_as_much_as_its_context_leaves() -> None:
+    """While it hibernated, it wanted all of the GPU that was free, and room for its context beside."""
+    core, decisions = decide(
+        [
+            (device(100), 1000.0),
+            (ev.HostMemory(4000 * MIB), 1000.0),
+            (ev.Hibernatable(True), 1000.0),
+            (
+                ev.Attach(
+                    1, 101, "a", "a", "swap", user="ada", oversubscribe=True, hibernated=True,
+                    usages=(ev.Usage(GPU, 900 * MIB, 0, 0, 200 * MIB, 900 * MIB),), sees=(GPU,),
+                ),
+                1000.0,
+            ),
+            (attach(2, "b", "ada", ev.Usage(GPU, 0, 0, context=96 * MIB)), 1000.0),
+            (device(100), 1000.0),
+            (ev.Request(1, 3), 1001.0),
+            (ev.Wake(1, 4, "call", ev.Usage(GPU, 0, 0, context=200 * MIB)), 1001.0),
+            (device(100), 1001.0),
+        ],
+        anti_thrash="auto",
+        hibernate_after=None,
+    )  # fmt: skip
+    assert [d.needs for said in decisions for d in said if isinstance(d, ev.Wakeup)] == [200 * MIB]
+    assert core.clients[1].stage == "waking"

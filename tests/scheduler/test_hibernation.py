@@ -102,6 +102,8 @@ class Night(Machine):
         #: Where clients are, unless it is the first GPU.
         self.place_of: dict[int, str] = {}
         self.said: list[ev.Decision] = []
+        #: What each that is checkpointed leaves on its GPU.
+        self.residue = 0
         super().__init__(**settings)
         if gpus > 1:
             self.do(ev.Device(OTHER, 100 * GIB, 0, "Test GPU", 1))
@@ -113,7 +115,8 @@ class Night(Machine):
         for number, process in self.processes.items():
             if self.place_of.get(number, GPU) == gpu:
                 held += process.resident
-                held += 0 if getattr(process, "away", False) else process.pinned + process.context
+                away = getattr(process, "away", False)
+                held += self.residue if away else process.pinned + process.context
         return ev.Device(gpu, 100 * GIB, held, "Test GPU", int(gpu == OTHER))
 
     def do(self, event: ev.Event) -> list[ev.Decision]:
@@ -197,7 +200,8 @@ def test_an_idle_group_gives_its_context_back() -> None:
     assert night.gpu["contexts"] == 0
     assert night.gpu["available"] == 100 * GIB
     (line,) = night.logged("hibernate")
-    assert line.fields["bytes"] == CONTEXT
+    # A reading has shown since that it has left nothing.
+    assert line.fields["bytes"] == CONTEXT - LEFT
     assert kernel.hibernation["frees"] == CONTEXT
     assert kernel.hibernation["estimate"] == pytest.approx(0.5 + 1.0)
 
@@ -636,7 +640,7 @@ def test_what_is_not_known_to_be_free_is_not_given_away() -> None:
     night.slow = True
     night.do(ev.HibernateNow("idle0"))
     assert idle[0].where == "hibernated"
-    assert night.gpu["contexts"] == 60 * GIB
+    assert night.gpu["contexts"] == 60 * GIB + LEFT
     assert not newcomer.context
     night.do(night.reading())
     assert newcomer.context
@@ -1336,3 +1340,96 @@ def test_one_whose_other_gpu_is_drained_is_not_woken_before_the_one_it_made_room
     night.do(ev.Drain(OTHER, False))
     night.sleep(5)
     assert first.lease
+
+
+# --- What hibernated processes leave on the GPU ---------------------------------------------------
+
+#: Much, so that few of them matter.
+RESIDUE = 3 * GIB
+
+
+def crowded(**settings: Any) -> Night:
+    """Return a machine with a notebook of 75 GiB and two small ones, of which one has hibernated before."""
+    night = Night(**settings)
+    night.residue = RESIDUE
+    night.kernel("large", 75, context=4 * GIB)
+    for number in range(2):
+        night.kernel(f"small{number}", 4, context=4 * GIB)
+    for kernel in night.processes.values():
+        night.do(ev.Measured(kernel.number, GPU, 4 * GIB))
+    night.do(ev.HibernateNow("small0"))
+    assert night.group("small0")["hibernation"]["state"] == "hibernated"
+    return night
+
+
+def test_what_one_leaves_is_learned_and_counts_as_its_own() -> None:
+    night = crowded()
+    assert night.core.gpus[GPU].residue == RESIDUE
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 2 * 4 * GIB + RESIDUE)
+    assert night.group("small0")["hibernation"]["frees"] == GIB
+    night.do(ev.WakeNow("small0"))
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 3 * 4 * GIB)
+
+
+def test_what_one_leaves_is_learned_for_all_gpus_of_that_name() -> None:
+    night = crowded(gpus=2)
+    assert night.core.gpus[OTHER].residue == RESIDUE
+
+
+def test_the_middle_of_what_was_seen_counts() -> None:
+    """Another program that grows or ends meanwhile is in one of them."""
+    night = crowded()
+    for grown in (GIB, 0, 0):
+        night.do(ev.WakeNow("small0"))
+        night.do(ev.Measured(2, GPU, 4 * GIB))
+        night.do(ev.HibernateNow("small0"))
+        night.foreign += grown
+    assert night.core.gpus[GPU].residue == RESIDUE
+
+
+def test_what_was_there_when_the_scheduler_began_counts_as_left_by_those_that_hibernate() -> None:
+    night = Night()
+    night.residue = 4 * MIB
+    kernel = night.asleep("a")
+    night.core = Core(bandwidth=1e9)
+    night.do(night.reading())
+    night.do(ev.Hibernatable(True))
+    usage = ev.Usage(GPU, kernel.promised, 0, 0, kernel.context, kernel.promised)
+    night.do(
+        ev.Attach(
+            kernel.number, 1, "a", "a", "swap", usages=(usage,), reattach=True, hibernated=True
+        )
+    )
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 4 * MIB)
+
+
+def newcomers(night: Night, count: int, context: int) -> list[str]:
+    """Have processes ask for their contexts, one after the other; return the errors that they get, in that order."""
+    for number in range(10, 10 + count):
+        kernel = Kernel(night, number, f"newcomer{number}")
+        kernel.attach()
+        night.do(ev.Grow(number, 3, ev.Usage(GPU, 0, 0, 0, context), 0))
+    night.sleep(120)
+    return [d.text for d in night.said if isinstance(d, ev.Grown) and d.client >= 10]
+
+
+def test_newcomers_that_would_keep_others_out_although_they_hibernate_are_refused() -> None:
+    """Of 100 GiB, one notebook needs 79, and each other leaves 3."""
+    *admitted, refused = newcomers(crowded(), 6, 4 * GIB)
+    assert admitted == [""] * 5
+    assert "3.00 GiB more that cannot be evicted would leave 76.0 GiB of the GPU" in refused
+    assert "already uses 79.0 GiB" in refused
+
+
+def test_newcomers_that_wait_at_the_same_time_are_not_all_admitted() -> None:
+    """Each of them could be, by itself."""
+    night = Night(able=False)
+    large = night.kernel("large", 83, context=2 * GIB)
+    other = night.kernel("other", 11, context=2 * GIB)
+    for kernel in (large, other):
+        kernel.request()
+        kernel.restore()
+    answers = newcomers(night, 6, 3 * GIB)
+    assert answers[:4] == [""] * 4
+    assert all("already uses 85.0 GiB" in text for text in answers[4:])
+    assert len(answers) == 6

@@ -12,6 +12,7 @@ of theirs, what has no room is used from where it is.
 
 Where the driver can checkpoint, those that are idle are told to park. Parked, a process does nothing before it was told
 to be awake; the driver takes its contexts off the GPU and puts them back when it likes, fails at it, or does not end.
+A part of each context stays on the GPU meanwhile.
 
 Some processes are stopped for a while, or for ever: they hear nothing, say nothing and hold what they have.
 
@@ -84,8 +85,9 @@ class Memory:
     #: What its contexts were admitted with, as it states; and what they take beyond that (less if negative).
     context: int = 0
     surplus: int = 0
-    #: It was checkpointed: what cannot move is not on the GPU.
+    #: It was checkpointed: what cannot move is not on the GPU, but for what the driver leaves of the context.
     away: bool = False
+    left: int = 0
 
     def usage(self, gpu: str) -> ev.Usage:
         return ev.Usage(gpu, self.promised, self.mapped, self.pinned, self.context, self.host)
@@ -96,7 +98,7 @@ class Memory:
 
     @property
     def fixed(self) -> int:
-        return 0 if self.away else self.pinned + self.context + self.surplus
+        return self.left if self.away else self.pinned + self.context + self.surplus
 
 
 @dataclass
@@ -217,6 +219,7 @@ class World(RuleBasedStateMachine):
         footprints=st.lists(st.integers(100, 850), min_size=2, max_size=4),
         context=st.sampled_from([20, 20, 100, 200]) | st.integers(1, 450),
         hibernates=st.booleans(),
+        residue=st.sampled_from([0, 4, 4, 20]) | st.integers(0, 150),
         dearer=st.booleans(),
         wishes=st.lists(
             st.sampled_from([{}, {"keep": True}, {"priority": "background"}, {"exclusive": True}]),
@@ -234,10 +237,12 @@ class World(RuleBasedStateMachine):
         footprints: list[int],
         context: int,
         hibernates: bool,
+        residue: int,
         dearer: bool,
         wishes: list[dict[str, Any]],
     ) -> None:
         self.hibernates, self.dearer = hibernates, dearer
+        self.residue = residue * MIB
         self.host = host * MIB
         self.settings = {"quantum": quantum, "anti_thrash": anti_thrash, "policy": policy}
         self.steady = steady
@@ -497,6 +502,8 @@ class World(RuleBasedStateMachine):
                 elsewhere = memory.away and holding is None
                 if not self.core.clients[process.number].gone and not elsewhere:
                     total += memory.pinned + memory.context + memory.surplus
+                elif memory.away:
+                    total += memory.left
         return total
 
     @invariant()
@@ -560,11 +567,14 @@ class World(RuleBasedStateMachine):
             assert gpu.unused == sum(h.spare for h in holdings)
             assert gpu.lost == sum(h.lost for h in holdings)
             assert gpu.hibernated == sum(h.client.gone for h in holdings)
+            assert gpu.left == sum(h.left for h in holdings)
+            assert gpu.left == sum(s.left for s in gpu.shares.values())
             assert gpu.lost == sum(s.lost for s in gpu.shares.values())
             assert gpu.coming == sum(h.evicting for h in holdings if not h.lost)
             for holding in holdings:
                 if holding.client.gone:
                     assert (holding.pinned, holding.context, holding.resident) == (0, 0, 0)
+                assert holding.left == (gpu.leaves(holding.took) if holding.client.gone else 0)
         for group in core.groups.values():
             asleep = [c for c in group.clients.values() if c.stage != "awake"]
             assert group.hibernation is not None or not asleep
@@ -910,6 +920,7 @@ class World(RuleBasedStateMachine):
         if isinstance(order, ev.Hibernate):
             for memory in process.memory.values():
                 memory.away = True
+                memory.left = min(self.residue, memory.context + memory.surplus)
             return True
         if not any(m.away for m in process.memory.values()):
             return True
@@ -920,7 +931,7 @@ class World(RuleBasedStateMachine):
             process.on(order.gpu_from)
             new.promised, new.host = new.promised + old.promised, new.host + old.host
             new.pinned, new.context, new.surplus = old.pinned, old.context, old.surplus
-            new.away = True
+            new.away, new.left = True, 0
             process.moved = order.gpu_from, order.gpu_to
         for gpu, memory in process.memory.items():
             fixed = memory.pinned + memory.context + memory.surplus
@@ -928,11 +939,11 @@ class World(RuleBasedStateMachine):
                 if self.steady and not self.floated:
                     # It is let in by its size where that was measured: a context may take less than it states.
                     least = fixed - max(0, memory.surplus)
-                    assert least <= self.room(gpu), "no room for what was restored"
-                if fixed > self.room(gpu):
+                    assert least <= self.room(gpu) + memory.left, "no room for what was restored"
+                if fixed > self.room(gpu) + memory.left:
                     return False
         for memory in process.memory.values():
-            memory.away = False
+            memory.away, memory.left = False, 0
         return True
 
     @precondition(lambda self: self.processes)
@@ -1566,11 +1577,11 @@ class World(RuleBasedStateMachine):
                 return False
         for gpu in GPUS:
             fixed = sum(
-                p.memory[gpu].pinned + p.memory[gpu].context + max(0, p.memory[gpu].surplus)
+                self.stays(p, gpu)
+                if p.group != process.group and self.can_leave(p.group)
+                else p.memory[gpu].pinned + p.memory[gpu].context + max(0, p.memory[gpu].surplus)
                 for p in self.processes.values()
-                if gpu in p.memory
-                and p.group not in stopped
-                and (p.group == process.group or not self.can_leave(p.group))
+                if gpu in p.memory and p.group not in stopped
             )
             # Whose group cannot give its lease back keeps what it has, and what was promised to it.
             fixed += sum(
@@ -1588,6 +1599,15 @@ class World(RuleBasedStateMachine):
             if footprint + fixed + growth + self.foreign[gpu] > TOTAL - RESERVE:
                 return False
         return True
+
+    def stays(self, process: Process, gpu: str) -> int:
+        """What stays on the GPU of a process that hibernates, or what the core expects to, if that is more."""
+        memory = process.memory[gpu]
+        context = memory.context + max(0, memory.surplus)
+        if self.core.clients[process.number].gone and not memory.away:
+            # It was parked for an earlier scheduler, and not checkpointed. It is not asked again before it was awake.
+            return memory.pinned + context
+        return max(min(self.residue, context), self.core.gpus[gpu].leaves(context))
 
     def sleeps_for_lease(self, group: Group) -> bool:
         """Whether a group is woken in the turn of its lease, and gets none since it is frozen."""
