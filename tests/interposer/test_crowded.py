@@ -11,18 +11,19 @@ import pytest
 
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
 
-#: As the scheduler expects it; and so much that a dozen contexts leave no room for it.
-NEED = 208 * UNIT
-#: What a checkpointed process leaves on the GPU, in proportion to a real one.
-LEFT = {"GPUSHARE_SIM_CHECKPOINT_LEFT": "64KiB"}
-OUT_OF_MEMORY = 2
+MIB = 1 << 20
+#: A dozen contexts leave 61 MiB. Hibernated, each but one of them leaves 4 MiB on the GPU.
+CROWDED = {"GPUSHARE_SIM_MEMORY": "160MiB", "GPUSHARE_SIM_CONTEXT": "8MiB"}
+NEED = 92 * MIB
+#: So much that seven other contexts leave no room for it.
+LARGE = 110 * MIB
 
 Make = Callable[..., Machine]
 
 
 @pytest.mark.slow
 def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> None:
-    machine = make_machine(**LEFT)
+    machine = make_machine(**CROWDED)
     programs = [machine.program(f"p{n}", init=False) for n in range(12)]
     begun = [program.start("init") for program in programs]
     for program, call in zip(programs, begun, strict=True):
@@ -42,7 +43,7 @@ def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> Non
 
 @pytest.mark.slow
 def test_a_class_whose_notebooks_all_run_one_cell_at_once_is_served(make_machine: Make) -> None:
-    machine = make_machine(**LEFT)
+    machine = make_machine(**CROWDED)
     programs, pointers = [], []
     for n in range(12):
         programs.append(machine.program(f"p{n}"))
@@ -83,13 +84,13 @@ class Neighbours:
 
 
 def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_machine: Make) -> None:
-    machine = make_machine(**LEFT)
+    machine = make_machine(**CROWDED)
     large = machine.program("large")
-    pointer = large.filled(220 * UNIT, 7)
+    pointer = large.filled(LARGE, 7)
     neighbours = Neighbours([machine.program(f"small{n}") for n in range(7)])
     try:
         for _ in range(2):
-            call = large.start("check", pointer=pointer, bytes=220 * UNIT, value=7)
+            call = large.start("check", pointer=pointer, bytes=LARGE, value=7)
             assert large.result(call, PATIENCE)["equal"]
     finally:
         neighbours.stop()
@@ -99,9 +100,9 @@ def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_mach
 def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
     make_machine: Make,
 ) -> None:
-    machine = make_machine("--hibernate-after", "0", **LEFT)
+    machine = make_machine("--hibernate-after", "0", **CROWDED)
     large = machine.program("large")
-    pointer = large.filled(220 * UNIT, 7)
+    pointer = large.filled(LARGE, 7)
     small: list[Program] = []
     while len(small) < 7:
         newcomer = machine.program(f"small{len(small)}", init=False)
@@ -112,7 +113,31 @@ def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
     assert any("Shut down a notebook" in line for line in newcomer.errors)
     neighbours = Neighbours(small)
     try:
-        call = large.start("check", pointer=pointer, bytes=220 * UNIT, value=7)
+        call = large.start("check", pointer=pointer, bytes=LARGE, value=7)
         assert large.result(call, PATIENCE)["equal"]
+    finally:
+        neighbours.stop()
+
+
+def test_a_context_that_keeps_others_out_although_it_hibernates_is_refused(
+    make_machine: Make,
+) -> None:
+    """What each leaves on the GPU is all of its context."""
+    machine = make_machine(GPUSHARE_SIM_MEMORY="96MiB", GPUSHARE_SIM_CONTEXT="4MiB")
+    large = machine.program("large")
+    pointer = large.filled(80 * MIB, 7)
+    small: list[Program] = []
+    while len(small) < 7:
+        newcomer = machine.program(f"small{len(small)}", init=False)
+        if newcomer.call("init")["result"] != 0:
+            break
+        small.append(newcomer)
+    assert 1 <= len(small) < 7
+    assert any("Shut down a notebook" in line for line in newcomer.errors)
+    neighbours = Neighbours(small)
+    try:
+        for _ in range(2):
+            call = large.start("check", pointer=pointer, bytes=80 * MIB, value=7)
+            assert large.result(call, PATIENCE)["equal"]
     finally:
         neighbours.stop()
