@@ -13,7 +13,7 @@ void __sanitizer_cov_trace_pc(void);
 
 /* What blocks.c needs of the rest of the interposer. */
 void *gs_real_table[GS_FN_COUNT];
-pthread_mutex_t gs_memory_lock = PTHREAD_MUTEX_INITIALIZER;
+struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
 struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
 static unsigned long steps;
 
