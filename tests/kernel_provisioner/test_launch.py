@@ -186,7 +186,7 @@ def test_the_part_is_python_3_6() -> None:
         )
     }
     assert imported <= {
-        "ctypes", "difflib", "errno", "functools", "html", "importlib", "json", "logging", "math", "os", "re", "signal", "sys",
-        "threading", "time", "typing", "uuid",
+        "ctypes", "difflib", "errno", "functools", "html", "importlib", "json", "logging", "math", "os", "re", "signal",
+        "sys", "threading", "time", "typing", "uuid",
         "IPython",
     }  # fmt: skip
