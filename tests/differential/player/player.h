@@ -210,6 +210,7 @@ struct stream {
     unsigned context;
     CUevent edge;   /* of the player, to order work on blocks */
     uint64_t chain; /* what its host functions did */
+    bool calls;     /* it has had some */
 };
 
 struct event {
