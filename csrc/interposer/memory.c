@@ -543,8 +543,14 @@ static CUresult synchronize_context(CUcontext context)
     return result;
 }
 
-/* Other GPUs may use the context's memory, too. False: none may. */
-static bool synchronize_peers(CUcontext context)
+/* Other GPUs may use the context's memory, too. */
+static bool has_peers(CUcontext context)
+{
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    return gs_peer_accessors(context, accessors) != 0;
+}
+
+static void synchronize_peers(CUcontext context)
 {
     CUdevice accessors[GPUSHARE_MAX_GPUS];
     CUcontext users[MOST_USERS];
@@ -555,17 +561,26 @@ static bool synchronize_peers(CUcontext context)
             if (--found < MOST_USERS)
                 synchronize_context(users[found]);
     }
-    return count != 0;
 }
 
-/* A new event that is passed once the work is done that the context has now. NULL: only waiting would tell. */
-static CUevent mark_context(CUcontext context)
+/* A new event that is recorded in the stream, which is of the current context. */
+static CUresult record(CUevent *event, CUstream stream, bool per_thread)
 {
-    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    CUresult result = GS_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = per_thread ? GS_REAL(cuEventRecord_ptsz)(*event, stream) : GS_REAL(cuEventRecord)(*event, stream);
+    if (result != CUDA_SUCCESS)
+        GS_REAL(cuEventDestroy_v2)(*event);
+    return result;
+}
+
+/* A new event that is passed once the work is done that the context has now, whatever its peers do; or NULL. */
+static CUevent mark_alone(CUcontext context)
+{
     CUcontext ignored;
     CUevent event = NULL;
-    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || gs_peer_accessors(context, accessors) != 0 ||
-        GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
         return NULL;
     if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
         event = NULL;
@@ -575,6 +590,48 @@ static CUevent mark_context(CUcontext context)
     }
     GS_REAL(cuCtxPopCurrent_v2)(&ignored);
     return event;
+}
+
+/* Lets the stream wait for what the context has now. */
+static bool join(CUstream stream, CUcontext context)
+{
+    CUevent event = mark_alone(context);
+    bool joined = event != NULL && GS_REAL(cuStreamWaitEvent)(stream, event, 0) == CUDA_SUCCESS;
+    if (event != NULL)
+        GS_REAL(cuEventDestroy_v2)(event);
+    return joined;
+}
+
+/* In a stream that waits for the context and its peers, and for nothing else. */
+static CUevent mark_with_peers(CUcontext context, const CUdevice *accessors, unsigned count)
+{
+    CUcontext users[MOST_USERS], ignored;
+    CUstream stream;
+    CUevent event = NULL;
+    if (GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return NULL;
+    if (GS_REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
+        bool joined = join(stream, context);
+        for (unsigned i = 0; i < count && joined; i++) {
+            unsigned found = gs_context_all_on(accessors[i], users, MOST_USERS);
+            joined = found <= MOST_USERS;
+            while (joined && found > 0)
+                joined = join(stream, users[--found]);
+        }
+        if (joined && record(&event, stream, false) != CUDA_SUCCESS)
+            event = NULL;
+        GS_REAL(cuStreamDestroy_v2)(stream);
+    }
+    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
+    return event;
+}
+
+/* A new event that is passed once the work is done that may use the context's memory. NULL: only waiting would tell. */
+static CUevent mark_context(CUcontext context)
+{
+    CUdevice accessors[GPUSHARE_MAX_GPUS];
+    unsigned count = gs_peer_accessors(context, accessors);
+    return count == 0 ? mark_alone(context) : mark_with_peers(context, accessors, count);
 }
 
 /* What there was to wait for is over, and nobody was inside the gate then. */
@@ -596,14 +653,14 @@ static void synchronize(CUcontext context, bool forbidden)
 {
     GS_LEAVES_CAPTURES_ALONE;
     uint64_t passes = gs_gate_passes();
-    bool empty = gs_gate_empty(), peers = false;
+    bool empty = gs_gate_empty(), peers = has_peers(context);
     CUevent passed = NULL;
     CUresult result = CUDA_SUCCESS;
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased()) {
         empty = false; /* what was idle before is still all that is known */
     } else if (!forbidden || (passed = mark_context(context)) == NULL) {
         result = synchronize_context(context);
-        peers = synchronize_peers(context);
+        synchronize_peers(context);
     }
     if (forbidden)
         gs_capture_allow();
@@ -708,19 +765,7 @@ static CUresult check_free(CUdeviceptr pointer)
     return result;
 }
 
-/* A new event that is recorded in the stream, which is of the current context. */
-static CUresult record(CUevent *event, CUstream stream, bool per_thread)
-{
-    CUresult result = GS_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = per_thread ? GS_REAL(cuEventRecord_ptsz)(*event, stream) : GS_REAL(cuEventRecord)(*event, stream);
-    if (result != CUDA_SUCCESS)
-        GS_REAL(cuEventDestroy_v2)(*event);
-    return result;
-}
-
-/* The same in the context of the stream, which may be another than the current one. */
+/* A new event that is recorded in the stream, in its context, which may be another than the current one. */
 static CUresult record_anywhere(CUevent *event, CUcontext *context, CUstream stream, bool per_thread)
 {
     CUresult result = GS_REAL(cuCtxGetCurrent)(context);

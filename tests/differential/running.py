@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.
 PATIENCE = 120.0
 #: Bytes of each GPU.
-MEMORY = 384 * MIB
+MEMORY = 512 * MIB
 #: Pairs of programs that share a GPU and a scheduler: more would not find room for their contexts.
 PAIRS = 2
 #: Seconds between requests to release or evict, and until the client that wants the whole GPU wants it again.

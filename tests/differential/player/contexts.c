@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 struct context primary[2];
+/* Once all calls fail, which of several errors a call returns is the driver's choice. */
+bool failed;
 
 void load_functions(struct self *self, struct context *context)
 {
@@ -37,8 +39,10 @@ void drop_context(struct space *space, unsigned context)
             space->events[i].open = false;
     for (unsigned i = 0; i < BLOCKS; i++) {
         struct block *block = &space->blocks[i];
-        if (block->kind != EMPTY && block->context == context && block->kind != MAPPED)
+        if (block->kind != EMPTY && block->context == context && block->kind != MAPPED) {
+            space->kept += is_pool_memory(block) ? whole_pages(block->size) : 0;
             forget_block(block);
+        }
         if (block->kind != EMPTY && block->last != NOTHING_PENDING)
             block->last = UNKNOWN_STREAM;
     }
@@ -116,7 +120,7 @@ static void op_rmctx(struct self *self, const unsigned long long *n)
 {
     (void)n;
     struct space *space = self->space;
-    if (space->own.handle == NULL || space->capture.open)
+    if (space->own.handle == NULL || space->capture.open || failed)
         return;
     if (self->current == 1 && CALL(self, cuCtxSetCurrent, primary[0].handle) == CUDA_SUCCESS)
         self->current = 0;
@@ -185,7 +189,7 @@ static bool anybody_captures(void)
 static void op_reset(struct self *self, const unsigned long long *n)
 {
     unsigned device = (unsigned)(n[0] % device_count);
-    if (anybody_captures())
+    if (anybody_captures() || failed)
         return;
     wait_everywhere(self);
     if (CALL(self, cuDevicePrimaryCtxReset, (CUdevice)device) != CUDA_SUCCESS)
@@ -231,8 +235,9 @@ static void op_fault(struct self *self, const unsigned long long *n)
     struct stream *stream = open_stream(self, n[0]);
     unsigned slot = (unsigned)(n[0] % STREAMS);
     /* A failure is the whole process's: only the strict simulated driver is like that. */
-    if (stream == NULL || !strict || anybody_captures())
+    if (stream == NULL || !strict || anybody_captures() || anybody_is_in_none(self))
         return;
+    failed = true;
     wait_everywhere(self);
     CUdeviceptr nowhere = 64;
     void *arguments[] = {&nowhere};

@@ -333,6 +333,11 @@ static void free_mapped(struct self *self, struct block *block)
     CALL(self, cuMemAddressFree, block->at, block->bytes);
 }
 
+uint64_t whole_pages(uint64_t bytes)
+{
+    return (bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 bool is_pool_memory(const struct block *block)
 {
     return block->kind == ASYNC || block->kind == POOLED;

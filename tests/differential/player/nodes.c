@@ -279,7 +279,7 @@ static void op_update(struct self *self, const unsigned long long *n)
 {
     struct graph *graph = &self->space->graphs[n[0] % GRAPHS];
     CUgraphExecUpdateResultInfo info;
-    if (graph->executable == NULL)
+    if (graph->executable == NULL || failed)
         return;
     memset(&info, 0, sizeof info);
     CALL(self, cuGraphExecUpdate, graph->executable, graph->graph, &info);

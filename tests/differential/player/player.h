@@ -210,6 +210,7 @@ struct stream {
     unsigned context;
     CUevent edge;   /* of the player, to order work on blocks */
     uint64_t chain; /* what its host functions did */
+    bool calls;     /* it has had some */
 };
 
 struct event {
@@ -290,6 +291,7 @@ struct space {
     struct later later[LATER];
     unsigned later_count;
     bool allocated[CONTEXTS]; /* in these contexts, at some time */
+    uint64_t kept;            /* bytes of pools' blocks that were forgotten with their context, and live on */
     uint64_t chains[CHAINS];  /* of captured host functions, one for each capture */
     unsigned chain_count;
     unsigned event_lives; /* events that were made */
@@ -326,6 +328,7 @@ extern const struct operation memory_operations[], data_operations[], stream_ope
 
 extern struct self selves[THREADS];
 extern bool strict; /* the simulated driver is as strict as a real one */
+extern bool failed; /* a kernel has, and with it the process */
 extern bool alone;  /* no two lines are executed at the same time */
 /*
  * The driver is a real one. Calls without a stream may return before their bytes are on the GPU, where streams that do
@@ -363,6 +366,7 @@ uint64_t hash(const unsigned char *bytes, size_t size);
 struct block *used_block(struct self *self, unsigned long long slot);
 struct block *reachable_block(struct self *self, unsigned long long slot);
 bool is_pool_memory(const struct block *block);
+uint64_t whole_pages(uint64_t bytes); /* of a GPU, 2 MiB */
 void forget_block(struct block *block);
 
 /* Streams (streams.c) */

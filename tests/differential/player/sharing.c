@@ -123,7 +123,10 @@ static uint64_t live_bytes(void)
         const struct space *space = &all_spaces[i];
         for (unsigned k = 0; k < BLOCKS; k++)
             if (space->blocks[k].kind != EMPTY && space->blocks[k].kind != HOST)
-                live += (space->blocks[k].size + PAGE - 1) / PAGE * PAGE;
+                live += whole_pages(space->blocks[k].size);
+        for (unsigned k = 0; k < ARRAYS; k++)
+            live += space->arrays[k].handle != NULL ? whole_pages(space->arrays[k].width) : 0;
+        live += space->kept;
         first = first || space->allocated[0];
         second = second || space->allocated[2];
         live += space->allocated[1] ? spare_bytes() : 0;

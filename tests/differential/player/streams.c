@@ -126,6 +126,7 @@ static void op_mkstream(struct self *self, const unsigned long long *n)
     }
     stream->open = true;
     stream->chain = 0;
+    stream->calls = false;
 }
 
 /* rmstream STREAM WAIT: also while it has work */
@@ -135,7 +136,8 @@ static void op_rmstream(struct self *self, const unsigned long long *n)
     struct stream *stream = &self->space->streams[slot];
     if (slot < FIRST_OWN || !stream->open || is_capturing(self, slot))
         return;
-    bool waits = !alone || n[1] % 2 != 0;
+    /* What its host functions do would be counted for the next stream of the slot. */
+    bool waits = !alone || n[1] % 2 != 0 || stream->calls;
     if (waits && CALL(self, cuStreamSynchronize, stream->handle) != CUDA_SUCCESS)
         waits = false;
     CALL(self, cuEventDestroy, stream->edge);
@@ -344,6 +346,7 @@ static void op_host(struct self *self, const unsigned long long *n)
         (struct call){.chain = is_capturing(self, slot) ? space->graphs[space->capture.graph].chain : &stream->chain,
                       .lock = n[1] % 4 < LOCKS ? &space->locks[n[1] % 4] : NULL,
                       .number = self->line->number};
+    stream->calls = true;
     CALL(self, cuLaunchHostFunc, stream->handle, run_call, call);
 }
 
