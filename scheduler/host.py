@@ -33,6 +33,9 @@ HOPELESS_PAUSE = 30.0
 START_TIMEOUT = 20.0
 #: Seconds that a request waits for a scheduler that is just being replaced.
 PATIENCE = 3.0
+#: Seconds after which the scheduler is asked for a sign of life again, and in which it has to answer; and how many
+#: answers in a row may be missing before a scheduler that was started here is replaced.
+LOOK_PAUSE, ANSWER_TIMEOUT, MOST_MISSING = 3.0, 5.0, 2
 #: Seconds that a scheduler has to end once its standard input is closed.
 STOP_TIMEOUT = 5.0
 
@@ -186,12 +189,35 @@ class SchedulerHost:
             begun = time.monotonic()
             self._connected.set()
             self._tell(self._on_connect, self._client)
-            await self._client.wait_lost()
+            watch = asyncio.create_task(self._watch(self._client))
+            try:
+                await self._client.wait_lost()
+            finally:
+                watch.cancel()
             await self._disconnect()
             # One that ends as soon as it is there must not be started in a tight loop.
             lasted = time.monotonic() - begun > LAST_PAUSE
             pause = FIRST_PAUSE if lasted else min(2 * pause, LAST_PAUSE)
             await asyncio.sleep(pause)
+
+    async def _watch(self, client: AsyncControlClient) -> None:
+        """End a scheduler that was started here once it hangs: then the connection ends, and another is started."""
+        missing = 0
+        while missing < MOST_MISSING:
+            await asyncio.sleep(LOOK_PAUSE)
+            try:
+                await asyncio.wait_for(client.request("whoami"), ANSWER_TIMEOUT)
+            except (asyncio.TimeoutError, SchedulerUnreachable):
+                # Another host, or the service manager, replaces a scheduler that it started.
+                missing += self.state == "hosting"
+            except ControlError:
+                missing = 0
+            else:
+                missing = 0
+        child = self._child
+        if child is not None and child.returncode is None:
+            log.warning("the scheduler (pid %d) does not answer; replacing it", child.pid)
+            child.kill()
 
     async def _connect(self) -> AsyncControlClient:
         """Connect to a scheduler that knows who this is."""

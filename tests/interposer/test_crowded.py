@@ -21,13 +21,35 @@ LARGE = 110 * MIB
 Make = Callable[..., Machine]
 
 
+def hibernating(make_machine: Make, **parameters: str) -> Machine:
+    """Return a machine that is known to hibernate programs: until then, more is refused."""
+    machine = make_machine(**parameters)
+    machine.until(lambda: machine.control("status")["status"]["hibernation"]["able"] is True)
+    return machine
+
+
+def until_measured(machine: Machine, count: int) -> None:
+    """Wait until the contexts of so many programs count as what they take: until then, the rest is others' use."""
+
+    def measured() -> bool:
+        groups = machine.control("status")["status"]["groups"]
+        sizes = [sum(share["context"] for share in group["gpus"]) for group in groups]
+        known = [
+            g["hibernation"] is not None or s >= 8 * MIB for g, s in zip(groups, sizes, strict=True)
+        ]
+        return len(known) == count and all(known)
+
+    machine.until(measured)
+
+
 @pytest.mark.slow
 def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> None:
-    machine = make_machine(**CROWDED)
+    machine = hibernating(make_machine, **CROWDED)
     programs = [machine.program(f"p{n}", init=False) for n in range(12)]
     begun = [program.start("init") for program in programs]
     for program, call in zip(programs, begun, strict=True):
         assert program.result(call, 4 * PATIENCE)["result"] == 0, program.errors
+    until_measured(machine, len(programs))
     pointers = [program.call("alloc", bytes=NEED)["pointer"] for program in programs]
     fills = [
         program.start("fill", pointer=pointer, bytes=NEED, value=n)
@@ -43,10 +65,11 @@ def test_all_of_a_dozen_that_start_at_once_are_served(make_machine: Make) -> Non
 
 @pytest.mark.slow
 def test_a_class_whose_notebooks_all_run_one_cell_at_once_is_served(make_machine: Make) -> None:
-    machine = make_machine(**CROWDED)
+    machine = hibernating(make_machine, **CROWDED)
     programs, pointers = [], []
     for n in range(12):
         programs.append(machine.program(f"p{n}"))
+        until_measured(machine, len(programs))
         pointers.append(programs[-1].filled(NEED, n))
     cells = [
         program.start("check", pointer=pointer, bytes=NEED, value=n)
@@ -84,7 +107,7 @@ class Neighbours:
 
 
 def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_machine: Make) -> None:
-    machine = make_machine(**CROWDED)
+    machine = hibernating(make_machine, **CROWDED)
     large = machine.program("large")
     pointer = large.filled(LARGE, 7)
     neighbours = Neighbours([machine.program(f"small{n}") for n in range(7)])
@@ -123,7 +146,7 @@ def test_a_context_that_keeps_others_out_although_it_hibernates_is_refused(
     make_machine: Make,
 ) -> None:
     """What each leaves on the GPU is all of its context."""
-    machine = make_machine(GPUSHARE_SIM_MEMORY="96MiB", GPUSHARE_SIM_CONTEXT="4MiB")
+    machine = hibernating(make_machine, GPUSHARE_SIM_MEMORY="96MiB", GPUSHARE_SIM_CONTEXT="4MiB")
     large = machine.program("large")
     pointer = large.filled(80 * MIB, 7)
     small: list[Program] = []

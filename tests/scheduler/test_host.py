@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,45 @@ async def test_a_scheduler_that_dies_is_replaced(host: Host) -> None:
         assert await pid(one) != scheduler
         assert one.state == "hosting"
     assert seen == ["connect", "disconnect"] * 2 + ["connect"]
+
+
+async def test_a_scheduler_that_hangs_is_replaced_within_20_s(
+    host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, other = await host(), await host()
+    scheduler = await pid(one)
+    os.kill(scheduler, signal.SIGSTOP)
+    began = time.monotonic()
+    await until(lambda: gone(scheduler))
+    assert time.monotonic() - began < 20
+    for each in (one, other):
+        await each.connected(PATIENCE)
+    assert await pid(one) == await pid(other) != scheduler
+    # Whichever is faster.
+    assert sorted([one.state, other.state]) == ["attached", "hosting"]
+    assert f"the scheduler (pid {scheduler}) does not answer; replacing it" in caplog.text
+
+
+async def test_a_scheduler_that_is_slow_for_a_moment_is_kept(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answer is late."""
+    monkeypatch.setattr("jupyter_gpushare.scheduler.host.LOOK_PAUSE", 0.05)
+    monkeypatch.setattr("jupyter_gpushare.scheduler.host.ANSWER_TIMEOUT", 1.0)
+    one = await host()
+    scheduler = await pid(one)
+    late = asyncio.Event()
+    request, looks = one.client.request, []  # type: ignore[union-attr]
+
+    async def slow(op: str, **params: object) -> dict[str, object]:
+        looks.append(op)
+        if len(looks) == 1:
+            await late.wait()
+        return await request(op, **params)
+
+    monkeypatch.setattr(one.client, "request", slow)
+    await until(lambda: len(looks) > 3)
+    assert await pid(one) == scheduler
 
 
 async def test_a_callback_that_fails_is_not_the_end(
