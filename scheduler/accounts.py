@@ -144,7 +144,8 @@ class Accounts:
             return None
         yields = share.oversubscribes and (over or more <= 0)
         held = (share.floor if yields else share.promised) + share.pinned + share.context
-        others = gpu.pinned - share.pinned + gpu.context - share.context + gpu.left - share.left
+        others = gpu.pinned - share.pinned + gpu.context - share.context
+        others += gpu.uncovered(gpu.left - share.left)
         limit = gpu.total - gpu.reserve - others - gpu.foreign
         returning = gpu.returning.values()
         theirs = sum(u.pinned + u.context for u in returning)
@@ -219,19 +220,22 @@ class Accounts:
         Of those that hibernate, the one that needs the most counts: all others can make way for it, but for what they
         leave on the GPU all the same.
         """
-        fixed = most = 0
-        for other in share.gpu.shares.values():
+        gpu = share.gpu
+        fixed = stays = 0
+        movable: list[tuple[int, int]] = []
+        for other in gpu.shares.values():
             held = other.pinned + other.context
             gone = other.asleep
             if other is share:
                 fixed += gone  # that it will need beside what is asked for
             elif gone or (held and self._can_give_way(other)):
-                leaves = other.stays
-                fixed += leaves
-                most = max(most, held + gone - leaves)
+                stays += other.stays
+                movable.append((held + gone, other.stays))
             else:
                 fixed += held
-        return fixed + most
+        return fixed + max(
+            (needs + gpu.uncovered(stays - without) for needs, without in movable), default=0
+        )
 
     def _crowded_out(
         self, share: Share, fixed: int, pinned: int, stays: int
@@ -243,26 +247,35 @@ class Accounts:
         """
         gpu = share.gpu
         others = [other for other in gpu.shares.values() if other is not share and other.promised]
-        more = stays if others and self._can_give_way(share, pinned) else fixed
+        moves = bool(others) and self._can_give_way(share, pinned)
+        more = stays if moves else fixed
         if not others or more <= 0:
             return None
-        least = {
-            other.group.id: other.stays
-            if self._can_give_way(other)
-            else other.pinned + other.context + other.left
+        residues = {
+            other.group.id: other.stays if self._can_give_way(other) else other.left
             for other in gpu.shares.values()
         }
-        room = gpu.total - gpu.reserve - sum(least.values())
+        kept = {
+            other.group.id: 0 if self._can_give_way(other) else other.pinned + other.context
+            for other in gpu.shares.values()
+        }
+        room = gpu.total - gpu.reserve - sum(kept.values())
         for other in others:
             needs = other.floor + other.pinned + other.context + other.asleep
-            left = room + least[other.group.id]
-            alone = 0 <= left - needs < more
-            if alone or 0 <= left - gpu.foreign - needs < more:
-                left -= more + (0 if alone else gpu.foreign)
+            left = sum(residues.values()) - residues[other.group.id]
+            before = room + kept[other.group.id] - needs
+            after = (
+                before - gpu.uncovered(left + more)
+                if moves
+                else before - more - gpu.uncovered(left)
+            )
+            before -= gpu.uncovered(left)
+            alone = after < 0 <= before
+            if alone or after < gpu.foreign <= before:
+                lack = (0 if alone else gpu.foreign) - after
                 text = (
-                    f"{_amount(more)} more that cannot be evicted would leave {_amount(max(0, left))} of the GPU for a "
-                    f"notebook that already uses {_amount(needs)}. Shut down a notebook that you no longer need, and "
-                    "try again"
+                    f"{_amount(more)} more that cannot be evicted would take {_amount(lack)} of the {_amount(needs)} "
+                    "that another notebook already uses. Shut down a notebook that you no longer need, and try again"
                 )
                 return not alone, text
         return None
@@ -802,7 +815,8 @@ def growth(holding: Holding, event: Grow) -> tuple[int, int]:
     if not holding.client.gone:
         context = holding.contexts(max(holding.stated, context))
     fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
-    return max(0, least.promised - holding.promised), max(0, fixed - holding.left)
+    fixed -= holding.share.gpu.freed_without(holding.left)
+    return max(0, least.promised - holding.promised), max(0, fixed)
 
 
 def staying(holding: Holding, event: Grow) -> int:

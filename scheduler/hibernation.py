@@ -441,7 +441,8 @@ class Hibernating(Grower):
         home = self.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
         wanted = promised + needs.pinned + needs.context
-        lacks = home.drained or wanted - client.holdings[home.uuid].left > home.free
+        own = home.freed_without(client.holdings[home.uuid].left)
+        lacks = home.drained or wanted - own > home.free
         # Whoever may use so many GPUs at once has no use of a turn on one more.
         crowded = _is_at_work(home, group) and not self.times.quotas(group)
         if home.uuid.startswith("MIG-") or not (lacks or crowded):
@@ -704,17 +705,17 @@ class Hibernating(Grower):
         found: list[tuple[Gpu, list[Leaver]]] = []
         for gpu, lack in plan.short:
             leavers: list[Leaver] = []
-            lack -= sum(_frees(g.shares[gpu.uuid]) for g in self.hibernating_on(gpu))
-            if 0 < lack <= gpu.ghosts:
+            leaving = [group.shares[gpu.uuid] for group in self.hibernating_on(gpu)]
+            if 0 < lack - _frees(gpu, leaving) <= gpu.ghosts:
                 return None  # what the dead held is free soon
             lack -= gpu.ghosts
-            if lack > 0:
+            if lack > _frees(gpu, leaving):
                 for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
                     leavers.append(leaver)
-                    lack -= _frees(leaver.share)
-                    if lack <= 0:
+                    leaving.append(leaver.share)
+                    if lack <= _frees(gpu, leaving):
                         break
-            if lack > 0:
+            if lack > _frees(gpu, leaving):
                 return None
             found.append((gpu, leavers))
         return found
@@ -747,7 +748,7 @@ class Hibernating(Grower):
     def _can_leave(self, share: Share) -> bool:
         """Whether a group may hibernate by now, whatever it does, and would leave room then."""
         group = share.group
-        if group.hibernation is not None or group.silent or not _frees(share):
+        if group.hibernation is not None or group.silent or not _frees(share.gpu, [share]):
             return False
         if group.unfit is not None and group.unfit.until > self._now:
             self._at(group.unfit.until)
@@ -767,7 +768,7 @@ class Hibernating(Grower):
         if not self._may_press():
             return 0
         barrier = self._leases if head.barrier is None else head.barrier
-        room = 0
+        leaving = []
         for share in gpu.shares.values():
             group = share.group
             if group is head.group or group is without:
@@ -775,8 +776,8 @@ class Hibernating(Grower):
             if group.departs or (
                 (group.lease is None or group.turn <= barrier) and self._can_leave(share)
             ):
-                room += _frees(share)
-        return room
+                leaving.append(share)
+        return _frees(gpu, leaving)
 
     def _dismiss(self, gpu: Gpu) -> None:
         """Have all that are idle on a GPU hibernate, since it is drained."""
@@ -858,16 +859,16 @@ def _with_context(group: Group) -> list[Client]:
     return [c for c in group.clients.values() if _used(c)]
 
 
-def _frees(share: Share) -> int:
-    """Return the bytes of a GPU that are free only once a group hibernates.
+def _frees(gpu: Gpu, shares: list[Share]) -> int:
+    """Return the bytes of a GPU that are free only once groups hibernate.
 
     As long as that has not been seen, it is tried as if nothing stayed: then that is known.
     """
-    gpu = share.gpu
     stays = 0
     if gpu.residue is not None:
-        stays = sum(gpu.leaves(h.context) for h in share.holdings.values())
-    return share.pinned + share.context - stays
+        stays = sum(gpu.leaves(h.context) for share in shares for h in share.holdings.values())
+    more = gpu.uncovered(gpu.left + stays) - gpu.uncovered(gpu.left)
+    return sum(share.pinned + share.context for share in shares) - more
 
 
 def _used(client: Client) -> list[str]:

@@ -133,11 +133,12 @@ class Planner(Accounts):
             return share.missing if group.filling is wait else share.need
         if wait.wakes and wait.for_lease:
             # Awake without its lease, it would only be in the way of those that can run.
-            fixed = sum(
-                max(0, c.needs.pinned + c.needs.context - c.holdings[gpu.uuid].left)
-                for c in group.clients.values()
-                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid
-            )
+            fixed = left = 0
+            for c in group.clients.values():
+                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
+                    fixed += c.needs.pinned + c.needs.context
+                    left += c.holdings[gpu.uuid].left
+            fixed = max(0, fixed - gpu.freed_without(left))
             need = fixed + group.shares[gpu.uuid].need
             if need - gpu.free <= self._host_room():
                 return need

@@ -152,7 +152,7 @@ class Gpu:
             - self.resident
             - self.pinned
             - self.context
-            - self.left
+            - self.uncovered(self.left)
             - self.arriving
         )
 
@@ -166,6 +166,14 @@ class Gpu:
     def unstated(self) -> int:
         """Bytes that contexts may take beyond what is charged for them, and the driver."""
         return self.foreign - self.outside
+
+    def uncovered(self, left: int) -> int:
+        """Return how much of what hibernated clients leave is more than half of the reserve, which is there for it."""
+        return max(0, left - self.reserve // 2)
+
+    def freed_without(self, left: int) -> int:
+        """Return how much more room there would be without so much of what is left."""
+        return self.uncovered(self.left) - self.uncovered(self.left - left)
 
     def leaves(self, context: int) -> int:
         """Return how many bytes of its contexts a client is expected to leave here when it hibernates."""
@@ -193,7 +201,8 @@ class Gpu:
     @property
     def capacity(self) -> int:
         """Room for footprints."""
-        return self.total - self.reserve - self.foreign - self.pinned - self.context - self.left
+        fixed = self.pinned + self.context + self.uncovered(self.left)
+        return self.total - self.reserve - self.foreign - fixed
 
     @property
     def coming(self) -> int:
@@ -431,7 +440,7 @@ class Share:
         if self.group.lease is not None or not self.oversubscribes:
             return self.promised
         room = self.gpu.capacity - self.gpu.ghosts - self.gpu.kept_from(self)
-        room -= self.asleep - self.left
+        room -= self.asleep - self.gpu.freed_without(self.left)
         return min(self.promised, max(self.floor, room))
 
     @property

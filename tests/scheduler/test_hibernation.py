@@ -1271,7 +1271,7 @@ def test_a_context_that_would_keep_others_out_for_ever_is_refused(able: bool | N
     (answer,) = night.do(ev.Grow(newcomer.number, 3, least, 0))
     assert answer.status == "device"
     assert "83.0 GiB" not in answer.text, "what it needs with its context"
-    assert "already uses 85.0 GiB" in answer.text
+    assert "of the 85.0 GiB that another" in answer.text
     assert "Shut down a notebook" in answer.text
     # Memory that cannot be evicted is no better.
     least = ev.Usage(GPU, small[0].promised, 0, 3 * GIB, 3 * GIB)
@@ -1417,8 +1417,35 @@ def test_newcomers_that_would_keep_others_out_although_they_hibernate_are_refuse
     """Of 100 GiB, one notebook needs 79, and each other leaves 3."""
     *admitted, refused = newcomers(crowded(), 6, 4 * GIB)
     assert admitted == [""] * 5
-    assert "3.00 GiB more that cannot be evicted would leave 76.0 GiB of the GPU" in refused
-    assert "already uses 79.0 GiB" in refused
+    assert "3.00 GiB more that cannot be evicted would take" in refused
+    assert "of the 79.0 GiB that another notebook already uses" in refused
+
+
+def test_a_notebook_that_uses_all_of_a_gpu_lets_others_begin() -> None:
+    """Half of the reserve of 1 GiB is there for what they leave when they hibernate."""
+    night = Night(reserve=GIB)
+    night.residue = 4 * MIB
+    kernel = night.kernel("large", 98, context=GIB)
+    assert not any(newcomers(night, 20, GIB // 2))
+    kernel.request()
+    night.sleep(600)
+    assert kernel.lease is not None
+
+
+def test_what_hibernated_processes_leave_is_in_the_way_where_it_exceeds_half_of_the_reserve() -> (
+    None
+):
+    night = Night(reserve=GIB)
+    night.residue = GIB // 8
+    night.kernel("large", 98, context=GIB)
+    small = night.kernel("small", 1, context=GIB // 4)
+    for number, context in ((1, GIB), (small.number, GIB // 4)):
+        night.do(ev.Measured(number, GPU, context))
+    night.do(ev.HibernateNow("small"))
+    assert night.core.gpus[GPU].residue == GIB // 8
+    answers = newcomers(night, 5, GIB // 4)
+    assert answers[:3] == [""] * 3
+    assert "would take 128 MiB of the 99.0 GiB that another notebook already uses" in answers[3]
 
 
 def test_newcomers_that_wait_at_the_same_time_are_not_all_admitted() -> None:
@@ -1431,5 +1458,5 @@ def test_newcomers_that_wait_at_the_same_time_are_not_all_admitted() -> None:
         kernel.restore()
     answers = newcomers(night, 6, 3 * GIB)
     assert answers[:4] == [""] * 4
-    assert all("already uses 85.0 GiB" in text for text in answers[4:])
+    assert all("of the 85.0 GiB that another" in text for text in answers[4:])
     assert len(answers) == 6

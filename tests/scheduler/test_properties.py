@@ -487,6 +487,7 @@ class World(RuleBasedStateMachine):
     def charged(self, gpu: str) -> int:
         """The left side of the inequality, from the processes' own memory."""
         total = self.foreign[gpu] + sum(size for g, size in self.dead if g == gpu)
+        left = 0
         for process in self.processes.values():
             memory = process.memory.get(gpu)
             if memory is not None:
@@ -503,8 +504,9 @@ class World(RuleBasedStateMachine):
                 if not self.core.clients[process.number].gone and not elsewhere:
                     total += memory.pinned + memory.context + memory.surplus
                 elif memory.away:
-                    total += memory.left
-        return total
+                    left += memory.left
+        # Half of the reserve is there for what hibernated processes leave.
+        return total + max(0, left - RESERVE // 2)
 
     @invariant()
     def physical_memory_is_never_exceeded(self) -> None:
