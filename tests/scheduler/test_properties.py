@@ -506,8 +506,8 @@ class World(RuleBasedStateMachine):
                     total += memory.pinned + memory.context + memory.surplus
                 elif memory.away:
                     left += memory.left
-        # Half of the reserve is there for what hibernated processes leave.
-        return total + max(0, left - RESERVE // 2)
+        # Half of the reserve is there for what hibernated processes are thought to leave.
+        return total + left - min(self.core.gpus[gpu].left, RESERVE // 2)
 
     @invariant()
     def physical_memory_is_never_exceeded(self) -> None:
