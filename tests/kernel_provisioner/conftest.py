@@ -20,6 +20,9 @@ from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_gpushare.benchmarks.notebooks import answering
 from jupyter_gpushare.scheduler.control import ControlClient, ControlError
 
+#: Bound of every wait: long, because it is only reached where something is wrong.
+PATIENCE = 60.0
+
 
 @pytest.fixture(autouse=True)
 def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
@@ -44,10 +47,10 @@ def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
     )
 
     def ask(op: str, **params: Any) -> dict[str, Any]:
-        with ControlClient(timeout=60.0) as client:
+        with ControlClient(timeout=PATIENCE) as client:
             return client.request(op, **params)
 
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while True:
         try:
             ask("status")
@@ -59,7 +62,7 @@ def scheduler() -> Iterator[Callable[..., dict[str, Any]]]:
     yield ask
     assert process.stdin is not None
     process.stdin.close()
-    assert process.wait(60) == 0
+    assert process.wait(PATIENCE) == 0
 
 
 @pytest.fixture
@@ -96,11 +99,18 @@ class Kernel:
         return pid
 
     def environment(self) -> dict[str, str]:
-        entries = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
-        return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+        return dict(entry.split("=", 1) for entry in self._told("environ") if "=" in entry)
 
     def command(self) -> list[str]:
-        return Path(f"/proc/{self.pid}/cmdline").read_text().split("\0")[:-1]
+        return self._told("cmdline")
+
+    def _told(self, name: str) -> list[str]:
+        """Read what Linux tells of the process; nothing, for a moment after the program has begun."""
+        deadline = time.monotonic() + PATIENCE
+        while not (told := Path(f"/proc/{self.pid}/{name}").read_text()):
+            assert time.monotonic() < deadline, f"{name} stays empty"
+            time.sleep(0.001)
+        return told.split("\0")[:-1]
 
     async def execute(self, code: str, said: asyncio.Event | None = None) -> Result:
         """Run a cell. ``said`` is set when it first prints: an interrupt before a cell runs is lost in ipykernel."""
@@ -113,7 +123,7 @@ class Kernel:
 
         # After one that fails, ipykernel would abort what it is sent at once.
         reply = await self.client.execute_interactive(
-            code, output_hook=note, timeout=60, stop_on_error=False
+            code, output_hook=note, timeout=PATIENCE, stop_on_error=False
         )
         return Result(reply, outputs)
 
@@ -151,7 +161,7 @@ async def started(
     manager = manager or AsyncKernelManager(kernel_name=name)
     await manager.start_kernel(**options)
     try:
-        client = await answering(manager, 60)
+        client = await answering(manager, PATIENCE)
         try:
             yield Kernel(manager, client)
         finally:
@@ -162,7 +172,7 @@ async def started(
 
 async def eventually(condition: Callable[[], Any], what: str) -> Any:
     """Wait until a condition holds, and return its value."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not in time: {what}"
         await asyncio.sleep(0.02)
