@@ -57,7 +57,7 @@ $(LABEXTENSION): $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	cd labextension && jlpm build:prod
 	@touch $@
 
-$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol_build.py $(LABEXTENSION) $(STAMPS)/venv
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(STAMPS)/venv
 	SKIP_JUPYTER_BUILDER=1 python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -145,7 +145,7 @@ def python_headers(machine: str, shim: Path) -> list[Path]:
 
 def build_module(root: Path, command: list[str], machine: str, out: Path) -> None:
     """Compile the cffi module of the wire protocol."""
-    source = root / "jupyter_gpushare" / "scheduler" / "protocol_build.py"
+    source = root / "jupyter_gpushare" / "scheduler" / "protocol" / "build.py"
     # By path: importing the package would need what it needs at run time.
     spec = importlib.util.spec_from_file_location("protocol_build", source)
     assert spec is not None

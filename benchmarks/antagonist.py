@@ -23,11 +23,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from ..scheduler import events as ev
-from ..scheduler import protocol
-from ..scheduler.address import socket_path
-from ..scheduler.arguments import Parser, size
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.core import messages as ev
+from ..scheduler.protocol import wire as protocol
+from ..scheduler.protocol.address import socket_path
+from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.server.arguments import Parser, size
 
 MIB = 1 << 20
 #: What it leaves of the GPU, at most this share of it: readings of the GPU's memory differ by so much.

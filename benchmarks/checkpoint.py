@@ -11,8 +11,8 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from ..scheduler.devices import Devices
-from ..scheduler.drivers import Driver
+from ..scheduler.gpu.devices import Devices
+from ..scheduler.gpu.drivers import Driver
 from .figures import Figure
 from .holder import Holder, serve, torch_can
 from .machine import machine

@@ -24,9 +24,9 @@ from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from ..scheduler import events as ev
-from ..scheduler import protocol
-from ..scheduler.control import AsyncControlClient
+from ..scheduler.core import messages as ev
+from ..scheduler.protocol import wire as protocol
+from ..scheduler.protocol.client import AsyncControlClient
 from .figures import Figure, median_and_p99
 from .machine import MIB, Machine, machine
 

@@ -34,11 +34,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..scheduler import protocol
-from ..scheduler.ability import WHY
-from ..scheduler.control import ControlClient, ControlError
-from ..scheduler.devices import Devices
-from ..scheduler.drivers import find_driver
+from ..scheduler.gpu.checkpoint_support import WHY
+from ..scheduler.gpu.devices import Devices
+from ..scheduler.gpu.drivers import find_driver
+from ..scheduler.protocol import wire as protocol
+from ..scheduler.protocol.client import ControlClient, ControlError
 from .antagonist import Antagonist
 from .figures import Figure
 from .machine import Machine

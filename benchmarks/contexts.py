@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 
-from ..scheduler.devices import Devices
+from ..scheduler.gpu.devices import Devices
 from .figures import Figure, quartile_distance
 from .machine import MIB, Machine, Probe, environment, machine
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from ..scheduler import events as ev
-from ..scheduler.core import Core
-from ..scheduler.estimates import Estimate, Forecast
-from ..scheduler.timeline import Ledger, glimpse
+from ..scheduler.core import messages as ev
+from ..scheduler.core.core import Core
+from ..scheduler.views.estimates import Estimate, Forecast
+from ..scheduler.views.timeline import Ledger, glimpse
 from .figures import Figure, quartile_distance
 
 GIB = 1 << 30

@@ -36,8 +36,8 @@ from typing import IO
 
 from .. import LIBRARIES
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
-from ..scheduler.control import ControlClient, ControlError
-from ..scheduler.drivers import Driver, Libraries
+from ..scheduler.gpu.drivers import Driver, Libraries
+from ..scheduler.protocol.client import ControlClient, ControlError
 
 MIB = 1 << 20
 #: Seconds that one program may take, on a machine that has much else to do.

@@ -39,7 +39,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
-from ..scheduler.control import ControlError
+from ..scheduler.protocol.client import ControlError
 from .checkpoint import Watcher
 from .figures import Figure, percentile, quartile_distance
 from .holder import end, torch_can

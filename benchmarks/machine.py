@@ -16,9 +16,9 @@ from typing import IO
 
 from .. import LIBRARIES
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
-from ..scheduler.control import ControlClient
-from ..scheduler.devices import Devices
-from ..scheduler.drivers import Driver, find_driver
+from ..scheduler.gpu.devices import Devices
+from ..scheduler.gpu.drivers import Driver, find_driver
+from ..scheduler.protocol.client import ControlClient
 
 MIB = 1 << 20
 #: On a real GPU: what each of two programs takes that do not fit together, and the room beside their contexts.

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ..scheduler.drivers import find_driver
+from ..scheduler.gpu.drivers import find_driver
 from .figures import Figure, quartile_distance
 from .machine import Machine, machine
 

@@ -22,8 +22,8 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
 
 from .figures import Figure, quartile_distance
 

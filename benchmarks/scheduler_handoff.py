@@ -30,8 +30,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from jupyter_gpushare.scheduler import events as ev  # noqa: E402
-from jupyter_gpushare.scheduler.control import ControlClient  # noqa: E402
+from jupyter_gpushare.scheduler.core import messages as ev  # noqa: E402
+from jupyter_gpushare.scheduler.protocol.client import ControlClient  # noqa: E402
 from tests.scheduler.client import FakeClient  # noqa: E402
 
 SIZE = 64 << 20

@@ -22,8 +22,8 @@ from typing import Any
 
 from ..cli.demo import Plan
 from ..cli.demo_run import run_demo
-from ..scheduler.devices import Devices
-from ..scheduler.drivers import find_driver
+from ..scheduler.gpu.devices import Devices
+from ..scheduler.gpu.drivers import find_driver
 
 GIB = 1 << 30
 

@@ -36,8 +36,8 @@ from pathlib import Path
 from typing import Any
 
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
-from ..scheduler.control import ControlClient, ControlError
-from ..scheduler.drivers import Driver, find_driver
+from ..scheduler.gpu.drivers import Driver, find_driver
+from ..scheduler.protocol.client import ControlClient, ControlError
 from .figures import Figure, percentile
 from .holder import end
 

@@ -13,7 +13,7 @@ from ..kernel_provisioner.in_kernel import (
     parse_part,
     parse_weight,
 )
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from . import wording
 from .main import complain
 from .release import add_group, only_group

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from .main import complain
 
 #: What is said once it is done, and once it is over.

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..kernel_provisioner.launch import Backend, parse_backend
-from ..scheduler.drivers import Driver, find_driver
-from ..scheduler.memory import host_budget
-from ..scheduler.shares import parse_size
+from ..scheduler.gpu.drivers import Driver, find_driver
+from ..scheduler.memory.budget import host_budget
+from ..scheduler.node.entitlements import parse_size
 from .main import complain
 from .wording import size
 
@@ -174,7 +174,7 @@ def make_plan(
 
 def _real_gpu(driver: Driver) -> tuple[int, int]:
     """Bytes of the first GPU, and of them those in use; zeros where there is none."""
-    from ..scheduler.devices import Devices
+    from ..scheduler.gpu.devices import Devices
 
     devices = Devices(driver.nvml)
     try:

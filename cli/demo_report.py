@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler.control import AsyncControlClient
+from ..scheduler.protocol.client import AsyncControlClient
 from . import wording
 from .status import table
 

@@ -26,7 +26,7 @@ from typing import Any
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from ..scheduler.control import AsyncControlClient, ControlError
+from ..scheduler.protocol.client import AsyncControlClient, ControlError
 from .demo import DemoError, Plan
 from .demo_report import Report, Timeline
 from .main import complain

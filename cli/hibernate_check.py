@@ -20,9 +20,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.devices import Devices
-from ..scheduler.drivers import Driver
-from ..scheduler.hibernator import Hibernator, Outcome
+from ..scheduler.gpu.checkpoint_helper import Hibernator, Outcome
+from ..scheduler.gpu.devices import Devices
+from ..scheduler.gpu.drivers import Driver
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: How often a process leaves the GPU and comes back.

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from ..kernel_provisioner.in_kernel import Failure, History
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from .main import complain
 from .status import table
 

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.drivers import DriverError
+from ..scheduler.gpu.drivers import DriverError
 from .main import complain
 
 

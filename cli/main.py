@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..scheduler.arguments import Parser
+from ..scheduler.server.arguments import Parser
 
 #: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
 COMMANDS = {
@@ -71,8 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 2 for what the user can mend."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     args = build_parser(arguments[0] if arguments else None).parse_args(arguments)
-    from ..scheduler.address import AddressError
-    from ..scheduler.drivers import DriverError
+    from ..scheduler.gpu.drivers import DriverError
+    from ..scheduler.protocol.address import AddressError
 
     try:
         return int(_module(COMMANDS[args.command]).run(args))

@@ -7,7 +7,7 @@ import argparse
 import time
 from typing import Any
 
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from . import wording
 from .main import complain
 

@@ -10,8 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..scheduler.control import ControlError
-from ..scheduler.recording import Difference, Recording, RecordingError, Replay, replay
+from ..scheduler.observability.recording import (
+    Difference,
+    Recording,
+    RecordingError,
+    Replay,
+    replay,
+)
+from ..scheduler.protocol.client import ControlError
 from . import wording
 from .main import complain
 from .record import record

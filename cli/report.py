@@ -10,7 +10,7 @@ import time
 from datetime import datetime
 from typing import Any
 
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from . import wording
 from .main import complain
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ControlClient() as client:
             if args.command == "metrics":
-                from ..scheduler.metrics import text
+                from ..scheduler.observability.metrics import text
 
                 print(text(client.request("metrics")["metrics"]), end="")
                 return 0

@@ -8,7 +8,7 @@ import json
 from typing import Any
 
 from ..kernel_provisioner.in_kernel import parse_memory, parse_part, parse_weight
-from ..scheduler.control import ControlClient, ControlError
+from ..scheduler.protocol.client import ControlClient, ControlError
 from . import wording
 from .adjust import parsed
 from .main import complain

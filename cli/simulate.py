@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler.arguments import seconds
+from ..scheduler.server.arguments import seconds
 from .main import complain
 
 if TYPE_CHECKING:
@@ -85,8 +85,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; exit status 2 for a trace or policy that is not valid."""
+    from ..scheduler.observability.recording import RecordingError
     from ..scheduler.policies import available
-    from ..scheduler.recording import RecordingError
     from ..scheduler.simulation import plot, report
     from ..scheduler.simulation.node import Stalled
     from ..scheduler.simulation.run import BASELINES, simulate

@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from ..scheduler.address import socket_path
-from ..scheduler.control import ControlClient, ControlError
-from ..scheduler.drivers import Driver
+from ..scheduler.gpu.drivers import Driver
+from ..scheduler.protocol.address import socket_path
+from ..scheduler.protocol.client import ControlClient, ControlError
 
 #: Seconds between two attempts to find or start a scheduler.
 PAUSE = 0.5

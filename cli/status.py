@@ -13,8 +13,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from ..scheduler.control import ControlClient, ControlError
-from ..scheduler.visibility import OTHER
+from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.redaction import OTHER
 from . import wording
 from .main import complain
 

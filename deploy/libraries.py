@@ -8,7 +8,7 @@ import os
 import shutil
 from pathlib import Path
 
-from ..scheduler.drivers import libraries
+from ..scheduler.gpu.drivers import libraries
 
 
 class LibrariesError(Exception):

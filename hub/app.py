@@ -18,7 +18,7 @@ from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
 from traitlets.config import Config
 
-from ..scheduler import systemd
+from ..scheduler.server import systemd
 from .config import ConfigurationError, GpuShareHub
 from .handlers import Service, application
 from .nodes import Feed, LocalNode, Nodes

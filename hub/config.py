@@ -20,7 +20,7 @@ from traitlets.config.loader import (
     PyFileConfigLoader,
 )
 
-from ..scheduler.address import socket_path, too_long
+from ..scheduler.protocol.address import socket_path, too_long
 
 #: Where the service listens if nobody says otherwise.
 PORT = 8990

@@ -18,8 +18,8 @@ from tornado.iostream import StreamClosedError
 from tornado.log import access_log
 
 from .. import __version__
-from ..scheduler import metrics
-from ..scheduler.control import ControlError, SchedulerUnreachable
+from ..scheduler.observability import metrics
+from ..scheduler.protocol.client import ControlError, SchedulerUnreachable
 from . import view
 from .config import NODE, GpuShareHub
 from .nodes import ActionRefused, Feed, LocalNode, Node, NodeAway, Nodes

@@ -18,13 +18,13 @@ from urllib.parse import quote, urlsplit
 
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 
-from ..scheduler.control import (
+from ..scheduler.protocol.client import (
     UNKNOWN_GROUP,
     AsyncControlClient,
     ControlError,
     SchedulerUnreachable,
 )
-from ..scheduler.text import parse_json
+from ..scheduler.views.text import parse_json
 from .config import NODE, host_and_port
 from .words import QUIET
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any
 
-from ..scheduler.shares import parse_size
+from ..scheduler.node.entitlements import parse_size
 
 #: The key among the user's options, and the field of the form.
 OPTION = "gpushare_class"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import __version__
-from ..scheduler.visibility import Disguise, View
+from ..scheduler.views.redaction import Disguise, View
 from . import words
 from .nodes import Node, Report
 from .viewer import Viewer

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..scheduler.hub_login import ADMIN, READ
+from ..scheduler.node.hub_login import ADMIN, READ
 
 #: The Hub's own scope for figures of services.
 METRICS = "read:metrics"

@@ -11,8 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
-from ..scheduler.address import too_long
-from ..scheduler.drivers import Driver, Libraries, libraries
+from ..scheduler.gpu.drivers import Driver, Libraries, libraries
+from ..scheduler.protocol.address import too_long
 
 Backend = Literal["auto", "swap", "managed", "plain"]
 BACKENDS: tuple[str, ...] = get_args(Backend)

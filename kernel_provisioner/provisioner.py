@@ -15,9 +15,9 @@ from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
 from traitlets import Bool, Enum, Float, TraitError, Unicode, validate
 
-from ..scheduler.address import is_own_place, socket_path
-from ..scheduler.drivers import DriverError, Libraries, find_driver
-from ..scheduler.shares import parse_share, parse_size
+from ..scheduler.gpu.drivers import DriverError, Libraries, find_driver
+from ..scheduler.node.entitlements import parse_share, parse_size
+from ..scheduler.protocol.address import is_own_place, socket_path
 from . import ticket
 from .heartbeat import FirstBeat
 from .launch import (
@@ -128,7 +128,7 @@ class GpuShareProvisioner(LocalProvisioner):
             return
         stated, self._untold = self._untold, {}
         try:
-            from ..scheduler.control import ControlError, SchedulerUnreachable
+            from ..scheduler.protocol.client import ControlError, SchedulerUnreachable
 
             try:
                 request = self._request("adjust", {**stated, "later": True})
@@ -430,7 +430,7 @@ class GpuShareProvisioner(LocalProvisioner):
             return
         # Here and not above: the protocol's compiled part is missing in a checkout that was never built, and a kernel
         # must start there too.
-        from ..scheduler.control import AsyncControlClient
+        from ..scheduler.protocol.client import AsyncControlClient
 
         async with AsyncControlClient(path) as client:
             yield client.request

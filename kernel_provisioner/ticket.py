@@ -143,7 +143,7 @@ def obtain_here(scheduler: Path, group: str) -> Path | None:
     OSError
         If it cannot be written.
     """
-    from ..scheduler.control import ControlClient
+    from ..scheduler.protocol.client import ControlClient
 
     path = ticket_path(group)
     with ControlClient(scheduler) as client:
@@ -156,7 +156,7 @@ def obtain_here(scheduler: Path, group: str) -> Path | None:
 
 def give_back_here(scheduler: Path, group: str, path: Path) -> None:
     """Give a ticket back that was got by `obtain_here`."""
-    from ..scheduler.control import ControlClient, ControlError
+    from ..scheduler.protocol.client import ControlClient, ControlError
 
     remove(group, path)
     with contextlib.suppress(ControlError), ControlClient(scheduler) as client:

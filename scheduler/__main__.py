@@ -23,15 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import systemd
-from .address import AddressError, prepare, socket_path
-from .arguments import Parser, idleness, quantum, size
-from .drivers import DriverError, find_driver, look_again
-from .text import log_to_stderr
+from .gpu.drivers import DriverError, find_driver, look_again
+from .protocol.address import AddressError, prepare, socket_path
+from .server import systemd
+from .server.arguments import Parser, idleness, quantum, size
+from .views.text import log_to_stderr
 
 if TYPE_CHECKING:
-    from .node import NodeScheduler
-    from .server import Server
+    from .node.config import NodeScheduler
+    from .server.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -164,7 +164,7 @@ def run(args: argparse.Namespace) -> int:
     node = None
     if args.config is not None:
         # Late: nobody else needs it.
-        from .node import ConfigError, load
+        from .node.config import ConfigError, load
 
         try:
             node = load(args.config.absolute())
@@ -301,13 +301,13 @@ def _complain(text: str, status: int) -> int:
 
 async def _serve(plan: Plan, driver: Any) -> int:
     # Imported late: most starts by a host end at the lock.
-    from .devices import Devices
-    from .principals import Identity
-    from .recording import RecordedCore, RecordingError
-    from .requests import recording_ended
-    from .server import Options, Server
-    from .throttle import PERSONAL
-    from .writer import Writer
+    from .gpu.devices import Devices
+    from .node.principals import Identity
+    from .observability.recording import RecordedCore, RecordingError
+    from .observability.writer import Writer
+    from .server.requests import recording_ended
+    from .server.server import Options, Server
+    from .server.throttle import PERSONAL
 
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -439,7 +439,7 @@ class Reloading:
 
     def again(self) -> None:
         """Do it. What has a mistake changes nothing."""
-        from .node import ConfigError, changes, load, unheeded
+        from .node.config import ConfigError, changes, load, unheeded
 
         systemd.notify_reloading()
         try:

@@ -17,10 +17,15 @@ from jupyter_server.serverapp import ServerApp
 from traitlets import TraitError
 
 from ..kernel_provisioner import GpuShareProvisioner, ticket
-from ..scheduler.control import AsyncControlClient, ControlError, SchedulerUnreachable, user_name
-from ..scheduler.drivers import DriverError, find_driver, libraries
-from ..scheduler.host import SchedulerHost
-from ..scheduler.shares import Shares, entitlement, parsed
+from ..scheduler.gpu.drivers import DriverError, find_driver, libraries
+from ..scheduler.node.entitlements import Shares, entitlement, parsed
+from ..scheduler.protocol.client import (
+    AsyncControlClient,
+    ControlError,
+    SchedulerUnreachable,
+    user_name,
+)
+from ..scheduler.protocol.supervisor import SchedulerHost
 from .cells import KERNEL_ACTIONS, CellWatcher
 from .config import GpuShare
 from .delta import State

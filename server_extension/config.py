@@ -12,11 +12,11 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.address import is_own_place, socket_path, too_long
-from ..scheduler.arguments import quantum, size
-from ..scheduler.people import valid_hibernate_after
+from ..scheduler.core.user_commands import valid_hibernate_after
+from ..scheduler.node.entitlements import parsed
 from ..scheduler.policies import ENTRY_POINTS, OURS
-from ..scheduler.shares import parsed
+from ..scheduler.protocol.address import is_own_place, socket_path, too_long
+from ..scheduler.server.arguments import quantum, size
 
 
 class GpuShare(LoggingConfigurable):

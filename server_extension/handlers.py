@@ -13,7 +13,7 @@ from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
 from tornado import web
 
-from ..scheduler.control import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
+from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
 from .feed import TooManyPages
 from .shares import merged
 from .wishes import NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..scheduler.shares import NONE, Shares
+from ..scheduler.node.entitlements import NONE, Shares
 
 
 def merged(shares: Shares, patch: Any) -> Any:

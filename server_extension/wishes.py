@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from ..scheduler import state
+from ..scheduler.core import model as state
 
 #: Most groups whose wishes are remembered; the oldest are forgotten.
 MAX_GROUPS = 1000

@@ -6,8 +6,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from ...scheduler.control import ControlClient, ControlError
-from ...scheduler.devices import Devices
+from ...scheduler.gpu.devices import Devices
+from ...scheduler.protocol.client import ControlClient, ControlError
 
 log = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ from .priority import HighestPriority
 from .tgs import Tgs
 
 if TYPE_CHECKING:
-    from ..events import Class
-    from ..gpu_time import GpuTime
-    from ..state import Gpu, Group, Wait
+    from ..core.messages import Class
+    from ..core.model import Gpu, Group, Wait
+    from ..core.usage import GpuTime
 
 #: The entry point group under which others register policies.
 ENTRY_POINTS = "jupyter_gpushare.policies"

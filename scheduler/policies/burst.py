@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from .. import policies
-from ..gpu_time import SHARE_STALL
+from ..core.usage import SHARE_STALL
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Rank, Speed, View
 
 

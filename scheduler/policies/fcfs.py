@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Rank, Speed, View
 
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..gpu_time import PATIENCE
+from ..core.usage import PATIENCE
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Speed, View
 
 

@@ -11,7 +11,7 @@ from .burst import Burst
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Policy, Rank, Speed, View
 
 _T = TypeVar("_T")

@@ -14,7 +14,7 @@ from .. import policies
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Speed
 
 

@@ -22,7 +22,7 @@ from .. import policies
 from .fcfs import FirstComeFirstServed
 
 if TYPE_CHECKING:
-    from ..state import Gpu, Group, Wait
+    from ..core.model import Gpu, Group, Wait
     from . import Parts, Speed, View
 
 #: Seconds between samples, and how many there are to compare.

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
-from .. import events as ev
-from ..core import Core
+from ..core import messages as ev
+from ..core.core import Core
 from .calibration import Calibration
 from .machine import Gpu, Machine, Outcome, Process
 from .trace import Kernel, Step

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .. import events as ev
-from ..recording import Recording
+from ..core import messages as ev
+from ..observability.recording import Recording
 from .calibration import H200
 from .trace import Header, Kernel, Step, Trace, TraceError
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
-from ..events import Priority
+from ..core.messages import Priority
 from .calibration import H200
 
 FORMAT = "gpushare-trace"

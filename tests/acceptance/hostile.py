@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.scheduler.client import Closed, FakeClient, Refused
 
 #: A terminal's title, a bell, a line of its own, and text that runs backwards.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.scheduler import protocol_build
+from jupyter_gpushare.scheduler.protocol import build as protocol_build
 
 
 class NoHistory(Exception):

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.hub.container import FORBIDDEN, Container, begin
 from tests.hub.hub_api import ADMIN, READ, HubApi
 from tests.server_extension.lab import PATIENCE

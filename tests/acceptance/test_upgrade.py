@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.acceptance.conftest import FOREIGN
 from tests.acceptance.releases import Release
 from tests.interposer.conftest import UNIT, Machine, Program, Script

@@ -17,7 +17,7 @@ import numpy
 from cuda.bindings import driver
 from cuda.core import Device, LaunchConfig, Program, launch
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 
 SOURCE = "__global__ void step(unsigned *x) { x[blockIdx.x] += 1; }"
 BLOCKS = 50_000

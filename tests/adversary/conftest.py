@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node

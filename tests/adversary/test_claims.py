@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import tickets
+from jupyter_gpushare.scheduler.node import tickets
 from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start, simulated, starting
 from tests.scheduler.shared import FakeHub, Peer, connect, hub, start_node

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.adversary.conftest import UNIT, Node, until, works
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.shared import connect

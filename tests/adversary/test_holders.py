@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.adversary.conftest import TOTAL, UNIT, Begin, Node, obeying, until, works
 from tests.scheduler.client import Closed, FakeClient
 from tests.scheduler.test_pool import Table

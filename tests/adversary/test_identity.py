@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.control import (
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Who
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import (
     ControlClient,
     NotAdmitted,
     SchedulerUnreachable,
     read_ticket,
 )
-from jupyter_gpushare.scheduler.permissions import OPERATIONS, Who
 from tests.adversary.conftest import UNIT, Node, Program, works
 from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.shared import Peer, connect

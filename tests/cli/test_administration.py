@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.cli.report import entry_text, moment
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
 from tests.scheduler.conftest import GIB, Scheduler, Start
 from tests.scheduler.test_server import state, until
@@ -193,7 +193,7 @@ def test_what_cannot_be_is_said_in_a_line(
 def test_what_is_no_request_is_refused_and_changes_nothing(
     scheduler: Scheduler, request_: dict[str, Any]
 ) -> None:
-    from jupyter_gpushare.scheduler.control import ControlError
+    from jupyter_gpushare.scheduler.protocol.client import ControlError
 
     before = status(scheduler)
     with scheduler.control() as control, pytest.raises(ControlError, match=r"must|may|'group'"):

@@ -18,7 +18,7 @@ import pytest
 
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.cli.status import render
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler

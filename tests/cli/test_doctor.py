@@ -15,7 +15,7 @@ import pytest
 
 from jupyter_gpushare import __version__
 from jupyter_gpushare.cli.doctor import _obstacle
-from jupyter_gpushare.scheduler.drivers import libraries
+from jupyter_gpushare.scheduler.gpu.drivers import libraries
 
 GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]
 

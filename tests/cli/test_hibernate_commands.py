@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler, Start

@@ -9,8 +9,8 @@ import pytest
 
 from jupyter_gpushare.cli import wording
 from jupyter_gpushare.hub.words import event as event_words
-from jupyter_gpushare.scheduler.ability import WHY
-from jupyter_gpushare.scheduler.state import State
+from jupyter_gpushare.scheduler.core.model import State
+from jupyter_gpushare.scheduler.gpu.checkpoint_support import WHY
 
 GIB = 1 << 30
 

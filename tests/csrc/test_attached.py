@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
-from jupyter_gpushare.scheduler.drivers import find_driver
+from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 
 MIB = 1 << 20
 TOTAL = 512 * MIB

@@ -18,7 +18,7 @@ import nbformat
 import pytest
 
 from jupyter_gpushare.cli import demo
-from jupyter_gpushare.scheduler.drivers import Driver
+from jupyter_gpushare.scheduler.gpu.drivers import Driver
 
 NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
 COMMAND = [sys.executable, "-m", "jupyter_gpushare.cli.main", "demo"]

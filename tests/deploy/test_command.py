@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.deploy.libraries import LibrariesError, install_libraries
-from jupyter_gpushare.scheduler.drivers import DriverError, libraries
+from jupyter_gpushare.scheduler.gpu.drivers import DriverError, libraries
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ import jupyter_gpushare
 from jupyter_gpushare.cli.device_plugin import KUBELET, RESOURCE
 from jupyter_gpushare.cli.main import build_parser
 from jupyter_gpushare.deploy.kubernetes.plugin import SOCKETS
-from jupyter_gpushare.scheduler.hub_login import ADMIN, READ
-from jupyter_gpushare.scheduler.node import NodeScheduler, load
+from jupyter_gpushare.scheduler.node.config import NodeScheduler, load
+from jupyter_gpushare.scheduler.node.hub_login import ADMIN, READ
 from jupyter_gpushare.scheduler.policies import available
 
 FOLDER = Path(jupyter_gpushare.__file__).parent / "deploy" / "kubernetes"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.scheduler.drivers import libraries
+from jupyter_gpushare.scheduler.gpu.drivers import libraries
 from tests.deploy.conftest import Kubelet, Plugin
 from tests.scheduler.conftest import Start
 from tests.scheduler.test_devices import readings

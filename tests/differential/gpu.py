@@ -27,7 +27,7 @@ from typing import TextIO
 from jupyter_gpushare.benchmarks.antagonist import Antagonist
 from jupyter_gpushare.benchmarks.conformance import guarded
 from jupyter_gpushare.benchmarks.machine import Machine
-from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 
 from .programs import Recipe, generate, shrink
 from .running import (

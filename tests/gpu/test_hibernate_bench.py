@@ -17,7 +17,7 @@ from jupyter_gpushare.benchmarks import hibernate, ranges
 from jupyter_gpushare.benchmarks.figures import Figure
 from jupyter_gpushare.benchmarks.sleeper import Kernel
 from jupyter_gpushare.cli.main import main
-from jupyter_gpushare.scheduler import checked_drivers
+from jupyter_gpushare.scheduler.gpu import checked_drivers
 
 GIB, MIB = 1 << 30, 1 << 20
 Figures = dict[str, dict[str, Any]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.hub.hub import Hub, until
 from tests.server_extension.lab import PATIENCE
 

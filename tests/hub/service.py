@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.hub.hub_api import HubApi
 from tests.hub.node import Node
 from tests.labextension.lab_page import SCREENSHOTS

@@ -17,7 +17,7 @@ import pytest
 from traitlets.config.loader import PyFileConfigLoader
 
 import jupyter_gpushare
-from jupyter_gpushare.scheduler.control import user_name
+from jupyter_gpushare.scheduler.protocol.client import user_name
 from tests.hub.container import FORBIDDEN, Container, begin
 from tests.hub.hub import Hub, Seat, until
 from tests.hub.kernel import Kernel

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.metrics import METRICS
+from jupyter_gpushare.scheduler.observability.metrics import METRICS
 
 #: Names of the text format that stand for a part of one metric.
 PARTS = ("_bucket", "_count", "_sum")

@@ -15,7 +15,7 @@ from traitlets.config import Config
 import jupyter_gpushare
 from jupyter_gpushare.cli.main import build_parser
 from jupyter_gpushare.hub.config import GpuShareHub
-from jupyter_gpushare.scheduler.hub_login import ADMIN, READ
+from jupyter_gpushare.scheduler.node.hub_login import ADMIN, READ
 
 DEPLOY = Path(jupyter_gpushare.__file__).parent / "deploy" / "kubernetes"
 FOLDER = DEPLOY / "hub"

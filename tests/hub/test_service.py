@@ -20,8 +20,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from jupyter_gpushare.cli.main import main
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.hub.hub import until
 from tests.hub.hub_api import ACCESS, ADMIN, READ, HubApi
 from tests.hub.node import Node

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.administration import LAST
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
+from jupyter_gpushare.scheduler.server.administration import LAST
 from tests.hub.hub_api import HubApi
 from tests.hub.node import Node
 from tests.hub.service import HubService, machine, notebook

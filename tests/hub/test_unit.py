@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.cli.main import build_parser
-from jupyter_gpushare.scheduler import node
+from jupyter_gpushare.scheduler.node import config as node
 
 UNIT = "gpushare-hub.service"
 

@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.control import ControlClient
-from jupyter_gpushare.scheduler.drivers import Driver, Libraries, find_driver
-from jupyter_gpushare.scheduler.pool import Pool
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries, find_driver
+from jupyter_gpushare.scheduler.memory.pool import Pool
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 
 #: The GPU has 256 of them. Comparing bytes in Python is what takes the tests' time.
 UNIT = 1 << 18

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.interposer.conftest import UNIT, Machine, Script
 from tests.interposer.test_kinds import Runner, run_alone, run_shared
 from tests.sim.machine import LIBRARIES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.interposer.conftest import Machine, Script
 from tests.scheduler.consistency import check
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.pool import CHUNK, Pool
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.memory.pool import CHUNK, Pool
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script, Scripted
 
 MakeMachine = Callable[..., Machine]

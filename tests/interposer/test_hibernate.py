@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script
 from tests.interposer.test_filling import evicted, filled
 

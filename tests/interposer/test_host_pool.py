@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.pool import Pool as SchedulerPool
+from jupyter_gpushare.scheduler.memory.pool import Pool as SchedulerPool
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine
 
 HERE = Path(__file__).parent

@@ -13,9 +13,9 @@ from collections.abc import Callable
 import pytest
 
 from jupyter_gpushare.benchmarks import oversubscribe
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.drivers import find_driver
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.gpu.drivers import find_driver
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine, Program, Script, Scripted
 from tests.interposer.test_filling import PIECE, evicted, filled
 

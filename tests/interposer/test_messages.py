@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine, Script, Scripted
 from tests.interposer.test_kinds import Runner
 from tests.interposer.test_reuse import PROPERTIES

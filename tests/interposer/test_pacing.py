@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program, Script
 
 KERNELS = str(LIBRARIES / "bench" / "empty.so")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, Machine
 
 MakeMachine = Callable[..., Machine]

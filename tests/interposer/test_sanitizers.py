@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine, Program
 from tests.interposer.test_filling import evicted, filled
 from tests.interposer.test_hibernate import Bed, attached_again, make_bed

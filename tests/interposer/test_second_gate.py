@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, Machine, Script
 from tests.workshop import Workshop
 

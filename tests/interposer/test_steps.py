@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine, Scripted
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.kernel_provisioner import ticket
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, UNIT, Machine, Program
 from tests.scheduler.node import Activator, Place
 from tests.scheduler.shared import FakeHub, Peer

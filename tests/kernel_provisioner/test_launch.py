@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jupyter_gpushare.kernel_provisioner import launch
-from jupyter_gpushare.scheduler.drivers import Driver, Libraries
-from jupyter_gpushare.scheduler.shares import parse_size
+from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
+from jupyter_gpushare.scheduler.node.entitlements import parse_size
 
 SHIMS = Libraries(
     Path("/s/libgpushare.so"), Path("/s/libgpushare-alias.so"), Path("/s/libgpushare-nvml.so")

@@ -18,9 +18,9 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_gpushare.kernel_provisioner import in_kernel
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.shares import parse_size
-from jupyter_gpushare.scheduler.state import Wishes
+from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.node.entitlements import parse_size
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 
 from .conftest import Kernel, Result, eventually, started
 from .test_in_kernel import HOLD, SETUP, Ask, begin, group_of

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.scheduler.client import PATIENCE, FakeClient
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Request, Route, expect
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.labextension.crowd import Crowd
 from tests.labextension.lab_page import THEMES, LabPage, overflowing
 from tests.server_extension.lab import Lab

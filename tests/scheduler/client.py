@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.scheduler.client import PATIENCE, FakeClient
 
 GIB = 1 << 30

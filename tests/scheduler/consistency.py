@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.estimates import Forecast
-from jupyter_gpushare.scheduler.snapshot import status
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.views.estimates import Forecast
+from jupyter_gpushare.scheduler.views.status import status
 
 PARTS = ("resident", "pinned", "contexts", "foreign", "ghosts", "free")
 

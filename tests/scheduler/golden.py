@@ -31,8 +31,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from jupyter_gpushare.scheduler import events
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core import messages as events
+from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.policies import OURS
 from jupyter_gpushare.scheduler.simulation.calibration import H200
 from jupyter_gpushare.scheduler.simulation.generate import generate

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.shared import FakeHub, Peer
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from jupyter_gpushare.scheduler import protocol
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import Scheduler, Start
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.kernel_provisioner.launch import LaunchError, client_environment
-from jupyter_gpushare.scheduler.address import (
+from jupyter_gpushare.scheduler.gpu.drivers import Driver
+from jupyter_gpushare.scheduler.protocol.address import (
     MAX_PATH,
     Access,
     AddressError,
@@ -18,13 +19,12 @@ from jupyter_gpushare.scheduler.address import (
     socket_path,
     too_long,
 )
-from jupyter_gpushare.scheduler.control import (
+from jupyter_gpushare.scheduler.protocol.client import (
     AsyncControlClient,
     ControlClient,
     SchedulerUnreachable,
 )
-from jupyter_gpushare.scheduler.drivers import Driver
-from jupyter_gpushare.scheduler.host import SchedulerHost
+from jupyter_gpushare.scheduler.protocol.supervisor import SchedulerHost
 
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
 

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jupyter_gpushare.scheduler import alive, protocol
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.server import alive
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import Scheduler
 
@@ -28,7 +29,7 @@ REPLACED, START = 20.0, 4.0
 
 def ask(path: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "jupyter_gpushare.scheduler.alive"],
+        [sys.executable, "-m", "jupyter_gpushare.scheduler.server.alive"],
         env={**os.environ, "GPUSHARE_SOCKET": str(path)},
         cwd=DEPLOY.parent,
         capture_output=True,

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.audit import MOST_A_MINUTE, Audit, line
+from jupyter_gpushare.scheduler.observability.audit import MOST_A_MINUTE, Audit, line
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 
 ADMIN = {"user": "root", "uid": 0, "admin": True}
 ADA = {"user": "ada", "uid": 1000, "admin": False}

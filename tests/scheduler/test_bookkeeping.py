@@ -11,8 +11,8 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from jupyter_gpushare.cli.report import line
-from jupyter_gpushare.scheduler import bookkeeping
-from jupyter_gpushare.scheduler.bookkeeping import HOUR, Books, File, Hour, read
+from jupyter_gpushare.scheduler.observability import usage_report as bookkeeping
+from jupyter_gpushare.scheduler.observability.usage_report import HOUR, Books, File, Hour, read
 from tests.scheduler.test_quotas import Node
 
 NOON = 1_000_000 * HOUR

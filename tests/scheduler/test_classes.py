@@ -7,8 +7,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler.classes import Classes
-from jupyter_gpushare.scheduler.state import Group, Wait, Wishes
+from jupyter_gpushare.scheduler.core.burst_model import Classes
+from jupyter_gpushare.scheduler.core.model import Group, Wait, Wishes
 
 
 @pytest.fixture

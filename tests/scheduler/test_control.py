@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.control import (
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import (
     AsyncControlClient,
     ControlClient,
     ControlError,
     SchedulerUnreachable,
 )
-from jupyter_gpushare.scheduler.state import Wishes
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.test_server import can_hibernate, state, until

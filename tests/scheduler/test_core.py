@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.accounts import ProtocolViolation, default_reserve
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation, default_reserve
 
 GIB = 1 << 30
 GPU = "GPU-0"

@@ -17,13 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import control, protocol
-from jupyter_gpushare.scheduler.control import (
+from jupyter_gpushare.scheduler.gpu.drivers import libraries
+from jupyter_gpushare.scheduler.protocol import client as control
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import (
     AsyncControlClient,
     ControlClient,
     SchedulerUnreachable,
 )
-from jupyter_gpushare.scheduler.drivers import libraries
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler, Start
 from tests.scheduler.test_server import until

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.drivers import find_driver
+from jupyter_gpushare.scheduler.gpu.drivers import find_driver
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 
 GIB = 1 << 30
 
@@ -17,7 +17,7 @@ CODE = """
 import json, sys
 from dataclasses import asdict
 from pathlib import Path
-from jupyter_gpushare.scheduler.devices import Devices
+from jupyter_gpushare.scheduler.gpu.devices import Devices
 
 loaded = [name for name in sys.modules if "pynvml" in name]
 devices = Devices(Path(sys.argv[1]) if len(sys.argv) > 1 else None)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import drivers
-from jupyter_gpushare.scheduler.drivers import Driver, DriverError, find_driver, libraries
+from jupyter_gpushare.scheduler.gpu import drivers
+from jupyter_gpushare.scheduler.gpu.drivers import Driver, DriverError, find_driver, libraries
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
 from jupyter_gpushare.benchmarks import estimates as bench
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.estimates import Estimate, Forecast
-from jupyter_gpushare.scheduler.timeline import Ledger, Timeline, glimpse
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.views.estimates import Estimate, Forecast
+from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, glimpse
 from tests.scheduler import test_properties
 from tests.scheduler.test_core import Machine, Process
 from tests.scheduler.test_timeline import told

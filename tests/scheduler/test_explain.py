@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.kernel_provisioner import in_kernel
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.explain import compare, explain
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.views.explain import compare, explain
 from tests.scheduler.test_core import GPU, Machine, Process
 
 

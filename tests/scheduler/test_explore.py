@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core.core import Core
 from tests.scheduler import explore
 from tests.scheduler.script import Chosen, Script, begin
 from tests.scheduler.test_properties import MIB, Process, World

@@ -8,8 +8,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import given
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
 from tests.scheduler.consistency import check, check_status
 from tests.scheduler.test_core import GPU, TOTAL, Machine
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.estimates import Forecast
-from jupyter_gpushare.scheduler.explain import explain
-from jupyter_gpushare.scheduler.snapshot import status
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.views.estimates import Forecast
+from jupyter_gpushare.scheduler.views.explain import explain
+from jupyter_gpushare.scheduler.views.status import status
 from tests.scheduler.script import Chosen, Script, begin
 
 MIB = 1 << 20

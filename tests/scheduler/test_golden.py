@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.core import Core
+from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.policies import OURS
 from tests.scheduler import golden
 

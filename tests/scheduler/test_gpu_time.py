@@ -9,9 +9,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler.events import Entitlement
-from jupyter_gpushare.scheduler.gpu_time import GpuTime
-from jupyter_gpushare.scheduler.state import Gpu, Group, Share, Wait, Wishes
+from jupyter_gpushare.scheduler.core.messages import Entitlement
+from jupyter_gpushare.scheduler.core.model import Gpu, Group, Share, Wait, Wishes
+from jupyter_gpushare.scheduler.core.usage import GpuTime
 
 GPU = "GPU-0"
 GIB = 1 << 30

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import checkpoint, policies
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.accounts import ProtocolViolation
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.counters import Counters
-from jupyter_gpushare.scheduler.state import LEFT
+from jupyter_gpushare.scheduler import policies
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
+from jupyter_gpushare.scheduler.core.model import LEFT
+from jupyter_gpushare.scheduler.observability import checkpoint
+from jupyter_gpushare.scheduler.observability.counters import Counters
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 MIB = 1 << 20

@@ -15,13 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import ability, checked_drivers, hibernations, hibernator
-from jupyter_gpushare.scheduler.ability import judge
-from jupyter_gpushare.scheduler.devices import Devices
-from jupyter_gpushare.scheduler.drivers import Driver, Libraries
-from jupyter_gpushare.scheduler.events import Event, Hibernatable
-from jupyter_gpushare.scheduler.hibernations import Hibernations
-from jupyter_gpushare.scheduler.hibernator import Deadlines, Hibernator, Outcome
+from jupyter_gpushare.scheduler.core.messages import Event, Hibernatable
+from jupyter_gpushare.scheduler.gpu import checked_drivers
+from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
+from jupyter_gpushare.scheduler.gpu import checkpoint_runner as hibernations
+from jupyter_gpushare.scheduler.gpu import checkpoint_support as ability
+from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines, Hibernator, Outcome
+from jupyter_gpushare.scheduler.gpu.checkpoint_runner import Hibernations
+from jupyter_gpushare.scheduler.gpu.checkpoint_support import judge
+from jupyter_gpushare.scheduler.gpu.devices import Devices
+from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
 from tests.checkpoints import StandIn, build_stand_in
 
 PATIENCE = 60.0
@@ -634,7 +637,7 @@ def test_a_process_of_another_user_is_left_alone(pid: int) -> None:
 def refuses_as_nobody(pid: int) -> str:
     become = "os.setuid(65534)" if os.getuid() == 0 else ""
     # What has to be imported is, before that user cannot read it.
-    code = "import os; from jupyter_gpushare.scheduler.ability import refuses; refuses(os.getpid())"
+    code = "import os; from jupyter_gpushare.scheduler.gpu.checkpoint_support import refuses; refuses(os.getpid())"
     code += f"; {become}; print(refuses({pid}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout.strip()

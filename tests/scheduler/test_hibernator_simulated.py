@@ -12,9 +12,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from jupyter_gpushare.scheduler import hibernator
-from jupyter_gpushare.scheduler.drivers import Driver
-from jupyter_gpushare.scheduler.hibernator import Deadlines, Hibernator, Outcome
+from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
+from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines, Hibernator, Outcome
+from jupyter_gpushare.scheduler.gpu.drivers import Driver
 from tests.sim.machine import LIBRARIES, MIB, Talker, sim_env
 from tests.stopping import go_on, stop
 

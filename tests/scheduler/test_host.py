@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.control import ControlError, SchedulerUnreachable
-from jupyter_gpushare.scheduler.host import SchedulerHost
+from jupyter_gpushare.scheduler.protocol.client import ControlError, SchedulerUnreachable
+from jupyter_gpushare.scheduler.protocol.supervisor import SchedulerHost
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler, Start
 from tests.scheduler.shared import FakeHub, start_node
@@ -121,8 +121,8 @@ async def test_a_scheduler_that_is_slow_for_a_moment_is_kept(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One answer is late."""
-    monkeypatch.setattr("jupyter_gpushare.scheduler.host.LOOK_PAUSE", 0.05)
-    monkeypatch.setattr("jupyter_gpushare.scheduler.host.ANSWER_TIMEOUT", 1.0)
+    monkeypatch.setattr("jupyter_gpushare.scheduler.protocol.supervisor.LOOK_PAUSE", 0.05)
+    monkeypatch.setattr("jupyter_gpushare.scheduler.protocol.supervisor.ANSWER_TIMEOUT", 1.0)
     one = await host()
     scheduler = await pid(one)
     late = asyncio.Event()

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import ffi, lib
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import lending
-from jupyter_gpushare.scheduler.lending import Lending
-from jupyter_gpushare.scheduler.pool import CHUNK
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.memory import pool_manager as lending
+from jupyter_gpushare.scheduler.memory.pool import CHUNK
+from jupyter_gpushare.scheduler.memory.pool_manager import Lending
 from tests.scheduler.client import PATIENCE
 
 GIB = 1 << 30

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler.memory import host_budget, host_limit
+from jupyter_gpushare.scheduler.memory.budget import host_budget, host_limit
 
 GIB = 1 << 30
 KIB = 1 << 10

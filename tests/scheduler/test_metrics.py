@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.counters import WAITS, Counters
-from jupyter_gpushare.scheduler.metrics import METRICS, text
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.observability.counters import WAITS, Counters
+from jupyter_gpushare.scheduler.observability.metrics import METRICS, text
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.test_server import state, until
 

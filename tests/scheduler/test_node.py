@@ -22,9 +22,9 @@ from unittest import mock
 import pytest
 
 from jupyter_gpushare.scheduler import __main__ as process
-from jupyter_gpushare.scheduler import node
-from jupyter_gpushare.scheduler import systemd as notifying
-from jupyter_gpushare.scheduler.control import peer_uid
+from jupyter_gpushare.scheduler.node import config as node
+from jupyter_gpushare.scheduler.protocol.client import peer_uid
+from jupyter_gpushare.scheduler.server import systemd as notifying
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.node import Activator, Place

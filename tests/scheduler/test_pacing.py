@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
 from jupyter_gpushare.scheduler import policies
-from jupyter_gpushare.scheduler.accounts import ProtocolViolation
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
 from jupyter_gpushare.scheduler.policies import Speed
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
 from tests.scheduler.test_core import GIB, GPU, Machine, Process, of
@@ -254,7 +254,7 @@ def test_a_policy_that_raises_is_replaced_and_the_event_is_handled(
 
 
 def test_the_strictest_of_several_gpus_holds() -> None:
-    from jupyter_gpushare.scheduler.pacing import strictest
+    from jupyter_gpushare.scheduler.core.pacing import strictest
 
     assert strictest([Speed(), Speed()]) == Speed()
     assert strictest([Speed(0.001, 0.01), Speed(share=0.5, meter=True)]) == Speed(

@@ -13,11 +13,11 @@ from unittest import mock
 
 import pytest
 
-from jupyter_gpushare.scheduler import permissions
-from jupyter_gpushare.scheduler.permissions import OPERATIONS, Denied, Who
-from jupyter_gpushare.scheduler.principals import Principal
-from jupyter_gpushare.scheduler.requests import Requests
-from jupyter_gpushare.scheduler.visibility import HIDDEN, OTHER
+from jupyter_gpushare.scheduler.node import permissions
+from jupyter_gpushare.scheduler.node.permissions import OPERATIONS, Denied, Who
+from jupyter_gpushare.scheduler.node.principals import Principal
+from jupyter_gpushare.scheduler.server.requests import Requests
+from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER
 from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.conftest import GIB, Scheduler, simulated, starting
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node

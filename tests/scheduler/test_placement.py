@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.placement import PATIENCE, Outlook, Placement, rank
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.placement import PATIENCE, Outlook, Placement, rank
 
 GIB = 1 << 30
 GPUS = tuple(f"GPU-{n:08x}-0000-0000-0000-000000000000" for n in range(3))

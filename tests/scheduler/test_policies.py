@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.policies import OURS
 from tests.scheduler.test_core import GPU, Machine, Process, of
 

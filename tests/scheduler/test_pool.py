@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare._protocol import ffi, lib
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.pool import CHUNK, SLOTS, Pool
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.memory.pool import CHUNK, SLOTS, Pool
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Start
 

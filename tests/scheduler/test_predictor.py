@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler.predictor import Predictor
+from jupyter_gpushare.scheduler.core.burst_predictor import Predictor
 
 seconds = st.floats(0.001, 1000.0)
 

@@ -16,15 +16,23 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import connection as connections
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import identities, principals, protocol
-from jupyter_gpushare.scheduler.connection import Connection
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.devices import Devices
-from jupyter_gpushare.scheduler.identities import Identities
-from jupyter_gpushare.scheduler.principals import Identity, Known, Principal, groups_of, identify
-from jupyter_gpushare.scheduler.server import Options, Server
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.gpu.devices import Devices
+from jupyter_gpushare.scheduler.node import identity as identities
+from jupyter_gpushare.scheduler.node import principals
+from jupyter_gpushare.scheduler.node.identity import Identities
+from jupyter_gpushare.scheduler.node.principals import (
+    Identity,
+    Known,
+    Principal,
+    groups_of,
+    identify,
+)
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.server import connection as connections
+from jupyter_gpushare.scheduler.server.connection import Connection
+from jupyter_gpushare.scheduler.server.server import Options, Server
 from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start
 from tests.scheduler.shared import Peer, connect, hub, start_node

@@ -36,12 +36,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import hibernation, policies
-from jupyter_gpushare.scheduler.audience import Audience
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.state import Group, Holding, Wait, place
-from jupyter_gpushare.scheduler.victims import Victims
+from jupyter_gpushare.scheduler import policies
+from jupyter_gpushare.scheduler.core import hibernation
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.contention import Audience
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait, place
+from jupyter_gpushare.scheduler.core.victims import Victims
 from tests.scheduler.consistency import check_status
 
 MIB = 1 << 20

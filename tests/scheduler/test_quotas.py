@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Quotas of GPUs and of memory, drained GPUs, and what administrators keep from running (``scheduler/quotas.py``)."""
+"""Quotas of GPUs and of memory, drained GPUs, and what is kept from running (``scheduler/core/quotas.py``)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.explain import explain
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.views.explain import explain
 
 GIB = 1 << 30
 TOTAL = 100 * GIB

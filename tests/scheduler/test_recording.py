@@ -19,13 +19,18 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import checkpoint, recording, writer
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.checkpoint import CheckpointError
-from jupyter_gpushare.scheduler.control import ControlClient, ControlError
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.observability import checkpoint, recording, writer
+from jupyter_gpushare.scheduler.observability.checkpoint import CheckpointError
+from jupyter_gpushare.scheduler.observability.recording import (
+    RecordedCore,
+    Recording,
+    RecordingError,
+    replay,
+)
+from jupyter_gpushare.scheduler.observability.writer import Writer
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
-from jupyter_gpushare.scheduler.recording import RecordedCore, Recording, RecordingError, replay
-from jupyter_gpushare.scheduler.writer import Writer
+from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler, Start
 from tests.scheduler.test_core import Machine
@@ -275,7 +280,7 @@ def test_another_policy_is_counted_beside_it() -> None:
         (
             [
                 '{"gpushare": "recording", "version": 1, "state": '
-                '[["jupyter_gpushare.scheduler.state:Totals", {"bursts": 1}]]}'
+                '[["jupyter_gpushare.scheduler.core.model:Totals", {"bursts": 1}]]}'
             ],
             "no 'waits' of a Totals",
         ),
@@ -295,7 +300,8 @@ def test_a_recording_that_was_cut_off_ends_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["jupyter_gpushare.scheduler.writer:Writer", "builtins:list", "subprocess:Popen"]
+    "name",
+    ["jupyter_gpushare.scheduler.observability.writer:Writer", "builtins:list", "subprocess:Popen"],
 )
 def test_a_state_makes_nothing_but_what_a_core_is_made_of(name: str) -> None:
     with pytest.raises(CheckpointError, match="there is no class"):

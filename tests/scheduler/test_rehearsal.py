@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.rehearsal import Rehearsal
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.observability.rehearsal import Rehearsal
 
 
 def test_a_rehearsal_decodes_decides_and_encodes_a_hand_off_each_time(

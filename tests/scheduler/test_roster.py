@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.pool import start_time
-from jupyter_gpushare.scheduler.roster import Roster, corrected
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.memory.pool import start_time
+from jupyter_gpushare.scheduler.memory.roster import Roster, corrected
 from tests.scheduler.client import FakeClient
 from tests.scheduler.conftest import Start
 from tests.scheduler.test_core import GIB, GPU, Machine, of

@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.control import user_name
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.client import user_name
 from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.conftest import GIB, Scheduler, Start
 

@@ -17,8 +17,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import gpu_time, policies
+from jupyter_gpushare.scheduler import policies
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core import usage as gpu_time
 from jupyter_gpushare.scheduler.policies.priority import HighestPriority
 from jupyter_gpushare.scheduler.policies.tgs import Tgs
 from jupyter_gpushare.scheduler.simulation.calibration import Calibration

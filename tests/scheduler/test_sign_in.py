@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import control as control_module
-from jupyter_gpushare.scheduler.control import (
+from jupyter_gpushare.scheduler.protocol import client as control_module
+from jupyter_gpushare.scheduler.protocol.client import (
     AsyncControlClient,
     ControlClient,
     ControlError,

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.cli.main import main
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.observability.recording import RecordedCore, write_header
+from jupyter_gpushare.scheduler.observability.recording import write as write_entry
 from jupyter_gpushare.scheduler.policies import OURS
-from jupyter_gpushare.scheduler.recording import RecordedCore, write_header
-from jupyter_gpushare.scheduler.recording import write as write_entry
 from jupyter_gpushare.scheduler.simulation.calibration import H200
 from jupyter_gpushare.scheduler.simulation.generate import GENERATORS, generate
 from jupyter_gpushare.scheduler.simulation.recorded import convert_lines

@@ -10,8 +10,8 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.stepping import Stepper
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.collectives import Stepper
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 #: Seconds between two looks at the model.

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 

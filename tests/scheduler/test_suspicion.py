@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 import jupyter_gpushare
-from jupyter_gpushare.scheduler.suspicion import (
+from jupyter_gpushare.scheduler.observability.usage_audit import (
     BESIDE,
     PART,
     READINGS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler.thrash import Detector
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.paging import Detector
 from tests.scheduler.test_core import GPU, Process, of
 from tests.scheduler.test_policies import Lab
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.connection import Connection
-from jupyter_gpushare.scheduler.server import Server
-from jupyter_gpushare.scheduler.throttle import LINES, PERSONAL, Lane, Limits, Throttle
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.server.connection import Connection
+from jupyter_gpushare.scheduler.server.server import Server
+from jupyter_gpushare.scheduler.server.throttle import LINES, PERSONAL, Lane, Limits, Throttle
 
 LIMITS = Limits(turn=0.004, stretch=0.002, share=0.5, window=0.2)
 #: What handling one frame takes.

@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import protocol, tickets
-from jupyter_gpushare.scheduler.hub_login import Hub, LoginError
-from jupyter_gpushare.scheduler.tickets import Ticket, Tickets
+from jupyter_gpushare.scheduler.node import tickets
+from jupyter_gpushare.scheduler.node.hub_login import Hub, LoginError
+from jupyter_gpushare.scheduler.node.tickets import Ticket, Tickets
+from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.scheduler.client import PATIENCE, FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start, simulated, starting
 from tests.scheduler.shared import FakeHub, Peer, hub, start_node

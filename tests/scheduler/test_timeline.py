@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler import protocol
-from jupyter_gpushare.scheduler.timeline import Glimpse, Ledger, Timeline
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.views.timeline import Glimpse, Ledger, Timeline
 
 GPU = "GPU-0"
 

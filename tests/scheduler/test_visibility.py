@@ -24,13 +24,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, precondition, rule
 
-from jupyter_gpushare.scheduler import events as ev
-from jupyter_gpushare.scheduler import protocol, requests, server
-from jupyter_gpushare.scheduler.core import Core
-from jupyter_gpushare.scheduler.devices import Devices
-from jupyter_gpushare.scheduler.principals import Identity, Principal
-from jupyter_gpushare.scheduler.server import Options, Server
-from jupyter_gpushare.scheduler.visibility import HIDDEN, OTHER, Disguise, View
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.gpu.devices import Devices
+from jupyter_gpushare.scheduler.node.principals import Identity, Principal
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.server import requests, server
+from jupyter_gpushare.scheduler.server.server import Options, Server
+from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Disguise, View
 from tests.scheduler.test_properties import GPUS, GROUPS, PATIENCE, SPEED, USERS, World
 
 MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}

@@ -17,7 +17,7 @@ from jupyter_client.manager import KernelManager
 from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.server_extension import app
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.cells import Cells

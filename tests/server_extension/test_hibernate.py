@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.scheduler.control import ControlClient
+from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.server_extension.lab import Lab, environment
 from tests.server_extension.notebook import SETUP, Notebook, has_ended, until
 from tests.stopping import go_on, stop

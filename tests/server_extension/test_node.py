@@ -15,7 +15,7 @@ from jupyter_server.serverapp import ServerApp
 from traitlets.config import Config
 
 from jupyter_gpushare.kernel_provisioner import provisioner, ticket
-from jupyter_gpushare.scheduler.address import Access, bind
+from jupyter_gpushare.scheduler.protocol.address import Access, bind
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from tests.scheduler.client import FakeClient
 from tests.scheduler.node import Node

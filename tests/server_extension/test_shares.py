@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from traitlets.config import Config
 
-from jupyter_gpushare.scheduler.control import AsyncControlClient, ControlClient
-from jupyter_gpushare.scheduler.shares import NONE, entitlement, parsed
+from jupyter_gpushare.scheduler.node.entitlements import NONE, entitlement, parsed
+from jupyter_gpushare.scheduler.protocol.client import AsyncControlClient, ControlClient
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.shares import merged
 

@@ -1,0 +1,447 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The scheduler's core: events and a clock in, decisions out. No sockets, no threads, no clock of its own.
+
+Rules
+-----
+On each GPU, at all times (docs/design.md, "The one idea")::
+
+    leased footprints + all resident, pinned and context bytes + foreign use + ghosts  <=  total - reserve
+
+The left side is kept as running sums (``state.py``); ``Gpu.free`` is the difference. A lease is granted only if, on
+every GPU of its group, what the group lacks there (``Share.need``) is at most ``free``; from then on the missing part
+counts as *arriving*. All or nothing, so nobody holds one GPU while waiting for another. Only three things bring room:
+an eviction that was answered, a lease given back (its missing part is charged no more), and a death that NVML shows.
+
+Who waits, and for how long
+---------------------------
+The queue is in the policy's order. The first that waits for a GPU is its *head*; only for heads is room made. One who
+is not a head may pass if it needs no eviction and no revocation, if it was not revoked for the head, and if the head
+could still be served from leases that are older than its time at the head (``Wait.barrier``). So a head waits for a
+fixed set of leases, each of which is revoked once its quantum is over: it is granted in bounded time provided that
+holders yield, then the next is the head. A head that could not be served if everybody yielded (foreign use, ghosts)
+keeps its place and holds nobody up.
+
+Room is made in the order in which it can be had, then by kind:
+
+    ==============  ==================================================  =====================================
+    kind            memory may be taken                                 how
+    ==============  ==================================================  =====================================
+    no lease        after debounce or residency (below)                 Evict
+    held            likewise                                            Revoke, on Released Evict
+    waiting         likewise; last in the queue first                   Evict
+    running         after its quantum                                   Revoke, on Released Evict
+    kept            once it was waited for with patience (below)        as for its kind
+    ==============  ==================================================  =====================================
+
+- *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
+- *Residency*: after any other end, min(10 x cost of moving the footprint x how many are at work, quantum)
+  since the memory was in; or until the group had no work for as long as the move takes, or is expected to have none
+  for that long (``_patience``).
+- A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
+  turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
+  than before (it gave its lease up to grow), room is made for it too, from those that do not run.
+
+Nothing is taken before all that the head needs can be had (give or take the debounce): it would idle meanwhile.
+Of what is taken, a little more than lacks leaves, where there is more: figures vary while they are read, and a second
+round would cost as much waiting as the first.
+
+Wishes
+------
+People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
+costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
+
+- *Background* and *interactive*: what the group counts as, whatever it does (``classes.py``).
+- *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
+  it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
+  next lease. So is one that waits and is not all in: else each would wait for what the other holds.
+- *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
+  memory may leave at once, kept or not. *Held* is the same, said by an administrator, and nobody else ends it.
+- *Memory*: growth beyond it is refused.
+- *Request*, *limit*, *weight*: ``gpu_time.py``. Who has had its limit is granted nothing until the window has moved on;
+  its waits are passed over like those of one that is frozen.
+- *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
+  nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.
+
+Who does not answer
+-------------------
+All that is said above of how long one waits is said of holders that yield. One that does not - its process was stopped,
+its kernel never ends, it lies - is late after ``revoke_deadline`` and ten times what its moves should take (``_miss``).
+From then on what it holds counts as not to be had: nobody who needs it is a head, so nobody is held up by it but those
+who could not be served without it. It is named, is charged for the GPU's time, and is granted nothing, since it could
+not give it back. Its answer ends all that (``_hear``). Whoever answers, but lets nothing go for as long, is asked again
+ever more rarely, and counts as not to be had in between.
+
+Bounds
+------
+What administrators bound (``quotas.py``) holds under every policy. Who would hold leases on more GPUs than its user or
+team may at once is passed over, and so is who waits for a GPU that is drained: they hold nobody up. Of one quota, those
+that wait are served in the queue's order, and holders make way for them as for those that wait for their memory. On a
+drained GPU every lease ends after its quantum, and all memory leaves that can.
+
+Policies
+--------
+The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and says how fast holders may submit
+(``Pace``). What it says is kept until something happens that may change it: a lease, a burst, a class, a cell, a focus
+or a meter on that GPU. A policy that raises is replaced (``policies/guard.py``).
+
+Filling
+-------
+A head whose lack is on its way out, all of it, is granted at once (``Grant.filling``): what it has in host memory then
+arrives while the others' leaves. Its share is charged only for the room that it was *allotted*; every byte that comes
+free on that GPU is allotted to it (``Room``) before anybody else can have it, so the inequality holds at each step and
+``free`` is 0 for all others. What it was not allotted yet is *owed*: whoever waits next needs that much more. One share
+at a time fills on a GPU, so what leaves is never counted on twice.
+
+It holds a lease while it waits for room, and yet no cycle can come of that: what it waits for are evictions under way,
+which need no lease and nobody else's room on a GPU. They do need host memory, which its own pieces give back as they
+arrive, and of which a part is never promised (``_backed``), so that one piece can always leave. Where evictions fail or
+fall short, other victims are ordered for the rest; where there are none it gives the lease back after a bounded time,
+keeps what has arrived, and comes back to its old place.
+
+The peak of host memory during a switch is therefore what the GPUs cannot hold and what is in flight, and not, as it
+would be if all left before anything arrived, the newcomer's swapped data besides.
+
+Hibernation
+-----------
+A group that has had no work, no wait and no open cell for ``hibernate_after`` gives its contexts back too
+(``hibernation.py``), as a whole or not at all: its lease is revoked, all its memory leaves, its clients *park* (none of
+their threads is in the driver, ``Park``), then the driver checkpoints them (``Hibernate``). So it does after
+``hibernate_pressure`` on a drained GPU. Never if it is kept. Work that comes up before the checkpoint has begun ends
+the attempt; after that, it is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
+
+A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``_press``): idle ones,
+longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
+``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any
+head does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken
+after it was served: where several have to leave, the first would be back before the last one has left. A group that
+hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room
+(``Wait.for_lease``); until it has its lease, that room is kept for it. So each grant costs a bounded number of
+hibernations, and a group that could not run is not woken to be pressed again.
+
+What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
+reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
+charged.
+
+It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
+growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored
+(``Wakeup``), then told (``Awake``). If the restore fails it is hibernated still, and its next call tries again. Where
+its GPU lacks room, is drained, or is at work for others while another of the same name that it sees has room and
+nothing to do, it may be restored there.
+
+Contexts together may so be more than a GPU has. Of the groups that hibernate, each is promised no more than what leaves
+room for the one of them that needs the most, and for what the others leave on the GPU all the same (their residues);
+so any of them can run beside each other one, as it could without this. Bytes that cannot leave, since their group
+cannot hibernate or since they are its residue, are refused if they would leave too little for what another group was
+promised (``_crowded_out``): so every footprint that was admitted can be served.
+
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import policies
+from ..policies.guard import Guard
+from ..views import status as snapshot
+from . import preferences as wishes
+from .burst_model import Classes
+from .burst_predictor import Predictor
+from .client_events import Clients
+from .host_reserve import Keeper
+from .ledger import MIB
+from .messages import (
+    Adjust,
+    AntiThrash,
+    Attach,
+    Await,
+    Burst,
+    Cancel,
+    Cell,
+    Checkpointed,
+    Configure,
+    Decision,
+    Desist,
+    Detach,
+    Device,
+    Drain,
+    Entitle,
+    Event,
+    Evicted,
+    Focus,
+    Grow,
+    Hibernatable,
+    HibernateNow,
+    Hold,
+    HostMemory,
+    Maintain,
+    Measured,
+    Meter,
+    Moving,
+    Notice,
+    Parked,
+    Quantum,
+    Release,
+    Released,
+    Rename,
+    Request,
+    Restored,
+    Stuck,
+    Tick,
+    UsageChanged,
+    Wake,
+    WakeNow,
+    Woken,
+)
+from .model import Group, Holding, Timers, Wait
+from .paging import Detector
+from .planner import Plan
+from .user_commands import LONGEST_QUANTUM, valid_anti_thrash, valid_hibernate_after, valid_quantum
+
+
+class UnknownGroup(LookupError):
+    """No group has the id or the name that was asked for; the text is one sentence for the person who asked."""
+
+    #: For programs (docs/control.md).
+    code = "unknown_group"
+
+
+class Core(Clients):
+    """Decides who holds a lease. Feed every event to ``handle`` and carry out what it returns, in order.
+
+    Parameters
+    ----------
+    quantum, anti_thrash, policy
+        The settings of docs/design.md, "Decisions".
+    reserve
+        Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
+    debounce
+        Seconds for which a group's memory stays after the end of a cell.
+    residency_factor
+        Memory stays at least so many times as long as it takes to move it in; also the factor of ``quantum="auto"``.
+    shortest_quantum, longest_quantum
+        Bounds of ``quantum="auto"``, seconds.
+    bandwidth
+        Bytes per second of moves, until they are measured.
+    fresh
+        Seconds for which a reading of a GPU's memory is good for a decision.
+    margin
+        Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
+    background_quantum
+        Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
+    interactive_burst, interactive_pause
+        Seconds: ``classes.Classes``.
+    window
+        Seconds over which shares of the GPU's time hold.
+    keep_patience
+        Seconds for which one has to wait for memory that people keep.
+    exclusive_limit
+        Seconds for which a cell may have its lease for itself while others wait.
+    revoke_deadline
+        Seconds, beside ten times what the moves take, after which one that was told to give something up, and has not
+        answered, holds nobody up any longer.
+    hibernate_after
+        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
+    hibernate_pressure
+        Seconds of idleness after which it does for one that lacks room.
+    """
+
+    def __init__(
+        self,
+        *,
+        quantum: Quantum = "auto",
+        anti_thrash: AntiThrash = "auto",
+        policy: str = "burst",
+        reserve: int | None = None,
+        debounce: float = 0.010,
+        residency_factor: float = 10.0,
+        shortest_quantum: float = 1.0,
+        longest_quantum: float = 30.0,
+        bandwidth: float = 10e9,
+        fresh: float = 0.001,
+        margin: int = 64 * MIB,
+        background_quantum: float = 2.0,
+        interactive_burst: float = 2.0,
+        interactive_pause: float = 2.0,
+        window: float = 10.0,
+        keep_patience: float = 300.0,
+        exclusive_limit: float = 600.0,
+        revoke_deadline: float = 30.0,
+        hibernate_after: float | None = 600.0,
+        hibernate_pressure: float = 2.0,
+    ) -> None:
+        super().__init__(reserve, bandwidth, fresh, window)
+        self.quantum: Quantum = valid_quantum(quantum)
+        self.anti_thrash: AntiThrash = valid_anti_thrash(anti_thrash)
+        self.debounce = debounce
+        self.residency_factor = residency_factor
+        self.shortest_quantum = shortest_quantum
+        self.longest_quantum = longest_quantum
+        self.margin = margin
+        self.background_quantum = background_quantum
+        #: No policy leaves a holder alone for longer.
+        self.longest_turn = LONGEST_QUANTUM
+        self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
+        self.revoke_deadline = revoke_deadline
+        self.hibernate_after = valid_hibernate_after(hibernate_after)
+        self.hibernate_pressure = hibernate_pressure
+        self.hibernatable, self.wake_seconds = None, None
+        #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
+        #: often, and can be handed back.
+        self.fresh_for_growth = 0.050
+        #: A lease that was granted before its room was there is taken back if no room appears for so long: while memory
+        #: is on its way out, and while none is.
+        self.filling_patience, self.starving_patience = 30.0, 1.0
+        self.shortest_retry, self.longest_retry = 0.010, 1.0
+
+        self.leased: dict[str, Group] = {}
+        self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
+
+        self.policy = Guard(policies.make(policy, self), self)
+        #: What the queue was sorted by.
+        self._sorted_by: tuple[int, int] = self.policy.version
+        self._classes = Classes(interactive_burst, interactive_pause)
+        self._predictor = Predictor()
+        self._absences = Predictor(unknown=0.0)
+        self.thrash = Detector()
+        #: The group in front of each user.
+        self._focus: dict[str, str] = {}
+        self.maintenance = ""
+        self._reserved: dict[str, set[str]] = {}
+        self._held: dict[str, dict[str, list[Group]]] | None = None
+        self._keeper = Keeper(self)
+        self._wishes = wishes.Memory()
+        #: Groups that something happened to.
+        self._touched: dict[str, Group] = {}
+        self._unclassed: dict[str, Group] = {}
+        self._timers = Timers()
+        #: Waits of groups that use no GPU yet.
+        self._nowhere: list[Wait] = []
+        #: Groups that fill.
+        self._filling: dict[str, Group] = {}
+        self._new_waits: list[Wait] = []
+        self._steps = {}
+        self._plans: dict[Wait, Plan] = {}
+        self._evictions: dict[int, tuple[Holding, int]] = {}
+        self._serial = 0
+        self._leases = 0
+        self._broken = {}
+        self.awaited = {}
+        self._evacuating, self._hibernating = {}, {}
+        self._up_since = math.inf
+        self._numbers = 0
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            Attach: self._on_attach,
+            Detach: self._on_detach,
+            Request: self._on_request,
+            Burst: self._on_burst,
+            Meter: self._on_meter,
+            Stuck: self._on_stuck,
+            Released: self._on_released,
+            Grow: self._on_grow,
+            UsageChanged: self._on_usage,
+            Evicted: self._on_evicted,
+            Moving: self._on_moving,
+            Restored: self._on_restored,
+            Parked: self._on_parked,
+            Wake: self._on_wake,
+            Checkpointed: self._on_checkpointed,
+            Woken: self._on_woken,
+            Hibernatable: self._on_hibernatable,
+            HibernateNow: self._on_hibernate_now,
+            WakeNow: self._on_wake_now,
+            Cell: self._on_cell,
+            Cancel: self._on_cancel,
+            Release: self._on_release,
+            Rename: self._on_rename,
+            Adjust: self._on_adjust,
+            Entitle: self._on_entitle,
+            Hold: self._on_hold,
+            Drain: self._on_drain,
+            Maintain: self._on_maintain,
+            Focus: self._on_focus,
+            Configure: self._on_configure,
+            Device: self._on_device,
+            Measured: self._on_measured,
+            Await: self._on_await,
+            Desist: self._on_desist,
+            HostMemory: self._on_host_memory,
+            Notice: self._on_notice,
+            Tick: self._on_tick,
+        }
+
+    # --- The interface ----------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take an event in; return what is to be done, in this order.
+
+        Raises
+        ------
+        ProtocolViolation
+            The client said what cannot be; disconnect it (and then send ``Detach`` if it was attached).
+        ValueError
+            A setting is not valid; the text is one sentence for the person who asked.
+        """
+        self._now = now
+        self._up_since = min(self._up_since, now)
+        out: list[Decision] = []
+        self._out = out
+        self._handlers[type(event)](event)
+        self._decide()
+        return out
+
+    def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
+        """Take in events of the same moment, and decide once: most of the time goes into deciding."""
+        *first, last = events
+        if not first:
+            return self.handle(last, now)
+        self._now = now
+        out: list[Decision] = []
+        self._out = out
+        for event in first:
+            self._handlers[type(event)](event)
+        return out + self.handle(last, now)
+
+    def deadline(self) -> float | None:
+        """When the core wants a ``Tick``, unless an event comes first."""
+        return self._timers.earliest()
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Return what docs/control.md calls the status, less what only the server knows."""
+        return snapshot.status(self, now)
+
+    def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
+        """Return the id of the group with this id, unique prefix of it, or name.
+
+        Parameters
+        ----------
+        text
+            What somebody asked for.
+        among
+            Says of a group's id whether they know of it; default: of all.
+
+        Raises
+        ------
+        LookupError
+            None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
+        """
+        groups = [g for g in self.groups.values() if among is None or among(g.id)]
+        if any(g.id == text for g in groups):
+            return text
+        found = [g.id for g in groups if text and g.id.startswith(text)]
+        found = found or [g.id for g in groups if g.name == text]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
+        raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
+
+    def _on_host_memory(self, event: HostMemory) -> None:
+        self._budget_host(event.budget, event.most)
+        self._stock_of.update(self.gpus)
+        self._dirty.update(self.gpus)
+
+    def _on_tick(self, event: Tick) -> None:
+        pass

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Who loses memory to one that waits: by when it can be had, by kind, and then by the policy (``core.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from heapq import merge
+
+from .model import Gpu, Share
+from .planner import Plan, Planner
+from .victims import Spot
+
+#: Kinds of victims, in the order in which they lose memory.
+_IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
+#: When its memory can be had, how much of it there is, and the share.
+_Victim = tuple[float, int, Share]
+
+
+class Chooser(Planner):
+    """Chooses victims."""
+
+    def _restless(self, gpu: Gpu) -> list[Share]:
+        """Bring ``Gpu.victims`` up to date, and return the shares that are not at rest, first come first."""
+        victims = gpu.victims
+        policy = self.policy.policy
+        if victims.ranked_by is not policy:
+            victims.ranked_by = policy
+            victims.stirred.update((share.number, share) for share in gpu.shares.values())
+        if victims.ends and victims.ends[0][0] <= self._now:
+            victims.wake(self._now)
+        while victims.stirred:
+            number, share = victims.stirred.popitem()
+            group = share.group
+            if gpu.shares.get(group.id) is not share:
+                victims.remove(share)
+            elif not self._is_at_rest(share):
+                victims.remove(share)
+                if group.lease is not None or share.resident or share.evicting:
+                    victims.restless[number] = share
+            elif share.resident + share.arriving > 0:
+                victims.rest(share, *self.policy.lasting_rank(group))
+            else:
+                victims.remove(share)
+        return [share for _, share in sorted(victims.restless.items())]
+
+    def _is_at_rest(self, share: Share) -> bool:
+        """Whether its memory may be taken now, whoever asks for it, until something happens to its group."""
+        group, wishes = share.group, share.group.wishes
+        if wishes.keep and not wishes.stopped:
+            return False
+        if group.lease is not None:
+            if group.yielding or group.runs:
+                return False
+        elif group.wait is not None and not wishes.stopped:
+            return False
+        if share.evicting or share.lost or share.gpu.filling is share:
+            return False
+        for holding in share.holdings.values():
+            if holding.stuck_until > self._now:
+                return False
+        return (
+            (group.ended_at is not None and not group.cells)
+            or group.turn == 0
+            or wishes.stopped
+            or (group.lease is None and not group.intact)
+        )
+
+    def _choose(
+        self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
+    ) -> int:
+        """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
+        wait, now, soon = plan.wait, self._now, self._now + self.debounce
+        running: list[Share] = []
+        # By when it can be had, then by kind.
+        kinds: dict[tuple[float, int], list[_Victim]] = {}
+        for share in candidates:
+            other = share.group
+            if other.lease is None:
+                size = share.movable
+                when = self._evictable_at(share, wait)
+                queues = other.wait is not None and not other.wait.passed_over
+                kind = _WAITING if queues else _IDLE
+                if waiters and kind == _WAITING:
+                    found = (h.stuck_until for h in share.holdings.values() if not h.lost)
+                    when = max(found, default=0.0)
+            elif other.runs:
+                running.append(share)
+                continue
+            else:
+                size = share.resident + share.arriving + share.missing
+                kind, when = _HELD, self.movable_at(other, wait)
+            if self._is_kept(other, wait):
+                kind, when = _KEPT, max(when, wait.since + self.keep_patience)
+            if size > 0:
+                # The debounce is too short to choose somebody else for.
+                order = 0.0 if when <= soon else when
+                kinds.setdefault((order, kind), []).append((when, size, share))
+        # Who runs comes after these: mostly they suffice.
+        for kind, resting in (
+            (_IDLE, gpu.victims.idle),
+            (_HELD, gpu.victims.held),
+            (_WAITING, []),
+        ):
+            victims = self._ranked(plan, kinds.pop((0.0, kind), []), resting)
+            lack = self._take(plan, gpu, lack, 0.0, kind, victims)
+            if lack <= 0:
+                return lack
+        for share in running:
+            when = self.quantum_end(share.group, wait)
+            size = share.resident + share.arriving + share.missing
+            if size > 0:
+                order = 0.0 if when <= now else when
+                kinds.setdefault((order, _RUNNING), []).append((when, size, share))
+        for order, kind in sorted(kinds):
+            victims = self._ranked(plan, kinds[order, kind], [])
+            lack = self._take(plan, gpu, lack, order, kind, victims)
+            if lack <= 0:
+                break
+        return lack
+
+    def _take(
+        self, plan: Plan, gpu: Gpu, lack: int, order: float, kind: int, victims: Iterable[_Victim]
+    ) -> int:
+        """Choose as many victims of one kind as are needed; return what lacks still."""
+        now = self._now
+        for when, size, share in victims:
+            # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
+            take = min(size, lack + self.margin_of(gpu))
+            lack -= take
+            if kind == _KEPT and when > now:
+                plan.kept.append(share.group)
+            if share.group.lease is not None:
+                if order > 0:
+                    plan.later.append((when, share.group))
+                elif share.group not in plan.revoke:
+                    plan.revoke.append(share.group)
+            elif when <= now:
+                plan.evict.append((share, take))
+            else:
+                plan.later.append((when, share.group))
+            if lack <= 0:
+                break
+        return lack
+
+    def _ranked(self, plan: Plan, victims: list[_Victim], resting: list[Spot]) -> Iterator[_Victim]:
+        """Walk through victims of one kind in the policy's order, those at rest among them."""
+        if len(victims) == 1 and not resting:
+            yield from victims
+            return
+        rank = self.policy.victim_rank
+        known = {victim[2].number: victim for victim in victims}
+        spots = sorted(Spot(rank(s.group), s.number, s) for _, _, s in victims)
+        wait = plan.wait
+        # Who was chosen on another GPU counts as gone.
+        gone = {g.number for g in plan.revoke}
+        if wait.grow is None or wait.group.lease is not None:
+            gone.add(wait.group.number)
+        for spot in merge(spots, resting) if spots else resting:
+            share = spot.share
+            if spot.number in known:
+                yield known[spot.number]
+            elif share.group.number not in gone:
+                when = self._evictable_at(share, wait) if share.group.lease is None else 0.0
+                yield when, share.resident + share.arriving, share

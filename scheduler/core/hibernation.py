@@ -1,0 +1,904 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups that are idle give their contexts back too, and have them again when they are needed (``core.py``)."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from ..gpu.checkpoint_support import WHY
+from .admission import Grower
+from .leases import refusal
+from .messages import (
+    Awake,
+    Checkpointed,
+    EndBurst,
+    Grow,
+    Hibernatable,
+    Hibernate,
+    Hibernated,
+    HibernateNow,
+    Notice,
+    Park,
+    Parked,
+    Usage,
+    Wake,
+    WakeNow,
+    Wakeup,
+    Woken,
+)
+from .model import Client, Gpu, Group, Hibernation, Progress, Share, Unfit, Wait
+from .planner import Plan
+
+#: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
+UNAVAILABLE = 46
+#: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
+FIRST_WAKE = 0.5
+#: Of the average, what each wake counts for.
+WEIGHT = 0.3
+
+NOTHING = "nothing"
+#: Why a group does not hibernate, by code.
+TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
+#: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
+UNSETTLED = frozenset({"stuck", "helper"})
+#: More unevictable bytes than this, beside contexts, keep a process from hibernating (csrc/interposer/hibernate.c).
+MOST_PINNED = 256 << 20
+#: After a pause of so many seconds, a helper that does not run is not waited for any longer.
+LAST_PAUSE = 8.0
+#: Those that pass by themselves.
+PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
+
+
+class Leaver(NamedTuple):
+    """A group that could hibernate for another: when, and before which others."""
+
+    share: Share
+    ready: float
+    order: tuple[int, float, int]
+
+
+class Hibernating(Grower):
+    """Hibernates groups, and wakes them."""
+
+    hibernate_after: float | None
+    hibernatable: Hibernatable | None
+    #: Seconds that a wake takes here, beside moves; None: none was measured.
+    wake_seconds: float | None
+    #: Seconds of idleness after which a group makes way for one that lacks room.
+    hibernate_pressure: float
+    #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
+    park_deadline, leave_deadline = 5.0, 60.0
+    #: Seconds for which a refusal is taken for granted: one that may pass by itself, twice as long each time that the
+    #: group was idle all the while, but never longer than others.
+    passing_refusal, lasting_refusal = 5.0, 600.0
+    #: So many groups are on their way off the GPUs at once.
+    most_hibernating = 16
+    #: Seconds after which it is seen again whether one that is to hibernate may.
+    look_again = 0.5
+    #: Seconds after which one that lacks room looks for groups that hibernate again.
+    press_pause = 0.5
+    #: Seconds after which a step that does not end is asked for again.
+    shortest_step_pause, longest_step_pause = 1.0, 60.0
+    notices: deque[tuple[float, Notice]]
+    #: Groups whose memory leaves first; and those that are on their way off the GPUs, these among them.
+    _evacuating: dict[str, Group]
+    _hibernating: dict[str, Group]
+    _plans: dict[Wait, Plan]
+
+    # --- Whether it can be -------------------------------------------------------------------------
+
+    @property
+    def _able(self) -> bool:
+        return self.hibernatable is not None and self.hibernatable.able
+
+    def _may_press(self) -> bool:
+        """Whether groups hibernate for others that lack room."""
+        return self._able and self.hibernate_after is not None
+
+    def _makes_way(self, group: Group, pinned: int = 0) -> bool:
+        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        if group.silent or group.hibernation is not None:
+            return group.hibernation is not None
+        if group.unfit is not None:
+            return group.unfit.code in PASSING or group.unfit.until <= self._now
+        return _unfit(group, pinned) in ("", NOTHING)
+
+    def _idle_since(self, group: Group) -> float | None:
+        """Return since when a group has nothing to do; None: it has, or may have any moment."""
+        if group.busy or group.cells or group.silent or group.yielding or group.restoring:
+            return None
+        for share in group.shares.values():
+            if any(wait.group is group for wait in share.gpu.queue):
+                return None
+            if any(d.grow.client in group.clients for d in share.gpu.parked):
+                return None
+        if group.wait is not None:
+            return None
+        since = group.idle_since if group.away_since is None else group.away_since
+        return max(since, group.active_at)
+
+    def _is_pressed(self, group: Group) -> bool:
+        """Whether a group is on its way off the GPU for the head of a queue, which waits for that still."""
+        state = group.hibernation
+        return group.departs and state is not None and state.head is not None and state.head.queued
+
+    def _may_go_on(self, group: Group) -> bool:
+        """Whether a group that is to hibernate may still: it is idle, or the head of a queue needs its room."""
+        if self._is_pressed(group):
+            return not group.silent and not self._waits_for_growth(group)
+        return self._idle_since(group) is not None and not group.wishes.keep
+
+    def wake_estimate(self, group: Group) -> float:
+        """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
+        seconds = FIRST_WAKE if self.wake_seconds is None else self.wake_seconds
+        return seconds + self.footprint_cost(group)
+
+    def hibernating_on(self, gpu: Gpu) -> list[Group]:
+        """Return the groups that are on their way off a GPU."""
+        return [g for g in self._hibernating.values() if gpu.uuid in g.shares]
+
+    # --- Into it -----------------------------------------------------------------------------------
+
+    def _rest(self, group: Group, when: float | None = None) -> None:
+        """Look later whether a group has been idle for long enough."""
+        if when is None and self.hibernate_after is not None:
+            when = self._now + self.hibernate_after
+        if group.dismissed_at is not None:
+            until = 0.0 if group.unfit is None else group.unfit.until
+            when = max(self._now + self.look_again, until)
+        self._timers.set(group.rests, when if self._able else None)
+
+    def _rest_all(self) -> None:
+        for group in self.groups.values():
+            if group.hibernation is None:
+                self._rest(group, None if self.hibernate_after is None else self._now)
+
+    def _consider(self, group: Group) -> None:
+        """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
+        if group.hibernation is not None:
+            self._overrun(group)
+            return
+        since = self._idle_since(group)
+        if since is None:
+            self._ask_for_end(group)
+        if group.wishes.keep or self.hibernate_after is None:
+            group.dismissed_at = None  # people think otherwise by now
+        if group.dismissed_at is not None:
+            if since is None:
+                self._rest(group)
+            else:
+                self._begin(group)
+            return
+        after = self.hibernate_after
+        if after is None:
+            return
+        later = self._now + max(after, self.look_again)
+        due = later if since is None or group.wishes.keep else since + after
+        if group.unfit is not None:
+            due = max(due, group.unfit.until)
+        if due > self._now:
+            self._rest(group, due)
+        else:
+            self._begin(group)
+
+    def _ask_for_end(self, group: Group) -> None:
+        """Have a group say whether its burst is over: outside cells, and while nobody waits, it would not by itself."""
+        if group.busy and not group.cells:
+            for client in group.granted.values():
+                if client.busy:
+                    self._out.append(EndBurst(client.number, self._now))
+
+    def _begin(self, group: Group, head: Wait | None = None) -> bool:
+        """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
+        code = _unfit(group)
+        if code == NOTHING:
+            group.dismissed_at = None
+            self._rest(group)
+            return False
+        if code:
+            self._find_unfit(group, code, TEXTS[code], log=False)
+            return False
+        if len(self._hibernating) >= self.most_hibernating:
+            if head is None:
+                self._rest(group, self._now + 1.0)
+            else:
+                self._at(self._now + 1.0)
+            return False
+        frees = sum(s.pinned + s.context for s in group.shares.values())
+        group.unfit = None
+        group.hibernation = Hibernation("evicting", self._now, self._now, frees, head=head)
+        self._hibernating[group.id] = self._evacuating[group.id] = group
+        self._timers.set(group.rests, self._now + self.leave_deadline)
+        self._touch(group)
+        if group.lease is not None:
+            group.ended_at = self._now - self.debounce
+            self._revoke(group, head)
+        self._evacuate(group)
+        return True
+
+    def _evacuate(self, group: Group) -> None:
+        """See whether all has left of a group that is to park, and order out what has not."""
+        if group.lease is not None:
+            return
+        if not self._may_go_on(group):
+            self._let_go(group)
+            return
+        for share in group.shares.values():
+            if share.movable:
+                self._evict(share, share.movable)
+                for holding in share.holdings.values():
+                    if holding.stuck_until > self._now:
+                        self._timers.set(group.rests, holding.stuck_until)
+
+    def _park_those_that_left(self) -> None:
+        """Tell the groups to park of which nothing is left on the GPU.
+
+        Not before it was decided who is served: then the head for which they do so may need it no longer.
+        """
+        for group in list(self._evacuating.values()):
+            if group.lease is None and not any(s.resident for s in group.shares.values()):
+                if self._may_go_on(group):
+                    self._park(group)
+                else:
+                    self._let_go(group)
+
+    def _park(self, group: Group) -> None:
+        del self._evacuating[group.id]
+        self._enter(group, "parking")
+        self._timers.set(group.rests, self._now + self.park_deadline)
+        for client in _with_context(group):
+            if client.stage != "awake":
+                continue
+            self._serial += 1
+            client.stage, client.park, client.parked = "parking", self._serial, True
+            client.moved = ("", "")
+            self._out.append(Park(client.number, client.park))
+        self._settle(group)
+
+    def _enter(self, group: Group, stage: Progress) -> None:
+        state = group.hibernation
+        if state is not None and state.stage != stage:
+            state.stage, state.since = stage, self._now
+            self._touch(group)
+
+    def _overrun(self, group: Group) -> None:
+        """A group's memory has not left yet; or a client has not answered ``Park``."""
+        state = group.hibernation
+        assert state is not None
+        if state.stage == "evicting":
+            if self._now < state.began + self.leave_deadline:
+                self._timers.set(group.rests, state.began + self.leave_deadline)
+                self._evacuate(group)
+            else:
+                text = "the process's memory could not be moved out in time"
+                self._find_unfit(group, "busy", text)
+        elif state.stage == "parking":
+            late = [c.pid for c in group.clients.values() if c.stage == "parking"]
+            pids = ", ".join(map(str, late))
+            text = f"hibernation does not end: process {pids} did not answer in {self.park_deadline:.0f} s"
+            self._name_stuck(group, late[0], "park")
+            self._find_unfit(group, "stuck", text)
+
+    def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
+        """A group cannot hibernate, or not now: those of its clients that are parked go on."""
+        unfit = self._refuse(group, code, text, log=log)
+        if group.hibernation is not None:
+            self._let_go(group)
+        else:
+            self._touch(group)
+        if self.hibernate_after is not None:
+            self._rest(group, unfit.until)
+
+    def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
+        passes, since = code in PASSING, self._idle_since(group)
+        again = since is not None and since <= group.refused_at
+        group.refusals = group.refusals + 1 if again else 0
+        group.refused_at = self._now
+        pause = self.lasting_refusal
+        if passes:
+            pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
+        else:
+            group.dismissed_at = None
+        group.unfit = unfit = Unfit(code, text, self._now, self._now + pause)
+        if log:
+            self._log("hibernate_failed", group, code=code, text=text)
+        return unfit
+
+    def _reconsider(self, group: Group) -> None:
+        """What a group holds changed: why it did not hibernate may hold no longer."""
+        if group.unfit is not None and group.unfit.code not in PASSING:
+            group.unfit = None
+
+    def _let_go(self, group: Group) -> None:
+        """Give up before anything was checkpointed."""
+        self._evacuating.pop(group.id, None)
+        for client in group.clients.values():
+            if client.stage in ("parking", "parked"):
+                self._release(client)
+        self._settle(group)
+
+    def _release(self, client: Client) -> None:
+        """Tell a parked client that it may call the driver, which it was not away from."""
+        client.stage, client.needs = "awake", None
+        if client.parked:
+            client.parked = False
+            self._out.append(Hibernated(client.number, client.park, False))
+        if client.asked:
+            self._out.append(Awake(client.number, client.asked))
+            client.asked = 0
+        self._reach_again(client)
+
+    def _on_parked(self, event: Parked) -> None:
+        client = self._client(event.client)
+        group = client.group
+        self._check(client.number, client.backend, event.needs)
+        if client.stage != "parking" or client.park != event.serial:
+            return  # it was told meanwhile to go on
+        if event.status != "done":
+            # It goes on by itself.
+            client.stage, client.parked = "awake", False
+            self._find_unfit(group, event.status, TEXTS[event.status])
+            return
+        client.stage, client.needs = "parked", replace(event.needs, promised=0, resident=0, host=0)
+        client.home, client.sees = event.needs.gpu, event.sees
+        if not self._may_go_on(group) or group.lease is not None:
+            self._let_go(group)
+            return
+        if event.needs.gpu not in client.holdings or len(_used(client)) > 1:
+            self._find_unfit(group, "gpus", TEXTS["gpus"])
+            return
+        self._settle(group)
+
+    def _on_checkpointed(self, event: Checkpointed) -> None:
+        client = self.clients.get(event.client)
+        if client is None:
+            return
+        group = client.group
+        if client.stage == "parking" and not event.ok:
+            # It was not told to park.
+            client.stage, client.parked = "awake", False
+            self._find_unfit(group, event.code, event.text)
+            return
+        state = group.hibernation
+        if client.stage != "checkpointing" or state is None:
+            return
+        if event.ok:
+            client.stage, client.parked = "hibernated", False
+            needs = client.needs
+            if needs is not None and needs.gpu in self.gpus:
+                # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
+                held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
+                holding = client.holdings[needs.gpu]
+                # It may state more than it takes. Where nothing shows how much that is, what it states counts.
+                known = 0 if holding.measured or held > 0 else needs.context
+                needs.context = max(known, holding.context, held)
+            context = 0 if needs is None else needs.context
+            self._out.append(Hibernated(client.number, client.park, True, context))
+            self._vanish(client)
+        else:
+            state.failed = state.failed or (event.code, event.text)
+            if event.code in UNSETTLED:
+                # Whatever became of it: what it held counts until it is known to be awake.
+                client.stage, client.step_pause = "waking", 0.0
+                self._out.append(Wakeup(client.number))
+            else:
+                for holding in client.holdings.values():
+                    self._unsettle(holding, -holding.unsettled)
+                self._release(client)
+            if event.code == "stuck":
+                self._name_stuck(group, client.pid, "checkpoint")
+        self._settle(group)
+
+    # --- Out of it ---------------------------------------------------------------------------------
+
+    def _rouse(self, group: Group) -> None:
+        """Something of a group's is needed, or about to be."""
+        state = group.hibernation
+        if state is None:
+            return
+        if state.stage == "hibernating" or self._is_pressed(group):
+            state.wanted = True
+        elif state.stage in ("evicting", "parking"):
+            self._let_go(group)
+        else:
+            for client in list(group.clients.values()):
+                self._want_awake(client)
+
+    def _rouse_mixed(self, group: Group) -> None:
+        """Wake all of a group of which the scheduler before had hibernated some alone."""
+        state, holders = group.hibernation, _with_context(group)
+        mixed = any(client.stage == "awake" for client in holders)
+        if mixed and state is not None and state.stage == "hibernated":
+            self._rouse(group)
+
+    def _want_awake(self, client: Client, *, home: bool = False) -> None:
+        """Have a hibernated client wait for the room that it needs; with ``home``, where it was."""
+        if client.stage != "hibernated":
+            return
+        group, needs = client.group, client.needs
+        client.stage = "waiting"
+        if needs is None or needs.gpu not in client.holdings:
+            self._wake_up(client)
+        else:
+            if not home and (better := self._elsewhere(client)) is not None:
+                self._rekey(client, needs.gpu, better)
+            holding = client.holdings[needs.gpu]
+            least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
+            self._enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
+        self._settle(group)
+
+    def _elsewhere(self, client: Client) -> str | None:
+        """Return a GPU where a client had better be restored than where it was; None: there is none."""
+        group, needs = client.group, client.needs
+        assert needs is not None
+        if self.hibernatable is None or not self.hibernatable.moves or group.settled:
+            return None
+        if len(group.clients) > 1 or len(_used(client)) > 1 or self._waits_of(group):
+            return None
+        home = self.gpus[needs.gpu]
+        promised = client.holdings[home.uuid].promised
+        wanted = promised + needs.pinned + needs.context
+        own = home.freed_without(client.holdings[home.uuid].left)
+        lacks = home.drained or wanted - own > home.free
+        # Whoever may use so many GPUs at once has no use of a turn on one more.
+        crowded = _is_at_work(home, group) and not self.times.quotas(group)
+        if home.uuid.startswith("MIG-") or not (lacks or crowded):
+            return None
+        found: list[tuple[int, int, str]] = []
+        for gpu in self.gpus.values():
+            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid not in client.sees:
+                continue
+            room = self.times.memory_room(group, gpu)
+            if room is not None and room.bytes < promised:
+                continue
+            now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
+            if not lacks:
+                now = now and not _is_at_work(gpu, group)
+            if now or (home.drained and wanted <= gpu.capacity):
+                found.append((not now, -gpu.free, gpu.uuid))
+        return min(found)[2] if found else None
+
+    def _rekey(self, client: Client, uuid: str, other: str) -> None:
+        """Charge what a client that is off the GPUs has on one of them to another."""
+        group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
+        share, gpu = holding.share, holding.share.gpu
+        promised, spare, host = holding.promised, holding.spare, holding.host
+        stated = holding.stated
+        self._order_out(holding, -holding.evicting)
+        self._evictions = {s: e for s, e in self._evictions.items() if e[0] is not holding}
+        self._account(holding, 0, 0, 0, 0)
+        self._spare(holding, 0)
+        self._lose(holding, False)
+        gpu.hibernated -= 1
+        # That is there until it is restored elsewhere.
+        gpu.foreign += holding.left
+        holding.took = 0
+        self._charge_left(holding)
+        self._timers.set(refusal(holding), None)
+        del share.holdings[client.number]
+        if not share.holdings:
+            self._leave(share)
+        moved = self._holding(client, other)
+        moved.host, moved.stated = host, stated
+        if needs is not None:
+            needs.gpu = other
+        self._leave_behind(moved)
+        moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
+        self._account(moved, moved.promised + promised, 0, 0, 0)
+        self._spare(moved, moved.spare + spare)
+        self._reseat(group)
+        self._recount = True
+        self._dirty[uuid] = self._stock_of[uuid] = gpu
+        self._dirty[other] = self._stock_of[other] = moved.share.gpu
+
+    def _wake_up(self, client: Client) -> None:
+        """There is room for a client: have it restored."""
+        client.stage, client.step_pause = "waking", 0.0
+        self._return(client)
+        self._out.append(self._wakeup_of(client))
+        self._settle(client.group)
+
+    def _wakeup_of(self, client: Client) -> Wakeup:
+        needs = client.needs
+        if needs is None:
+            return Wakeup(client.number)
+        size = needs.pinned + needs.context
+        if client.home not in ("", needs.gpu):
+            return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
+        return Wakeup(client.number, gpu=needs.gpu, needs=size)
+
+    def _on_wake(self, event: Wake) -> None:
+        client = self._client(event.client)
+        self._check(client.number, client.backend, event.needs)
+        if client.stage == "awake":
+            # It had not heard so yet; and what was said to an earlier call it does not heed any more.
+            self._out.append(Awake(client.number, event.serial, 0, *client.moved))
+            return
+        client.asked, client.ends = event.serial, event.cause == "exit"
+        if client.gone and client.needs is not None and client.stage == "hibernated":
+            client.needs.pinned = event.needs.pinned
+            holding = client.holdings.get(client.needs.gpu)
+            if holding is None or event.needs.context != holding.stated:
+                client.needs.context = max(client.needs.context, event.needs.context)
+        self._concern(client.group)
+        if event.cause == "exit" and client.stage == "hibernated":
+            self._want_awake(client)
+        else:
+            self._rouse(client.group)
+
+    def _on_woken(self, event: Woken) -> None:
+        client = self.clients.get(event.client)
+        if client is None or client.stage != "waking":
+            return
+        group = client.group
+        lost = client.step_pause >= LAST_PAUSE and client.parked and event.code == "helper"
+        if event.ok or lost:
+            # Without a helper it can neither be asked nor woken: but then nothing was done to it, most likely.
+            self._awake(client, event.seconds)
+        elif event.code in UNSETTLED or client.parked:
+            # It may still come to an end by itself, so what it needs stays charged.
+            pause = max(2 * client.step_pause, self.shortest_step_pause)
+            client.step_pause = min(pause, self.longest_step_pause)
+            self._timers.set(client.wakes, self._now + client.step_pause)
+            self._fail(client, event)
+            if pause == self.shortest_step_pause:
+                self._name_stuck(group, client.pid, "restore")
+        else:
+            self._vanish(client)
+            client.stage = "hibernated"
+            if client.needs is not None and client.home not in ("", client.needs.gpu):
+                group.settled = True
+                self._log("wake_failed", group, code=event.code, text=event.text)
+                self._rekey(client, client.needs.gpu, client.home)
+                self._want_awake(client, home=True)
+            else:
+                self._fail(client, event)
+        self._settle(group)
+
+    def _awake(self, client: Client, seconds: float) -> None:
+        group, needs = client.group, client.needs
+        self._timers.set(client.wakes, None)
+        for holding in client.holdings.values():
+            self._unsettle(holding, -holding.unsettled)
+        if client.parked:
+            self._release(client)
+            return
+        client.moved = ("", "")
+        if needs is not None and client.home not in ("", needs.gpu):
+            client.moved = client.home, needs.gpu
+        if self.wake_seconds is None:
+            self.wake_seconds = seconds
+        self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
+        client.stage, client.needs = "awake", None
+        group.active_at = self._now
+        self._concern(group)
+        self._out.append(Awake(client.number, client.asked, 0, *client.moved))
+        client.asked = 0
+        self._reach_again(client)
+        before, there = client.moved
+        pair = {"gpu": there, "gpu_before": before} if there else {}
+        self._log("wake", group, seconds=seconds, **pair)
+
+    def _is_coming(self, group: Group) -> bool:
+        """Whether a group is being restored for the lease that it waits for, and nothing has gone wrong so far."""
+        return group.waking and any(
+            c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
+        )
+
+    def _fail(self, client: Client, event: Woken) -> None:
+        """Say that a client cannot be woken now; its next call asks again."""
+        self._log("wake_failed", client.group, code=event.code, text=event.text)
+        if client.asked:
+            self._out.append(
+                Awake(client.number, client.asked, UNAVAILABLE, text=_as_said(event.text))
+            )
+            client.asked = 0
+            # What it says to its call, it says to its wait for a lease.
+            client.wants = False
+            wait = client.group.wait
+            if wait is not None and not any(c.wants for c in client.group.clients.values()):
+                self._dequeue(wait)
+
+    def _wake_again(self, client: Client) -> None:
+        """A step that did not end may have by now."""
+        if client.stage == "waking":
+            self._out.append(self._wakeup_of(client))
+
+    def _cancel_wakes(self, group: Group) -> None:
+        """Those of a group that wait for room do no longer: they stay as they are."""
+        for client in group.clients.values():
+            client.asked = 0
+            if client.stage == "waiting":
+                client.stage = "hibernated"
+        self._settle(group)
+
+    def _settle(self, group: Group) -> None:
+        """Find out how a group stands, after something has become of one of its clients."""
+        state = group.hibernation
+        if state is None or group.id in self._evacuating:
+            return
+        stages = {client.stage for client in group.clients.values()}
+        if "parking" in stages:
+            return
+        if "parked" in stages:
+            self._timers.set(group.rests, None)
+            for client in group.clients.values():
+                if client.stage == "parked":
+                    client.stage = "checkpointing"
+                    for holding in client.holdings.values():
+                        # It may be gone any moment. Until that is known, it must not hide what others use.
+                        fixed = holding.pinned + holding.context
+                        self._unsettle(holding, fixed - holding.unsettled)
+                    self._out.append(Hibernate(client.number, client.home))
+            stages = {client.stage for client in group.clients.values()}
+        if "checkpointing" in stages:
+            self._enter(group, "hibernating")
+            return
+        if self._hibernating.pop(group.id, None) is not None and state.stage == "hibernating":
+            self._conclude(group, state)
+            return
+        if stages & {"waiting", "waking"}:
+            self._enter(group, "waking")
+        elif "hibernated" in stages:
+            self._enter(group, "hibernated")
+        else:
+            group.hibernation = None
+            self._mark_silence(group)
+            self._rest(group)
+
+    def _conclude(self, group: Group, state: Hibernation) -> None:
+        """All of a group's clients were checkpointed, or some could not be: then none is to be."""
+        self._timers.set(group.rests, None)
+        if state.failed is not None:
+            self._refuse(group, *state.failed)
+        else:
+            group.dismissed_at = None
+            seconds = self._now - state.began
+            self._log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)
+        self._enter(group, "hibernated")
+        if state.failed is not None or state.wanted or group.wait is not None:
+            state.wanted = False
+            for client in list(group.clients.values()):
+                self._want_awake(client)
+        self._settle(group)
+
+    def _name_stuck(self, group: Group, pid: int, step: str) -> None:
+        params = {"name": group.name, "pid": pid, "step": step}
+        notice = Notice(group.id, "hibernation_stuck", params)
+        # It is tried again and again: that pushes no other notice out.
+        for told in [told for told in self.notices if told[1] == notice]:
+            self.notices.remove(told)
+        self._on_notice(notice)
+
+    # --- For others --------------------------------------------------------------------------------
+
+    def _press(self, plan: Plan) -> bool:
+        """Have groups hibernate for the head of a queue; return whether it can be served once they have."""
+        found = self.remedy(plan)
+        if found is None:
+            return False
+        begun = False
+        for gpu, leavers in found:
+            if gpu.press_at > self._now:
+                self._at(gpu.press_at)
+                continue
+            for leaver in leavers:
+                if leaver.ready > self._now:
+                    self._at(leaver.ready)
+                elif self._begin(leaver.share.group, plan.wait):
+                    gpu.press_at = self._now + self.press_pause
+                    begun = True
+        if begun:
+            self._plans.clear()
+        return True
+
+    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
+        """Return the groups that have yet to hibernate for one that lacks room even if everybody yields, by GPU.
+
+        None: that would not suffice.
+        """
+        if not self._may_press():
+            return None
+        found: list[tuple[Gpu, list[Leaver]]] = []
+        for gpu, lack in plan.short:
+            leavers: list[Leaver] = []
+            leaving = [group.shares[gpu.uuid] for group in self.hibernating_on(gpu)]
+            if 0 < lack - _frees(gpu, leaving) <= gpu.ghosts:
+                return None  # what the dead held is free soon
+            lack -= gpu.ghosts
+            if lack > _frees(gpu, leaving):
+                for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
+                    leavers.append(leaver)
+                    leaving.append(leaver.share)
+                    if lack <= _frees(gpu, leaving):
+                        break
+            if lack > _frees(gpu, leaving):
+                return None
+            found.append((gpu, leavers))
+        return found
+
+    def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
+        """Walk through the groups that could hibernate for the head of a queue."""
+        patient = wait.since + self.hibernate_pressure
+        for share in gpu.shares.values():
+            group = share.group
+            if group is wait.group or not self._can_leave(share):
+                continue
+            since = self._idle_since(group)
+            if group.wishes.keep and not group.wishes.stopped:
+                ready = wait.since + self.keep_patience
+                if group.runs and not group.yielding:
+                    ready = max(ready, self.quantum_end(group, wait))
+                yield Leaver(share, ready, (4, 0.0, group.number))
+            elif since is not None:
+                ready = min(patient, since + self.hibernate_pressure)
+                yield Leaver(share, ready, (0, since, group.number))
+            elif group.runs and not group.yielding:
+                ready = max(patient, self.quantum_end(group, wait))
+                yield Leaver(share, ready, (3, ready, group.number))
+            elif group.wait is None:
+                yield Leaver(share, patient, (1, 0.0, group.number))
+            else:
+                # The last in the queue comes first.
+                yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
+
+    def _can_leave(self, share: Share) -> bool:
+        """Whether a group may hibernate by now, whatever it does, and would leave room then."""
+        group = share.group
+        if group.hibernation is not None or group.silent or not _frees(share.gpu, [share]):
+            return False
+        if group.unfit is not None and group.unfit.until > self._now:
+            self._at(group.unfit.until)
+            return False
+        return not self._waits_for_growth(group) and _unfit(group) == ""
+
+    def _waits_for_growth(self, group: Group) -> bool:
+        """Whether a client waits inside an allocation: it cannot park there."""
+        for share in group.shares.values():
+            if any(w.group is group and w.grow is not None for w in share.gpu.queue):
+                return True
+            if any(d.grow.client in group.clients for d in share.gpu.parked):
+                return True
+        return False
+
+    def _departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
+        if not self._may_press():
+            return 0
+        barrier = self._leases if head.barrier is None else head.barrier
+        leaving = []
+        for share in gpu.shares.values():
+            group = share.group
+            if group is head.group or group is without:
+                continue
+            if group.departs or (
+                (group.lease is None or group.turn <= barrier) and self._can_leave(share)
+            ):
+                leaving.append(share)
+        return _frees(gpu, leaving)
+
+    def _dismiss(self, gpu: Gpu) -> None:
+        """Have all that are idle on a GPU hibernate, since it is drained."""
+        if not self._may_press():
+            return
+        if gpu.press_at > self._now:
+            self._at(gpu.press_at)
+            return
+        gpu.press_at = self._now + self.press_pause
+        for share in list(gpu.shares.values()):
+            group = share.group
+            since = self._idle_since(group)
+            if since is None or group.wishes.keep or not self._can_leave(share):
+                continue
+            ready = since + self.hibernate_pressure
+            if ready <= self._now:
+                self._begin(group)
+            self._at(max(ready, gpu.press_at))
+
+    # --- What people and the machine say -----------------------------------------------------------
+
+    def _on_hibernatable(self, event: Hibernatable) -> None:
+        self.hibernatable = event
+        for group in self.groups.values():
+            # Orders that came before this was known.
+            if group.dismissed_at is None or group.hibernation is not None:
+                continue
+            if event.able:
+                self._consider(group)
+            else:
+                self._refuse(group, event.code, event.text)
+                self._touch(group)
+        self._rest_all()
+        self._dirty.update(self.gpus)
+
+    def _on_hibernate_now(self, event: HibernateNow) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        if group.hibernation is not None:
+            # It may be let go on its way there; and one that wakes will be idle again.
+            on_the_way = group.hibernation.stage != "hibernated"
+            group.dismissed_at = self._now if on_the_way else None
+            return
+        if self.hibernate_after is None:
+            raise ValueError(
+                f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
+                "gpushare set --hibernate-after 600"
+            )
+        found = self.hibernatable
+        if found is not None and not found.able:
+            raise ValueError(f"nothing can hibernate here: {found.text}")
+        if group.wishes.keep:
+            raise ValueError(
+                f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
+            )
+        if code := _unfit(group):
+            raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
+        group.dismissed_at = self._now
+        if found is not None:
+            self._consider(group)
+
+    def _on_wake_now(self, event: WakeNow) -> None:
+        group = self.groups.get(event.group)
+        if group is not None:
+            group.dismissed_at = None
+            self._rouse(group)
+
+
+def _is_at_work(gpu: Gpu, group: Group) -> bool:
+    """Whether others than a group compute on a GPU, or wait to."""
+    if any(other.runs for other in gpu.holders.values() if other is not group):
+        return True
+    return any(wait.group is not group for wait in gpu.queue)
+
+
+def _with_context(group: Group) -> list[Client]:
+    """Return the clients of a group that have something to give back."""
+    return [c for c in group.clients.values() if _used(c)]
+
+
+def _frees(gpu: Gpu, shares: list[Share]) -> int:
+    """Return the bytes of a GPU that are free only once groups hibernate.
+
+    As long as that has not been seen, it is tried as if nothing stayed: then that is known.
+    """
+    stays = 0
+    if gpu.residue is not None:
+        stays = sum(gpu.leaves(h.context) for share in shares for h in share.holdings.values())
+    more = gpu.uncovered(gpu.left + stays) - gpu.uncovered(gpu.left)
+    return sum(share.pinned + share.context for share in shares) - more
+
+
+def _used(client: Client) -> list[str]:
+    """Return the GPUs that a client has anything on."""
+    return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
+
+
+def _unfit(group: Group, pinned: int = 0) -> str:
+    """Return why a group cannot hibernate, as far as is known without asking it; empty: it may.
+
+    ``pinned``: unevictable bytes beside contexts that it would have in addition.
+    """
+    clients = _with_context(group)
+    for client in clients:
+        if client.backend != "swap":
+            return "managed" if client.backend == "managed" else "plain"
+        if len(_used(client)) > 1:
+            return "gpus"
+        if pinned + sum(h.pinned for h in client.holdings.values()) > MOST_PINNED:
+            return "pinned"
+    # Ranks are on a GPU each. Processes that wait for each other there cannot be locked one by one.
+    if len({gpu for client in clients for gpu in _used(client)}) > 1:
+        return "nccl"
+    if not any(s.pinned + s.context for s in group.shares.values()):
+        return NOTHING
+    return ""
+
+
+def _as_said(text: str) -> str:
+    return (
+        f"the kernel is hibernated and cannot be woken now ({text}); its data is safe in host memory, "
+        "and the next call tries again"
+    )

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How much host memory to have ready before it is needed, so that not even the first eviction waits for pages.
+
+Contention is in sight on a GPU that several groups use, once their footprints come near to what it holds. In the long
+run the host then holds what the GPU cannot; a switch takes no more, because what leaves and what arrives overlap. What
+waits to be pinned takes room for good. A little is ready before the footprints have grown that far: pages are made more
+slowly than they are filled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from .messages import Prepare, Stock
+
+if TYPE_CHECKING:
+    from .core import Core
+    from .model import Client, Gpu
+
+MIB = 1 << 20
+GIB = 1 << 30
+#: Of what a GPU holds, the part that the footprints must exceed.
+IN_SIGHT = 0.8
+#: Ready as soon as contention is in sight.
+HEAD_START = 2 * GIB
+#: Seconds for which less must be wanted before less is had.
+PATIENCE = 10.0
+
+
+class Keeper:
+    """Decides how much is to be ready.
+
+    Parameters
+    ----------
+    core
+        Knows the footprints.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        #: What was said last.
+        self.target = 0
+        self._told: dict[int, int] = {}
+        self._less_since: float | None = None
+        #: Clients whose memory may have changed.
+        self._concerned: dict[int, Client] = {}
+        #: Whether it may decide otherwise than it did, though nothing changed on a GPU.
+        self.asked = False
+        #: Bytes that the GPUs lack, and what is wanted for that.
+        self._lacking = self._wanted = 0
+
+    def concern(self, client: Client) -> None:
+        """Take in that a client's memory may have changed, or that it came or went."""
+        self._concerned[client.number] = client
+        self.asked = True
+
+    def decide(
+        self, now: float, gpus: Mapping[str, Gpu]
+    ) -> tuple[list[Prepare | Stock], float | None]:
+        """Return what to say now that more or less may lack on these GPUs, and when to decide again by itself."""
+        said: list[Prepare | Stock] = []
+        self.asked = False
+        for gpu in gpus.values():
+            lacking = self._lacks(gpu)
+            self._lacking += lacking - gpu.lacking
+            gpu.lacking = lacking
+        if gpus:
+            self._wanted = min(_steps(self._lacking), self._budget())
+        target, again = self._settle(self._wanted, now)
+        clients = self._core.clients
+        concerned: Iterable[Client] = self._concerned.values()
+        if target != self.target:
+            self.target = target
+            said.append(Stock(target))
+            concerned = clients.values()
+        elif len(self._concerned) > 1:
+            concerned = [c for c in clients.values() if c.number in self._concerned]
+        for client in concerned:
+            if client.number not in clients:
+                continue
+            wanted = min(target, _steps(_movable(client))) if client.backend == "swap" else 0
+            if wanted != self._told.get(client.number, 0):
+                self._told[client.number] = wanted
+                said.append(Prepare(client.number, wanted))
+        for number in self._concerned:
+            if number not in clients:
+                self._told.pop(number, None)
+        self._concerned.clear()
+        return said, again
+
+    def _budget(self) -> int:
+        """The host's budget, less some: it is measured anew each second, and never quite the same."""
+        budget = self._core.host_budget
+        step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
+        return budget // step * step
+
+    def _lacks(self, gpu: Gpu) -> int:
+        if gpu.promised <= IN_SIGHT * gpu.capacity:
+            return 0
+        sizes = [share.promised for share in gpu.shares.values()]
+        if len(sizes) - sizes.count(0) < 2:
+            return 0
+        pinning = sum(self._core.need(wait, gpu) for wait in gpu.queue if wait.grow is not None)
+        return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, max(sizes))
+
+    def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
+        """More is had at once; less only once it has been less for a while, or nobody is left."""
+        if wanted >= self.target or not self._core.clients:
+            self._less_since = None
+            return wanted, None
+        if self._less_since is None:
+            self._less_since = now
+        if now < self._less_since + PATIENCE:
+            return min(self.target, self._budget()), self._less_since + PATIENCE
+        self._less_since = None
+        return wanted, None
+
+
+def _movable(client: Client) -> int:
+    """Bytes that may have to leave the GPU, and those that did: a newcomer with neither needs no pages yet."""
+    resident = sum(h.resident for h in client.holdings.values())
+    return resident + max((h.host for h in client.holdings.values()), default=0)
+
+
+def _steps(size: int) -> int:
+    """Round up by a quarter at most, so that not every allocation changes it."""
+    step = max(64 * MIB, 1 << max(0, size.bit_length() - 3))
+    return -(-size // step) * step

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What people and their notebooks say: cells, wishes, shares, focus, settings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import cast
+
+from .. import policies
+from ..policies.guard import Guard
+from ..views import status as snapshot
+from . import preferences as wishes
+from .cycle import Decider
+from .messages import (
+    Adjust,
+    AntiThrash,
+    Cancel,
+    CancelWaits,
+    Cell,
+    Configure,
+    EndBurst,
+    Entitle,
+    Focus,
+    Hold,
+    Log,
+    Maintain,
+    Notice,
+    Quantum,
+    Release,
+    Rename,
+)
+from .model import Wishes
+
+#: Seconds.
+LONGEST_QUANTUM = 3600.0
+LONGEST_IDLENESS = 30 * 86400.0
+#: Code of the notice of what administrators tell everybody.
+MAINTENANCE = "maintenance"
+#: So many cells of a group that ended are remembered.
+ENDED_CELLS = 32
+
+
+class People(Decider):
+    """Takes in what people say."""
+
+    _wishes: wishes.Memory
+    #: What administrators tell everybody; empty: nothing.
+    maintenance: str
+
+    def wishes_of(self, group: str) -> Wishes:
+        """Return what people asked for the group with this id, whether it is there or not."""
+        found = self.groups.get(group)
+        return self._wishes.recall(group) if found is None else found.wishes
+
+    def _on_cell(self, event: Cell) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        if event.phase == "begin":
+            # The server's news of a cell may come after the kernel's news of its end.
+            if event.msg_id in group.ended_cells or event.msg_id in group.cells:
+                return
+            group.cells[event.msg_id] = event.at
+            if group.hibernation is not None:
+                self._rouse(group)
+            # What ran before was before this cell.
+            self._count_time(group)
+            self._classes.begin_cell(group, self._now)
+            self._log("cell", group, phase="begin", msg_id=event.msg_id)
+            self._touch(group)
+            return
+        if event.msg_id in group.ended_cells:
+            return
+        if not group.metered:
+            self._count_time(group)
+        group.cells.pop(event.msg_id, None)
+        self._classes.end_cell(group, self._now)
+        group.active_at = self._now
+        self._touch(group)
+        group.ended_cells[event.msg_id] = None
+        if len(group.ended_cells) > ENDED_CELLS:
+            del group.ended_cells[next(iter(group.ended_cells))]
+        self._log("cell", group, phase="end", msg_id=event.msg_id)
+        if not group.cells and event.at >= group.exclusive_at:
+            self._end_exclusive(group)
+        if not group.cells and not group.busy and group.ended_at is None:
+            # It went quiet first: now it is over.
+            group.ended_at = self._now
+        # The kernel says Burst(end) itself. For the server, a burst ends with the last cell that is open.
+        if not event.from_kernel and not group.cells:
+            for client in group.granted.values():
+                if client.busy and client.burst_at <= event.at:
+                    self._out.append(EndBurst(client.number, event.at))
+
+    def _on_cancel(self, event: Cancel) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        for wait in self._waits_of(group):
+            self._dequeue(wait)
+        for gpu in self.gpus.values():
+            gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
+        for client in group.clients.values():
+            client.wants = False
+            self._out.append(CancelWaits(client.number))
+        self._cancel_wakes(group)
+        self._log("cancel", group)
+        self._touch(group)
+
+    def _on_release(self, event: Release) -> None:
+        group = self.groups.get(event.group)
+        if group is None:
+            return
+        self._touch(group)
+        group.offload = group.offload or event.offload
+        if group.exclusive:
+            self._end_exclusive(group)
+        if group.lease is not None:
+            group.ended_at = self._now - self.debounce
+            self._revoke(group)
+        elif group.offload:
+            self._offload(group)
+
+    def _on_rename(self, event: Rename) -> None:
+        group = self.groups.get(event.group)
+        if group is not None:
+            group.name = event.name
+
+    def _on_adjust(self, event: Adjust) -> None:
+        group = self.groups.get(event.group)
+        if group is None and not event.later:
+            raise ValueError(f"no group on the GPU has the id {event.group!r}")
+        before = self.wishes_of(event.group)
+        after = wishes.adjusted(before, event)
+        if group is None:
+            # What is for one cell is not for a process that has none yet.
+            after = replace(after, exclusive=False)
+        self._wish(event.group, before, after)
+
+    def _on_hold(self, event: Hold) -> None:
+        before = self.wishes_of(event.group)
+        self._wish(event.group, before, replace(before, held=event.on))
+
+    def _wish(self, name: str, before: Wishes, after: Wishes) -> None:
+        """Let what people want for a group be something else."""
+        if after == before:
+            return
+        self._wishes.remember(name, after)
+        self._out.append(Log("adjust", name, {"wishes": asdict(after)}))
+        group = self.groups.get(name)
+        if group is None:
+            return
+        group.wishes = after
+        self._reseat(group)
+        if after.exclusive and not before.exclusive:
+            group.exclusive_at = self._now
+        if after.keep:
+            group.dismissed_at = None
+        self.times.of(group)
+        self._repace.update(self.gpus)
+        self._touch(group)
+        if group.wait is not None:
+            self._crowded.update(self._dirty)
+        if after.stopped:
+            self._revoke(group)
+
+    def _on_entitle(self, event: Entitle) -> None:
+        wishes.check(event)
+        self.times.entitle(event.whose, event.entitlement, event.members)
+        for group in self.groups.values():
+            # Otherwise the first reader would do that, and a status must not change anything.
+            self.times.of(group)
+        self._recount = True
+        self._repace.update(self.gpus)
+        self._dirty.update(self.gpus)
+        self._out.append(
+            Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
+                                "members": list(event.members)})
+        )  # fmt: skip
+
+    def _on_maintain(self, event: Maintain) -> None:
+        if event.text == self.maintenance:
+            return
+        self.maintenance = event.text
+        kept = [(at, notice) for at, notice in self.notices if notice.code != MAINTENANCE]
+        self.notices.clear()
+        self.notices.extend(kept)
+        if event.text:
+            self._on_notice(Notice("", MAINTENANCE, {"text": event.text}))
+        else:
+            self._out.append(Log("maintenance", "", {"text": ""}))
+
+    def _on_focus(self, event: Focus) -> None:
+        before = self._focus.pop(event.user, "")
+        if event.group:
+            self._focus[event.user] = event.group
+        for group_id in {before: None, event.group: None} if before != event.group else ():
+            group = self.groups.get(group_id)
+            if group is not None:
+                self._rank_anew(group)
+                self._touch(group)
+
+    def _on_configure(self, event: Configure) -> None:
+        quantum = self.quantum if event.quantum is None else valid_quantum(event.quantum)
+        mode = self.anti_thrash
+        if event.anti_thrash is not None:
+            mode = valid_anti_thrash(event.anti_thrash)
+        idle = valid_hibernate_after(event.hibernate_after)
+        if event.policy is not None and event.policy != self.policy.name:
+            self.policy = Guard(policies.make(event.policy, self), self)
+            self._sort()
+        self.quantum, self.anti_thrash = quantum, mode
+        if event.hibernate_after is not None:
+            self.hibernate_after = idle
+            self._rest_all()
+        self._repace.update(self.gpus)
+        self._dirty.update(self.gpus)
+        self._out.append(Log("settings", "", snapshot.chosen(self)))
+
+
+def valid_quantum(quantum: object) -> Quantum:
+    """Return the quantum if it can be one, or raise ValueError with one sentence for the person who asked."""
+    if quantum == "auto":
+        return "auto"
+    number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
+    if number and 0 < cast("float", quantum) <= LONGEST_QUANTUM:
+        return float(cast("float", quantum))
+    raise ValueError(
+        "The quantum must be 'auto', or a number of seconds above 0 and at most "
+        f"{LONGEST_QUANTUM:.0f}; {quantum!r} is neither"
+    )
+
+
+def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
+    """Return the mode if it is one, or raise ValueError with one sentence for the person who asked."""
+    if mode in ("auto", "on", "off"):
+        return mode
+    raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
+
+
+def valid_hibernate_after(seconds: object) -> float | None:
+    """Return the seconds of idleness, or None for 0 or None: off; or raise ValueError with one sentence."""
+    if seconds is None:
+        return None
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if number and 0 <= cast("float", seconds) <= LONGEST_IDLENESS:
+        return float(cast("float", seconds)) or None
+    raise ValueError(
+        "hibernate_after must be a number of seconds from 0 (off) to "
+        f"{LONGEST_IDLENESS:.0f}, not {seconds!r}"
+    )

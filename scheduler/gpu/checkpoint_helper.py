@@ -1,0 +1,639 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Has the driver checkpoint processes, and restore them: through one helper process, with a deadline for each step.
+
+The helper (csrc/hibernator) is needed because the driver's calls may take long, may never end, and may crash who calls
+them. It is started when it is first needed, and again if it ends. What a process's driver is in the middle of is never
+assumed: it is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import itertools
+import logging
+import os
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..protocol.wire import gpu_bytes
+from . import checked_drivers
+from . import checkpoint_support as ability
+from .checkpoint_support import Ability
+from .drivers import Driver, DriverError, libraries
+
+log = logging.getLogger(__name__)
+
+#: Results of the driver (cuda.h) that mean more than that it failed.
+OPERATING_SYSTEM, ILLEGAL_STATE, NOT_READY, NOT_PERMITTED, NOT_SUPPORTED = 304, 401, 600, 800, 801
+#: Processes that are checkpointed, and restored, at a time.
+HIBERNATING, WAKING = 4, 8
+#: With so many steps that do not end, nobody else is hibernated: the helper has 64 threads, and waking comes first.
+MOST_STUCK = 32
+#: Seconds before a failed restore or unlock is tried again: others' memory may be on its way out.
+PAUSES = (0.5, 1.0, 2.0)
+#: Seconds between questions to a driver that is in the middle of something.
+POLL = 0.05
+#: Seconds for which a restore waits for room that was promised: others' memory may be on its way out.
+ROOM_PATIENCE = 5.0
+#: Times that one call is carried on with a new helper after the one before ended.
+LIVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds that each step is given."""
+
+    #: The helper's first answer, for which it loads the driver.
+    start: float = 20.0
+    #: The process itself answers, once what another has asked it for has ended: which may be the longest of these.
+    state: float = 30.0
+    #: Beyond the timeout that the driver itself is told.
+    lock: float = 3.0
+    #: 24 GiB took 13 to 15 s on an H200, 8 GiB that had been moved out first 0.6 s. The first of all also waits for
+    #: the helper's driver to initialise.
+    checkpoint: float = 30.0
+    #: The same: 5 to 6 s, and 0.5 s.
+    restore: float = 30.0
+    unlock: float = 10.0
+    #: The helper's end, while it waits for steps that are under way.
+    close: float = 5.0
+
+
+class Outcome(NamedTuple):
+    """What came of a call.
+
+    Attributes
+    ----------
+    ok
+        Whether the process is hibernated (or awake) now.
+    code
+        If not, why: a code of `ability.WHY`.
+    text
+        If not, the same as a sentence.
+    seconds
+        How long it took.
+    """
+
+    ok: bool
+    code: str
+    text: str
+    seconds: float
+
+
+class HelperError(Exception):
+    """The helper does not run; the message is one sentence."""
+
+
+class Answer(NamedTuple):
+    """The helper's answer to one request."""
+
+    result: int
+    name: str
+    value: str = ""
+
+
+class _Helper:
+    """A helper's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        #: Why it answers no more; empty while it does.
+        self.ended = ""
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._said: deque[str] = deque(maxlen=1)
+        self._reading = asyncio.create_task(self._read())
+        self._logging = asyncio.create_task(self._log())
+
+    @classmethod
+    async def start(cls, program: Path, driver: Path) -> _Helper:
+        environ = {**os.environ, "GPUSHARE_DISABLE": "1"}
+        environ.pop("LD_PRELOAD", None)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(program, "--driver", driver),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environ,
+                # What ends a terminal's session must not end it in the middle of a step.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HelperError(f"{program} cannot be run: {error.strerror}") from None
+        return cls(process)
+
+    async def ask(self, *words: str) -> Answer:
+        """Have a request answered. There is no deadline.
+
+        Raises
+        ------
+        HelperError
+            It ended before.
+        """
+        if self.ended:
+            raise HelperError(self.ended)
+        number = next(self._ids)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        assert self.process.stdin is not None
+        # A few bytes: they need not be waited for.
+        self.process.stdin.write(f"{number} {' '.join(words)}\n".encode("ascii"))
+        return await answer
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            async for line in self.process.stdout:
+                self._answer(line.decode("ascii", "replace"))
+        except (TypeError, ValueError):
+            # Whose answer that was nobody knows, and they would wait for ever.
+            log.warning("the hibernator says what is no answer; killing it")
+            self._kill()
+        status = await self.process.wait()
+        await self._logging
+        said = f": {self._said[0]}" if self._said else ""
+        self.ended = f"the hibernator ended with status {status}{said}"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HelperError(self.ended))
+        self._waiting.clear()
+
+    def _answer(self, line: str) -> None:
+        number, result, name, *value = line.split()
+        answer = Answer(int(result), name, *value)
+        waiting = self._waiting.pop(int(number), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    async def _log(self) -> None:
+        assert self.process.stderr is not None
+        while True:
+            try:
+                line = await self.process.stderr.readline()
+            except ValueError:
+                continue  # too long for a line: it was dropped
+            if not line:
+                return
+            text = line.decode("utf-8", "replace").strip().removeprefix("gpushare: ")
+            self._said.append(text)
+            log.warning("the hibernator: %s", text)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def close(self, patience: float) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        done, _ = await asyncio.wait({self._reading}, timeout=patience)
+        if not done:
+            log.warning("the hibernator (pid %d) does not end; killing it", self.process.pid)
+            self._kill()
+            await self._reading
+
+
+class _Operation:
+    """A process that is being hibernated or woken. It goes on to its end also where nobody waits for it any more."""
+
+    def __init__(self, pid: int, optional: bool = False) -> None:
+        self.pid = pid
+        #: Is given up for the next one of the process, unless it has begun.
+        self.optional = optional
+        self._loop = asyncio.get_running_loop()
+        self._begun = self._loop.time()
+        self.outcome: asyncio.Future[Outcome] = self._loop.create_future()
+        #: A step has begun: there is something to be undone.
+        self.begun = False
+        #: A step overran, and whoever waited was told so.
+        self.late = False
+        #: Lets another process's begin; called once.
+        self.leave: Callable[[], None] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def end(self, ok: bool, code: str = "", text: str = "") -> None:
+        """Tell who waits what came of it."""
+        if not self.outcome.done():
+            self.outcome.set_result(Outcome(ok, code, text, self._loop.time() - self._begun))
+        if self.leave is not None:
+            self.leave()
+            self.leave = None
+
+    def overdue(self, step: str, seconds: float) -> None:
+        """Leave a step to itself."""
+        self.late = True
+        text = f"the {step} of process {self.pid} has not ended within {seconds:g} s, and goes on"
+        log.warning("%s", text)
+        self.end(False, "stuck", text)
+
+
+class _Failed(Exception):
+    """A step failed, by the driver's result; or there was none to be taken."""
+
+    def __init__(self, code: str, text: str, step: str = "", result: int = 0) -> None:
+        super().__init__(text)
+        self.code = code
+        self.step = step
+        self.result = result
+
+
+class Hibernator:
+    """Hibernates processes and wakes them. It is of one event loop.
+
+    Parameters
+    ----------
+    driver
+        The driver that the processes use.
+    lock_timeout
+        Seconds that a process's work may take to end when it is locked.
+    deadlines
+        Seconds that each step is given before it is left to itself.
+    program
+        The helper; None: the one beside our libraries.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        lock_timeout: float = 2.0,
+        deadlines: Deadlines | None = None,
+        program: Path | None = None,
+    ) -> None:
+        self._driver = driver
+        self._lock_timeout = lock_timeout
+        self._deadlines = deadlines or Deadlines()
+        self._program = program
+        #: Seconds that a call waits for what is still done to its process.
+        self._patience = self._deadlines.checkpoint + self._deadlines.restore
+        self._helper: _Helper | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+        self._under_way: dict[int, _Operation] = {}
+        #: Processes in which no lock is under way that a helper asked for which has ended since.
+        self._known: set[int] = set()
+        #: Processes that were woken on another GPU, from which one on which, until they are hibernated again.
+        self._moved: dict[int, tuple[str, str]] = {}
+        self._hibernating = asyncio.Semaphore(HIBERNATING)
+        self._waking = asyncio.Semaphore(WAKING)
+
+    async def probe(
+        self,
+        nvml: tuple[str | None, Sequence[str]] | None = None,
+        checked: Collection[str] = (),
+    ) -> Ability:
+        """Find out whether processes can be hibernated here.
+
+        Parameters
+        ----------
+        nvml
+            What NVML says of the driver's version, and the GPUs' names; None: it is asked.
+        checked
+            Versions to be taken for checked, beside those that `checked_drivers` knows.
+        """
+        try:
+            helper = await self._start()
+            answer = await asyncio.wait_for(helper.ask("driver"), self._deadlines.start)
+        except HelperError as error:
+            return Ability(False, "helper", f"{error}; install jupyter-gpushare again")
+        except asyncio.TimeoutError:
+            text = f"the driver does not say its version within {self._deadlines.start:g} s"
+            return Ability(False, "helper", text)
+        if answer.result not in (0, NOT_SUPPORTED):
+            return Ability(False, "driver", f"the driver does not say its version: {answer.name}")
+        if nvml is None:
+            loop = asyncio.get_running_loop()
+            nvml = await loop.run_in_executor(None, _ask_nvml, self._driver.nvml)
+        checked = {*checked, *checked_drivers.allowed(os.environ)}
+        return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
+
+    def refuses(self, pid: int) -> str | None:
+        """Return why a process is left alone, a code of `ability.WHY`; None: it is not. Asks the kernel alone."""
+        return ability.refuses(pid)
+
+    async def hibernate(self, pid: int) -> Outcome:
+        """Checkpoint a process, whose driver nobody may be in. If that fails, it is left as it was.
+
+        Where a step overran, the process is let go again as soon as that step has ended.
+        """
+        if code := ability.refuses(pid):
+            return Outcome(False, code, ability.WHY[code], 0.0)
+        if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
+            return Outcome(False, "stuck", "the hibernation of too many others does not end", 0.0)
+        self._known.add(pid)
+        return await self._run(_Operation(pid, optional=True), self._hibernate, self._hibernating)
+
+    async def wake(
+        self,
+        pid: int,
+        pair: tuple[str, str] | None = None,
+        has_room: Callable[[], bool] | None = None,
+    ) -> Outcome:
+        """Restore a process, from whatever a call before has left it in.
+
+        Parameters
+        ----------
+        pid
+            The process.
+        pair
+            UUIDs, as NVML has them, of the GPU that it was on and of the one that it is to be on; None: where it was.
+            With a pair, a restore is tried once, and it is an error if there is none to be done: it may be woken where
+            it was.
+        has_room
+            Says whether the GPU has room for the process; called in a thread. A restore is only asked for once it has,
+            for some seconds: one that lacked room may have been the last (NVIDIA/cuda-checkpoint issue 44).
+        """
+
+        async def work(operation: _Operation) -> None:
+            await self._awaken(operation, pair, has_room)
+
+        return await self._run(_Operation(pid), work, self._waking)
+
+    async def close(self) -> None:
+        """End the helper, after what is under way for some seconds at most. Nobody is woken by it."""
+        self._closed = True
+        async with self._starting:
+            helper = self._helper
+        if helper is not None:
+            await helper.close(self._deadlines.close)
+        tasks = [operation.task for operation in self._under_way.values() if operation.task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- One after the other for each process -------------------------------------------------
+
+    async def _run(
+        self,
+        operation: _Operation,
+        work: Callable[[_Operation], Awaitable[None]],
+        places: asyncio.Semaphore,
+    ) -> Outcome:
+        pid = operation.pid
+        if not await self._alone(operation):
+            text = f"an earlier step of process {pid} has not ended within {self._patience:g} s"
+            operation.end(False, "stuck", text)
+            return operation.outcome.result()
+        self._under_way[pid] = operation
+        operation.task = asyncio.create_task(self._carry_out(operation, work, places))
+        # Not by the task itself, which may be cancelled before it has begun.
+        operation.task.add_done_callback(lambda _: self._forget(operation))
+        # Who waits may be cancelled; the operation is not.
+        return await asyncio.shield(operation.outcome)
+
+    async def _alone(self, operation: _Operation) -> bool:
+        """Wait until nothing else is done to the process; return whether that is so."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + self._patience
+        while (before := self._under_way.get(operation.pid)) is not None:
+            assert before.task is not None
+            if before.optional and not before.begun:
+                before.task.cancel()
+            await asyncio.wait({before.task}, timeout=until - loop.time())
+            if not before.task.done():
+                return False
+        return True
+
+    async def _carry_out(
+        self,
+        operation: _Operation,
+        work: Callable[[_Operation], Awaitable[None]],
+        places: asyncio.Semaphore,
+    ) -> None:
+        try:
+            await places.acquire()
+            operation.leave = places.release
+            await work(operation)
+            operation.end(True)
+        except _Failed as failed:
+            operation.end(False, failed.code, str(failed))
+        except HelperError as error:
+            operation.end(False, "helper", str(error))
+        except Exception:
+            # A fault of ours is an answer too: whoever asked has to have it woken.
+            log.exception("a step of the hibernator's failed")
+            operation.end(False, "helper", ability.WHY["helper"])
+
+    def _forget(self, operation: _Operation) -> None:
+        del self._under_way[operation.pid]
+        operation.end(False, "busy", "it was given up, since it was not wanted any more")
+
+    # --- Steps --------------------------------------------------------------------------------
+
+    async def _hibernate(self, operation: _Operation) -> None:
+        if not await self._lock(operation):
+            return
+        error: _Failed | HelperError | None = None
+        try:
+            if not operation.late:
+                await self._step(operation, "checkpoint", self._deadlines.checkpoint)
+            if not operation.late:
+                return
+        except (_Failed, HelperError) as raised:
+            error = raised
+        try:
+            await self._awaken(operation)
+        except (_Failed, HelperError) as still:
+            if _gone(operation.pid):
+                raise
+            text = f"{error}; and it is not awake again: {still}" if error else str(still)
+            # It may be anything but running: whoever asked has to have it woken.
+            raise _Failed("stuck", text) from None
+        if error is not None:
+            raise error
+
+    async def _lock(self, operation: _Operation) -> bool:
+        """Lock it, or find it locked, as an earlier scheduler may have left it. False: it is hibernated already."""
+        self._moved.pop(operation.pid, None)
+        try:
+            await self._lock_once(operation)
+            return True
+        except _Failed as failed:
+            if failed.result != ILLEGAL_STATE:
+                raise
+            error: _Failed | HelperError = failed
+        except HelperError as ended:
+            error = ended
+        state = await self._state(operation)
+        if state not in ("locked", "checkpointed"):
+            raise error
+        return state == "locked"
+
+    async def _lock_once(self, operation: _Operation) -> None:
+        timeout = self._lock_timeout
+        words = str(max(1, round(timeout * 1000)))
+        await self._step(operation, "lock", timeout + self._deadlines.lock, words)
+
+    async def _awaken(
+        self,
+        operation: _Operation,
+        pair: tuple[str, str] | None = None,
+        has_room: Callable[[], bool] | None = None,
+    ) -> None:
+        """Let it call its driver again. After each failure, its state is asked anew."""
+        lives, pauses = LIVES, iter(PAUSES)
+        while True:
+            try:
+                await self._awaken_once(operation, pair, has_room)
+                return
+            except HelperError:
+                lives -= 1
+                if lives == 0:
+                    raise
+            except _Failed as failed:
+                # A step that was under way may have ended between the question and the answer.
+                final = failed.step not in ("restore", "unlock") or _gone(operation.pid)
+                moved = pair is not None and failed.step == "restore"
+                pause = next(pauses, None)
+                if final or pause is None or (moved and failed.result != ILLEGAL_STATE):
+                    raise
+                log.info("%s; it is tried again in %g s", failed, pause)
+                await asyncio.sleep(pause)
+
+    async def _awaken_once(
+        self,
+        operation: _Operation,
+        pair: tuple[str, str] | None,
+        has_room: Callable[[], bool] | None,
+    ) -> None:
+        pid = operation.pid
+        state = await self._settled(operation)
+        if state == "running" and pid not in self._known:
+            # A helper that has ended may have asked for a lock that is still under way: this one comes after it.
+            with contextlib.suppress(_Failed, HelperError):
+                await self._lock_once(operation)
+            state = await self._settled(operation)
+        if pair is not None and state != "checkpointed" and self._moved.get(pid) != pair:
+            text = f"process {pid} is not hibernated, and stays on the GPU that it is on"
+            raise _Failed("failed", text)
+        if state == "running":
+            return
+        if state == "checkpointed":
+            await self._await_room(pid, has_room)
+            await self._restore(operation, pair)
+        elif state != "locked":
+            raise _Failed("failed", f"the driver says that process {pid} has {state}")
+        await self._step(operation, "unlock", self._deadlines.unlock)
+
+    async def _await_room(self, pid: int, has_room: Callable[[], bool] | None) -> None:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while has_room is not None and not await asyncio.to_thread(has_room):
+            if loop.time() > begun + ROOM_PATIENCE:
+                raise _Failed("failed", f"the GPU has no room for process {pid} now")
+            await asyncio.sleep(POLL)
+
+    async def _restore(self, operation: _Operation, pair: tuple[str, str] | None) -> None:
+        words = []
+        self._moved.pop(operation.pid, None)
+        if pair is not None:
+            words.append("=".join(gpu_bytes(gpu).hex() for gpu in pair))
+            # Whoever asks for the pair again, after a step that overran or a helper that ended, may find it done.
+            self._moved[operation.pid] = pair
+        try:
+            await self._step(operation, "restore", self._deadlines.restore, *words)
+        except _Failed:
+            self._moved.pop(operation.pid, None)
+            raise
+
+    async def _settled(self, operation: _Operation) -> str:
+        """Return the process's state, once nobody's step is under way in it."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while (state := await self._state(operation)) in ("checkpointing", "restoring"):
+            if loop.time() > begun + self._patience:
+                text = f"process {operation.pid} has been {state} for {self._patience:g} s"
+                raise _Failed("stuck", text)
+            await asyncio.sleep(POLL)
+        return state
+
+    async def _state(self, operation: _Operation) -> str:
+        return (await self._step(operation, "state", self._deadlines.state)).value
+
+    async def _step(self, operation: _Operation, step: str, deadline: float, *words: str) -> Answer:
+        helper = await self._start()
+        operation.begun = True
+        if step == "lock":
+            self._known.discard(operation.pid)
+        loop = asyncio.get_running_loop()
+        timer, begun = loop.call_later(deadline, operation.overdue, step, deadline), loop.time()
+        try:
+            answer = await helper.ask(step, str(operation.pid), *words)
+        finally:
+            timer.cancel()
+        log.debug("%s of %d: %s in %.3f s", step, operation.pid, answer.name, loop.time() - begun)
+        if step != "state":
+            self._known.add(operation.pid)
+        if answer.result != 0:
+            raise self._failure(operation.pid, step, answer)
+        return answer
+
+    def _failure(self, pid: int, step: str, answer: Answer) -> _Failed:
+        said = f"the driver's {step} of process {pid} failed with {answer.name}"
+        code = "failed"
+        if _gone(pid):
+            said = f"process {pid} has ended"
+        elif answer.value == "busy":
+            code, said = "stuck", f"process {pid} has to wait: too many steps of others do not end"
+        elif step == "lock" and answer.result == NOT_READY:
+            code, said = "busy", f"process {pid} was at work for {self._lock_timeout:g} s"
+        elif answer.result == NOT_PERMITTED or (
+            step == "lock" and answer.result == OPERATING_SYSTEM
+        ):
+            # Who may lock it may do the rest, as far as rights go; the hint has more than those.
+            code = "permission" if step == "lock" else "failed"
+            said += f": {ability.hint()}"
+        return _Failed(code, said, step, answer.result)
+
+    async def _start(self) -> _Helper:
+        async with self._starting:
+            if self._closed:
+                raise HelperError("the scheduler ends")
+            if self._helper is None or self._helper.ended:
+                try:
+                    program = self._program or libraries().hibernator
+                except DriverError as error:
+                    raise HelperError(str(error)) from None
+                self._helper = await _Helper.start(program, self._driver.cuda)
+            return self._helper
+
+
+def _gone(pid: int) -> bool:
+    """Whether a process has ended, also if nobody has taken notice yet."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    return re.search(r"^State:\s*[ZX]", status, re.M) is not None
+
+
+def _ask_nvml(path: Path | None) -> tuple[str | None, list[str]]:
+    """Return the driver's version and the GPUs' names, as far as NVML says them."""
+    if path is None:
+        return None, []
+    try:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+        import pynvml
+    except (OSError, ImportError):
+        return None, []
+    version, names = None, []
+    with contextlib.suppress(pynvml.NVMLError):
+        pynvml.nvmlInit()
+        try:
+            version = _text(pynvml.nvmlSystemGetDriverVersion())
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+                names.append(_text(pynvml.nvmlDeviceGetName(handle)))
+        finally:
+            pynvml.nvmlShutdown()
+    return version, names
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

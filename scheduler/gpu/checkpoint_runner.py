@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Has the hibernator do what the core decides, and tells the core what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from ..core import messages as ev
+from .checkpoint_support import WHY, Ability, refuses
+
+if TYPE_CHECKING:
+    from .checkpoint_helper import Hibernator, Outcome
+    from .devices import Devices
+    from .drivers import Driver
+
+log = logging.getLogger(__name__)
+
+#: Seconds that steps under way are given to end when the scheduler does. What it then still has to write has to be
+#: written before it is killed, after 10 in all (deploy/systemd/gpushare.service).
+PATIENCE = 3.0
+
+
+class Hibernations:
+    """The steps that are under way.
+
+    Parameters
+    ----------
+    driver
+        The driver that the clients use; None: there is none, and nobody hibernates.
+    devices
+        Says what is on the GPUs.
+    handle
+        Takes events in.
+    """
+
+    def __init__(
+        self, driver: Driver | None, devices: Devices, handle: Callable[[ev.Event], None]
+    ) -> None:
+        self._driver = driver
+        self._devices = devices
+        self._handle = handle
+        self._hibernator: Hibernator | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._probing: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def probe(self) -> None:
+        """Find out in the background whether processes can be checkpointed here; once."""
+        if self._driver is not None and self._probing is None:
+            self._probing = asyncio.get_running_loop().create_task(self._probe())
+
+    def may_park(self, client: int, pid: int) -> bool:
+        """Whether a client may be told to park; if not, the core is told why, in the loop's next round."""
+        code = "helper" if self._driver is None or self._closed else refuses(pid)
+        if code is None:
+            return True
+        outcome = ev.Checkpointed(client, False, code, WHY[code])
+        asyncio.get_running_loop().call_soon(self._handle, outcome)
+        return False
+
+    def hibernate(self, decision: ev.Hibernate, pid: int) -> None:
+        """Have a client's process checkpointed."""
+        self._do(self._hibernate(decision, pid))
+
+    def wake(self, decision: ev.Wakeup, pid: int) -> None:
+        """Have a client's process restored."""
+        self._do(self._wake(decision, pid))
+
+    async def close(self) -> None:
+        """Let what is under way come to its end, for some seconds; what is hibernated stays so."""
+        self._closed = True
+        if self._probing is not None:
+            self._probing.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=PATIENCE)
+        for task in self._tasks:
+            task.cancel()
+        if self._hibernator is not None:
+            await self._hibernator.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            # The next scheduler finds the process parked, and asks the driver for the rest.
+            work.close()
+            return
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _helper(self) -> Hibernator:
+        if self._hibernator is None:
+            # Late: where nobody hibernates, nothing of it is needed.
+            from .checkpoint_helper import Hibernator
+
+            assert self._driver is not None
+            self._hibernator = Hibernator(self._driver)
+        return self._hibernator
+
+    async def _probe(self) -> None:
+        try:
+            found = await self._helper().probe()
+        except Exception:
+            log.exception("whether processes can be hibernated here cannot be found out")
+            found = Ability(False, "helper", WHY["helper"])
+        if not found.able:
+            log.info("no hibernation: %s", found.text)
+        self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
+
+    async def _hibernate(self, decision: ev.Hibernate, pid: int) -> None:
+        held = await asyncio.to_thread(self._devices.processes, decision.gpu) or {}
+        outcome = await self._outcome(self._helper().hibernate(pid))
+        self._handle(ev.Checkpointed(decision.client, *outcome, held=held.get(pid, 0)))
+
+    async def _wake(self, decision: ev.Wakeup, pid: int) -> None:
+        client = decision.client
+        if self._driver is None:
+            self._handle(ev.Woken(client, False, "helper", WHY["helper"]))
+            return
+        pair = (decision.gpu_from, decision.gpu_to) if decision.gpu_to else None
+
+        def has_room() -> bool:
+            found = self._devices.read(decision.gpu)
+            return found is None or found.total - found.used >= decision.needs
+
+        outcome = await self._outcome(self._helper().wake(pid, pair, has_room))
+        self._handle(ev.Woken(client, *outcome))
+
+    async def _outcome(self, step: Coroutine[Any, Any, Outcome]) -> tuple[bool, str, str, float]:
+        """Return what came of a step: a fault of ours is an answer too, since the core waits for one."""
+        try:
+            return await step
+        except Exception:
+            log.exception("a step of the hibernator's failed")
+            return False, "helper", WHY["helper"], 0.0

@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The GPUs and their memory, as NVML sees them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from ..core.messages import Device
+from ..protocol.wire import learn_slice
+
+log = logging.getLogger(__name__)
+
+#: Readings that take longer than this (seconds) are not made on the scheduler's event loop.
+SLOW = 0.0002
+
+
+class Devices:
+    """The GPUs of this machine; of one that is divided, its MIG slices instead.
+
+    Parameters
+    ----------
+    nvml
+        The library to ask; None where there is none: then no GPU is known.
+    """
+
+    def __init__(self, nvml: Path | None) -> None:
+        self._path = nvml
+        self._nvml: Any = None
+        self._handles: dict[str, Any] = {}
+        self._facts: dict[str, tuple[str, int, int]] = {}
+        self.driver_version: str | None = None
+        #: Share of time that each GPU was busy lately, in percent, as of the last `poll`.
+        self.utilization: dict[str, int | None] = {}
+        #: What became of NVML, in words.
+        self.state = "not found"
+        #: Whether readings take so long that they belong into a thread.
+        self.slow = False
+
+    def start(self) -> list[Device]:
+        """Load NVML and return a first reading of every GPU; none if NVML is not there."""
+        if self._path is None:
+            return []
+        try:
+            # pynvml loads "libnvidia-ml.so.1" by name; the loader then takes the one of that
+            # name that is loaded already, which is ours to choose only by being first.
+            ctypes.CDLL(str(self._path), mode=ctypes.RTLD_GLOBAL)
+            import pynvml
+        except (OSError, ImportError) as error:
+            self.state = f"cannot be loaded: {error}"
+            log.warning("cannot load %s: %s", self._path, error)
+            return []
+        self._nvml = pynvml
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            log.warning("NVML does not start (%s): %s", self._path, error)
+            self._nvml = None
+            self.state = str(error)
+            return []
+        self.state = f"loaded from {self._path}"
+        try:
+            self.driver_version = _cuda_version(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+        except pynvml.NVMLError:
+            self.driver_version = None
+        return self.discover()
+
+    def discover(self) -> list[Device]:
+        """Return a reading of each GPU that was not known before."""
+        if self._nvml is None:
+            return []
+        found: list[Device] = []
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            log.warning("NVML does not list the GPUs: %s", error)
+            return found
+        for index in range(count):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                name = _text(self._nvml.nvmlDeviceGetName(handle))
+                slices = self._slices(handle)
+                units = [handle] if slices is None else slices
+                uuids = [_text(self._nvml.nvmlDeviceGetUUID(unit)) for unit in units]
+            except self._nvml.NVMLError as error:
+                # One that fell off the bus hides none of the others.
+                log.warning("NVML does not tell of GPU %d: %s", index, error)
+                continue
+            for place, (unit, gpu) in enumerate(zip(units, uuids, strict=True)):
+                if gpu in self._handles:
+                    continue
+                if slices is not None:
+                    learn_slice(gpu)
+                called = name if slices is None else f"{name} MIG {index}:{place}"
+                self._facts[gpu] = called, index, self._reserved(unit)
+                self._handles[gpu] = unit
+                if reading := self.read(gpu):
+                    found.append(reading)
+        return found
+
+    def _slices(self, handle: Any) -> list[Any] | None:
+        """Return the MIG slices that a GPU is divided into; None where it is one whole."""
+        nvml = self._nvml
+        try:
+            mode, _ = nvml.nvmlDeviceGetMigMode(handle)
+            if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+                return None
+            most = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
+        except nvml.NVMLError:
+            return None
+        found = []
+        for place in range(most):
+            # Those that are there need not be the first of so many.
+            with contextlib.suppress(nvml.NVMLError):
+                found.append(nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, place))
+        return found
+
+    def _reserved(self, handle: Any) -> int:
+        """Return the bytes that the driver keeps for itself, which CUDA's total leaves out; 0 before driver 510."""
+        nvml = self._nvml
+        try:
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).reserved)
+        except nvml.NVMLError as error:
+            log.debug("NVML does not say what the driver keeps for itself: %s", error)
+            return 0
+
+    def read(self, gpu: str) -> Device | None:
+        """Read a GPU's memory, without what the driver keeps for itself; None if NVML fails."""
+        handle = self._handles.get(gpu)
+        if handle is None:
+            return None
+        begun = time.perf_counter()
+        try:
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError as error:
+            log.warning("NVML does not read the memory of %s: %s", gpu, error)
+            return None
+        self.slow = time.perf_counter() - begun > SLOW
+        name, index, reserved = self._facts[gpu]
+        used = max(0, int(memory.used) - reserved)
+        return Device(gpu, int(memory.total) - reserved, used, name, index)
+
+    def poll(self, gpu: str) -> Device | None:
+        """Read a GPU's memory as `read` does, and how busy the GPU is."""
+        device = self.read(gpu)
+        if device is not None:
+            try:
+                rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handles[gpu])
+                self.utilization[gpu] = int(rates.gpu)
+            except self._nvml.NVMLError:
+                self.utilization[gpu] = None
+        return device
+
+    def processes(self, gpu: str) -> dict[int, int] | None:
+        """Return how many bytes of a GPU each process holds; None if NVML does not say. It may take milliseconds."""
+        handle, nvml = self._handles.get(gpu), self._nvml
+        if handle is None or nvml is None:
+            return None
+        try:
+            found = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        except nvml.NVMLError as error:
+            log.debug("NVML does not list the processes of %s: %s", gpu, error)
+            return None
+        held: dict[int, int] = {}
+        for one in found:
+            # Not said where the driver may not know, as under WSL.
+            if one.usedGpuMemory is not None:
+                held[int(one.pid)] = held.get(int(one.pid), 0) + int(one.usedGpuMemory)
+        return held
+
+    def stop(self) -> None:
+        """Let NVML go."""
+        self._handles.clear()
+        if self._nvml is not None:
+            try:
+                self._nvml.nvmlShutdown()
+            except self._nvml.NVMLError as error:
+                log.debug("NVML does not stop: %s", error)
+            self._nvml = None
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _cuda_version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

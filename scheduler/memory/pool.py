@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""A user's pool of host memory for swapped data (``csrc/pool.h``): made, lent, tended and cleaned up after.
+
+Clients claim and return chunks of it without asking. The pool's owner decides how many there may be (``limit``), has
+the pages of some ready before they are needed, gives pages back to the system when nobody wants them any more, and
+frees what the dead held. A client's mark in the pool, its slot, is bound to its process: a connection may end and come
+back.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import select
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from ..._protocol import ffi, lib
+
+CHUNK: int = lib.GPUSHARE_POOL_CHUNK
+SLOTS: int = lib.GPUSHARE_POOL_SLOTS
+#: So that the data begins at a huge page's boundary.
+_ALIGNMENT = 2 << 20
+#: For the thread that has pages ready: behind everything else that this machine does.
+_LOWEST_PRIORITY = 19
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Bytes of a pool."""
+
+    size: int
+    #: What may be used now.
+    limit: int
+    in_use: int
+    #: Whose pages exist, in use or not.
+    prepared: int
+    #: Page-locked by somebody's driver.
+    pinned: int
+
+
+class Process:
+    """A process that can be seen to have ended, even where its number is given out again.
+
+    Raises
+    ------
+    ProcessLookupError
+        If there is none of this number.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor: int | None = None
+        try:
+            self._descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            raise
+        except OSError:
+            # An old kernel, or a sandbox that forbids the call.
+            self._started = start_time(pid)
+            if self._started is None:
+                raise ProcessLookupError(f"there is no process {pid}") from None
+
+    def has_ended(self) -> bool:
+        """Whether it runs no more and has let its memory go."""
+        if self._descriptor is None:
+            return start_time(self.pid) != self._started
+        ready = select.poll()
+        ready.register(self._descriptor, select.POLLIN)
+        return bool(ready.poll(0))
+
+    def fileno(self) -> int | None:
+        """A descriptor that becomes readable when it ends, where there is such a thing."""
+        return self._descriptor
+
+    def close(self) -> None:
+        """Let go of what this object holds."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+def start_time(pid: int) -> str | None:
+    """When a process that has not ended was started; None for none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    # Fields 3 and 22 of proc(5).
+    return None if fields[0] in "ZX" else fields[19]
+
+
+class Pool:
+    """A pool, mapped and lent to nobody yet.
+
+    Parameters
+    ----------
+    size
+        Bytes that it may ever have; none of them exist until they are used.
+    prepared_only
+        Whether clients are to use no pages but those that this process has made.
+
+    Raises
+    ------
+    OSError
+        If the system gives none.
+    """
+
+    def __init__(self, size: int, *, prepared_only: bool = False) -> None:
+        count = max(1, min(-(-size // CHUNK), lib.GPUSHARE_POOL_MOST_CHUNKS))
+        table = ffi.sizeof("struct gpushare_pool") + count * ffi.sizeof(
+            "struct gpushare_pool_chunk"
+        )
+        offset = -(-table // _ALIGNMENT) * _ALIGNMENT
+        self.descriptor = os.memfd_create("gpushare-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.descriptor, offset + count * CHUNK)
+            fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+            self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        self._map = mmap.mmap(self.descriptor, offset)
+        self._buffer = ffi.from_buffer(self._map)
+        self._pool: Any = ffi.cast("struct gpushare_pool *", self._buffer)
+        self._pool.magic = lib.GPUSHARE_POOL_MAGIC
+        self._pool.version = lib.GPUSHARE_POOL_VERSION
+        self._pool.data_offset = offset
+        self._pool.chunk_count = count
+        self._pool.prepared_only = self._prepared_only = prepared_only
+        self._care: Any = ffi.new(
+            "struct gpushare_pool_care *",
+            {"pool": self._pool, "data_offset": offset, "chunk_count": count},
+        )
+        self._slots: dict[int, Process] = {}
+        self._orders: Any = ffi.new("struct gpushare_pool_orders *")
+        self._figures: Any = ffi.new("struct gpushare_pool_figures *")
+        self._thread: threading.Thread | None = None
+
+    def close(self) -> None:
+        """End the thread and let everything go; clients keep what they have mapped."""
+        if self._thread is not None:
+            self._orders.stop = 1
+            os.eventfd_write(self._wake, 1)
+            self._thread.join()
+        for process in self._slots.values():
+            process.close()
+        self._slots.clear()
+        ffi.release(self._buffer)
+        self._map.close()
+        os.close(self._wake)
+        os.close(self.descriptor)
+
+    # --- Lending ------------------------------------------------------------------------------
+
+    def lend(self, pid: int, *, again: bool = False) -> int | None:
+        """Return the slot of a process, or None where there is none left for it.
+
+        Parameters
+        ----------
+        pid
+            Its number.
+        again
+            Whether it goes on with what it has of a pool. If not, and if it has a slot, it runs another program now.
+        """
+        self.reap()
+        for slot, process in self._slots.items():
+            if process.pid == pid:
+                if not again:
+                    lib.gpushare_pool_sweep(self._care, slot)
+                return slot
+        slot = next((s for s in range(SLOTS) if s not in self._slots), -1)
+        if slot < 0:
+            return None
+        with contextlib.suppress(ProcessLookupError):
+            self._slots[slot] = Process(pid)
+            return slot
+        return None
+
+    @property
+    def lent(self) -> dict[int, Process]:
+        """The processes that have a slot."""
+        return self._slots
+
+    def reap(self) -> list[int]:
+        """Free what ended processes held; return the descriptors by which they were watched, closed now."""
+        closed = []
+        for slot in [s for s, p in self._slots.items() if p.has_ended()]:
+            process = self._slots.pop(slot)
+            lib.gpushare_pool_sweep(self._care, slot)
+            descriptor = process.fileno()
+            if descriptor is not None:
+                closed.append(descriptor)
+            process.close()
+        return closed
+
+    # --- Size ---------------------------------------------------------------------------------
+
+    def figures(self) -> Figures:
+        """Look the pool over."""
+        found = self._figures
+        lib.gpushare_pool_survey(self._care, found)
+        return Figures(
+            size=self._care.chunk_count * CHUNK,
+            limit=min(self._pool.limit, self._care.chunk_count) * CHUNK,
+            in_use=found.in_use * CHUNK,
+            prepared=found.prepared * CHUNK,
+            pinned=found.pinned * CHUNK,
+        )
+
+    def allocated(self) -> int:
+        """Bytes of host memory that the pool takes now."""
+        return os.fstat(self.descriptor).st_blocks * 512
+
+    def trim(self) -> int:
+        """Give back pages that nobody has said to have made; return how many bytes."""
+        return int(lib.gpushare_pool_trim(self._care, self.descriptor)) * CHUNK
+
+    def order(self, *, limit: int, target: int, most: int, ahead: int = 0) -> None:
+        """Say how large the pool may be.
+
+        Parameters
+        ----------
+        limit
+            Bytes that may be in use.
+        target
+            Bytes whose pages are to exist, in use or not.
+        most
+            Pages of more than so many bytes are given back, if nobody uses or pins them.
+        ahead
+            Bytes whose pages are to exist beyond what is in use.
+        """
+        chunks = max(0, limit) // CHUNK
+        lib.gpushare_pool_set_limit(self._care, min(chunks, self._care.chunk_count))
+        self._orders.target = min(-(-max(0, target) // CHUNK), chunks)
+        self._orders.most = min(-(-max(0, most) // CHUNK), chunks)
+        self._orders.ahead = -(-max(0, ahead) // CHUNK)
+        if self._thread is None and (target > 0 or ahead > 0 or self.allocated() > most):
+            # A daemon: the process's end does not wait for a chunk to be done.
+            self._thread = threading.Thread(target=self._tend, name="gpushare-pool", daemon=True)
+            self._thread.start()
+        os.eventfd_write(self._wake, 1)
+
+    def _tend(self) -> None:
+        # Where clients make no pages themselves, moves wait for this.
+        if not self._prepared_only:
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
+        lib.gpushare_pool_tend(self._care, self.descriptor, self._wake, self._orders)

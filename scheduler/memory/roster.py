@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The clients of a scheduler, in a file for the next one.
+
+Until they attach again, they are no other programs, and what people asked for their groups holds from the start:
+JupyterLab's servers would tell it again, but only once they have connected.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+from ..core.ledger import LARGEST
+from ..core.messages import Awaited, Usage
+from .pool import start_time
+
+log = logging.getLogger(__name__)
+
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class Roster:
+    """Keeps the list. A scheduler that is killed leaves the last one that was written.
+
+    Parameters
+    ----------
+    path
+        Of the file, in a folder that only the scheduler's user may write to; None: nothing is kept.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        #: What people asked for groups, by their id, as the previous scheduler left it.
+        self.wishes: dict[str, dict[str, Any]] = {}
+        self._written = ""
+        self._failed = False
+
+    def load(self) -> list[Awaited]:
+        """Return those clients of the previous scheduler that have not exited, as far as that can be seen."""
+        if self._path is None:
+            return []
+        try:
+            said = json.loads(self._path.read_text(encoding="utf-8"))
+            if said["boot"] != _boot():
+                return []
+            clients = [_client(found) for found in said["clients"]]
+            # A scheduler of an earlier version wrote none.
+            wishes = said.get("wishes", {})
+            self.wishes = {group: dict(asked) for group, asked in wishes.items()}
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            log.warning("The list of the previous scheduler's clients is ignored: %s", error)
+            return []
+        return [client for client in clients if not has_exited(client)]
+
+    def write(
+        self, clients: Iterable[Awaited], wishes: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Write the list, and what was asked for the clients' groups, if either has changed."""
+        if self._path is None:
+            return
+        said = {
+            "boot": _boot(),
+            "clients": [
+                [one.pid, one.started, one.group, [astuple(usage) for usage in one.usages]]
+                for one in clients
+            ],
+            "wishes": {group: dict(asked) for group, asked in (wishes or {}).items()},
+        }
+        text = json.dumps(said)
+        if text == self._written:
+            return
+        fresh = self._path.with_name(self._path.name + ".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+                file.write(text)
+            fresh.replace(self._path)
+        except OSError as error:
+            # A shortage of file descriptors is reported where it keeps connections waiting.
+            if not self._failed and error.errno not in (errno.EMFILE, errno.ENFILE):
+                self._failed = True
+                log.error(
+                    "The list of clients cannot be written to %s: %s", self._path, error.strerror
+                )
+            return
+        self._written, self._failed = text, False
+
+
+def has_exited(client: Awaited) -> bool:
+    """Whether a client's process runs no more; False where it cannot be seen."""
+    return client.pid != 0 and start_time(client.pid) != client.started
+
+
+def corrected(client: Awaited, gpu: str, held: int | None) -> Awaited:
+    """Return the same with the bytes that the driver says that it holds on a GPU; None: it does not say."""
+    if held is None:
+        return client
+    usage = next((u for u in client.usages if u.gpu == gpu), Usage(gpu))
+    others = tuple(u for u in client.usages if u.gpu != gpu)
+    resident = max(0, held - usage.pinned - usage.context)
+    promised = max(usage.promised, resident)
+    return replace(client, usages=(*others, replace(usage, resident=resident, promised=promised)))
+
+
+def _boot() -> str:
+    try:
+        return _BOOT.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _client(found: Any) -> Awaited:
+    pid, started, group, usages = found
+    if not (isinstance(pid, int) and isinstance(started, str) and isinstance(group, str)):
+        raise ValueError(f"it has an entry {found!r}")
+    return Awaited(pid, started, group, tuple(_usage(*usage) for usage in usages))
+
+
+def _usage(gpu: Any, *sizes: Any) -> Usage:
+    if not isinstance(gpu, str) or not all(isinstance(s, int) and 0 <= s <= LARGEST for s in sizes):
+        raise ValueError(f"it states sizes that cannot be: {sizes!r}")
+    return Usage(gpu, *sizes)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What users, teams and notebooks are entitled to, as people state it (docs/scheduling.md, "GPU time, and shares")."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from typing import Any
+
+from ..core.messages import Adjust, Entitlement
+from ..core.model import Wishes
+from ..core.preferences import adjusted
+
+#: What nobody stated.
+NONE: dict[str, Any] = {**asdict(Entitlement()), "members": []}
+
+#: What is stated, by whose it is: ``user:NAME`` or ``team:NAME``.
+Shares = dict[str, dict[str, Any]]
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def parse_size(text: str) -> int:
+    """Read a number of bytes such as ``20GiB``, ``1.5G`` or ``1073741824``; units are powers of 1024.
+
+    Raises
+    ------
+    ValueError
+        If the text is no size, or none that memory can have.
+    """
+    match = re.fullmatch(
+        r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", text, re.ASCII | re.IGNORECASE
+    )
+    if match is None:
+        raise ValueError(
+            f"{text!r} is no size; write for instance 20GiB, 512MiB or a number of bytes"
+        )
+    factor = _UNITS[match[2].upper()]
+    # Whole numbers stay exact.
+    size = int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    if not 0 < size < 1 << 63:
+        raise ValueError(f"{text!r} is no possible amount of memory; write for instance 20GiB")
+    return size
+
+
+def parse_share(name: str, value: object) -> object:
+    """Read one share as people state it; ``memory`` and ``host``, sizes, become numbers of bytes.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be; the message is one sentence for whoever stated it.
+    """
+    if name in ("memory", "host"):
+        # A bare number is bytes; a boolean is a number to Python, not to people.
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ValueError(f'{value!r} is no size; write for instance "20GiB"')
+        return parse_size(str(value))
+    if name == "gpus":
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"gpus must be a whole number of GPUs, 1 or more, not {value!r}")
+        return value
+    adjusted(Wishes(), Adjust("", **{name: value}))  # type: ignore[arg-type]
+    return value
+
+
+def parsed(shares: Any, *, members_needed: bool = True) -> Shares:
+    """Return shares as people state them with sizes as numbers of bytes.
+
+    Parameters
+    ----------
+    shares
+        By whose they are.
+    members_needed
+        Whether a team must say who is in it; else it may be known by the groups of its members.
+
+    Raises
+    ------
+    ValueError
+        If they cannot be; the message is one sentence for whoever stated them.
+    """
+    if not isinstance(shares, dict):
+        raise ValueError(
+            f'shares must be an object such as {{"user:ada": {{"limit": 0.5}}}}, not {shares!r}'
+        )
+    found = {whose: _parsed(whose, stated) for whose, stated in shares.items()}
+    for whose, stated in found.items():
+        if members_needed and whose.startswith("team:") and "members" not in stated:
+            raise ValueError(f'the shares of {whose} must say who is in it, as "members": ["ada"]')
+    return found
+
+
+def _parsed(whose: Any, stated: Any) -> dict[str, Any]:
+    kind, _, name = str(whose).partition(":")
+    if kind not in ("user", "team") or not name:
+        raise ValueError(f"shares are those of 'user:NAME' or 'team:NAME', not of {whose!r}")
+    if not isinstance(stated, dict):
+        raise ValueError(
+            f'the shares of {whose} must be an object such as {{"limit": 0.5}}, not {stated!r}'
+        )
+    known = [name for name in NONE if kind == "team" or name != "members"]
+    if unknown := stated.keys() - set(known):
+        raise ValueError(
+            f"the shares of {whose} know no {', '.join(sorted(map(str, unknown)))}; "
+            f"there are {', '.join(known)}"
+        )
+    found: dict[str, Any] = {}
+    for key, value in stated.items():
+        try:
+            found[key] = _member_names(value) if key == "members" else parse_share(key, value)
+        except ValueError as error:
+            raise ValueError(f"the shares of {whose}: {error}") from None
+    return found
+
+
+def _member_names(value: Any) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) and name for name in value):
+        raise ValueError(f'members must be names of users such as ["ada", "ben"], not {value!r}')
+    return value
+
+
+def entitlement(stated: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what the scheduler is told of one's shares (docs/control.md, ``entitle``); None: of nobody's any more."""
+    return {**NONE, **(stated or {})}

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Asks a JupyterHub whose a token is, in a thread: nobody who shares the GPU waits for it, nor for its faults."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from ..views.text import printable
+from .principals import Principal
+
+#: Seconds that the Hub has for its answer: less than a control client waits for its own.
+PATIENCE = 4.0
+#: Seconds that the thread has to end.
+LINGER = 0.25
+#: Longest token.
+LONGEST = 1024
+#: Scopes of a token that make an administrator of it, or let it see everything. To be the Hub's admin is not enough.
+ADMIN, READ = "custom:gpushare:admin", "custom:gpushare:read"
+
+
+class LoginError(Exception):
+    """A token says nothing; the message is the sentence for who presented it.
+
+    Parameters
+    ----------
+    code
+        For programs: ``bad_token``, or ``hub_unreachable`` where it makes sense to try again.
+    text
+        For people.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class Hub:
+    """A JupyterHub that says whose a token is, by its own client (the extra ``jupyterhub``).
+
+    Parameters
+    ----------
+    url
+        Of its API, as in ``JUPYTERHUB_API_URL``.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop = asyncio.new_event_loop()
+        self._auth: Future[Any] = Future()
+        #: Done once `_auth` is, also where that failed.
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="gpushare-hub", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, if it is not in the middle of something: it does not outlive the process."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(LINGER)
+
+    async def login(self, token: str, uid: int) -> Principal:
+        """Return whose a token is.
+
+        Parameters
+        ----------
+        token
+            Of a user's server, of a person, or of a service.
+        uid
+            Of the process that presents it.
+
+        Raises
+        ------
+        LoginError
+            Nobody's, or the Hub cannot be asked.
+        """
+        if not (0 < len(token) <= LONGEST and token.isascii() and token.isprintable()):
+            raise LoginError("bad_token", "what was sent is no token of a Hub's")
+        # Importing the Hub's client takes a while. A connection that ends meanwhile asks the Hub nothing.
+        await asyncio.wait([asyncio.wrap_future(self._ready)])
+        work = asyncio.run_coroutine_threadsafe(self._ask(token), self._loop)
+        return _principal(await asyncio.wrap_future(work), uid)
+
+    async def _ask(self, token: str) -> Any:
+        try:
+            auth = self._auth.result(0)
+            # Not from its cache: the token of a server that has ended opens nothing any more.
+            asked = auth.user_for_token(token, use_cache=False, sync=False)
+            model = await asyncio.wait_for(asked, PATIENCE)
+        except ImportError as error:
+            raise LoginError(
+                "hub_unreachable",
+                f"the scheduler cannot ask the Hub ({error}): install jupyter-gpushare[jupyterhub] "
+                "where it runs, then restart it",
+            ) from None
+        except Exception as error:
+            # Whatever its client raises: HTTPError for all that the Hub said, and others' errors for the rest.
+            raise LoginError(
+                "hub_unreachable",
+                f"the Hub at {self._url} did not say whose the token is ({_short(error)}); "
+                "see hub_api_url in the scheduler's configuration, and whether the Hub runs",
+            ) from None
+        if not isinstance(model, dict):
+            raise LoginError(
+                "bad_token", f"the Hub at {self._url} does not know the token; log in there again"
+            )
+        return model
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            # It takes a second, and is not there for a scheduler without a Hub.
+            from jupyterhub.services.auth import HubAuth
+
+            # Each question is asked with the token that it is about.
+            self._auth.set_result(HubAuth(api_url=self._url, api_token="none", cache_max_age=0))
+        except Exception as error:
+            self._auth.set_exception(error)
+        self._ready.set_result(None)
+        self._loop.run_forever()
+        self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        self._loop.close()
+
+
+def _principal(model: Mapping[str, Any], uid: int) -> Principal:
+    """Return who a model of the Hub's is."""
+    name, scopes, groups = model.get("name"), model.get("scopes"), model.get("groups")
+    if not isinstance(name, str) or not name:
+        raise LoginError("bad_token", "the Hub does not say whose the token is: it has no scope")
+    scopes = scopes if isinstance(scopes, list) else []
+    groups = groups if isinstance(groups, list) else []
+    # A service and a user may have the same name.
+    user = printable(name if model.get("kind", "user") == "user" else f"service:{name}")
+    return Principal(
+        user,
+        uid,
+        admin=ADMIN in scopes,
+        reader=READ in scopes,
+        teams=tuple(printable(group) for group in groups if isinstance(group, str)),
+    )
+
+
+def _short(error: BaseException) -> str:
+    if isinstance(error, asyncio.TimeoutError):
+        return f"no answer within {PATIENCE:g} s"
+    # Of tornado's: "HTTP 500: Internal Server Error (what happened)".
+    return getattr(error, "log_message", None) or str(error) or type(error).__name__

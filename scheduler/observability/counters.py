@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What happened since the scheduler started, counted: for metrics and for the books. Sans-IO.
+
+*Out-of-memory errors given* are allocations that were refused. *Avoided* are those that were granted though all
+kernels' memory together was more than the GPU has, so that without us somebody's would have failed. A kernel that goes
+on allocating in that state is counted once, until all fits again: it would have failed once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..core.messages import Class, Log
+
+if TYPE_CHECKING:
+    from ..core.core import Core
+
+#: Upper bounds of the histogram of waits, seconds; one more has all that waited for longer.
+WAITS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+
+
+@dataclass(slots=True)
+class Waits:
+    """How long those waited that were granted a lease."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
+    count: int = 0
+    sum: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Take in one."""
+        self.buckets[bisect_left(WAITS, seconds)] += 1
+        self.count += 1
+        self.sum += seconds
+
+
+class Counters:
+    """Counts what the core logs."""
+
+    def __init__(self) -> None:
+        self.waits: dict[Class, Waits] = {"interactive": Waits(), "background": Waits()}
+        #: Bytes, by GPU and direction (``in``, ``out``).
+        self.moved: Counter[tuple[str, str]] = Counter()
+        #: By status of the refusal.
+        self.given: Counter[str] = Counter()
+        #: Hibernations, wakes, and those that failed.
+        self.hibernations: Counter[str] = Counter()
+        self.avoided = self.revocations = self.stuck = self.underreported = 0
+        #: Those whose allocation would have failed, and so would the next, by GPU.
+        self._beyond: dict[str, set[str]] = {}
+
+    def see(self, entry: Log, core: Core) -> None:
+        """Take in what happened."""
+        fields = entry.fields
+        match entry.kind:
+            case "grant":
+                group = core.groups.get(entry.group)
+                self.waits["interactive" if group is None else group.classed].add(fields["waited"])
+            case "evict" | "restore":
+                direction = "out" if entry.kind == "evict" else "in"
+                self.moved[fields["gpu"], direction] += fields["bytes"]
+            case "revoke":
+                self.revocations += 1
+            case "hibernate" | "wake" | "hibernate_failed" | "wake_failed":
+                self.hibernations[entry.kind] += 1
+            case "refuse":
+                self.given[fields["code"]] += 1
+            case "grow":
+                self._grown(entry.group, fields["gpu"], fields["beyond"])
+            case "notice" if fields["code"] == "stuck":
+                self.stuck += 1
+            case "notice" if fields["code"] == "underreported":
+                self.underreported += 1
+
+    def _grown(self, group: str, gpu: str, beyond: int) -> None:
+        if beyond <= 0:
+            self._beyond.pop(gpu, None)
+        elif group not in (known := self._beyond.setdefault(gpu, set())):
+            known.add(group)
+            self.avoided += 1
+
+    def look(self, core: Core) -> None:
+        """Look whether all fits again: that nobody says."""
+        for uuid in [
+            u for u in self._beyond if (gpu := core.gpus.get(u)) is None or gpu.excess <= 0
+        ]:
+            del self._beyond[uuid]
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures, as `metrics` has them."""
+        return {
+            "waits": {
+                name: {"buckets": list(waits.buckets), "count": waits.count, "sum": waits.sum}
+                for name, waits in self.waits.items()
+            },
+            "moved": [
+                {"gpu": gpu, "direction": direction, "bytes": size}
+                for (gpu, direction), size in sorted(self.moved.items())
+            ],
+            "given": dict(self.given),
+            "avoided": self.avoided,
+            "revocations": self.revocations,
+            "hibernations": dict(self.hibernations),
+            "stuck": self.stuck,
+            "underreported": self.underreported,
+        }

@@ -1,0 +1,409 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the core took in, to go through it again: docs/scheduling.md, "Explaining, recording, replaying".
+
+A recording is text of one JSON value a line. The first is an object, the header: the format's ``version``, the
+``release`` that wrote it, the core's ``settings``, and the ``state`` that it begins with (``checkpoint.py``; null: that
+of a core that has just been made). Each other line is one event: ``[time, kind, fields, decisions, checksum]``, with
+the number of decisions that the core took for it and their checksum. What the core only says (``Log``) does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import typing
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ... import __version__
+from ..core import messages as ev
+from ..core.core import Core
+from . import checkpoint
+from .checkpoint import CheckpointError
+
+if TYPE_CHECKING:
+    from .writer import Writer
+
+log = logging.getLogger(__name__)
+
+VERSION = 1
+#: Events that are kept at least, once there were so many; and for how many more a good moment is waited for at most.
+KEPT, LATE = 10_000, 40_000
+#: With more clients, to write the state down takes long enough that somebody might wait for it (10 ms).
+FEW = 60
+
+
+class RecordingError(Exception):
+    """A recording cannot be read, or there is none; the message is one sentence for the user."""
+
+
+class Entry(NamedTuple):
+    """An event that the core took in, and what came of it: decisions, or a fault."""
+
+    time: float
+    event: ev.Event
+    outcome: list[ev.Decision] | Exception
+
+
+class Line(NamedTuple):
+    """An entry as a recording has it."""
+
+    time: float
+    event: ev.Event
+    decisions: int
+    checksum: str
+
+
+@dataclass(slots=True)
+class Kept:
+    """The last events that a core took in, and the state that they begin with."""
+
+    settings: dict[str, Any]
+    #: Entries at which a new beginning is looked for, and for how many more one waits for a good moment.
+    enough: int
+    late: int
+    #: The state that ``entries`` begin with; None: that of a new core.
+    state: list[Any] | None = None
+    entries: list[Entry] = field(default_factory=list)
+    #: The same of what came before.
+    older: tuple[list[Any] | None, list[Entry]] | None = None
+    #: At so many entries, a new beginning is looked for again.
+    look_again: int = 0
+    #: Why nothing is kept just now; empty: it is.
+    lost: str = ""
+
+
+class RecordedCore(Core):
+    """A core that keeps the last events, and where they led.
+
+    Keeping them is one append for each. Once there are enough, the state that they begin with is replaced by a later
+    one, at a moment when nobody waits.
+
+    Parameters
+    ----------
+    kept, late
+        As ``KEPT`` and ``LATE``.
+    settings
+        Those of ``Core``.
+    """
+
+    def __init__(self, *, kept: int = KEPT, late: int = LATE, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.kept = Kept(settings, kept, late, look_again=kept)
+        #: Gets everything from now on.
+        self.sink: Writer | None = None
+
+    def handle(self, event: ev.Event, now: float) -> list[ev.Decision]:
+        """Take an event in, and keep it."""
+        try:
+            decisions = super().handle(event, now)
+        except Exception as error:
+            self._keep(Entry(now, event, error))
+            raise
+        self._keep(Entry(now, event, decisions))
+        return decisions
+
+    def _keep(self, entry: Entry) -> None:
+        kept = self.kept
+        kept.entries.append(entry)
+        if self.sink is not None:
+            self.sink.add(entry)
+        if len(kept.entries) >= kept.look_again:
+            self._begin_anew()
+
+    def header(self) -> dict[str, Any]:
+        """Return the header of what is kept.
+
+        Raises
+        ------
+        RecordingError
+            Nothing is.
+        """
+        kept = self.kept
+        if kept.lost:
+            raise RecordingError(kept.lost)
+        return {
+            "gpushare": "recording",
+            "version": VERSION,
+            "release": __version__,
+            "settings": kept.settings,
+            "state": kept.state if kept.older is None else kept.older[0],
+        }
+
+    def entries(self) -> list[Entry]:
+        """Return what is kept."""
+        kept = self.kept
+        return [*([] if kept.older is None else kept.older[1]), *kept.entries]
+
+    def _begin_anew(self) -> None:
+        kept = self.kept
+        quiet = not self.queue and (len(self.clients) <= FEW or not self.leased)
+        if not quiet and len(kept.entries) < kept.enough + kept.late:
+            kept.look_again = len(kept.entries) + 64
+            return
+        kept.older = None if kept.lost else (kept.state, kept.entries)
+        kept.entries, kept.look_again, kept.lost = [], kept.enough, ""
+        if not quiet:
+            kept.lost = "the scheduler has had no quiet moment for long"
+        else:
+            try:
+                kept.state = checkpoint.encode(self, Core, ("kept", "sink"))
+            except CheckpointError as error:
+                kept.lost = str(error)
+            except Exception as error:
+                # Whatever a policy of others may have, those who share the GPU are not to notice.
+                log.exception("the state cannot be written down")
+                kept.lost = f"its state cannot be written ({error})"
+        if kept.lost:
+            kept.older = None
+            kept.lost += ", so the events that it keeps have no beginning; start it with --record"
+
+
+# --- Writing --------------------------------------------------------------------------------------
+
+
+def write_header(header: dict[str, Any]) -> bytes:
+    """Return the first line."""
+    return json.dumps(header, separators=(",", ":")).encode() + b"\n"
+
+
+def write(entry: Entry) -> bytes:
+    """Return an entry as a line."""
+    event = entry.event
+    decisions, checksum = _sum(entry.outcome)
+    line = [entry.time, type(event).__name__, _fields(event), decisions, checksum]
+    return _dump(line) + b"\n"
+
+
+def _sum(outcome: list[ev.Decision] | Exception) -> tuple[int, str]:
+    if isinstance(outcome, Exception):
+        said: list[Any] = [type(outcome).__name__]
+    else:
+        said = [
+            [type(decision).__name__, *_VALUES[type(decision)](decision)]
+            for decision in outcome
+            if type(decision) is not ev.Log
+        ]
+    number = 0 if isinstance(outcome, Exception) else len(said)
+    return number, f"{zlib.crc32(_dump(said)):08x}" if said else ""
+
+
+def _fields(event: object) -> dict[str, Any]:
+    return {name: _plain(getattr(event, name)) for name in _NAMES[type(event)]}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _PARTS):
+        return _fields(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
+
+
+def _dump(value: Any) -> bytes:
+    return _encoder.encode(value).encode()
+
+
+#: What events have as values, with fields of their own.
+_PARTS = (ev.Usage, ev.Entitlement, ev.Awaited)
+_EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(ev.Event)}
+_NAMES: dict[type[Any], tuple[str, ...]] = {
+    kind: tuple(item.name for item in fields(kind))
+    for kind in (*_EVENTS.values(), *typing.get_args(ev.Decision), *_PARTS)
+}
+
+
+def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gets all these attributes."""
+    # With one name, attrgetter returns no tuple.
+    return attrgetter(*names) if len(names) > 1 else lambda found: (getattr(found, names[0]),)
+
+
+_VALUES = {kind: _getter(_NAMES[kind]) for kind in typing.get_args(ev.Decision)}
+
+
+# --- Reading --------------------------------------------------------------------------------------
+
+
+class Recording:
+    """A recording that is read.
+
+    Parameters
+    ----------
+    lines
+        Its lines; they are read while ``lines`` of this object is walked.
+
+    Raises
+    ------
+    RecordingError
+        It is none, or of another version.
+    """
+
+    def __init__(self, lines: Iterable[str | bytes]) -> None:
+        self._lines = iter(lines)
+        header = _parse(next(self._lines, ""), 1)
+        if not isinstance(header, dict) or header.get("gpushare") != "recording":
+            raise RecordingError("this is no recording; `gpushare record FILE` makes one")
+        if header.get("version") != VERSION:
+            raise RecordingError(
+                f"the recording has version {header.get('version')!r} and this release reads version {VERSION}: "
+                "replay it with the release that wrote it"
+            )
+        self.release = str(header.get("release"))
+        self.settings: dict[str, Any] = header.get("settings") or {}
+        self._state = header.get("state")
+
+    def core(self) -> Core:
+        """Return a core as it was when the recording began."""
+        try:
+            if self._state is not None:
+                core = checkpoint.decode(self._state)
+                if isinstance(core, Core):
+                    return core
+                raise RecordingError(
+                    "the state that the recording begins with is not a scheduler's"
+                )
+            return Core(**self.settings)
+        except (CheckpointError, TypeError, ValueError) as error:
+            raise RecordingError(f"the recording of release {self.release}: {error}") from None
+
+    def lines(self) -> Iterator[Line]:
+        """Read the events, once.
+
+        Raises
+        ------
+        RecordingError
+            A line cannot be read. The last one may be cut off: what ended in the middle of it counts as ended before.
+        """
+        number = 1
+        broken = None
+        for text in self._lines:
+            number += 1
+            if broken is not None:
+                raise broken
+            try:
+                yield _read(_parse(text, number), number)
+            except RecordingError as error:
+                broken = error
+        if broken is not None and number == 2:
+            raise broken
+
+
+def _parse(text: str | bytes, number: int) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise RecordingError(f"line {number} of the recording cannot be read") from None
+
+
+def _read(line: Any, number: int) -> Line:
+    try:
+        at, kind, given, decisions, checksum = line
+        return Line(float(at), _event(_EVENTS[kind], given), int(decisions), str(checksum))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise RecordingError(
+            f"line {number} of the recording is no event that this release knows"
+        ) from None
+
+
+def _event(kind: type[Any], given: dict[str, Any]) -> Any:
+    parsers = _PARSERS.get(kind)
+    if parsers is None:
+        hints = typing.get_type_hints(kind, vars(ev))
+        parsers = _PARSERS[kind] = {name: _parser(hints[name]) for name in _NAMES[kind]}
+    return kind(**{name: parsers[name](value) for name, value in given.items()})
+
+
+_PARSERS: dict[type[Any], dict[str, Callable[[Any], Any]]] = {}
+
+
+def _parser(hint: Any) -> Callable[[Any], Any]:
+    if hint in _PARTS:
+        return lambda value: _event(hint, value)
+    if typing.get_origin(hint) is tuple:
+        item = _parser(typing.get_args(hint)[0])
+        return lambda value: tuple(map(item, value))
+    return lambda value: value
+
+
+# --- Replaying ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Difference:
+    """Where a replay first decided otherwise."""
+
+    number: int
+    #: Seconds since the first event.
+    after: float
+    event: ev.Event
+    recorded: int
+    found: list[ev.Decision] | Exception
+
+
+@dataclass(slots=True)
+class Replay:
+    """What came of a replay."""
+
+    events: int = 0
+    #: As recorded.
+    decisions: int = 0
+    #: Seconds from the first event to the last.
+    lasted: float = 0.0
+    difference: Difference | None = None
+    #: Of the replay, decisions by kind.
+    kinds: Counter[str] = field(default_factory=Counter)
+    #: Events that the core would not take.
+    refused: int = 0
+
+
+def replay(recording: Recording, policy: str | None = None) -> Replay:
+    """Put a recording through a core again, and compare.
+
+    It stops at the first difference, unless another policy is asked for: then it goes on. What clients answered stays
+    as it was recorded.
+
+    Raises
+    ------
+    RecordingError
+        It cannot be read, or there is no such policy.
+    """
+    core = recording.core()
+    done = Replay()
+    first: float | None = None
+    for line in recording.lines():
+        if first is None:
+            first = line.time
+            if policy is not None:
+                try:
+                    core.handle(ev.Configure(policy=policy), line.time)
+                except ValueError as error:
+                    raise RecordingError(str(error)) from None
+        event = line.event
+        if policy is not None and isinstance(event, ev.Configure):
+            event = ev.Configure(event.quantum, event.anti_thrash)
+        outcome: list[ev.Decision] | Exception
+        try:
+            outcome = core.handle(event, line.time)
+        except Exception as error:
+            outcome = error
+            done.refused += 1
+        else:
+            done.kinds.update(type(d).__name__ for d in outcome if type(d) is not ev.Log)
+        done.events += 1
+        done.decisions += line.decisions
+        done.lasted = line.time - first
+        if done.difference is None and _sum(outcome) != (line.decisions, line.checksum):
+            done.difference = Difference(
+                done.events, done.lasted, line.event, line.decisions, outcome
+            )
+        if done.difference is not None and policy is None:
+            break
+    return done

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The wire protocol, and the clients that speak it."""

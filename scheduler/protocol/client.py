@@ -1,0 +1,557 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clients of the scheduler's control requests (``docs/control.md``)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pwd
+import random
+import re
+import socket
+import stat
+import struct
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..views.text import printable
+from . import wire as protocol
+from .address import is_own_place, socket_path, too_long
+
+#: Seconds after which a scheduler that does not answer counts as unreachable.
+TIMEOUT = 5.0
+#: Seconds between two attempts to connect while too many others are waiting: doubled from the first to the last.
+FIRST_PAUSE, LAST_PAUSE = 0.01, 0.5
+#: Where this process's ticket lies, and which users' schedulers it trusts beside its own and root's.
+TICKET_FILE = "GPUSHARE_TICKET_FILE"
+TRUSTED = "GPUSHARE_SCHEDULER_UID"
+#: Longest ticket (struct gpushare_ticket).
+MAX_TICKET = 127
+#: By which a JupyterHub knows whose a process is.
+HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
+
+
+class ControlError(Exception):
+    """The scheduler refused a request; the message is its sentence."""
+
+    #: Why, for programs (docs/control.md); mostly empty.
+    code = ""
+
+
+#: The code of a refusal because no group has the id or the name that the request has.
+UNKNOWN_GROUP = "unknown_group"
+
+
+class SchedulerUnreachable(ControlError):
+    """No scheduler answers; the message says what to do."""
+
+
+class NotAdmitted(ControlError):
+    """There is a scheduler, and it does not know who asks; the message says why."""
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process at the other end of a Unix socket; 0 where it cannot be seen from here."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[0])
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user of the process at the other end of a unix socket."""
+    size = struct.calcsize("3i")
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+    return int(struct.unpack("3i", credentials)[1])
+
+
+def user_name(uid: int) -> str:
+    """The user's name, or the number of one that the system does not know."""
+    try:
+        return printable(pwd.getpwuid(uid).pw_name)
+    except KeyError:
+        return str(uid)
+
+
+def named(uid: int) -> str:
+    """A user as people read of it: the name, where there is one, and the number."""
+    name = user_name(uid)
+    return f"uid {uid}" if name == str(uid) else f"{name}, uid {uid}"
+
+
+def _attempt(connection: socket.socket, path: Path) -> bool:
+    """Try to connect a socket that does not block; False: too many others are waiting to be accepted.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If no scheduler of this user's listens there.
+    """
+    if trouble := too_long(path):
+        raise SchedulerUnreachable(trouble)
+    try:
+        connection.connect(os.fsencode(path))
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise _unreachable(path, error) from None
+    _check_peer(connection, path)
+    return True
+
+
+def _pauses(deadline: float) -> Iterator[float]:
+    """Seconds to wait before each further attempt to connect, until a time on CLOCK_MONOTONIC.
+
+    They are random, so that a crowd that was turned away together does not come back together.
+    """
+    pause = FIRST_PAUSE
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(left, random.uniform(pause / 2, pause))
+        pause = min(2 * pause, LAST_PAUSE)
+
+
+def _crowded(path: Path, timeout: float) -> SchedulerUnreachable:
+    return SchedulerUnreachable(
+        f"the scheduler at {path} could not accept this connection for {timeout:g} s, because too many others are "
+        "waiting; try again later"
+    )
+
+
+def _check_peer(connection: socket.socket, path: Path) -> None:
+    uid = peer_uid(connection)
+    if uid not in (0, os.getuid(), *trusted_uids()):
+        raise SchedulerUnreachable(
+            f"the scheduler at {path} belongs to another user ({named(uid)}); "
+            f"set GPUSHARE_SOCKET to the path of your own, or {TRUSTED}={uid} if it is your node's"
+        )
+
+
+def trusted_uids(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The users whose schedulers this process trusts beside its own and root's: ``GPUSHARE_SCHEDULER_UID``.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If that is no list of numbers.
+    """
+    text = (os.environ if environ is None else environ).get(TRUSTED, "")
+    if not re.fullmatch(r"(\d{1,10}(,\d{1,10})*,?)?", text, re.ASCII):
+        raise SchedulerUnreachable(
+            f"{TRUSTED}={text} is no list of uids with commas between; correct or unset it"
+        )
+    return tuple(int(uid) for uid in text.split(",") if uid)
+
+
+def read_ticket(environ: Mapping[str, str] | None = None) -> str | None:
+    """The ticket of this process: what the file holds that ``GPUSHARE_TICKET_FILE`` names; None without one.
+
+    Raises
+    ------
+    NotAdmitted
+        If the file is there and cannot be used.
+    """
+    path = (os.environ if environ is None else environ).get(TICKET_FILE, "")
+    if not path:
+        return None
+    try:
+        # Neither through a link of another's, nor waiting for who writes into a pipe.
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotAdmitted(f"the ticket {path} cannot be used: {error.strerror}") from None
+    with open(file, "rb") as opened:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+            raise NotAdmitted(
+                f"the ticket {path} cannot be used: it has to be a file of your own with mode 0600"
+            )
+        lines = opened.read(MAX_TICKET + 2).decode("ascii", "replace").split("\n")
+    if not 0 < len(lines[0]) <= MAX_TICKET:
+        raise NotAdmitted(f"the ticket {path} cannot be used: it holds none")
+    return lines[0]
+
+
+def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
+    if isinstance(error, PermissionError):
+        return SchedulerUnreachable(
+            f"the scheduler's socket {path} is not open to you; set GPUSHARE_SOCKET to the path of your own, "
+            "or ask your administrator to be let in"
+        )
+    if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+        if path.exists() and not path.is_socket():
+            return SchedulerUnreachable(
+                f"{path} is not a socket; set GPUSHARE_SOCKET to the scheduler's"
+            )
+        if not is_own_place(path):
+            return SchedulerUnreachable(
+                f"no scheduler answers at {path}, which is not yours to start: it is the node's; "
+                "ask your administrator whether its service runs"
+            )
+        return SchedulerUnreachable(
+            f"no scheduler answers at {path}; "
+            "start JupyterLab with jupyter-gpushare, or run: gpushare scheduler"
+        )
+    return SchedulerUnreachable(f"cannot reach the scheduler at {path}: {error.strerror or error}")
+
+
+def _request(op: str, params: dict[str, Any]) -> bytes:
+    try:
+        return protocol.encode_json(
+            protocol.CONTROL, {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
+        )
+    except (protocol.ProtocolError, ValueError, TypeError) as error:
+        raise ControlError(f"the request {op!r} cannot be sent: {error}") from None
+
+
+def _answer(frame: protocol.Frame) -> dict[str, Any]:
+    if frame.type == protocol.REFUSED:
+        raise ControlError(protocol.decode_refused(frame.body)[1])
+    if frame.type not in (protocol.REPLY, protocol.EVENT):
+        raise protocol.ProtocolError(f"a frame of type {frame.type} for a control program")
+    return protocol.decode_json(frame.body)
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    if not reply.get("ok"):
+        refusal = ControlError(str(reply.get("error", "the scheduler refused without a reason")))
+        refusal.code = str(reply.get("code", ""))
+        raise refusal
+    return reply
+
+
+class ControlClient:
+    """A blocking connection to the scheduler; a context manager.
+
+    Parameters
+    ----------
+    path
+        The scheduler's socket; default: the user's.
+    timeout
+        Seconds to wait for an answer.
+
+    Raises
+    ------
+    SchedulerUnreachable
+        If no scheduler answers.
+    NotAdmitted
+        If it asks who this is, and is not content.
+    """
+
+    def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
+        self.path = path or socket_path()
+        self._timeout = timeout
+        self._reader = protocol.FrameReader(from_scheduler=True)
+        self._events: deque[dict[str, Any]] = deque()
+        self._replies: deque[dict[str, Any]] = deque()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(timeout)
+        try:
+            ticket = read_ticket()
+            self._connect()
+            if ticket is not None:
+                self._socket.sendall(protocol.ticket(ticket))
+            elif token := os.environ.get(HUB_TOKEN):
+                self._log_in(token)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> ControlClient:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _connect(self) -> None:
+        pauses = _pauses(time.monotonic() + self._timeout)
+        while not _attempt(self._socket, self.path):
+            pause = next(pauses, None)
+            if pause is None:
+                raise _crowded(self.path, self._timeout)
+            time.sleep(pause)
+
+    def _log_in(self, token: str) -> None:
+        if self.request("whoami")["needs"] == "login":
+            try:
+                self.request("login", token=token)
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                raise NotAdmitted(str(error)) from None
+
+    def request(self, op: str, **params: Any) -> dict[str, Any]:
+        """Send one request and return the answer.
+
+        Raises
+        ------
+        ControlError
+            If the scheduler refuses it.
+        SchedulerUnreachable
+            If the connection ends or no answer comes in time.
+        """
+        message = _request(op, params)
+        try:
+            self._socket.settimeout(self._timeout)
+            self._socket.sendall(message)
+        except OSError as error:
+            # A scheduler that refuses this user says so before it closes.
+            with contextlib.suppress(SchedulerUnreachable, TimeoutError):
+                self._receive(self._timeout)
+            raise _unreachable(self.path, error) from None
+        deadline = time.monotonic() + self._timeout
+        try:
+            while not self._replies:
+                self._receive(deadline - time.monotonic())
+        except TimeoutError:
+            # A reply that comes late would be taken for the next one.
+            self.close()
+            raise SchedulerUnreachable(
+                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
+            ) from None
+        return _checked(self._replies.popleft())
+
+    def next_event(self, timeout: float) -> dict[str, Any] | None:
+        """The next event after a ``subscribe``, or None if none comes within ``timeout`` seconds.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            If the connection ends.
+        """
+        deadline = time.monotonic() + timeout
+        while not self._events:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            try:
+                self._receive(left)
+            except TimeoutError:
+                return None
+        return self._events.popleft()
+
+    def _receive(self, timeout: float) -> None:
+        try:
+            self._socket.settimeout(max(timeout, 0.001))
+            data = self._socket.recv(1 << 18)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise _unreachable(self.path, error) from None
+        if not data:
+            raise SchedulerUnreachable(f"the scheduler at {self.path} ended the connection")
+        try:
+            for frame in self._reader.feed(data):
+                queue = self._events if frame.type == protocol.EVENT else self._replies
+                queue.append(_answer(frame))
+        except protocol.ProtocolError as error:
+            raise SchedulerUnreachable(
+                f"what answers at {self.path} is no scheduler of this version: {error}"
+            ) from None
+
+
+class AsyncControlClient:
+    """A connection to the scheduler from an event loop: ``async with``, or `connect` and `close`.
+
+    Parameters
+    ----------
+    path
+        The scheduler's socket; default: the user's.
+    timeout
+        Seconds to wait for an answer.
+    """
+
+    def __init__(self, path: Path | None = None, timeout: float = TIMEOUT) -> None:
+        self.path = path or socket_path()
+        self._timeout = timeout
+        self._pending: deque[asyncio.Future[dict[str, Any]]] = deque()
+        #: The last answer that was waited for in vain.
+        self._late: asyncio.Future[dict[str, Any]] | None = None
+        self._subscribers: set[asyncio.Queue[dict[str, Any] | None]] = set()
+        self._lost: ControlError | None = SchedulerUnreachable("not connected to the scheduler")
+        self._writer: asyncio.StreamWriter | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def connect(self) -> AsyncControlClient:
+        """Connect, once, and say who this is, if the scheduler does not see it.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            If no scheduler answers.
+        NotAdmitted
+            If it is not content with what was said.
+        """
+        ticket = read_ticket()
+        connection = await self._connected_socket()
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        self._lost = None
+        self._writer = writer
+        self._task = asyncio.create_task(self._read(reader, writer))
+        if ticket is not None:
+            writer.write(protocol.ticket(ticket))
+        elif token := os.environ.get(HUB_TOKEN):
+            try:
+                await self._log_in(token)
+            except BaseException:
+                await self.close()
+                raise
+        return self
+
+    async def _connected_socket(self) -> socket.socket:
+        # asyncio's own connect() takes a socket that was turned away for one that is connected.
+        pauses = _pauses(time.monotonic() + self._timeout)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.setblocking(False)
+            while not _attempt(connection, self.path):
+                pause = next(pauses, None)
+                if pause is None:
+                    raise _crowded(self.path, self._timeout)
+                await asyncio.sleep(pause)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _log_in(self, token: str) -> None:
+        if (await self.request("whoami"))["needs"] == "login":
+            try:
+                await self.request("login", token=token)
+            except SchedulerUnreachable:
+                raise
+            except ControlError as error:
+                raise NotAdmitted(str(error)) from None
+
+    async def __aenter__(self) -> AsyncControlClient:
+        return await self.connect()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can still be sent."""
+        return self._lost is None
+
+    @property
+    def late(self) -> bool:
+        """Whether an answer that was waited for in vain has not come yet: another's would come after it."""
+        return self._late is not None and not self._late.done()
+
+    async def wait_lost(self) -> None:
+        """Return when the connection has ended, for whatever reason."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def close(self) -> None:
+        """End the connection."""
+        if self._task is None or self._writer is None:
+            return
+        self._task.cancel()
+        await self.wait_lost()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def request(self, op: str, **params: Any) -> dict[str, Any]:
+        """Send one request and return the answer.
+
+        Raises
+        ------
+        ControlError
+            If the scheduler refuses it.
+        SchedulerUnreachable
+            If the connection has ended or no answer comes in time.
+        """
+        message = _request(op, params)
+        if self._lost is not None or self._writer is None:
+            raise SchedulerUnreachable(str(self._lost))
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        answer.add_done_callback(_retrieve)
+        self._pending.append(answer)
+        self._writer.write(message)
+        try:
+            # Shielded: a reply that comes late must still find its place in the order.
+            reply = await asyncio.wait_for(asyncio.shield(answer), self._timeout)
+        except asyncio.TimeoutError:
+            self._late = answer
+            raise SchedulerUnreachable(
+                f"the scheduler at {self.path} has not answered for {self._timeout:g} s"
+            ) from None
+        return _checked(reply)
+
+    async def subscribe(self) -> AsyncIterator[dict[str, Any]]:
+        """Yield the scheduler's events from now on.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            When the connection ends.
+        """
+        queue: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        self._subscribers.add(queue)
+        try:
+            await self.request("subscribe")
+            while (event := await queue.get()) is not None:
+                yield event
+        finally:
+            self._subscribers.discard(queue)
+        raise SchedulerUnreachable(str(self._lost))
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = protocol.FrameReader(from_scheduler=True)
+        lost: ControlError = SchedulerUnreachable(
+            f"the scheduler at {self.path} ended the connection"
+        )
+        try:
+            while data := await reader.read(1 << 18):
+                for frame in frames.feed(data):
+                    answer = _answer(frame)
+                    if frame.type == protocol.EVENT:
+                        for queue in self._subscribers:
+                            queue.put_nowait(answer)
+                    elif self._pending:
+                        waiting = self._pending.popleft()
+                        if not waiting.done():
+                            waiting.set_result(answer)
+        except OSError as error:
+            lost = _unreachable(self.path, error)
+        except ControlError as error:
+            lost = error
+        except protocol.ProtocolError as error:
+            lost = SchedulerUnreachable(
+                f"what answers at {self.path} is no scheduler of this version: {error}"
+            )
+        finally:
+            self._lost = lost
+            writer.close()
+            while self._pending:
+                waiting = self._pending.popleft()
+                if not waiting.done():
+                    waiting.set_exception(lost)
+            for queue in self._subscribers:
+                queue.put_nowait(None)
+
+
+def _retrieve(answer: asyncio.Future[dict[str, Any]]) -> None:
+    """Look at an answer nobody waits for, so that asyncio does not complain about it."""
+    if not answer.cancelled():
+        answer.exception()

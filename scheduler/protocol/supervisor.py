@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Keeps a scheduler at the socket, and a connection to it, for as long as a Jupyter server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ..__main__ import TAKEN
+from .address import socket_path, too_long
+from .client import AsyncControlClient, ControlError, SchedulerUnreachable
+
+log = logging.getLogger(__name__)
+
+State = Literal["stopped", "connecting", "hosting", "attached"]
+
+#: Seconds between attempts to get a scheduler: doubled from the first to the last.
+FIRST_PAUSE = 0.02
+LAST_PAUSE = 1.0
+#: The last where a scheduler does not know who this is, or its Hub does not answer.
+STRANGER_PAUSE = 10.0
+#: The last where the scheduler says that the settings cannot be: only people can mend that.
+HOPELESS_PAUSE = 30.0
+#: Seconds in which a scheduler that was started must answer.
+START_TIMEOUT = 20.0
+#: Seconds that a request waits for a scheduler that is just being replaced.
+PATIENCE = 3.0
+#: Seconds after which the scheduler is asked for a sign of life again, and in which it has to answer; and how many
+#: answers in a row may be missing before a scheduler that was started here is replaced.
+LOOK_PAUSE, ANSWER_TIMEOUT, MOST_MISSING = 3.0, 5.0, 2
+#: Seconds that a scheduler has to end once its standard input is closed.
+STOP_TIMEOUT = 5.0
+
+
+class SchedulerHost:
+    """Connects to the user's scheduler, and starts it where nobody else has.
+
+    Parameters
+    ----------
+    path
+        The scheduler's socket; default: the user's.
+    environ
+        Environment of a scheduler that is started here; default: this process's.
+    start
+        Whether to start a scheduler where none runs, or what says so each time; else only attach.
+    arguments
+        Further arguments of the scheduler's command.
+    on_connect
+        Called with the connection each time there is a new one.
+    on_disconnect
+        Called each time it has ended.
+    """
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        environ: Mapping[str, str] | None = None,
+        start: bool | Callable[[], bool] = True,
+        arguments: tuple[str, ...] = (),
+        on_connect: Callable[[AsyncControlClient], None] | None = None,
+        on_disconnect: Callable[[], None] | None = None,
+    ) -> None:
+        self.environ = dict(os.environ if environ is None else environ)
+        self.path = path or socket_path(self.environ)
+        self._may_start = start if callable(start) else lambda: start
+        self._arguments = arguments
+        self._on_connect = on_connect
+        self._on_disconnect = on_disconnect
+        self._child: asyncio.subprocess.Process | None = None
+        self._client: AsyncControlClient | None = None
+        self._connected = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._hopeless = False
+        #: Why there is no connection: one sentence, or empty.
+        self.trouble = ""
+        #: Who this is to the scheduler (docs/control.md, ``whoami``).
+        self.me: dict[str, Any] = {}
+
+    @property
+    def state(self) -> State:
+        """Whether this host runs the scheduler, is attached to another's, or neither."""
+        if self._task is None:
+            return "stopped"
+        if not self._connected.is_set():
+            return "connecting"
+        hosting = self._child is not None and self._child.returncode is None
+        return "hosting" if hosting else "attached"
+
+    @property
+    def client(self) -> AsyncControlClient | None:
+        """The present connection."""
+        return self._client
+
+    async def start(self) -> None:
+        """Begin; returns at once, the connection comes when it comes."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the connection, and the scheduler if it was started here."""
+        if self._task is None:
+            return
+        while not self._task.done():
+            # Before Python 3.12, a wait_for whose wait ends that moment swallows a cancellation.
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=0.1)
+        self._task = None
+        await self._disconnect()
+        await self._end_child()
+
+    async def connected(self, timeout: float = START_TIMEOUT) -> AsyncControlClient:
+        """Wait for a connection and return it.
+
+        Raises
+        ------
+        SchedulerUnreachable
+            If there is none in time.
+        """
+        try:
+            await asyncio.wait_for(self._connected.wait(), timeout)
+        except asyncio.TimeoutError:
+            reason = self.trouble or f"no scheduler answers at {self.path}"
+            raise SchedulerUnreachable(reason) from None
+        assert self._client is not None
+        return self._client
+
+    async def request(self, op: str, **params: Any) -> dict[str, Any]:
+        """Send a control request, waiting a little for a scheduler that is just being replaced.
+
+        Raises
+        ------
+        ControlError
+            If the scheduler refuses it.
+        SchedulerUnreachable
+            If there is no scheduler in time.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            client = await self.connected(max(0.0, deadline - time.monotonic()))
+            try:
+                return await client.request(op, **params)
+            except SchedulerUnreachable:
+                if client.connected or time.monotonic() > deadline:
+                    raise
+                # Lost under the request: let `_run` notice it, then try the next scheduler.
+                await asyncio.sleep(FIRST_PAUSE)
+
+    async def _run(self) -> None:
+        pause, in_vain = FIRST_PAUSE, False
+        while True:
+            try:
+                self._client = await self._connect()
+            except SchedulerUnreachable as error:
+                may_start = not too_long(self.path) and self._may_start()
+                if may_start and in_vain:
+                    # One that ends as soon as it is asked something must not be started in a tight loop.
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, LAST_PAUSE)
+                if may_start and await self._start_child():
+                    in_vain = True
+                else:
+                    # What stands in the scheduler's place says more than that it ended.
+                    in_the_way = self.path.exists() and not self.path.is_socket()
+                    if not self.trouble or in_the_way or not may_start:
+                        self.trouble = str(error)
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, HOPELESS_PAUSE if self._hopeless else LAST_PAUSE)
+                continue
+            except ControlError as error:
+                self.trouble = str(error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, STRANGER_PAUSE)
+                continue
+            except OSError as error:
+                self.trouble = f"cannot reach the scheduler at {self.path}: {error}"
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LAST_PAUSE)
+                continue
+            self.trouble, in_vain = "", False
+            begun = time.monotonic()
+            self._connected.set()
+            self._tell(self._on_connect, self._client)
+            watch = asyncio.create_task(self._watch(self._client))
+            try:
+                await self._client.wait_lost()
+            finally:
+                watch.cancel()
+            await self._disconnect()
+            # One that ends as soon as it is there must not be started in a tight loop.
+            lasted = time.monotonic() - begun > LAST_PAUSE
+            pause = FIRST_PAUSE if lasted else min(2 * pause, LAST_PAUSE)
+            await asyncio.sleep(pause)
+
+    async def _watch(self, client: AsyncControlClient) -> None:
+        """End a scheduler that was started here once it hangs: then the connection ends, and another is started."""
+        missing = 0
+        while missing < MOST_MISSING:
+            await asyncio.sleep(LOOK_PAUSE)
+            try:
+                await asyncio.wait_for(client.request("whoami"), ANSWER_TIMEOUT)
+            except (asyncio.TimeoutError, SchedulerUnreachable):
+                # Another host, or the service manager, replaces a scheduler that it started.
+                missing += self.state == "hosting"
+            except ControlError:
+                missing = 0
+            else:
+                missing = 0
+        child = self._child
+        if child is not None and child.returncode is None:
+            log.warning("the scheduler (pid %d) does not answer; replacing it", child.pid)
+            child.kill()
+
+    async def _connect(self) -> AsyncControlClient:
+        """Connect to a scheduler that knows who this is."""
+        client = await AsyncControlClient(self.path).connect()
+        try:
+            self.me = await client.request("whoami")
+            if self.me["needs"]:
+                # Its sentence says what to do.
+                await client.request("status")
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _disconnect(self) -> None:
+        client, self._client = self._client, None
+        if client is None:
+            return
+        self._connected.clear()
+        await client.close()
+        self._tell(self._on_disconnect)
+
+    def _tell(self, callback: Callable[..., None] | None, *arguments: Any) -> None:
+        """Call back; a fault there must not end the hosting."""
+        if callback is not None:
+            try:
+                callback(*arguments)
+            except Exception:
+                log.exception("a callback of the scheduler's host failed")
+
+    async def _start_child(self) -> bool:
+        """Start a scheduler, and return whether there is now one to connect to."""
+        await self._end_child()
+        environ = {**self.environ, "GPUSHARE_SOCKET": str(self.path)}
+        # The scheduler uses no CUDA; preloaded shims would only stand in its way.
+        environ.pop("LD_PRELOAD", None)
+        try:
+            self._child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "jupyter_gpushare.scheduler", "--parent-pipe", *self._arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                env=environ,
+                # Ctrl-C in the server's terminal asks a question; it must not end the scheduler.
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.trouble = f"the scheduler does not start: {error}"
+            log.error("%s", self.trouble)
+            return False
+        assert self._child.stdout is not None
+        try:
+            line = await asyncio.wait_for(self._child.stdout.readline(), START_TIMEOUT)
+        except asyncio.TimeoutError:
+            line = b""
+        if line.strip() == b"ready":
+            return True
+        await self._end_child()
+        return False
+
+    async def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is None:
+            return
+        assert child.stdin is not None
+        child.stdin.close()
+        try:
+            status = await asyncio.wait_for(child.wait(), STOP_TIMEOUT)
+        except asyncio.TimeoutError:
+            log.warning("the scheduler (pid %d) does not end; killing it", child.pid)
+            with contextlib.suppress(ProcessLookupError):
+                child.send_signal(signal.SIGKILL)
+            status = await child.wait()
+        self._hopeless = status == 2
+        if status not in (0, TAKEN, -signal.SIGTERM):
+            trouble = f"the scheduler ended with status {status}; the server's log says why"
+            if trouble != self.trouble:
+                log.warning("%s", trouble)
+            self.trouble = trouble

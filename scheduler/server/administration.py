@@ -1,0 +1,431 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What administrators ask of the scheduler, and what it keeps for them (docs/administration.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..core import messages as ev
+from ..core.model import CONTEXTS, CONTEXTS_PART
+from ..observability import usage_audit as suspicion
+from ..observability.audit import Audit
+from ..observability.counters import Counters
+from ..observability.usage_report import File
+from ..protocol.client import user_name
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .server import Server
+
+log = logging.getLogger(__name__)
+
+#: Longest text for everybody.
+LONGEST_TEXT = 500
+#: Seconds between two comparisons of what processes hold and say, and where somebody has to be looked at again.
+COMPARE, AGAIN = 5.0, 1.0
+#: Seconds over which the longest delay of the loop is known.
+LAG = 60.0
+#: Lines of the audit log that are answered where nobody says since when.
+LAST = 100
+#: A time that no report reaches, seconds since 1970.
+LATEST = 1e11
+
+Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
+
+
+class NotDone(Exception):
+    """A request cannot be done; the message is the sentence for its sender."""
+
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        #: For programs, where they can do something about it.
+        self.code = code
+
+
+class Administration:
+    """Does what administrators ask, and keeps what they want to know.
+
+    Parameters
+    ----------
+    server
+        Knows the rest.
+    folder
+        Where that is kept which outlives the scheduler; None: nothing does.
+    """
+
+    def __init__(self, server: Server, folder: Path | None) -> None:
+        self._server = server
+        self._steering = None if folder is None else folder / "steering.json"
+        self.audit = _open_audit(folder)
+        self._file = File(None if folder is None else folder / "books.jsonl", time.time())
+        self.counters = Counters()
+        self._counted = (0, 0, 0)
+        self._suspicion = suspicion.Suspicion()
+        #: Of the processes that were found, the uid and the user's name.
+        self._owners: dict[int, tuple[int | None, str]] = {}
+        self._compared = 0.0
+        self._comparing: asyncio.Task[None] | None = None
+        self._lags: deque[tuple[float, float]] = deque()
+        self._due: float | None = None
+        self._held: set[str] = set()
+        self.operations: dict[str, Callable[[Connection, dict[str, Any]], Answer]] = {
+            "drain": self._op_drain,
+            "maintenance": self._op_maintenance,
+            "hold": self._op_hold,
+            "evict": self._op_evict,
+            "users": self._op_users,
+            "audit": self._op_audit,
+            "report": self._op_report,
+            "metrics": self._op_metrics,
+        }
+
+    # --- Life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Go on with what an earlier scheduler was told; the GPUs are known by now."""
+        if self._steering is None:
+            return
+        try:
+            known = json.loads(self._steering.read_text(encoding="utf-8"))
+            drained, held, text = known["drained"], known["held"], known["maintenance"]
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.error("what was steered before cannot be read from %s: %s", self._steering, error)
+            return
+        self._held = {group for group in held if isinstance(group, str)}
+        events: list[ev.Event] = [ev.Hold(group, True) for group in self._held]
+        events += [ev.Drain(gpu, True) for gpu in drained]
+        events.append(ev.Maintain(str(text)[:LONGEST_TEXT]))
+        for event in events:
+            # A GPU that is there no more needs no draining.
+            with contextlib.suppress(ValueError):
+                self._server.handle(event)
+
+    def close(self) -> None:
+        """Write what is to be kept."""
+        if self._comparing is not None:
+            self._comparing.cancel()
+        now = time.time()
+        self._count(now)
+        self._file.write(now, at_once=True)
+        self.audit.close()
+
+    def _keep(self) -> None:
+        """Let the next scheduler go on with it."""
+        if self._steering is None:
+            return
+        core = self._server.core
+        known = {
+            "drained": [gpu.uuid for gpu in core.gpus.values() if gpu.drained],
+            "held": sorted(self._held),
+            "maintenance": core.maintenance,
+        }
+        fresh = self._steering.with_name(self._steering.name + ".new")
+        try:
+            fresh.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            with os.fdopen(os.open(fresh, flags, 0o600), "w", encoding="utf-8") as file:
+                json.dump(known, file)
+            fresh.replace(self._steering)
+        except OSError as error:
+            log.error("what was steered cannot be kept in %s: %s", self._steering, error.strerror)
+
+    # --- What happens -------------------------------------------------------------------------
+
+    def see(self, entry: ev.Log) -> None:
+        """Take in what the core logged."""
+        core, now = self._server.core, time.time()
+        self.counters.see(entry, core)
+        if entry.kind == "grant":
+            self._file.books.granted(entry.fields["waited"], now)
+
+    def _count(self, now: float) -> None:
+        """Enter into the books what was counted since the last time."""
+        counters = self.counters
+        counted = counters.avoided, counters.given.total(), counters.moved.total()
+        if counted != self._counted:
+            avoided, given, moved = (
+                new - old for new, old in zip(counted, self._counted, strict=True)
+            )
+            self._counted = counted
+            self._file.books.count(now, avoided=avoided, given=given, moved=moved)
+
+    def poll(self, again: float) -> None:
+        """Look at what changes by itself; ``again``: seconds until this is called again."""
+        now, core = time.monotonic(), self._server.core
+        if self._due is not None:
+            self._lags.append((now, max(0.0, now - self._due)))
+        while self._lags and self._lags[0][0] < now - LAG:
+            self._lags.popleft()
+        self._due = now + again
+        self.counters.look(core)
+        wall = time.time()
+        self._file.books.look(core, wall)
+        self._count(wall)
+        self._file.write(wall)
+        pause = AGAIN if self._suspicion.unsure else COMPARE
+        if core.gpus and self._comparing is None and now >= self._compared + pause:
+            self._compared = now
+            self._comparing = asyncio.get_running_loop().create_task(self._compare())
+
+    def note(self, connection: Connection, request: Mapping[str, Any], outcome: str) -> None:
+        """Write down what somebody asked for and what came of it, if it changes something."""
+        who = connection.principal
+        asker = {
+            "user": None if who is None else who.user,
+            "uid": connection.uid,
+            "admin": who is not None and who.admin,
+        }
+        self.audit.note(time.time(), asker, request, outcome)
+
+    # --- Who holds what -----------------------------------------------------------------------
+
+    async def _compare(self) -> None:
+        """Compare what the driver says of each process with what its client states, and measure its contexts."""
+        core, self._suspicion.unsettled = self._server.core, False
+        try:
+            for gpu in list(core.gpus):
+                before = self._claims(gpu)
+                held = await asyncio.to_thread(self._server.devices.processes, gpu)
+                if held is None:
+                    continue
+                stated = {
+                    # What changed meanwhile may not be in the reading.
+                    pid: now if now == before.get(pid) else [replace(c, exact=False) for c in now]
+                    for pid, now in self._claims(gpu).items()
+                }
+                # They have yet to state what they hold.
+                awaited = {client.pid for client in core.awaited.values()}
+                held = {pid: size for pid, size in held.items() if pid not in awaited}
+                # In a container, the driver may list processes by numbers that mean others here.
+                held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
+                room = min(CONTEXTS, int(core.gpus[gpu].total * CONTEXTS_PART))
+                for found in self._suspicion.see(gpu, held, stated, room):
+                    params = {
+                        "user": found.user,
+                        "pid": found.pid,
+                        "gpu": gpu,
+                        "bytes": found.excess,
+                    }
+                    self._server.handle(ev.Notice(found.group, "underreported", params))
+                for client, size in self._suspicion.measured.items():
+                    self._tell_measured(client, gpu, size)
+            pids = {found.pid for found in self._suspicion.findings}
+            self._owners = {pid: self._owners.get(pid) or _owner(pid) for pid in pids}
+        finally:
+            self._comparing = None
+
+    def _claims(self, gpu: str) -> dict[int, list[suspicion.Claim]]:
+        return suspicion.claims(self._server.core, self._server.pids()).get(gpu, {})
+
+    def _tell_measured(self, client: int, gpu: str, size: int) -> None:
+        known = self._server.core.clients.get(client)
+        holding = None if known is None else known.holdings.get(gpu)
+        if holding is None:
+            return
+        charged = holding.context if holding.stated else holding.beyond
+        if not holding.measured or max(size, holding.stated > 0) != charged:
+            self._server.handle(ev.Measured(client, gpu, size))
+
+    def processes(self) -> list[dict[str, Any]]:
+        """Return the processes that hold what nobody stated."""
+        return self._suspicion.status(self._owners)
+
+    # --- Operations ---------------------------------------------------------------------------
+
+    def _op_drain(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        gpu, on = request.get("gpu"), _switch(request)
+        if not isinstance(gpu, str):
+            raise NotDone(f"'gpu' must be a UUID or an index, not {gpu!r}")
+        known = self._server.core.gpus
+        found = [u for u, one in known.items() if gpu in (u, str(one.index))]
+        found = found or [u for u in known if gpu and u.startswith(gpu)]
+        if len(found) != 1:
+            raise NotDone(
+                f"{gpu!r} is {'none' if not found else 'more than one'} of the GPUs here: "
+                + ", ".join(f"{one.index} ({u})" for u, one in known.items())
+            )
+        self._server.handle(ev.Drain(found[0], on))
+        self._keep()
+        return {"gpu": found[0], "on": on}
+
+    def _op_maintenance(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        text = request.get("text", "")
+        if not isinstance(text, str) or len(text) > LONGEST_TEXT:
+            raise NotDone(f"'text' may have {LONGEST_TEXT} characters; empty: no more")
+        self._server.handle(ev.Maintain(" ".join(text.split())))
+        self._keep()
+        return {"maintenance": self._server.core.maintenance or None}
+
+    def _op_hold(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        on, group = _switch(request), self._find(request)
+        self._server.handle(ev.Hold(group, on))
+        (self._held.add if on else self._held.discard)(group)
+        self._keep()
+        return {"group": group, "on": on}
+
+    def _op_evict(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        group = self._find(request)
+        self._server.handle(ev.Release(group, offload=True))
+        return {"group": group}
+
+    def _op_users(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        core, now = self._server.core, time.monotonic()
+        users: dict[str, dict[str, Any]] = {}
+        for said in core.status(now)["groups"]:
+            group = core.groups[said["id"]]
+            claims = core.times.of(group)
+            user = users.setdefault(
+                group.user,
+                {
+                    "name": group.user,
+                    "team": claims[0].whose if len(claims) > 2 else None,
+                    "groups": 0, "leases": 0, "waiting": 0,
+                    "resident": 0, "swapped": 0, "pinned": 0,
+                    "waits": 0, "waited": 0.0, "ran": 0.0,
+                    "used": {u: core.times.share(f"user:{group.user}", u, now) for u in core.gpus},
+                },
+            )  # fmt: skip
+            totals = self._server.ledger.totals(group.id, now)
+            more: dict[str, float] = {
+                "groups": 1,
+                "leases": group.lease is not None,
+                "waiting": group.wait is not None,
+                "waits": said["totals"]["waits"],
+                **{
+                    kind: sum(gpu[kind] for gpu in said["gpus"])
+                    for kind in ("resident", "swapped", "pinned")
+                },
+                **totals,
+            }
+            for name, value in more.items():
+                user[name] += value
+        return {"users": [users[name] for name in sorted(users)]}
+
+    def _op_audit(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        since = request.get("since")
+        if since is None:
+            return {"audit": self.audit.last(LAST)}
+        return self._audit_since(_wall(request, "since"))
+
+    async def _audit_since(self, since: float) -> dict[str, Any]:
+        return {"audit": await asyncio.to_thread(self.audit.since, since)}
+
+    def _op_report(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        until = time.time() if request.get("until") is None else _wall(request, "until")
+        since = until - 7 * 86400
+        if request.get("since") is not None:
+            since = _wall(request, "since")
+        if since >= until:
+            raise NotDone("'since' must be before 'until'")
+        self._count(time.time())
+        return {"report": self._file.books.report(since, until)}
+
+    def _op_metrics(self, connection: Connection, request: dict[str, Any]) -> Answer:
+        return {"metrics": self.figures()}
+
+    def figures(self) -> dict[str, Any]:
+        """Return what ``metrics.py`` makes the metrics of."""
+        self._server.publish()
+        core, now = self._server.core, time.monotonic()
+        status = core.status(now)
+        outside = Counter(f.gpu for f in self._suspicion.findings if not f.client)
+        groups = Counter((group["class"], group["state"]) for group in status["groups"])
+        memory: dict[str, Counter[str]] = {}
+        for group in status["groups"]:
+            for share in group["gpus"]:
+                sizes = {kind: share[kind] for kind in ("resident", "swapped", "pinned")}
+                memory.setdefault(group["user"], Counter()).update(sizes)
+        gpus = [
+            {
+                **gpu,
+                "utilization": self._server.devices.utilization.get(gpu["uuid"]),
+                "leases": len(core.gpus[gpu["uuid"]].holders),
+                "waiting": core.gpus[gpu["uuid"]].waiting,
+                "outside": outside[gpu["uuid"]],
+            }
+            for gpu in status["gpus"]
+        ]
+        clients, connections = self._server.connected()
+        return {
+            "uptime": now - self._server.started,
+            "gpus": gpus,
+            "groups": [
+                {"class": kind, "state": state, "count": count}
+                for (kind, state), count in sorted(groups.items())
+            ],
+            "users": [{"name": user, **sizes} for user, sizes in sorted(memory.items())],
+            "gpu_seconds": dict(self._file.books.had),
+            "host": status["host"],
+            "counters": self.counters.figures(),
+            "connections": {"client": clients, "control": connections - clients},
+            "loop_lag": max((lag for _, lag in self._lags), default=0.0),
+        }
+
+    def _find(self, request: dict[str, Any]) -> str:
+        text = request.get("group")
+        if not isinstance(text, str) or not text:
+            raise NotDone(f"'group' must be an id or a name, not {text!r}")
+        if text in self._held:
+            # Also one that has no process now.
+            return text
+        try:
+            return self._server.core.find_group(text)
+        except LookupError as error:
+            raise NotDone(str(error), getattr(error, "code", "")) from None
+
+
+def _open_audit(folder: Path | None) -> Audit:
+    if folder is None:
+        return Audit(None)
+    try:
+        return Audit(folder / "audit.jsonl")
+    except OSError as error:
+        log.error("there is no audit log: %s cannot be written: %s", error.filename, error.strerror)
+        return Audit(None)
+
+
+def _switch(request: dict[str, Any]) -> bool:
+    on = request.get("on", True)
+    if not isinstance(on, bool):
+        raise NotDone(f"'on' must be true or false, not {on!r}")
+    return on
+
+
+def _wall(request: dict[str, Any], key: str) -> float:
+    value = request[key]
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and 0 <= value <= LATEST):
+        raise NotDone(f"{key!r} must be seconds since 1970, not {value!r}")
+    return float(value)
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is a process of this number, as far as this process can see."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _owner(pid: int) -> tuple[int | None, str]:
+    """Return the uid and the name of a process's user; it may be of another namespace, and so not to be found."""
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return None, ""
+    return uid, user_name(uid)

@@ -1,0 +1,627 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The scheduler's process: sockets, time and devices around the core.
+
+What the core decides is written to the sockets first; logs, subscribers and readings of the devices
+come after it, in the event loop's next round.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..core import messages as ev
+from ..core.core import Core
+from ..core.placement import Placement
+from ..core.preferences import lasting
+from ..gpu.checkpoint_runner import Hibernations
+from ..gpu.devices import Devices
+from ..gpu.drivers import Driver
+from ..memory.pool_manager import Lending
+from ..memory.roster import Roster, corrected, has_exited
+from ..node.hub_login import Hub
+from ..node.identity import Identities
+from ..node.principals import Identity
+from ..observability.rehearsal import Rehearsal
+from ..protocol import wire as protocol
+from ..protocol.address import Access, bind
+from ..views.estimates import Forecast
+from ..views.redaction import Told, View
+from ..views.timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
+from .administration import Administration
+from .connection import Connection
+from .requests import Requests
+from .throttle import PERSONAL, Limits, Throttle
+
+log = logging.getLogger(__name__)
+
+HISTORY = 10_000
+#: Connections that wait to be taken in. They are one by one: who comes in a crowd is heard before the next, and where
+#: there are no descriptors left, asyncio reports each one that it tries to take in.
+BACKLOG, ACCEPTED = 512, 1
+#: While others wait, a burst is over after so many seconds without work.
+QUIET = 0.008
+#: Bytes that a client asks for beyond its need.
+HEADROOM = 64 << 20
+#: A revoked client that has nothing in flight answers within so many seconds: the loop does not go to sleep meanwhile,
+#: since waking it up again would take as long as all the rest of a hand-off.
+ALERT = 0.0005
+#: Seconds between two rehearsals at least.
+REHEARSED = 0.02
+#: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
+POLL = 1.0
+#: Seconds that clients of the previous scheduler have to attach again, and between two looks whether they have exited.
+RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
+#: Seconds after which the list of clients is written once one came or went.
+ROSTER_DELAY = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the server is told beside the core's settings."""
+
+    path: Path
+    simulated: bool = False
+    #: Bytes of host memory that swapped data may take; None: what the machine has.
+    host_memory: int | None = None
+    identity: Identity = field(default_factory=Identity)
+    limits: Limits = PERSONAL
+    #: Swapped data goes only to pages that this process has made.
+    prepared_only: bool = False
+    #: Who may connect to the socket, of a node scheduler.
+    access: Access | None = None
+    #: The socket, where somebody else made it, whose it stays; None: it is made at `path`.
+    listener: socket.socket | None = None
+    #: What clients use, for checkpoints; None: nobody hibernates.
+    driver: Driver | None = None
+
+
+_MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
+
+#: Reads one GPU.
+Reading = Callable[[str], ev.Device | None]
+
+
+class Server:
+    """The scheduler's server.
+
+    Parameters
+    ----------
+    core
+        Decides.
+    devices
+        Reads the GPUs.
+    options
+        The rest.
+    """
+
+    def __init__(self, core: Core, devices: Devices, options: Options) -> None:
+        self.core = core
+        self.devices = devices
+        self.options = options
+        self._loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.started = time.monotonic()
+        self._listener: asyncio.Server | None = None
+        self._connections: dict[int, Connection] = {}
+        self._last_number = 0
+        self._clients: dict[int, Connection] = {}
+        #: Connections that get every event.
+        self.subscribers: set[Connection] = set()
+        self._gpus: set[str] = set()
+        #: Of each group that is attached, the name and the user.
+        self._names: dict[str, str] = {}
+        self._users: dict[str, str] = {}
+        self.identities = Identities(options.identity, core.groups)
+        url = options.identity.hub_api_url
+        #: Says whose a token is; None: there is none to ask.
+        self.hub = Hub(url) if url else None
+        #: What was logged of refused processes: number, when they were started, the reason.
+        self.refused: set[tuple[int, str | None, str]] = set()
+        self.throttle = Throttle(options.limits)
+        self.lending = Lending(
+            options.host_memory,
+            apart=options.identity.node,
+            quota=self._host_quota,
+            prepared_only=options.prepared_only,
+        )
+        self.history: deque[dict[str, Any]] = deque(maxlen=HISTORY)
+        self.sequence = 0
+        self._fresh: list[tuple[float, ev.Log]] = []
+        self._glimpses: list[Glimpse] = []
+        self.ledger = Ledger()
+        self.timeline = Timeline(self.started)
+        self.forecast = Forecast()
+        self._deadline: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._poller: asyncio.TimerHandle | None = None
+        #: The loop does not sleep, and publishes nothing, until then.
+        self._alert, self._alert_until = False, 0.0
+        self._publishing = False
+        self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
+        self._readings: set[asyncio.Task[None]] = set()
+        self._roster: Roster | None = None
+        self._roster_timer: asyncio.TimerHandle | None = None
+        self._return_timer: asyncio.TimerHandle | None = None
+        self.hibernations = Hibernations(options.driver, devices, self.handle)
+        self.administration = Administration(self, options.identity.state_dir)
+        self._requests = Requests(self)
+        self.placement = Placement(core)
+
+    # --- Life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Read the devices and listen; the caller holds the lock.
+
+        Raises
+        ------
+        AddressError
+            If the socket cannot be made.
+        """
+        for device in self.devices.start():
+            self._learn(device)
+        self.lending.start()
+        self.administration.start()
+        await self._await_clients()
+        self._poll()
+        listener = self.options.listener or bind(self.options.path, self.options.access)
+        # Since Python 3.13, asyncio would remove a socket that stays another's.
+        keep: dict[str, Any] = {"cleanup_socket": False} if sys.version_info >= (3, 13) else {}
+        self._listener = await self._loop.create_unix_server(
+            lambda: Connection(self), sock=listener, backlog=ACCEPTED, **keep
+        )
+        # What asyncio takes for one number are two.
+        listener.listen(BACKLOG)
+        if self.core.hibernate_after is not None:
+            self.hibernations.probe()
+
+    async def stop(self) -> None:
+        """Close every connection and remove the socket."""
+        self._write_roster()
+        self._roster = None  # the clients stay, for the next scheduler
+        if self._listener is not None:
+            self._listener.close()
+        if self._listener is not None and self.options.listener is None:
+            with contextlib.suppress(FileNotFoundError):
+                self.options.path.unlink()
+        await self.hibernations.close()
+        for handle in (self._timer, self._poller, self._roster_timer, self._return_timer):
+            if handle is not None:
+                handle.cancel()
+        for task in self._readings:
+            task.cancel()
+        for connection in list(self._connections.values()):
+            connection.transport.close()
+        # One round of the loop, in which the transports send what they have and close.
+        await asyncio.sleep(0)
+        self.administration.close()
+        self.devices.stop()
+        self.lending.stop()
+        await self.identities.tickets.save()
+        self.identities.close()
+        if self.hub is not None:
+            self.hub.close()
+
+    # --- Connections --------------------------------------------------------------------------
+
+    def add(self, connection: Connection) -> int:
+        """Take in a connection and return its number."""
+        self._last_number += 1
+        self._connections[self._last_number] = connection
+        return self._last_number
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        self._connections.pop(connection.number, None)
+        self.subscribers.discard(connection)
+        if self._clients.pop(connection.number, None) is not None:
+            self.lending.forget(connection.number)
+            group = self.core.clients[connection.number].group
+            if len(group.clients) == 1:
+                self.placement.leaves(group, time.monotonic())
+            self.handle(ev.Detach(connection.number))
+            self._note_clients()
+
+    def attach(self, connection: Connection, attach: ev.Attach) -> None:
+        """Take in a client, or refuse it."""
+        for usage in attach.usages:
+            if not self._knows(usage.gpu):
+                connection.refuse(errno.ENODEV, self._unknown(usage.gpu))
+                return
+        self._names[attach.group] = attach.name
+        now = time.monotonic()
+        decisions = self.core.handle(attach, now)
+        self._users[attach.group] = self.core.groups[attach.group].user
+        self.placement.attached(attach.group, attach.pid)
+        connection.attached = True
+        self._clients[connection.number] = connection
+        self._note_clients()
+        self.lending.join(connection.number, attach.user)
+        for usage in attach.usages:
+            self.lending.note(connection.number, usage)
+        waiting = 0
+        for decision in decisions:
+            if isinstance(decision, ev.Contended) and decision.client == connection.number:
+                waiting = decision.waiting
+        self._welcome(connection, waiting, attach)
+        self._execute(decisions, now)
+        if attach.leased:
+            # One that comes back to its group's lease is no news otherwise.
+            self._glimpses.append(glimpse(self.core, attach.group, now))
+
+    def _host_quota(self, user: str) -> int:
+        """Return how many bytes of host memory a user's data may take; 0: no bound."""
+        group = next((g for g in self.core.groups.values() if g.user == user), None)
+        claims = () if group is None else self.core.times.of(group)[:-1]
+        return min((c.entitlement.host for c in claims if c.entitlement.host), default=0)
+
+    def place(self, connection: Connection, place: protocol.Place) -> None:
+        """Say in which order a client should use the GPUs that it may use."""
+        # Slices may have been made since; one look tells of all.
+        all(self._knows(gpu) for gpu in place.gpus)
+        user = "" if connection.principal is None else connection.principal.user
+        order, known = self.placement.place(
+            place.group,
+            user,
+            place.gpus,
+            pid=connection.process,
+            now=time.monotonic(),
+            keep=place.keep,
+        )
+        connection.write(protocol.placed(order, known=known))
+
+    def _welcome(self, connection: Connection, waiting: int, attach: ev.Attach) -> None:
+        lent = None
+        if attach.backend == "swap":
+            lent = self.lending.lend(connection.number, connection.process, again=attach.reattach)
+        if lent is not None:
+            descriptor, slot = lent
+            data = protocol.welcome(connection.number, waiting, QUIET, HEADROOM, slot)
+            if connection.write_with(data, descriptor):
+                self.lending.watch(connection.number, slot)
+                return
+        connection.write(protocol.welcome(connection.number, waiting, QUIET, HEADROOM))
+
+    def answer(self, connection: Connection, body: bytes) -> None:
+        """Answer a control request."""
+        reply = self._requests.answer(connection, body)
+        if isinstance(reply, bytes):
+            connection.write(reply)
+        else:
+            connection.do(reply)
+
+    def close_ticket(self, user: str, groups: Collection[str]) -> None:
+        """End what control programs do with tickets that were revoked.
+
+        A client that is attached stays, since it uses the GPU all the same.
+        """
+        for connection in list(self._connections.values()):
+            who = connection.principal
+            if who is None or who.user != user or who.kernel not in groups:
+                continue
+            if not connection.attached:
+                connection.hang_up()
+
+    def entitle(self, event: ev.Entitle) -> None:
+        """Entitle somebody to something, as the request ``entitle`` does.
+
+        Raises
+        ------
+        ValueError
+            If that cannot be.
+        """
+        self._requests.entitle(event)
+
+    # --- Events and decisions -----------------------------------------------------------------
+
+    def handle(self, event: ev.Event) -> None:
+        """Give an event to the core and do what it decides.
+
+        Raises
+        ------
+        ProtocolViolation
+            If the event is one that its client may not cause.
+        """
+        match event:
+            case ev.Grow() if not self._knows(event.least.gpu):
+                self._clients[event.client].refuse(errno.ENODEV, self._unknown(event.least.gpu))
+                return
+            case ev.UsageChanged() | ev.Evicted() | ev.Restored():
+                self.lending.note(event.client, event.usage)
+            case ev.Rename() if event.group in self._names:
+                self._names[event.group] = event.name
+        now = time.monotonic()
+        self._execute(self.core.handle(event, now), now)
+
+    def _execute(self, decisions: list[ev.Decision], now: float) -> None:
+        frames: dict[int, bytes] = {}
+        granted = []
+        revoked = False
+        at_once = []
+        changed: dict[str, None] = {}
+        for decision in decisions:
+            match decision:
+                case ev.Log():
+                    if decision.kind == "wake" and "gpu" in decision.fields:
+                        pair = decision.fields["gpu_before"], decision.fields["gpu"]
+                        self.placement.moved(decision.group, *pair)
+                    if decision.kind == "adjust":
+                        self._note_clients()
+                    self._fresh.append((now, decision))
+                    changed[decision.group] = None
+                case ev.Stock():
+                    self.lending.stock(decision.bytes)
+                case ev.ReadDevice() if decision.after <= 0:
+                    at_once.append(decision.gpu)
+                case ev.Park() if not self.hibernations.may_park(
+                    decision.client, self._process(decision.client)
+                ):
+                    pass
+                case ev.Hibernate():
+                    self.hibernations.hibernate(decision, self._process(decision.client))
+                case ev.Wakeup():
+                    self.hibernations.wake(decision, self._process(decision.client))
+                case ev.ReadDevice():
+                    self._loop.call_later(
+                        decision.after, self._read, self.devices.read, decision.gpu
+                    )
+                case _:
+                    frame = protocol.encode(decision, now)
+                    if frame is not None:
+                        # One write for each client, in the order of its decisions.
+                        frames[decision.client] = frames.get(decision.client, b"") + frame
+                        if isinstance(decision, ev.Grant):
+                            granted.append(decision.client)
+                        elif isinstance(decision, ev.Revoke):
+                            revoked = True
+        for client in granted:
+            if client in frames:
+                self._send(client, frames.pop(client))
+        for client, data in frames.items():
+            self._send(client, data)
+        for client in granted:
+            # One that joins its group's lease is no news otherwise.
+            if (known := self.core.clients.get(client)) is not None:
+                changed[known.group.id] = None
+        if revoked:
+            self._be_alert(now + ALERT)
+        elif granted:
+            self._alert_until = min(self._alert_until, now)
+        self._glimpses += [glimpse(self.core, group, now) for group in changed]
+        self._publish_soon()
+        # A grant may wait for the reading: no round of the loop in between.
+        for gpu in at_once:
+            self._read(self.devices.read, gpu)
+        self._arm()
+
+    def _process(self, client: int) -> int:
+        """Return the process to be checkpointed or restored; 0 where it cannot be told, or is gone."""
+        connection = self._clients.get(client)
+        return 0 if connection is None or not connection.is_there else connection.process
+
+    def _send(self, client: int, data: bytes) -> None:
+        connection = self._clients.get(client)
+        if connection is not None:
+            connection.write(data)
+
+    def _be_alert(self, until: float) -> None:
+        if not self._alert:
+            self._alert = True
+            self._loop.call_soon(self._stay_alert)
+        self._alert_until = until
+
+    def _stay_alert(self) -> None:
+        if time.monotonic() < self._alert_until:
+            self._loop.call_soon(self._stay_alert)
+        else:
+            self._alert = False
+            self._publish_soon()
+
+    def _publish_soon(self) -> None:
+        """Publish in the next round of the loop, or after a hand-off that is under way."""
+        if self._fresh and not self._alert and not self._publishing:
+            self._publishing = True
+            self._loop.call_soon(self.publish)
+
+    def _arm(self) -> None:
+        deadline = self.core.deadline()
+        if deadline == self._deadline:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._deadline = deadline
+        if deadline is not None:
+            # asyncio's clock is time.monotonic, the core's too.
+            self._timer = self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._deadline = None
+        now = time.monotonic()
+        if self.core.queue and now >= self._rehearse_at:
+            # A quantum may be over. Its holder computes meanwhile.
+            self._rehearsal.run()
+            self._rehearse_at = now + REHEARSED
+        self.handle(ev.Tick())
+
+    # --- Devices and memory -------------------------------------------------------------------
+
+    def _knows(self, gpu: str) -> bool:
+        if gpu not in self._gpus:
+            for device in self.devices.discover():
+                self._learn(device)
+        return gpu in self._gpus
+
+    def pids(self) -> dict[int, int]:
+        """Return the process of each client, as this system numbers it; 0 where it cannot be seen from here."""
+        return {number: connection.process for number, connection in self._clients.items()}
+
+    def connected(self) -> tuple[int, int]:
+        """Return how many clients there are, and how many connections in all."""
+        return len(self._clients), len(self._connections)
+
+    def _unknown(self, gpu: str) -> str:
+        if not self._gpus:
+            return (
+                f"the scheduler sees no GPU (NVML: {self.devices.state}), so it cannot share {gpu}"
+            )
+        return f"the scheduler sees {', '.join(sorted(self._gpus))} and cannot share {gpu}"
+
+    def _learn(self, device: ev.Device) -> None:
+        self._gpus.add(device.gpu)
+        self.handle(device)
+
+    def _read(self, how: Reading, gpu: str) -> None:
+        if self.devices.slow:
+            task = self._loop.create_task(self._read_in_thread(how, gpu))
+            self._readings.add(task)
+            task.add_done_callback(self._readings.discard)
+        elif (device := how(gpu)) is not None:
+            self._learn(device)
+
+    async def _read_in_thread(self, how: Reading, gpu: str) -> None:
+        device = await asyncio.to_thread(how, gpu)
+        if device is not None:
+            self._learn(device)
+
+    def _poll(self) -> None:
+        if self.lending.measure():
+            self.handle(ev.HostMemory(self.lending.budget, self.lending.most))
+        self.lending.reap()
+        self.throttle.sweep()
+        self.identities.sweep()
+        for gpu in self._gpus:
+            self._read(self.devices.poll, gpu)
+            self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
+        self._write_roster()
+        self.administration.poll(POLL)
+        self._poller = self._loop.call_later(POLL, self._poll)
+
+    # --- Clients of the previous scheduler ----------------------------------------------------
+
+    async def _await_clients(self) -> None:
+        """Read the list that the previous scheduler left, and let its clients come back."""
+        folder = self.options.identity.state_dir
+        if self.options.identity.node:
+            path = None if folder is None else folder / "clients.json"
+        else:
+            path = self.options.path.with_name(self.options.path.name + ".clients")
+        self._roster = Roster(path)
+        clients = self._roster.load()
+        for gpu in self._gpus if clients else ():
+            held = await asyncio.to_thread(self.devices.processes, gpu)
+            clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
+        if clients:
+            for group in dict.fromkeys(client.group for client in clients):
+                self._wish_again(group, self._roster.wishes.get(group, {}))
+            self.handle(ev.Await(tuple(clients)))
+            self._look_for_clients()
+
+    def _wish_again(self, group: str, asked: dict[str, Any]) -> None:
+        """Take in what people asked the previous scheduler for a group."""
+        if not asked:
+            return
+        try:
+            self.handle(ev.Adjust(group, **asked, later=True))
+        except (TypeError, ValueError) as error:
+            log.warning("What was asked for %s before is ignored: %s", group, error)
+
+    def _look_for_clients(self) -> None:
+        self._return_timer = None
+        awaited = self.core.awaited
+        if gone := tuple(n for n, client in awaited.items() if has_exited(client)):
+            self.handle(ev.Desist(gone))
+        if awaited and time.monotonic() >= self.started + RETURN_PATIENCE:
+            self.handle(ev.Desist(tuple(awaited), late=True))
+        if awaited:
+            self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
+
+    def _note_clients(self) -> None:
+        """Write the list of clients soon: several may come or go, or be asked something for, at once."""
+        if self._roster is not None and self._roster_timer is None:
+            self._roster_timer = self._loop.call_later(ROSTER_DELAY, self._write_roster)
+
+    def _write_roster(self) -> None:
+        if self._roster_timer is not None:
+            self._roster_timer.cancel()
+            self._roster_timer = None
+        if self._roster is None:
+            return
+        listed = list(self.core.awaited.values())
+        for number, connection in self._clients.items():
+            client = self.core.clients[number]
+            usages = tuple(
+                ev.Usage(uuid, h.promised, h.resident, h.pinned, h.context, h.host)
+                for uuid, h in client.holdings.items()
+            )
+            pid, started = connection.process, connection.started or ""
+            listed.append(ev.Awaited(pid, started, client.group.id, usages))
+        asked = {one.group: lasting(self.core.wishes_of(one.group)) for one in listed}
+        self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
+
+    # --- History ------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Number what has happened, and send it to the subscribers."""
+        self._publishing = False
+        fresh, self._fresh = self._fresh, []
+        glimpses, self._glimpses = self._glimpses, []
+        for seen in glimpses:
+            honest = self.ledger.see(seen)
+            self.timeline.see(honest)
+            self.forecast.see(honest)
+        if self.forecast.due:
+            self.forecast.estimates(self.core, time.monotonic())
+        happened = []
+        for at, entry in fresh:
+            self.sequence += 1
+            self.administration.see(entry)
+            group = entry.group
+            user = self._users.get(group) or self.identities.owner(group) or ""
+            event = {
+                "sequence": self.sequence,
+                "time": at,
+                "kind": entry.kind,
+                "group": group,
+                "name": self._names.get(group, group),
+                "user": user,
+                **entry.fields,
+            }
+            if entry.kind == "leave" and group not in self.core.groups:
+                self._names.pop(group, None)
+                self._users.pop(group, None)
+            elif kind := _MOVES.get(entry.kind):
+                self.timeline.move(at, group, event["name"], kind, entry.fields, user)
+            self.history.append(event)
+            happened.append(event)
+            log.debug("%s %s %s", entry.kind, group, entry.fields)
+        if happened and self.subscribers:
+            self._push(happened)
+
+    def view_of(self, connection: Connection) -> View | None:
+        """Return what who is at the other end sees of others; None: all."""
+        who = connection.principal
+        assert who is not None, "who has not said who it is asks for nothing"
+        return self.identities.view(who, self.core.times.teams_of(who.user))
+
+    def _push(self, events: list[dict[str, Any]]) -> None:
+        """Send events to the subscribers, each as it may see them."""
+        stranger = self.identities.stranger()
+        told = [Told(event, stranger, _as_event) for event in events]
+        for subscriber in list(self.subscribers):
+            view = self.view_of(subscriber)
+            subscriber.write(b"".join(each.to(view) for each in told))
+
+
+def _as_event(event: Mapping[str, Any]) -> bytes:
+    return protocol.encode_json(protocol.EVENT, event)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Which rule put whom before whom: codes with parameters (docs/control.md, "Explanations"), which the interface words.
+
+Nothing in here changes anything: the policy is not asked again, its ranks are those that the queue has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from . import reasons
+
+if TYPE_CHECKING:
+    from ..core.core import Core
+    from ..core.model import Gpu, Group, Wait
+    from ..policies import Parts
+
+
+def explain(core: Core, now: float, group: str | None = None) -> dict[str, Any]:
+    """Return why those that wait do, and why those that run are held back; of one group, or of all such.
+
+    Parameters
+    ----------
+    core
+        Must not take an event in meanwhile.
+    now
+        The time.
+    group
+        The id of the only one to explain; it may wait for nothing.
+    """
+    explainer = reasons.Explainer(core, now)
+    groups: list[dict[str, Any]] = []
+    waits = {wait.group.id: wait for wait in reversed(core.queue)}
+    if group is not None:
+        found = [core.groups[group]]
+    else:
+        found = list(
+            {g.id: g for g in (*(w.group for w in core.queue), *core.leased.values())}.values()
+        )
+    for each in found:
+        wait, paced = waits.get(each.id), _pace(core, each)
+        if group is not None or wait is not None or paced is not None:
+            groups.append(_explanation(core, explainer, now, each, wait, paced))
+    return {"policy": core.policy.name, "groups": groups}
+
+
+def _explanation(
+    core: Core,
+    explainer: reasons.Explainer,
+    now: float,
+    group: Group,
+    wait: Wait | None,
+    paced: dict[str, Any] | None,
+) -> dict[str, Any]:
+    before = [] if wait is None else list(_before(core, wait, now))
+    return {
+        **_who(core, group),
+        "state": group.state,
+        "why_class": _why_class(core, group),
+        "pace": paced,
+        "waited": None if wait is None else max(0.0, now - wait.since),
+        "reason": reasons.at_work(core, group, now) if wait is None else explainer.reason(wait),
+        "before": before,
+        "next": None if wait is None else _next(core, wait, before, now),
+    }
+
+
+def _who(core: Core, group: Group) -> dict[str, Any]:
+    return {
+        "group": group.id,
+        "name": group.name,
+        "user": group.user,
+        "class": core.class_of(group),
+    }
+
+
+def _why_class(core: Core, group: Group) -> dict[str, Any]:
+    """Return why a group counts as what it does."""
+    if group.wishes.priority != "auto":
+        return _said("asked")
+    after = core.interactive_burst
+    if core.class_of(group) == "background":
+        return _said("long_cell" if group.cells else "long_use", after=after)
+    return _said("fresh_cell" if group.cells else "short_use", after=after)
+
+
+# --- The order ------------------------------------------------------------------------------------
+
+
+def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
+    """Say for each that has to be served before one that waits, which rule put it there."""
+    gpus = set(core.uuids(wait))
+    seen = {wait.group.id}
+    for other in core.queue:
+        if other is wait:
+            return
+        shared = [uuid for uuid in core.uuids(other) if uuid in gpus]
+        # Whom the core passes over holds nobody up.
+        passed = other.passed_over or other.limited_until > now or other.barred is not None
+        if not shared or passed or other.group.id in seen:
+            continue
+        seen.add(other.group.id)
+        yield {**_who(core, other.group), **_rule(core, wait, other, core.gpus[shared[0]], now)}
+
+
+def _rule(core: Core, wait: Wait, other: Wait, gpu: Gpu, now: float) -> dict[str, Any]:
+    if wait.group.makes_way_for is other:
+        return _said("made_way")
+    decided = compare(wait.parts, other.parts)
+    if decided is None:
+        return _said("number")
+    name, own, theirs = decided
+    params: dict[str, Any] = {"own": own, "theirs": theirs}
+    if name in ("user_share", "turn"):
+        params |= _use(core, "", wait.group, gpu, now)
+        params |= _use(core, "their_", other.group, gpu, now)
+    return _said(name, **params)
+
+
+def _use(core: Core, prefix: str, group: Group, gpu: Gpu, now: float) -> dict[str, Any]:
+    """Return what a group's team or user has had of the window, and is entitled to."""
+    claim = core.times.of(group)[0]
+    return {
+        f"{prefix}whose": claim.whose,
+        f"{prefix}used": core.times.share(claim.whose, gpu.uuid, now),
+        f"{prefix}request": claim.entitlement.request,
+    }
+
+
+def compare(own: Parts, theirs: Parts) -> tuple[str, float, float] | None:
+    """Return the rule that puts one after another, with its number for both; None: it does not.
+
+    The first sum that differs decides, and of its parts, the one that does most for it.
+    """
+    for mine, its in zip(own, theirs, strict=False):
+        if sum(mine.values()) == sum(its.values()):
+            continue
+        if sum(mine.values()) < sum(its.values()):
+            return None
+        name = max(mine.keys() | its.keys(), key=lambda n: (mine.get(n, 0.0) - its.get(n, 0.0), n))
+        return name, mine.get(name, 0.0), its.get(name, 0.0)
+    return None
+
+
+def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> dict[str, Any]:
+    """Return what it would take for one that waits to be next."""
+    if wait.frozen:
+        return _said("administrator" if wait.group.wishes.held else "unfreeze")
+    if wait.barred is not None:
+        if wait.barred.code == "gpu_draining" or wait.barred.own > wait.barred.most:
+            return _said("administrator")
+        return _said("quota", whose=wait.barred.whose, gpus=wait.barred.most)
+    if wait.limited_until > now:
+        whose = core.limited_by(wait.group, now)
+        return _said("limit", whose=whose, until_in=wait.limited_until - now)
+    if not before:
+        return _said("room")
+    first = before[0]
+    if first["code"] == "background":
+        return _said("interactive", ahead=first["name"])
+    if first["code"] == "focus":
+        return _said("focus", ahead=first["name"])
+    if first["code"] in ("user_share", "share", "turn"):
+        return _said("use", ahead=first["name"])
+    return _said("served", count=len(before), ahead=first["name"])
+
+
+# --- Paces ----------------------------------------------------------------------------------------
+
+
+def _pace(core: Core, group: Group) -> dict[str, Any] | None:
+    """Return how a group that holds a lease is held back, and for whom."""
+    paces = [client.pace for client in group.granted.values()]
+    slowed = [p for p in paces if p.inflight is not None or p.share < 1.0]
+    if not slowed:
+        return None
+    pace = min(slowed, key=lambda p: (p.inflight is None, p.inflight or 0.0))
+    holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
+    others = [g for g in holders.values() if g is not group and core.class_of(g) == "interactive"]
+    if core.class_of(group) == "interactive":
+        # It is held back for somebody's share, not for what that one is.
+        others = []
+    others = [g for g in others if g.busy > 0] or others
+    whom = {"names": [g.name for g in others], "groups": [g.id for g in others]}
+    if pace.inflight == 0.0:
+        return _said("paused", **whom)
+    if pace.inflight is not None:
+        return _said("bounded", **whom, inflight=pace.inflight)
+    return _said("share", share=pace.share)
+
+
+def _said(code: str, **params: Any) -> dict[str, Any]:
+    return {"code": code, "params": params}

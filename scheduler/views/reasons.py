@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Why somebody waits: codes with parameters (docs/control.md), which the interface words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..core.ledger import growth
+
+if TYPE_CHECKING:
+    from ..core.core import Core
+    from ..core.model import Bar, Delayed, Gpu, Group, Wait
+    from ..core.planner import Plan
+
+
+class Explainer:
+    """Says why each of those that wait does; plans are made once for all of them.
+
+    Parameters
+    ----------
+    core
+        Must not take an event in meanwhile.
+    now
+        The time.
+    plans
+        Those that were made already.
+    """
+
+    def __init__(self, core: Core, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
+        self._core = core
+        self._now = now
+        self._plans: dict[Wait, Plan] = dict(plans or {})
+        self._ahead: dict[Wait, Wait] | None = None
+
+    def plan(self, wait: Wait) -> Plan:
+        """Return what stands between one that waits and its grant."""
+        plan = self._plans.get(wait)
+        if plan is None:
+            plan = self._plans[wait] = self._core.plan(wait)
+        return plan
+
+    def ahead(self, wait: Wait) -> Wait | None:
+        """Return the one before it for whom it has to wait."""
+        if self._ahead is None:
+            self._ahead = self._find_heads()
+        return self._ahead.get(wait)
+
+    def reason(self, wait: Wait) -> dict[str, Any]:
+        """Return what one that waits waits for."""
+        core, now, group = self._core, self._now, wait.group
+        if wait.frozen:
+            return _reason("on_hold" if group.wishes.held else "frozen")
+        if wait.passed_over:
+            asleep = group.hibernation is not None and not group.silent
+            return waking(core, group, now) if group.waking or asleep else stuck(group, now)
+        if wait.barred is not None:
+            return _barred(wait.barred, now)
+        if wait.limited_until > now:
+            return _reason(
+                "limited", until_in=wait.limited_until - now, whose=core.limited_by(group, now)
+            )
+        if wait.grow is None and group.lease is not None:
+            return _draining(group, now)
+        ahead = self.ahead(wait)
+        if ahead is not None and ahead.group is not group:
+            return _reason("behind", ahead=ahead.group.id, ahead_name=ahead.group.name)
+        plan = self.plan(wait)
+        if plan.short:
+            gpu, lack = plan.short[0]
+            return _short(core, group, gpu, _lack(core, wait, gpu, lack), now)
+        # Its memory did not come in although there is room.
+        tries_again = group.restore_error is not None
+        if tries_again and (wait.not_before > now or not plan.lacks):
+            return _reason(
+                "restore_failed", attempts=group.failures, error=group.restore_error or None
+            )
+        return _of_plan(core, wait, plan, now)
+
+    def _find_heads(self) -> dict[Wait, Wait]:
+        """Return the first before each, in one walk: on each GPU, whoever follows its head waits for that."""
+        heads: dict[str, tuple[int, Wait]] = {}
+        found: dict[Wait, Wait] = {}
+        for place, wait in enumerate(self._core.queue):
+            uuids = list(self._core.uuids(wait))
+            ahead = [heads[u] for u in uuids if u in heads]
+            if ahead:
+                found[wait] = min(ahead, key=lambda head: head[0])[1]
+            if wait.passed_over or wait.limited_until > self._now or wait.barred is not None:
+                continue
+            if wait.grow is None and wait.group.lease is not None:
+                continue
+            if len(ahead) < len(uuids) and self._leads(wait):
+                for uuid in uuids:
+                    heads.setdefault(uuid, (place, wait))
+        return found
+
+    def _leads(self, wait: Wait) -> bool:
+        """Whether one that waits can be served, if others make way: else it holds nobody up."""
+        plan = self.plan(wait)
+        return not plan.short or self._core.remedy(plan) is not None
+
+
+def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
+    """Return what one that waits waits for."""
+    return Explainer(core, now).reason(wait)
+
+
+def at_work(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    """Return what one that is not in the queue waits for all the same, or None."""
+    if (found := group.delayed) is not None:
+        return delayed(core, found, now)
+    return waking(core, group, now) if group.waking else filling(core, group)
+
+
+def delayed(core: Core, found: Delayed, now: float) -> dict[str, Any]:
+    """Return what an allocation waits for that is not answered yet."""
+    gpu = core.gpus[found.grow.least.gpu]
+    lack = sum(growth(core.clients[found.grow.client].holdings[gpu.uuid], found.grow))
+    if found.obstacle == "returning":
+        return _returning(core, gpu, lack)
+    until_in = max(0.0, found.since + core.host_patience - now)
+    return _reason("host_memory", lack=lack, gpu=gpu.uuid, until_in=until_in)
+
+
+def waking(core: Core, group: Group, now: float) -> dict[str, Any]:
+    """Return for how long a group is being restored, and how long that takes here."""
+    since = now if group.hibernation is None else group.hibernation.since
+    took = max(0.0, now - since)
+    return _reason("waking", **{"for": took}, estimate=max(0.0, core.wake_estimate(group) - took))
+
+
+def filling(core: Core, group: Group) -> dict[str, Any] | None:
+    """Return whose memory has to leave for one that fills, or None for one that does not fill."""
+    if group.filling is None:
+        return None
+    share = max(group.shares.values(), key=lambda s: (s.missing, s.gpu.uuid))
+    victims = {s.group.id: s.group.name for s in share.gpu.shares.values() if s.evicting}
+    return _reason(
+        "filling",
+        arrived=share.resident, footprint=share.goal, gpu=share.gpu.uuid, **_victims(victims),
+    )  # fmt: skip
+
+
+def stuck(
+    holder: Group, now: float, gpu: Gpu | None = None, lack: int | None = None
+) -> dict[str, Any]:
+    """Return who does not answer, and since when; and of whom it keeps how much of which GPU."""
+    since = min((c.owes_since for c in holder.clients.values() if c.owes_since), default=now)
+    kernel, kernel_since = holder.stuck or (None, now)
+    return _reason(
+        "stuck", **_holder(holder), **{"for": max(0.0, now - since)},
+        kernel=kernel, kernel_for=None if kernel is None else max(0.0, now - kernel_since),
+        lack=lack, gpu=None if gpu is None else gpu.uuid,
+    )  # fmt: skip
+
+
+def _lack(core: Core, wait: Wait, gpu: Gpu, lack: int) -> int:
+    """Return the part of a group's need that is missing. An over-commitment of the GPU is not part of it."""
+    return max(0, min(lack, core.need(wait, gpu)))
+
+
+def _worst(core: Core, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
+    """Return the GPU on which a waiting group lacks the most, and how much."""
+    lacks = [(gpu, _lack(core, wait, gpu, lack)) for gpu, lack in plan.lacks]
+    return max(lacks, key=lambda item: item[1], default=None)
+
+
+def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
+    if plan.draining:
+        return _draining(plan.draining[0], now)
+    worst = _worst(core, wait, plan)
+    when, holder = max(plan.later, key=lambda item: item[0], default=(now, None))
+    if holder is None and plan.revoke:
+        holder = plan.revoke[0]
+    if holder is not None and (holder in plan.kept or holder.exclusive):
+        gpu, lack = worst or (None, 0)
+        return _reason(
+            "kept" if holder in plan.kept else "exclusive",
+            **_holder(holder), until_in=max(0.0, when - now), lack=lack,
+            gpu=next(iter(core.uuids(wait)), "") if gpu is None else gpu.uuid,
+        )  # fmt: skip
+    if holder is not None and holder in plan.serialised:
+        return _reason(
+            "serialised", **_holder(holder), yields_in=max(0.0, when - now) if holder.busy else 0.0
+        )
+    if worst is not None:
+        gpu, lack = worst
+        if holder is not None and holder.lease is not None and core.thrashes(wait.group, holder):
+            return _reason("thrashing", **_holder(holder), yields_in=max(0.0, when - now))
+        if holder is not None and holder.lease is not None:
+            need = core.need(wait, gpu)
+            yields_in = max(0.0, when - now)
+            return _reason(
+                "needs_memory",
+                need=need, lack=lack, gpu=gpu.uuid, **_holder(holder), yields_in=yields_in,
+            )  # fmt: skip
+        if holder is not None and not plan.evict and not plan.leaving:
+            return _reason("residency", **_holder(holder), until_in=max(0.0, when - now))
+        victims = {s.group.id: s.group.name for s, _ in plan.evict}
+        victims |= {g.id: g.name for g in plan.leaving}
+        if holder is not None:
+            victims[holder.id] = holder.name
+        return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
+    # There is room: only a reading of the GPU is out.
+    return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), **_victims({}))
+
+
+def _barred(bar: Bar, now: float) -> dict[str, Any]:
+    if bar.code == "gpu_draining":
+        return _reason(bar.code, gpu=bar.gpu)
+    said = _reason(bar.code, whose=bar.whose, gpus=bar.most, own=bar.own)
+    if bar.holder:
+        said["params"] |= {
+            "holder": bar.holder,
+            "holder_name": bar.holder_name,
+            "yields_in": None if bar.until is None else max(0.0, bar.until - now),
+        }
+    return said
+
+
+def _holder(group: Group) -> dict[str, str]:
+    return {"holder": group.id, "holder_name": group.name}
+
+
+def _victims(names: Mapping[str, str]) -> dict[str, list[str]]:
+    return {"victims": list(names.values()), "victim_ids": list(names)}
+
+
+def _draining(holder: Group, now: float) -> dict[str, Any]:
+    kernel, since = holder.stuck or (None, now)
+    return _reason(
+        "draining", **_holder(holder), **{"for": max(0.0, now - holder.revoked_at)},
+        kernel=kernel, kernel_for=None if kernel is None else max(0.0, now - since),
+    )  # fmt: skip
+
+
+def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
+    """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
+    victims = {g.id: g.name for g in core.hibernating_on(gpu)}
+    if victims:
+        return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
+    own = group.shares.get(gpu.uuid)
+    fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
+    fixed += gpu.unstated + gpu.left - (own.left if own is not None else 0)
+    silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
+    kept = sum(s.unreachable for s in silent)
+    if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.outside, fixed)):
+        worst = max(silent, key=lambda s: (s.unreachable, s.number))
+        return stuck(worst.group, now, gpu, lack)
+    if gpu.ghosts >= lack or gpu.ghosts > max(gpu.outside, fixed):
+        if gpu.returning:
+            return _returning(core, gpu, lack)
+        return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
+    if fixed >= gpu.outside:
+        # It may be charged for more than there is: for contexts of which nobody knows what became.
+        return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))
+    # What others seem to use may be what those hold that have yet to say so.
+    return _returning(core, gpu, lack) if core.awaited else _foreign(gpu, lack)
+
+
+def _returning(core: Core, gpu: Gpu, lack: int) -> dict[str, Any]:
+    return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.awaited))
+
+
+def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:
+    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=gpu.outside)
+
+
+def _reason(code: str, **params: Any) -> dict[str, Any]:
+    return {"code": code, "params": params}

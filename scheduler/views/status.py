@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The core's state as docs/control.md ("Status") describes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from .. import policies
+from . import reasons
+from .estimates import Estimate
+from .timeline import Ledger
+
+if TYPE_CHECKING:
+    from ..core.core import Core
+    from ..core.model import Client, Gpu, Group, Holding, Share, Wait
+    from ..core.user_commands import People
+
+
+def status(
+    core: Core,
+    now: float,
+    ledger: Ledger | None = None,
+    estimates: Mapping[str, Estimate] | None = None,
+) -> dict[str, Any]:
+    """Return the status, less what only the server knows: that is told what cells took, and how long waits will be."""
+    explainer = reasons.Explainer(core, now)
+    figures = Figures(core)
+    ledger, estimates = ledger or Ledger(), estimates or {}
+    places: dict[str, tuple[int | None, Wait | None]] = {}
+    first: dict[str, Wait] = {}
+    ahead: set[str] = set()
+    for wait in core.queue:
+        # Who is frozen, or has had its share, holds nobody up.
+        places.setdefault(wait.group.id, (len(ahead) + 1, wait))
+        if core.counts(wait):
+            ahead.add(wait.group.id)
+            for uuid in core.uuids(wait):
+                first.setdefault(uuid, wait)
+    return {
+        "time": now,
+        "settings": settings(core),
+        "hibernation": _ability(core),
+        "gpus": [_gpu(g, figures) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
+        "host": {
+            "budget": core.host_budget,
+            "swapped": figures.host,
+            "promised": core.promised,
+        },
+        "groups": [
+            _group(
+                core,
+                g,
+                places.get(g.id, (None, None)),
+                explainer,
+                figures,
+                ledger,
+                estimates.get(g.id),
+                _yields_in(core, g, first, now),
+                now,
+            )
+            for g in core.groups.values()
+        ],
+        "maintenance": core.maintenance or None,
+        "notices": [
+            {"group": n.group, "code": n.code, "params": n.params, "time": at}
+            for at, n in core.notices
+        ],
+    }
+
+
+def settings(core: People) -> dict[str, Any]:
+    """Return the settings that the status has, with what there is to choose from."""
+    return {**chosen(core), "policies": policies.names()}
+
+
+def chosen(core: People) -> dict[str, Any]:
+    """Return the settings: the same wherever the same events are replayed."""
+    return {
+        "quantum": core.quantum,
+        "anti_thrash": core.anti_thrash,
+        "policy": core.policy.name,
+        "hibernate_after": core.hibernate_after,
+    }
+
+
+def _ability(core: Core) -> dict[str, Any]:
+    """Return whether processes can be checkpointed here; ``able`` is None until that is known."""
+    found = core.hibernatable
+    if found is None:
+        return {"able": None, "code": None, "text": "", "moves": False}
+    return {
+        "able": found.able,
+        "code": found.code or None,
+        "text": found.text,
+        "moves": found.moves,
+    }
+
+
+def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+    state, unfit = group.hibernation, group.unfit
+    if state is not None:
+        away = state.stage in ("hibernated", "waking")
+        return {
+            "state": "parking" if state.stage == "evicting" else state.stage,
+            "since": state.since,
+            "frees": max(0, state.frees - group.stays),
+            "estimate": core.wake_estimate(group) if away else None,
+            "code": None,
+            "text": "",
+        }
+    code, text = None, ""
+    since = group.dismissed_at
+    if unfit is not None and unfit.until > now:
+        code, text = unfit.code, unfit.text
+        since = unfit.since if since is None else since
+    if since is None:
+        return None
+    return {
+        "state": "refused" if group.dismissed_at is None else "ordered",
+        "since": since,
+        "frees": 0,
+        "estimate": None,
+        "code": code,
+        "text": text,
+    }
+
+
+def _gpu(gpu: Gpu, figures: Figures) -> dict[str, Any]:
+    parts = figures.parts[gpu.uuid]
+    used = sum(parts.values())
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "name": gpu.name,
+        "total": gpu.total,
+        "reserve": gpu.reserve,
+        "used": used,
+        **parts,
+        "free": gpu.total - used,
+        "available": max(0, gpu.free),
+        "draining": gpu.drained,
+        "utilization": None,
+    }
+
+
+def _group(
+    core: Core,
+    group: Group,
+    place: tuple[int | None, Wait | None],
+    explainer: reasons.Explainer,
+    figures: Figures,
+    ledger: Ledger,
+    estimate: Estimate | None,
+    yields_in: float | None,
+    now: float,
+) -> dict[str, Any]:
+    position, wait = place
+    reason = _reason(core, group, wait, explainer, now)
+    return {
+        "id": group.id,
+        "name": group.name,
+        "kind": "run" if group.id.startswith("run-") else "kernel",
+        "user": group.user,
+        "class": core.class_of(group),
+        "state": group.state,
+        "since": group.since,
+        "position": position,
+        "reason": reason,
+        "hibernation": _hibernation(core, group, now),
+        "wishes": asdict(group.wishes),
+        "gpus": [_share(share, figures) for share in group.shares.values()],
+        "clients": [{"pid": c.pid, "backend": c.backend} for c in group.clients.values()],
+        "cell": _cell(group, ledger, now),
+        "last_cell": ledger.last_cell(group.id),
+        "totals": {**_totals(group, wait), **ledger.totals(group.id, now)},
+        "yields_in": yields_in,
+        "estimate": None if estimate is None else _bounded(estimate, reason),
+    }
+
+
+def _bounded(estimate: Estimate, reason: dict[str, Any] | None) -> dict[str, float]:
+    """Return an estimate that exceeds no bound that the reason states for the same wait."""
+    params = {} if reason is None else reason["params"]
+    bounds = [params[key] for key in ("yields_in", "until_in") if params.get(key) is not None]
+    return {name: min([value, *bounds]) for name, value in estimate._asdict().items()}
+
+
+def _reason(
+    core: Core, group: Group, wait: Wait | None, explainer: reasons.Explainer, now: float
+) -> dict[str, Any] | None:
+    if group.overdue:
+        return reasons.stuck(group, now)
+    return reasons.at_work(core, group, now) if wait is None else explainer.reason(wait)
+
+
+def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) -> float | None:
+    if group.lease is None or not group.busy or group.yielding:
+        return None
+    if not any(c.contended for c in group.clients.values()):
+        return None
+    # On several GPUs, or if it waits itself, the core has to look for whom it yields to.
+    wait = first.get(next(iter(group.shares))) if len(group.shares) == 1 else None
+    if wait is not None and wait.group is group:
+        wait = None
+    return max(0.0, core.quantum_end(group, wait) - now)
+
+
+def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:
+    cell = next(reversed(group.cells), None)
+    if cell is None:
+        return None
+    return {"msg_id": cell, "since": group.cells[cell], **ledger.cell(group.id, cell, now)}
+
+
+def _totals(group: Group, wait: Wait | None) -> dict[str, int]:
+    """Return what it has had, with the wait that is not over."""
+    totals = group.totals
+    return {
+        "bursts": totals.bursts,
+        "waits": totals.waits + (wait is not None and wait.logged),
+        "evicted": totals.evicted,
+        "restored": totals.restored,
+    }
+
+
+def _share(share: Share, figures: Figures) -> dict[str, Any]:
+    found = figures.shares[share.number]
+    return {
+        "uuid": share.gpu.uuid,
+        "footprint": found["resident"] + found["swapped"],
+        **found,
+    }
+
+
+class Figures:
+    """Where memory is: each figure is found once, and all of them fit together (docs/control.md, "Figures").
+
+    Parameters
+    ----------
+    core
+        Must not take an event in meanwhile.
+    """
+
+    def __init__(self, core: Core) -> None:
+        #: The bytes of each GPU by kind, which are no more than it has.
+        self.parts: dict[str, dict[str, int]] = {}
+        #: The bytes of each share by kind, by the numbers of shares.
+        self.shares: dict[int, dict[str, int]] = {}
+        #: Bytes of evicted data in host memory.
+        self.host = 0
+        self._held: dict[Holding, dict[str, int]] = {}
+        for gpu in core.gpus.values():
+            self._fit(gpu)
+        for client in core.clients.values():
+            self._swap(client)
+        for gpu in core.gpus.values():
+            for share in gpu.shares.values():
+                held = [self._held[holding] for holding in share.holdings.values()]
+                self.shares[share.number] = {
+                    kind: sum(one[kind] for one in held)
+                    for kind in ("resident", "swapped", "pinned", "context")
+                }
+
+    def _fit(self, gpu: Gpu) -> None:
+        """Find the parts of a GPU. What clients state beyond what there is, the driver has paged out, or is not so."""
+        holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
+        for h in holdings:
+            self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
+        beyond = gpu.unstated if gpu.context or gpu.unmeasured or gpu.left else 0
+        beyond += gpu.left
+        excess = gpu.resident + gpu.pinned + gpu.context + beyond + gpu.outside + gpu.ghosts
+        excess -= gpu.total
+        managed = [holding for holding in holdings if _is_paged(holding.client)]
+        for kind, among in (("resident", managed), ("resident", holdings)):
+            excess -= self._cut(among, kind, excess)
+        ghosts = gpu.ghosts - max(0, min(excess, gpu.ghosts))
+        excess -= gpu.ghosts - ghosts
+        unstated = beyond + gpu.outside
+        fewer = unstated - max(0, min(excess, unstated))
+        excess -= unstated - fewer
+        beyond = min(beyond, fewer)
+        for kind in ("context", "pinned"):
+            excess -= self._cut(holdings, kind, excess)
+        self.parts[gpu.uuid] = {
+            "resident": sum(self._held[holding]["resident"] for holding in holdings),
+            "pinned": sum(self._held[holding]["pinned"] for holding in holdings),
+            "contexts": sum(self._held[holding]["context"] for holding in holdings) + beyond,
+            "foreign": fewer - beyond,
+            "ghosts": ghosts,
+        }
+
+    def _cut(self, holdings: list[Holding], kind: str, size: int) -> int:
+        """Take bytes off what clients state, of each in proportion; return how many."""
+        left = sum(self._held[holding][kind] for holding in holdings)
+        size = taken = max(0, min(size, left))
+        for holding in holdings:
+            held = self._held[holding]
+            part = -(-size * held[kind] // left) if size else 0
+            left -= held[kind]
+            held[kind] -= part
+            size -= part
+        return taken
+
+    def _swap(self, client: Client) -> None:
+        """Find what a client has in host memory; each of its usages states the sum for all its GPUs."""
+        stated = max((holding.host for holding in client.holdings.values()), default=0)
+        swapped = 0
+        for holding in client.holdings.values():
+            held = self._held[holding]
+            # What was promised and never allocated is nowhere, and what was never written is not either.
+            size = max(0, holding.promised - holding.spare - held["resident"])
+            if not _is_paged(client):
+                size = min(size, stated - swapped)
+            held["swapped"] = size
+            swapped += size
+        self.host += max(stated, swapped)
+
+
+def _is_paged(client: Client) -> bool:
+    """Whether the driver keeps memory of a client in host memory, which the client does not state."""
+    return client.backend == "managed" or client.oversubscribes

@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What the groups did in the last minutes, for pictures (docs/lab.md, "The timeline"), and what their cells took.
+
+Both are told how a group stands after each event that concerns it, and find out by themselves what that changes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+from ..protocol.wire import Encoded
+from .redaction import OTHER
+
+if TYPE_CHECKING:
+    from ..core.core import Core
+    from .redaction import View
+
+#: Seconds and spans that are kept.
+KEEP, MOST = 1800.0, 5000
+#: Pieces of one move come as moves of their own, with pauses of less than so many seconds.
+GAP = 0.5
+#: A utilisation that stays the same is noted again after so many seconds.
+SAME = 10.0
+
+SpanKind = Literal["burst", "wait", "in", "out", "hibernated"]
+
+
+@dataclass(frozen=True, slots=True)
+class Glimpse:
+    """How a group stood at one moment, times in seconds on CLOCK_MONOTONIC."""
+
+    time: float
+    group: str
+    name: str
+    #: Since when it has submitted work, and since when it has waited; None: it does not. One that is frozen does not.
+    ran_since: float | None
+    waited_since: float | None
+    #: Open cells with their begin, oldest first.
+    cells: dict[str, float]
+    #: It holds a lease; if it is not busy, others can have its room from then on.
+    leased: bool = False
+    movable_at: float = 0.0
+    #: It has no process any more.
+    left: bool = False
+    user: str = ""
+    #: Since when nothing of it has been on the GPU.
+    hibernated_since: float | None = None
+
+
+def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
+    """Return how a group stands now."""
+    group = core.groups.get(group_id)
+    if group is None:
+        return Glimpse(now, group_id, group_id, None, None, {}, left=True)
+    sleep = group.hibernation
+    waits = [w.since for w in core.queue if w.group is group and w.logged and not w.frozen]
+    # Where people only wake it, nobody waits.
+    needed = bool(group.cells) or any(client.asked for client in group.clients.values())
+    if sleep is not None and group.waking and needed:
+        waits.append(sleep.since)
+    return Glimpse(
+        now,
+        group_id,
+        group.name,
+        group.ran_since if group.busy else None,
+        min(waits, default=None),
+        dict(group.cells),
+        leased=group.lease is not None and not group.yielding,
+        movable_at=core.movable_at(group),
+        user=group.user,
+        hibernated_since=(
+            sleep.since if sleep is not None and sleep.stage == "hibernated" else None
+        ),
+    )
+
+
+class Span(TypedDict):
+    """A piece of the timeline: docs/lab.md."""
+
+    id: int
+    group: str
+    name: str
+    kind: SpanKind
+    start: float
+    end: float | None
+    gpu: str | None
+    bytes: int
+
+
+class Timeline:
+    """Spans and samples of the last minutes.
+
+    Parameters
+    ----------
+    now
+        The time from which it knows, seconds on CLOCK_MONOTONIC.
+    keep, most
+        Seconds after which a span that has ended is forgotten, and how many spans are kept.
+    """
+
+    def __init__(self, now: float, *, keep: float = KEEP, most: int = MOST) -> None:
+        self._start = now
+        self._keep = keep
+        self._most = most
+        #: Counts the changes.
+        self.version = 0
+        self._last_id = 0
+        self._spans: dict[int, Span] = {}
+        #: The version of each span's last change, in this order.
+        self._changed: dict[int, int] = {}
+        self._ended: deque[int] = deque()
+        self._open: dict[tuple[str, SpanKind], Span] = {}
+        #: The last move of each group on each GPU.
+        self._moves: dict[tuple[str, str], Span] = {}
+        #: What has ended is encoded once, and not whenever somebody asks for all of it.
+        self._texts: dict[int, str] = {}
+        #: The same for others than the user whose it is; and whose each span is.
+        self._hidden: dict[int, str] = {}
+        self._users: dict[int, str] = {}
+        self._samples: deque[tuple[int, float, str]] = deque()
+        self._levels: dict[str, tuple[float, int]] = {}
+
+    def see(self, seen: Glimpse) -> None:
+        """Take in how a group stands."""
+        self._update(seen, "burst", seen.ran_since)
+        self._update(seen, "wait", seen.waited_since)
+        self._update(seen, "hibernated", seen.hibernated_since)
+
+    def move(
+        self, time: float, group: str, name: str, kind: SpanKind, fields: Any, user: str = ""
+    ) -> None:
+        """Take in that memory of a user's group has moved: ``fields`` of the log's ``evict`` or ``restore``."""
+        if not fields["bytes"]:
+            return
+        gpu, start = fields["gpu"], time - fields["duration"]
+        last = self._moves.get((group, gpu))
+        if (
+            last is not None
+            and last["kind"] == kind
+            and last["end"] is not None
+            and start - last["end"] < GAP
+        ):
+            last["end"] = max(last["end"], time)
+            last["start"] = min(last["start"], start)
+            last["bytes"] += fields["bytes"]
+            self._touch(last)
+            return
+        self._add(group, name, kind, start, time, gpu, fields["bytes"], user)
+
+    def utilization(self, time: float, gpu: str, percent: int | None) -> None:
+        """Take in a reading of how busy a GPU is."""
+        # They come all the time, and perhaps nobody ever asks.
+        self._forget(time)
+        at, before = self._levels.get(gpu, (-SAME, -1))
+        if percent is None or (percent == before and time - at < SAME):
+            return
+        self._levels[gpu] = (time, percent)
+        self.version += 1
+        self._samples.append((self.version, time, _encode((time, gpu, percent))))
+
+    def since(self, version: int, now: float, view: View | None = None) -> dict[str, Any]:
+        """Return what has changed since a version (0: all), as docs/lab.md describes it and somebody may see it."""
+        self._forget(now)
+        spans = []
+        for number in reversed(self._changed):
+            if self._changed[number] <= version:
+                break
+            spans.append(self._text(number, view))
+        samples = []
+        for changed, _, text in reversed(self._samples):
+            if changed <= version:
+                break
+            samples.append(text)
+        return {
+            "version": self.version,
+            "start": self._start,
+            "spans": Encoded(f"[{','.join(reversed(spans))}]"),
+            "samples": Encoded(f"[{','.join(reversed(samples))}]"),
+        }
+
+    def _text(self, number: int, view: View | None) -> str:
+        if view is None or self._users[number] == view.user:
+            return self._texts.get(number) or _encode(self._spans[number])
+        text = self._hidden.get(number)
+        if text is None:
+            span = self._spans[number]
+            text = _encode({**span, "group": view.hide(span["group"]), "name": OTHER})
+            if span["end"] is not None:
+                self._hidden[number] = text
+        return text
+
+    def _update(self, seen: Glimpse, kind: SpanKind, since: float | None) -> None:
+        key = (seen.group, kind)
+        span = self._open.get(key)
+        if span is not None and (since is None or since > span["start"]):
+            del self._open[key]
+            span["end"] = max(span["start"], seen.time if since is None else since)
+            self._ended.append(span["id"])
+            self._touch(span)
+            span = None
+        if span is None and since is not None:
+            self._open[key] = self._add(
+                seen.group, seen.name, kind, since, None, None, 0, seen.user
+            )
+
+    def _add(
+        self,
+        group: str,
+        name: str,
+        kind: SpanKind,
+        start: float,
+        end: float | None,
+        gpu: str | None,
+        size: int,
+        user: str,
+    ) -> Span:
+        self._last_id += 1
+        span = Span(
+            id=self._last_id,
+            group=group,
+            name=name,
+            kind=kind,
+            start=start,
+            end=end,
+            gpu=gpu,
+            bytes=size,
+        )
+        self._spans[span["id"]] = span
+        self._users[span["id"]] = user
+        if gpu is not None:
+            self._moves[group, gpu] = span
+        if end is not None:
+            self._ended.append(span["id"])
+        self._touch(span)
+        if len(self._spans) > self._most:
+            self._forget(0.0)
+        return span
+
+    def _touch(self, span: Span) -> None:
+        self.version += 1
+        self._changed.pop(span["id"], None)
+        self._changed[span["id"]] = self.version
+        self._hidden.pop(span["id"], None)
+        if span["end"] is not None:
+            self._texts[span["id"]] = _encode(span)
+
+    def _forget(self, now: float) -> None:
+        """Forget what is too old, and the oldest of what is too much."""
+        oldest = now - self._keep
+        while self._ended:
+            span = self._spans[self._ended[0]]
+            number, end, gpu = span["id"], span["end"], span["gpu"]
+            assert end is not None
+            if end >= oldest and len(self._spans) <= self._most:
+                break
+            self._ended.popleft()
+            del self._spans[number], self._changed[number], self._texts[number]
+            del self._users[number]
+            self._hidden.pop(number, None)
+            if gpu is not None and self._moves.get((span["group"], gpu)) is span:
+                del self._moves[span["group"], gpu]
+            self._start = max(self._start, end)
+        self._start = max(self._start, oldest)
+        while self._samples and self._samples[0][1] < self._start:
+            self._samples.popleft()
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+
+
+class Stopwatch:
+    """Seconds for which something went on, so far and as of a moment ago."""
+
+    __slots__ = ("_ended", "_pieces", "since")
+
+    def __init__(self) -> None:
+        #: Since when it goes on; None: it does not.
+        self.since: float | None = None
+        self._ended = 0.0
+        self._pieces: deque[tuple[float, float]] = deque(maxlen=64)
+
+    def set(self, since: float | None, now: float) -> None:
+        """Take in since when it goes on, or that it does not."""
+        if since == self.since:
+            return
+        if self.since is not None:
+            end = now if since is None else max(self.since, since)
+            self._ended += end - self.since
+            self._pieces.append((self.since, end))
+        self.since = since
+
+    def total(self, at: float) -> float:
+        """Return the seconds up to ``at``."""
+        total = self._ended
+        for start, end in reversed(self._pieces):
+            if end <= at:
+                break
+            total -= end - max(start, at)
+        return total if self.since is None else total + max(0.0, at - self.since)
+
+
+@dataclass(slots=True)
+class Account:
+    """What one group had, in all and in its cells."""
+
+    waits: Stopwatch = field(default_factory=Stopwatch)
+    runs: Stopwatch = field(default_factory=Stopwatch)
+    #: Of each open cell, the seconds waited and run before it.
+    cells: dict[str, tuple[float, float]] = field(default_factory=dict)
+    #: The last cell that ended, as docs/control.md describes it.
+    last: dict[str, Any] | None = None
+    #: When it was last seen not to wait.
+    free: float = 0.0
+
+
+class Ledger:
+    """What each group and its cells took: seconds waited and run."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+
+    def see(self, seen: Glimpse) -> Glimpse:
+        """Take in how a group stands; return it with the time from which it really has waited.
+
+        Who comes back to its old place in the queue has not waited while it was served, or frozen.
+        """
+        if seen.left:
+            self._accounts.pop(seen.group, None)
+            return seen
+        account = self._accounts.setdefault(seen.group, Account())
+        since = seen.waited_since
+        if since is None:
+            account.free = seen.time
+        elif account.waits.since is not None:
+            since = account.waits.since
+        elif since < account.free:
+            since = seen.time
+        account.waits.set(since, seen.time)
+        account.runs.set(seen.ran_since, seen.time)
+        for cell in [cell for cell in account.cells if cell not in seen.cells]:
+            account.last = {"msg_id": cell, **_taken(account, cell, seen.time)}
+            del account.cells[cell]
+        for cell, at in seen.cells.items():
+            if cell not in account.cells:
+                account.cells[cell] = (account.waits.total(at), account.runs.total(at))
+        return seen if since == seen.waited_since else replace(seen, waited_since=since)
+
+    def cell(self, group: str, cell: str, now: float) -> dict[str, float]:
+        """Return what an open cell took so far."""
+        account = self._accounts.get(group)
+        if account is None or cell not in account.cells:
+            return {"waited": 0.0, "ran": 0.0}
+        return _taken(account, cell, now)
+
+    def totals(self, group: str, now: float) -> dict[str, float]:
+        """Return what a group had so far."""
+        account = self._accounts.get(group)
+        if account is None:
+            return {"waited": 0.0, "ran": 0.0}
+        return {"waited": account.waits.total(now), "ran": account.runs.total(now)}
+
+    def last_cell(self, group: str) -> dict[str, Any] | None:
+        """Return the last cell that ended and what it took."""
+        account = self._accounts.get(group)
+        return None if account is None else account.last
+
+
+def _taken(account: Account, cell: str, now: float) -> dict[str, float]:
+    waited, ran = account.cells[cell]
+    return {"waited": account.waits.total(now) - waited, "ran": account.runs.total(now) - ran}
