@@ -7,7 +7,7 @@ On each GPU, at all times (docs/design.md, "The one idea")::
 
     leased footprints + all resident, pinned and context bytes + foreign use + ghosts  <=  total - reserve
 
-The left side is kept as running sums (``state.py``); ``Gpu.free`` is the difference. A lease is granted only if, on
+The left side is kept as running sums (``model.py``); ``Gpu.free`` is the difference. A lease is granted only if, on
 every GPU of its group, what the group lacks there (``Share.need``) is at most ``free``; from then on the missing part
 counts as *arriving*. All or nothing, so nobody holds one GPU while waiting for another. Only three things bring room:
 an eviction that was answered, a lease given back (its missing part is charged no more), and a death that NVML shows.
@@ -50,14 +50,14 @@ Wishes
 People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
 costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
 
-- *Background* and *interactive*: what the group counts as, whatever it does (``classes.py``).
+- *Background* and *interactive*: what the group counts as, whatever it does (``burst_model.py``).
 - *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
   it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
   next lease. So is one that waits and is not all in: else each would wait for what the other holds.
 - *Frozen*: it is revoked; its waits for a lease are passed over as if they were not there, and keep their place. Its
   memory may leave at once, kept or not. *Held* is the same, said by an administrator, and nobody else ends it.
 - *Memory*: growth beyond it is refused.
-- *Request*, *limit*, *weight*: ``gpu_time.py``. Who has had its limit is granted nothing until the window has moved on;
+- *Request*, *limit*, *weight*: ``usage.py``. Who has had its limit is granted nothing until the window has moved on;
   its waits are passed over like those of one that is frozen.
 - *Exclusive*: until its open cell ends it counts as running, ``exclusive_limit`` is its quantum and its residency, and
   nobody tells it that others wait: so it does not go quiet. The end of the limit ends the wish.

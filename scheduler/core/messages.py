@@ -22,7 +22,7 @@ MoveStatus = Literal["done", "partial", "failed"]
 Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
 WakeCause = Literal["call", "exit"]
 AntiThrash = Literal["auto", "on", "off"]
-#: What people ask for; with ``auto``, the group's class follows from what it does (``classes.py``).
+#: What people ask for; with ``auto``, the group's class follows from what it does (``burst_model.py``).
 Priority = Literal["auto", "interactive", "background"]
 #: What a group counts as.
 Class = Literal["interactive", "background"]
