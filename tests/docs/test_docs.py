@@ -25,7 +25,7 @@ SOURCES = (
     "csrc/interposer/*.c",
     "kernel_provisioner/*.py",
     "labextension/src/**/*.ts",
-    "scheduler/*.py",
+    "scheduler/**/*.py",
     "server_extension/*.py",
 )
 
