@@ -181,6 +181,11 @@ static struct {
     bool step;     /* one that waits may submit, though the gate is shut */
     bool unserved; /* there is a lease, and none of those that waited for it has come in yet */
     enum gpushare_cause release_cause;
+    bool lacks_room;    /* what was allocated has no room under the lease that is being given back */
+    uint64_t shortages; /* how often that was so */
+    uint64_t hopeless;  /* the last of these for which a thread looked for room, and there was none */
+    bool looking;       /* a thread does just now */
+    uint64_t announced; /* the last of these that those who wait know of, and that a capture is open */
     unsigned release_polls;
     uint64_t release_since;
     uint64_t capture_patience;
@@ -426,10 +431,37 @@ static bool lacks_memory(enum gpushare_cause cause)
     return cause == GPUSHARE_CAUSE_GROWTH || cause == GPUSHARE_CAUSE_FAILED;
 }
 
-/* What it allocated during a capture comes with the next lease, for which this one waits for the capture's end. */
+/* What was allocated comes with the next lease, for which this one waits for the end of a capture. */
+static bool capture_lacks_room(void)
+{
+    return client.release != RELEASE_NONE && client.lacks_room && gs_capture_open();
+}
+
+/*
+ * What has no room was perhaps asked for before the capture began. Since it is open, the scheduler makes room rather
+ * than wait for the lease. The lock is let go meanwhile.
+ */
+static void look_for_room_locked(void)
+{
+    uint64_t shortages = client.shortages;
+    client.looking = true;
+    gs_mutex_unlock(&client.lock);
+    bool there = gs_devices_promise_now();
+    gs_mutex_lock(&client.lock);
+    client.looking = false;
+    if (!there) {
+        client.hopeless = client.shortages;
+    } else if (client.shortages == shortages) {
+        client.lacks_room = false;
+        wake_helper();
+    }
+    wake_waiters();
+}
+
+/* The capture does not end before this thread goes on. */
 static bool waits_for_itself(void)
 {
-    if (client.release == RELEASE_NONE || !lacks_memory(client.release_cause) || !gs_capture_own())
+    if (!capture_lacks_room() || client.looking || !gs_capture_own())
         return false;
     gs_say("memory that was allocated during a stream capture has no room on the GPU before the capture is over; end "
            "the capture before you submit work beside it");
@@ -458,6 +490,7 @@ CUresult gs_client_acquire(bool *entered)
     CUresult result = CUDA_SUCCESS;
     *entered = false;
     bool watching = false, counted = false;
+    bool looked = false; /* for room, since it waits */
     struct gpushare_usage needed;
     struct timespec second = {.tv_sec = 1};
     struct gs_slot *paused = gs_awake_pause();
@@ -487,6 +520,11 @@ CUresult gs_client_acquire(bool *entered)
         if (client.ended) {
             result = CUDA_ERROR_DEINITIALIZED;
             break;
+        }
+        if (capture_lacks_room() && !client.looking && !(looked && client.hopeless == client.shortages)) {
+            look_for_room_locked();
+            looked = true;
+            continue;
         }
         if (waits_for_itself()) {
             result = CUDA_ERROR_OUT_OF_MEMORY;
@@ -583,8 +621,8 @@ static void give_up_locked(enum gpushare_cause cause)
 {
     bool begins = client.release == RELEASE_NONE;
     /* Under way for another reason, it learns that its captures cannot go on as before. */
-    bool changes =
-        !begins && client.release != RELEASE_DRAIN && lacks_memory(cause) && !lacks_memory(client.release_cause);
+    bool changes = !begins && client.release != RELEASE_DRAIN && lacks_memory(cause) && !client.lacks_room;
+    client.shortages += lacks_memory(cause);
     if (!client.leased || !(begins || changes))
         return;
     gs_gate_shut();
@@ -594,6 +632,7 @@ static void give_up_locked(enum gpushare_cause cause)
         wake_waiters(); /* who waits outside the gate waits for the next lease now */
     client.release = RELEASE_INSIDE;
     client.release_cause = cause;
+    client.lacks_room = lacks_memory(cause);
     client.release_polls = 0;
     /* Else a thread that is slow to wake up would never come in, if each lease is wanted back at once. */
     client.step = begins && client.unserved && client.waiters != 0 && !lacks_memory(cause);
@@ -664,7 +703,7 @@ enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
     enum gs_reach reach = GS_REACH_NONE;
     gs_mutex_lock(&client.lock);
     if (client.leased && gate_state() == GS_GATE_SHUT) {
-        bool room = promised || !lacks_memory(client.release_cause);
+        bool room = promised || !client.lacks_room;
         reach = !room ? GS_REACH_LATER : gs_gate_enter_shut_leased(entered) ? GS_REACH_NOW : GS_REACH_NONE;
     }
     gs_mutex_unlock(&client.lock);
@@ -1078,6 +1117,7 @@ static void let_one_submit(void *lease)
         client.leased = true;
         client.release = RELEASE_INSIDE;
         client.release_cause = GPUSHARE_CAUSE_REVOKE;
+        client.lacks_room = false;
         client.release_polls = 0;
         wake_waiters();
     }
@@ -1882,7 +1922,7 @@ static void open_until_capture_ends(void *unused)
 {
     (void)unused;
     gs_mutex_lock(&client.lock);
-    if (!lacks_memory(client.release_cause)) {
+    if (!client.lacks_room) {
         client.release = RELEASE_CAPTURE;
         open_for_submissions();
         wake_waiters();
@@ -1893,7 +1933,14 @@ static void open_until_capture_ends(void *unused)
 /* What is captured may need what the same thread submits beside it: until its end the lease is used as before. */
 static void wait_for_capture(void)
 {
-    if (lacks_memory(client.release_cause))
+    gs_mutex_lock(&client.lock);
+    bool lacks_room = client.lacks_room;
+    if (lacks_room && client.announced != client.shortages) {
+        client.announced = client.shortages;
+        wake_waiters();
+    }
+    gs_mutex_unlock(&client.lock);
+    if (lacks_room)
         return;
     struct gpushare_moved moved[GPUSHARE_MAX_GPUS];
     unsigned devices;

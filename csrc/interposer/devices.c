@@ -303,14 +303,28 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
 
 bool gs_device_promise_now(struct gs_device *device)
 {
-    struct gpushare_grown answer;
+    struct gpushare_grown answer = {.status = GPUSHARE_GROWTH_RESIDENT};
+    CUresult result = CUDA_SUCCESS;
     uint64_t cancels = begin_growth();
     gs_mutex_lock(&gs_memory_lock);
     struct gpushare_usage usage = gs_device_usage_locked(device);
     gs_mutex_unlock(&gs_memory_lock);
-    CUresult result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
+    if (usage.promised != 0)
+        result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
     end_growth();
     return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
+}
+
+bool gs_devices_promise_now(void)
+{
+    bool there = true;
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && there; i++) {
+        gs_mutex_lock(&gs_memory_lock);
+        bool known = gs_devices[i].known;
+        gs_mutex_unlock(&gs_memory_lock);
+        there = !known || gs_device_promise_now(&gs_devices[i]);
+    }
+    return there;
 }
 
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)

@@ -78,6 +78,9 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
 /* Under a lease that is being given back: asks for room on the GPU for all that is promised. May wait likewise. */
 bool gs_device_promise_now(struct gs_device *device);
 
+/* The same for all devices. */
+bool gs_devices_promise_now(void);
+
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 
 struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);

@@ -11,7 +11,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.interposer.conftest import UNIT, Machine, Program
+from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.protocol import wire as protocol
+from tests.interposer.conftest import UNIT, Machine, Program, Scripted
 from tests.interposer.test_kinds import (
     MakeMachine,
     Runner,
@@ -507,6 +509,36 @@ assert (read(int(a) + 4 * MIB, MIB, np.uint8) == values(1, 8 * MIB)[:MIB]).all()
         assert "end the capture before you submit work beside it" in runner.errors
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize("beside", ["the thread that captures", "another thread"])
+def test_a_capture_begins_while_another_thread_asks_for_memory(
+    make_script: Callable[..., Scripted], beside: str
+) -> None:
+    """There is no room before the lease is given back, and once it is known of the capture, there is."""
+    script, a, _ = make_script()
+    pointer = a.call("alloc", bytes=UNIT)["pointer"]
+    filling = a.start("fill", pointer=pointer, bytes=UNIT, value=1)
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    assert a.result(filling)["result"] == 0
+    stream = a.call("stream")["stream"]
+    script.growth = None
+    allocating = a.start("alloc", bytes=8 * UNIT, thread="allocates")
+    growth = script.next(ev.Grow)
+    assert not growth.urgent
+    assert a.call("raw", function="cuStreamBeginCapture_v2", arguments=[stream, 2])["result"] == 0
+    script.growth = "resident"
+    script.send(protocol.grown(growth.serial, "swapped", growth.most))
+    where = {} if beside == "the thread that captures" else {"thread": "submits"}
+    assert a.call("fill", pointer=pointer, bytes=UNIT, value=2, **where)["result"] == 0, a.errors
+    assert script.next(ev.Grow).urgent
+    assert a.result(allocating)["result"] == 0
+    with pytest.raises(TimeoutError):
+        script.next(ev.Released, 0.1)
+    ending = a.call("raw", function="cuStreamEndCapture", arguments=[stream, "out"])
+    assert ending["result"] == 0
+    assert script.next(ev.Released).cause == "growth"
 
 
 def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMachine) -> None:
