@@ -47,7 +47,7 @@ SHARES = re.compile(
 
 # In a context that has failed the driver refuses these. Where we answer in its place, we ask first; what only looks
 # something up goes by what is known already. Stream-ordered calls find the stream's context first, and ask about that.
-ASKS = re.compile(r"^cu(Mem(Alloc|Free)(?!\w*Async)|MemGetInfo|(Mipmapped)?Array(?!Destroy)|Ipc)")
+ASKS = re.compile(r"^cu(Mem(Alloc|Free)(?!\w*Async)|MemGetInfo|Ipc)")
 LOOKS = re.compile(r"^cuMemGetAddressRange")
 
 # The driver may bring code to the GPU.

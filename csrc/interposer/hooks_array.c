@@ -101,6 +101,9 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     if (!gs_client_attached() || (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 ||
         GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return CUDA_SUCCESS;
+    /* The driver refuses it. Which reason comes first is the driver's affair: some break a capture off. */
+    if (gs_context_ask_failure() != CUDA_SUCCESS)
+        return CUDA_SUCCESS;
     size_t bytes = requirement(descriptor, levels, device);
     if (bytes == 0)
         bytes = estimate(descriptor, levels);
