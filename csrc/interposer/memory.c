@@ -1179,4 +1179,8 @@ void gs_memory_after_fork(void)
     gs_ipc_after_fork();
     gs_graph_memory_after_fork();
     gs_host_after_fork();
+    /* What is there is the parent's, whose host memory was not even inherited. */
+    memory.allocations.root = NULL;
+    memory.queues = NULL;
+    memory.freed_count = 0;
 }

@@ -700,4 +700,5 @@ void gs_vmm_after_fork(void)
 {
     gs_mutex_after_fork(&vmm.lock);
     gs_mutex_after_fork(&vmm.reserving);
+    vmm.handles.root = vmm.mappings.root = vmm.reservations.root = NULL;
 }

@@ -349,6 +349,22 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(machine: Machine) -> None
     assert a.holds(at_a, 16 * UNIT, 1)
 
 
+def test_a_forked_child_has_none_of_its_parents_memory(machine: Machine) -> None:
+    """Host memory is not inherited, and a block of it is freed as soon as the stream is past the free."""
+    a = machine.program("a")
+    at_a = a.filled(16 * UNIT, 1)
+    in_order = a.call("alloc_async", bytes=16 * UNIT)["pointer"]
+    assert a.call("fill", pointer=in_order, bytes=16 * UNIT, value=2)["result"] == 0
+    machine.control("offload", group="group-a")
+    machine.until(lambda: machine.group("a")["gpus"][0]["resident"] == 0)
+    a.call("fail", rules="cuEventQuery=600")
+    assert a.call("free_async", pointer=in_order)["result"] == 0
+    freed = a.call("free_in_child", pointer=at_a)
+    assert (freed["status"], freed["results"]) == (0, [3, 3])
+    a.call("fail", rules="")
+    assert a.holds(at_a, 16 * UNIT, 1)
+
+
 def test_a_forked_child_does_not_wait_for_threads_of_its_parent(machine: Machine) -> None:
     """One of them is making the device's context, and waits for the scheduler: the child is not to wait for that."""
     machine.kill_scheduler()

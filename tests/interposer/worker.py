@@ -457,6 +457,17 @@ class Worker:
             os._exit(1 if result != 0 else 0)
         return {"status": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}
 
+    def free_in_child(self, pointer: int) -> dict[str, Any]:
+        """Free memory in a child; tell how the child ended, and what CUDA said."""
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(write, bytes([cuda.cuMemFree_v2(pointer), cuda.cuCtxSynchronize()]))
+            os._exit(0)
+        os.close(write)
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return {"status": status, "results": list(os.read(read, 2))}
+
     def threads(self) -> dict[str, Any]:
         return {
             "threads": len(os.listdir("/proc/self/task")),

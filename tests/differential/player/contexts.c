@@ -246,15 +246,32 @@ static void op_fault(struct self *self, const unsigned long long *n)
     CALL(self, cuStreamSynchronize, stream->handle);
 }
 
+/* In the child, to which none of the parent's memory belongs: what the driver says where all of it is freed. */
+static int free_everything(void)
+{
+    int said = 0;
+    for (unsigned i = 0; i < space_count; i++)
+        for (unsigned k = 0; k < BLOCKS; k++) {
+            const struct block *block = &all_spaces[i].blocks[k];
+            int result = block->kind == EMPTY    ? 0
+                         : block->kind == HOST   ? (int)driver_cuMemFreeHost((void *)(uintptr_t)block->at)
+                         : block->kind == MAPPED ? (int)driver_cuMemRelease(block->handle)
+                                                 : (int)driver_cuMemFree(block->at);
+            said += result;
+        }
+    return said;
+}
+
 /* fork: the child cannot use the driver, and the parent does not notice it */
 static void op_fork(struct self *self, const unsigned long long *n)
 {
     (void)n;
     if (anybody_captures())
         return;
-    int ends[2], results[3] = {-1, -1, -1};
+    int ends[2], results[4] = {-1, -1, -1, -1};
     if (pipe(ends) != 0)
         return;
+    int status = 0;
     pid_t child = fork();
     if (child == 0) {
         CUdeviceptr at;
@@ -262,6 +279,7 @@ static void op_fork(struct self *self, const unsigned long long *n)
         results[0] = (int)driver_cuMemAlloc(&at, 4096);
         results[1] = (int)driver_cuDeviceGetCount(&count);
         results[2] = (int)driver_cuCtxSynchronize();
+        results[3] = free_everything();
         ssize_t written = write(ends[1], results, sizeof results);
         _exit(written == sizeof results ? 0 : 1);
     }
@@ -274,9 +292,11 @@ static void op_fork(struct self *self, const unsigned long long *n)
         part = part < 0 ? 0 : part;
     }
     close(ends[0]);
-    while (waitpid(child, NULL, 0) < 0)
+    while (waitpid(child, &status, 0) < 0)
         ;
-    note(self, " child=%d:%d:%d", results[0], results[1], results[2]);
+    note(self, " child=%d:%d:%d:%d", results[0], results[1], results[2], results[3]);
+    if (status != 0)
+        note(self, " status=%#x", (unsigned)status);
 }
 
 /* --- The second process --- */
