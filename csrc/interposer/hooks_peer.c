@@ -11,11 +11,13 @@
 
 #include <stdlib.h>
 
-/* `accessor` may access the memory of `owner` (NULL: of all contexts) on `device`; `grants` contexts asked for it. */
+/*
+ * `accessor` may access the memory of `owner` (NULL: of all contexts) on `device` since its context `user` asked for
+ * it (NULL: it is a pool's).
+ */
 struct peer {
-    CUcontext owner;
+    CUcontext owner, user;
     CUdevice device, accessor;
-    unsigned grants;
     struct peer *next;
 };
 
@@ -37,7 +39,7 @@ unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access
     unsigned count = 0;
     gs_mutex_lock(&peers.lock);
     for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next)
-        if (peer->grants != 0 && peer->device == device && (peer->owner == NULL || peer->owner == owner) &&
+        if (peer->device == device && (peer->owner == NULL || peer->owner == owner) &&
             !includes(access, count, peer->accessor))
             access[count++] = (CUmemAccessDesc){.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = peer->accessor},
                                                 .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -51,9 +53,13 @@ unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS
     if (__atomic_load_n(&peers.first, __ATOMIC_ACQUIRE) == NULL)
         return 0;
     gs_mutex_lock(&peers.lock);
-    for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next)
-        if (peer->grants != 0 && peer->owner == owner)
+    for (const struct peer *peer = peers.first; peer != NULL && count < GPUSHARE_MAX_GPUS; peer = peer->next) {
+        unsigned i = 0;
+        while (i < count && accessors[i] != peer->accessor)
+            i++;
+        if (peer->owner == owner && i == count)
             accessors[count++] = peer->accessor;
+    }
     gs_mutex_unlock(&peers.lock);
     return count;
 }
@@ -74,39 +80,54 @@ static void apply(struct gs_block *block, void *argument)
             GS_REAL(cuMemSetAccess)(gs_piece_address(block, i), gs_piece_bytes(block, i), &access, 1);
 }
 
-void gs_peer_set(CUcontext owner, CUdevice ordinal, CUdevice accessor, bool allowed)
+/* For what is there already. */
+static void apply_to_all(CUcontext owner, CUdevice ordinal, CUdevice accessor)
 {
-    gs_mutex_lock(&peers.lock);
-    struct peer *peer = peers.first;
-    while (peer != NULL && (peer->owner != owner || peer->device != ordinal || peer->accessor != accessor))
-        peer = peer->next;
-    if (peer == NULL && allowed && (peer = calloc(1, sizeof(*peer))) != NULL) {
-        *peer = (struct peer){.owner = owner, .device = ordinal, .accessor = accessor, .next = peers.first};
-        __atomic_store_n(&peers.first, peer, __ATOMIC_RELEASE);
-    }
-    if (peer != NULL && owner == NULL)
-        peer->grants = allowed; /* of a pool: said anew, not counted */
-    else if (peer != NULL && (allowed || peer->grants != 0))
-        peer->grants += allowed ? 1 : -1u;
-    gs_mutex_unlock(&peers.lock);
     struct gs_device *device = gs_device_of(ordinal);
     if (device != NULL)
         gs_blocks_visit(device, owner, apply, &accessor);
 }
 
-void gs_peer_context_ends(CUcontext context)
+void gs_peer_set(CUcontext owner, CUdevice ordinal, CUcontext user, CUdevice accessor, bool allowed)
 {
     gs_mutex_lock(&peers.lock);
-    for (struct peer **link = &peers.first; *link != NULL;) {
-        struct peer *peer = *link;
-        if (peer->owner == context) {
-            *link = peer->next;
-            free(peer);
-        } else {
-            link = &peer->next;
-        }
+    struct peer **link = &peers.first, *peer;
+    while ((peer = *link) != NULL &&
+           (peer->owner != owner || peer->device != ordinal || peer->user != user || peer->accessor != accessor))
+        link = &peer->next;
+    if (peer != NULL && !allowed) {
+        __atomic_store_n(link, peer->next, __ATOMIC_RELEASE);
+        free(peer);
+    } else if (peer == NULL && allowed && (peer = calloc(1, sizeof(*peer))) != NULL) {
+        *peer =
+            (struct peer){.owner = owner, .user = user, .device = ordinal, .accessor = accessor, .next = peers.first};
+        __atomic_store_n(&peers.first, peer, __ATOMIC_RELEASE);
     }
     gs_mutex_unlock(&peers.lock);
+    apply_to_all(owner, ordinal, accessor);
+}
+
+/* Takes one out in which the context takes part; NULL: there is none. */
+static struct peer *take(CUcontext context)
+{
+    gs_mutex_lock(&peers.lock);
+    struct peer **link = &peers.first, *peer;
+    while ((peer = *link) != NULL && peer->owner != context && peer->user != context)
+        link = &peer->next;
+    if (peer != NULL)
+        __atomic_store_n(link, peer->next, __ATOMIC_RELEASE);
+    gs_mutex_unlock(&peers.lock);
+    return peer;
+}
+
+void gs_peer_context_ends(CUcontext context)
+{
+    struct peer *peer;
+    while ((peer = take(context)) != NULL) {
+        if (peer->user == context)
+            apply_to_all(peer->owner, peer->device, peer->accessor);
+        free(peer);
+    }
 }
 
 /* The device of a context, which is not the current one. */
@@ -123,10 +144,12 @@ static CUresult device_of(CUcontext context, CUdevice *device)
 
 static CUresult changed(CUresult result, CUcontext peer, bool allowed)
 {
+    CUcontext user;
     CUdevice owner, accessor;
     if (result == CUDA_SUCCESS && gs_client_attached() && device_of(peer, &owner) == CUDA_SUCCESS &&
-        GS_REAL(cuCtxGetDevice)(&accessor) == CUDA_SUCCESS && owner != accessor)
-        gs_peer_set(peer, owner, accessor, allowed);
+        GS_REAL(cuCtxGetCurrent)(&user) == CUDA_SUCCESS && GS_REAL(cuCtxGetDevice)(&accessor) == CUDA_SUCCESS &&
+        owner != accessor)
+        gs_peer_set(peer, owner, user, accessor, allowed);
     return result;
 }
 

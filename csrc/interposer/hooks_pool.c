@@ -348,7 +348,7 @@ CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *
     gs_mutex_unlock(&pools.lock);
     for (size_t i = 0; i < count && emulated; i++)
         if (access[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && access[i].location.id != device)
-            gs_peer_set(NULL, device, access[i].location.id, access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
+            gs_peer_set(NULL, device, NULL, access[i].location.id, access[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     return result;
 }
 

@@ -20,10 +20,13 @@ unsigned gs_peer_access(CUcontext owner, CUdevice device, CUmemAccessDesc access
  */
 unsigned gs_peer_accessors(CUcontext owner, CUdevice accessors[GPUSHARE_MAX_GPUS]);
 
-/* From now on, and for what is there already. `owner` NULL: for the memory of every context of the device. */
-void gs_peer_set(CUcontext owner, CUdevice device, CUdevice accessor, bool allowed);
+/*
+ * From now on, and for what is there already. `owner` NULL: for the memory of every context of the device. `user`: the
+ * context of the accessor that asked for it, or NULL.
+ */
+void gs_peer_set(CUcontext owner, CUdevice device, CUcontext user, CUdevice accessor, bool allowed);
 
-/* What was granted on its memory goes with it. */
+/* What was granted on its memory, and what it was granted, goes with it. */
 void gs_peer_context_ends(CUcontext context);
 
 void gs_peer_after_fork(void);

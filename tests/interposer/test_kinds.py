@@ -761,6 +761,17 @@ near = ok(driver.cuMemAlloc(256))
 stream = stream_of()
 """
 
+FETCHES = """
+function = function_of(compile('''extern "C" __global__ void copy(float *to, const float *from) {
+    to[threadIdx.x] = from[threadIdx.x];
+}'''), "copy")
+def fetch(pointer):
+    ok(driver.cuMemsetD8(near, 0, 256))
+    assert start(function, stream, near, pointer, threads=64) == 0
+    result = error(driver.cuStreamSynchronize(stream))
+    return result or int(not (read(near, 64) == data).all())
+"""
+
 TWO_DEVICES = {
     "copies between two GPUs": PEERS
     + """
@@ -775,15 +786,8 @@ for _ in range(2):
     assert (read(near, 64) == data).all()
 """,
     "peer access": PEERS
+    + FETCHES
     + """
-function = function_of(compile('''extern "C" __global__ void copy(float *to, const float *from) {
-    to[threadIdx.x] = from[threadIdx.x];
-}'''), "copy")
-def fetch(pointer):
-    ok(driver.cuMemsetD8(near, 0, 256))
-    assert start(function, stream, near, pointer, threads=64) == 0
-    result = error(driver.cuStreamSynchronize(stream))
-    return result or int(not (read(near, 64) == data).all())
 step()
 ok(driver.cuCtxEnablePeerAccess(contexts[1], 0))
 assert fetch(far) == 0
@@ -811,6 +815,34 @@ step()
 assert int(ok(driver.cuMemGetAccess(at(0), address))) == 0
 assert fetch(later) == 0
 assert fetch(address) == 700, "access was taken back"
+""",
+    "peer access of a context that ends": PEERS
+    + """
+own = ok(driver.cuCtxCreate(None, 0, 0))
+ok(driver.cuCtxEnablePeerAccess(contexts[1], 0))
+step()
+ok(driver.cuCtxDestroy(own))
+step()
+ok(driver.cuCtxSetCurrent(contexts[0]))
+"""
+    + FETCHES
+    + """
+assert fetch(far) == 700
+""",
+    "peer access of a context that is reset": PEERS
+    + """
+ok(driver.cuCtxEnablePeerAccess(contexts[1], 0))
+step()
+ok(driver.cuDevicePrimaryCtxReset(0))
+contexts[0] = ok(driver.cuDevicePrimaryCtxRetain(0))
+ok(driver.cuCtxSetCurrent(contexts[0]))
+near = ok(driver.cuMemAlloc(256))
+stream = stream_of()
+step()
+"""
+    + FETCHES
+    + """
+assert fetch(far) == 700
 """,
 }
 
