@@ -7,6 +7,7 @@
 #include "client.h"
 #include "context.h"
 #include "lock.h"
+#include "memory.h"
 #include "memory_pool.h"
 #include "ordered_map.h"
 #include "real.h"
@@ -425,12 +426,7 @@ CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
         return GS_REAL(cuIpcCloseMemHandle)(address);
     if (last) {
         GS_LEAVES_CAPTURES_ALONE;
-        CUcontext ignored;
-        /* To synchronise would break a capture. */
-        if (!gs_capture_open() && GS_REAL(cuCtxPushCurrent_v2)(opened->context) == CUDA_SUCCESS) {
-            GS_REAL(cuCtxSynchronize)();
-            GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-        }
+        gs_memory_await_work(opened->context);
         unmap(opened, opened->size);
         free(opened);
     }

@@ -672,6 +672,12 @@ static void synchronize(CUcontext context, bool forbidden)
         note_idle(context, passes);
 }
 
+void gs_memory_await_work(CUcontext context)
+{
+    if (gs_capture_forbid())
+        synchronize(context, true);
+}
+
 /* Nothing has been submitted since all was seen done: there is nothing to wait for. */
 static bool idle_locked(CUcontext context)
 {

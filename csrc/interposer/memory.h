@@ -121,6 +121,9 @@ struct gs_load {
 bool gs_memory_begin_load(struct gs_load *load);
 void gs_memory_end_load(const struct gs_load *load);
 
+/* Waits for the work that may use the context's memory, unless a capture is open, which that would break off. */
+void gs_memory_await_work(CUcontext context);
+
 /* The streams of a green context end, with what was to be freed in their order. */
 void gs_memory_streams_end(CUcontext context);
 

@@ -57,6 +57,26 @@ def test_a_stop_does_not_end_an_answer_that_is_under_way(machine: Machine) -> No
         assert asking.recv(64)
 
 
+def test_a_capture_that_begins_while_memory_is_closed_goes_on(machine: Machine) -> None:
+    a, b = machine.program("a"), machine.program("b")
+    exported = a.call("raw", function="cuIpcGetMemHandle", arguments=["out", a.filled(UNIT, 7)])
+    opened = b.call("open_ipc", handle=exported["out"][0])
+    assert b.holds(opened["pointer"], UNIT, 7)
+    stream = b.call("stream")["stream"]
+    # The work is not over yet.
+    b.call("fail", rules="cuCtxSynchronize/hang,cuEventSynchronize/hang")
+    closing = b.start(
+        "raw", function="cuIpcCloseMemHandle", arguments=[opened["pointer"]], thread="closes"
+    )
+    assert b.waits(closing)
+    beginning = b.call("raw", function="cuStreamBeginCapture_v2", arguments=[stream, 2])
+    assert beginning["result"] == 0
+    b.call("fail", rules="")
+    assert b.result(closing)["result"] == 0
+    ending = b.call("raw", function="cuStreamEndCapture", arguments=[stream, "out"])
+    assert ending["result"] == 0
+
+
 EXPORTS = """
 use()
 block = filled(16 * MIB, 1)
