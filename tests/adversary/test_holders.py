@@ -20,7 +20,7 @@ from tests.scheduler.test_pool import Table
 HOLDER = """
 import sys
 from pathlib import Path
-from jupyter_gpushare.scheduler import events as ev
+from jupyter_gpushare.scheduler.core import messages as ev
 from tests.scheduler.client import FakeClient
 path, group, gpu, ticket, size = sys.argv[1:]
 client = FakeClient(Path(path), group, gpu, ticket=ticket)
