@@ -11,7 +11,7 @@ import errno
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,9 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Roster:
-    """Keeps the list. A scheduler that is killed leaves the last one that was written.
+    """Keeps the list. A scheduler that is killed leaves the last one that was written, and who came after that.
+
+    The first line of the file has all clients and wishes, each further one a client that came since.
 
     Parameters
     ----------
@@ -46,10 +48,11 @@ class Roster:
         if self._path is None:
             return []
         try:
-            said = json.loads(self._path.read_text(encoding="utf-8"))
+            first, *added = self._path.read_text(encoding="utf-8").split("\n")
+            said = json.loads(first)
             if said["boot"] != _boot():
                 return []
-            clients = [_client(found) for found in said["clients"]]
+            clients = [_client(found) for found in [*said["clients"], *_whole(added)]]
             # A scheduler of an earlier version wrote none.
             wishes = said.get("wishes", {})
             self.wishes = {group: dict(asked) for group, asked in wishes.items()}
@@ -58,7 +61,23 @@ class Roster:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             log.warning("The list of the previous scheduler's clients is ignored: %s", error)
             return []
-        return [client for client in clients if not has_exited(client)]
+        # Who attached again since the list was written is in it twice.
+        last = {(c.pid or -n, c.started, c.group): c for n, c in enumerate(clients, 1)}
+        return [client for client in last.values() if not has_exited(client)]
+
+    def add(self, client: Awaited) -> None:
+        """Note a client that has come, until the list is written anew."""
+        if self._path is None or client.pid == 0:
+            return
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(f"\n{json.dumps(_entry(client))}")
+        except FileNotFoundError:
+            self.write([client])
+        except OSError:
+            return  # writing the list reports it
+        self._written = ""
 
     def write(
         self, clients: Iterable[Awaited], wishes: Mapping[str, Mapping[str, Any]] | None = None
@@ -68,10 +87,7 @@ class Roster:
             return
         said = {
             "boot": _boot(),
-            "clients": [
-                [one.pid, one.started, one.group, [astuple(usage) for usage in one.usages]]
-                for one in clients
-            ],
+            "clients": [_entry(one) for one in clients],
             "wishes": {group: dict(asked) for group, asked in (wishes or {}).items()},
         }
         text = json.dumps(said)
@@ -116,6 +132,24 @@ def _boot() -> str:
         return _BOOT.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def _whole(lines: Iterable[str]) -> Iterator[Any]:
+    """Walk through what was added; the last of it may have been cut off."""
+    for line in lines:
+        try:
+            yield json.loads(line)
+        except ValueError:
+            return
+
+
+def _entry(client: Awaited) -> list[Any]:
+    return [
+        client.pid,
+        client.started,
+        client.group,
+        [list(astuple(usage)) for usage in client.usages],
+    ]
 
 
 def _client(found: Any) -> Awaited:

@@ -244,6 +244,11 @@ class Server:
         self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
+        if self._roster is not None:
+            # Before it is told that it has attached: this scheduler may be killed at any time.
+            group = self.core.clients[connection.number].group.id
+            started = connection.started or ""
+            self._roster.add(ev.Awaited(connection.process, started, group, attach.usages))
         self._note_clients()
         self.lending.join(connection.number, attach.user)
         for usage in attach.usages:

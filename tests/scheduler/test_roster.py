@@ -40,6 +40,44 @@ def test_the_next_scheduler_finds_those_that_live(tmp_path: Path) -> None:
     assert Roster(tmp_path / "list").load() == [me(), elsewhere]
 
 
+def parent_in(group: str) -> ev.Awaited:
+    parent = start_time(os.getppid())
+    assert parent is not None
+    return ev.Awaited(os.getppid(), parent, group, ())
+
+
+def test_who_came_since_the_list_was_written_is_in_it(tmp_path: Path) -> None:
+    roster = Roster(tmp_path / "list")
+    roster.write([me()])
+    roster.add(parent_in("another"))
+    assert Roster(tmp_path / "list").load() == [me(), parent_in("another")]
+    roster.write([me()])
+    assert Roster(tmp_path / "list").load() == [me()]
+
+
+def test_the_first_that_comes_begins_the_list(tmp_path: Path) -> None:
+    roster = Roster(tmp_path / "list")
+    roster.add(me())
+    assert Roster(tmp_path / "list").load() == [me()]
+
+
+def test_who_attached_again_is_awaited_once(tmp_path: Path) -> None:
+    Roster(tmp_path / "list").write([me(), parent_in("another")])
+    Roster(tmp_path / "list").add(ev.Awaited(me().pid, me().started, "kernel", ()))
+    assert sorted(one.pid for one in Roster(tmp_path / "list").load()) == sorted(
+        (os.getpid(), os.getppid())
+    )
+
+
+def test_an_entry_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    roster = Roster(tmp_path / "list")
+    roster.write([me()])
+    roster.add(parent_in("another"))
+    text = (tmp_path / "list").read_text()
+    (tmp_path / "list").write_text(text[:-4])
+    assert Roster(tmp_path / "list").load() == [me()]
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"boot": 1}', '{"boot": "x", "clients": 3}', "\0", '{"boot":"BOOT","clients":[[1]]}',
              '{"boot":"BOOT","clients":[[1,"2","g",[["GPU",-1]]]]}']
