@@ -21,7 +21,7 @@ BACKENDS: tuple[str, ...] = get_args(Backend)
 SHARES = ("request", "limit", "memory", "weight", "priority", "keep")
 
 #: The one file that is run inside of IPython kernels, in whatever environment they live.
-IN_KERNEL = Path(__file__).with_name("in_kernel.py").resolve()
+IN_KERNEL = Path(__file__).with_name("in_kernel").resolve() / "__init__.py"
 
 #: Lengths that the wire protocol has room for (struct gpushare_hello).
 GROUP_BYTES = 63
