@@ -3,8 +3,10 @@
 """Times what the in-kernel part adds to a kernel's start, in fresh interpreters.
 
 Runs the code that the provisioner hands to kernels, in a process that has imported ipykernel, as a kernel has by then.
-Prints the medians in milliseconds: with all bytecode there, and where each source has to be compiled, as for a kernel
-of another Python version whose bytecode cannot be written. Usage: tools/kernel_start.py [ROUNDS]
+Prints the medians in milliseconds, of the clock and of the processor: with all bytecode there, and where each source
+has to be compiled, as for a kernel of another Python version whose bytecode cannot be written.
+
+Usage: tools/kernel_start.py [ROUNDS]
 """
 
 from __future__ import annotations
@@ -27,21 +29,21 @@ shell = InteractiveShell.instance()
 sys.pycache_prefix = sys.argv[2]
 sys.dont_write_bytecode = not sys.argv[3:]
 gc.collect()
-begin = time.perf_counter()
+begin, used = time.perf_counter(), time.process_time()
 exec(sys.argv[1])
-end = time.perf_counter()
+used, end = time.process_time() - used, time.perf_counter()
 assert shell._gpushare[0] is not None
-print(1000 * (end - begin))
+print(1000 * (end - begin), 1000 * used)
 """
 
 
-def timed(code: str, cache: str, *, write: bool) -> float:
-    """Run the code once; return its milliseconds."""
+def timed(code: str, cache: str, *, write: bool) -> tuple[float, ...]:
+    """Run the code once; return its milliseconds: of the clock, and of the processor."""
     environ = {**os.environ, "LD_PRELOAD": str(LIBRARIES / "libgpushare.so")}
     environ["GPUSHARE_DISABLE"] = "1"
     command = [sys.executable, "-c", CHILD, code, cache, *(["write"] if write else [])]
     done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
-    return float(done.stdout)
+    return tuple(map(float, done.stdout.split()))
 
 
 def main() -> None:
@@ -55,9 +57,10 @@ def main() -> None:
         for _ in range(rounds):
             cached.append(timed(code, full, write=False))
             compiled.append(timed(code, empty, write=False))
-    for name, times in (("with bytecode", cached), ("without bytecode", compiled)):
-        low, middle, high = statistics.quantiles(times, n=4)
-        print(f"{name}: {middle:.2f} ms ({low:.2f} to {high:.2f}), {rounds} rounds")
+    for name, rows in (("with bytecode", cached), ("without bytecode", compiled)):
+        for what, times in zip(("elapsed", "processor"), zip(*rows, strict=True), strict=True):
+            low, middle, high = statistics.quantiles(times, n=4)
+            print(f"{name}, {what}: {middle:.2f} ms ({low:.2f} to {high:.2f}), {rounds} rounds")
 
 
 if __name__ == "__main__":
