@@ -165,18 +165,6 @@ def _install_completion(shell: Any, magic: GpuShareMagic) -> None:
     shell.Completer.custom_matchers.append(as_matcher(complete))
 
 
-def _remove_completion(shell: Any) -> None:
-    completer = shell.Completer
-    if hasattr(completer, "custom_matchers"):
-        completer.custom_matchers = [
-            matcher
-            for matcher in completer.custom_matchers
-            if getattr(matcher, "matcher_identifier", "") != "gpushare"
-        ]
-    else:
-        shell.strdispatchers["complete_command"].regexs.pop(re.compile(COMPLETED), None)
-
-
 def _run_skipped_startup(shell: Any) -> None:
     """Run the user's PYTHONSTARTUP, which IPython skips where it is given code to run."""
     app = getattr(getattr(shell, "kernel", None), "parent", None)
@@ -210,16 +198,9 @@ def load_ipython_extension(shell: Any) -> None:
 
 def unload_ipython_extension(shell: Any) -> None:
     """``%unload_ext``."""
-    loaded = getattr(shell, "_gpushare", None)
-    if loaded is None:
+    if getattr(shell, "_gpushare", None) is None:
         return
-    hooks = loaded[1] or loaded[2]
-    if hooks is not None:
-        hooks.remove()
-    for kind in ("line", "cell"):
-        shell.magics_manager.magics[kind].pop("gpushare", None)
-    _remove_completion(shell)
-    transformers = getattr(shell, "input_transformers_cleanup", [])
-    # By name: another copy of this part may have been loaded.
-    transformers[:] = [t for t in transformers if getattr(t, "__name__", "") != "exclusive_cell"]
-    shell._gpushare = None
+    try:
+        deferred.module("unloading").unload(shell, COMPLETED)
+    except Failure as failure:
+        print(f"gpushare: {failure}")

@@ -2,11 +2,11 @@
 """When cells begin and end, and what that means for the GPU."""
 
 import functools
-import sys
 import threading
 import uuid
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+from . import deferred
 from .faults import Failure, guarded, log
 from .interposer import Interposer
 from .interrupts import Interrupts
@@ -102,8 +102,12 @@ class Cells:
         msg_id, self._msg_id = self._msg_id, ""
         self._share_again()
         if self._interposer.contended() > 0:
-            empty_caches()
+            self._empty_caches()
         self._interposer.cell_end(msg_id)
+
+    @guarded
+    def _empty_caches(self) -> None:
+        deferred.module("caches").empty_caches()
 
     def keep_others_out(self) -> Dict[str, Any]:
         """Keep the lease until the cell ends, once there is one."""
@@ -135,33 +139,6 @@ def _parent_id(shell: Any) -> str:
         else getattr(shell, "parent_header", None)
     )
     return str(((parent or {}).get("header") or {}).get("msg_id", ""))
-
-
-def empty_caches() -> None:
-    """Give back what libraries keep for later, so that less has to move."""
-    for empty in (_empty_torch, _empty_cupy):
-        try:
-            empty()
-        except Exception:
-            log.debug("%s", empty.__name__, exc_info=True)
-
-
-def _empty_torch() -> None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return
-    # To free memory would break a capture.
-    if not torch.cuda.is_current_stream_capturing():
-        torch.cuda.empty_cache()
-
-
-def _empty_cupy() -> None:
-    cupy = sys.modules.get("cupy")
-    if cupy is None:
-        return
-    pool = cupy.get_default_memory_pool()
-    if pool.free_bytes() > 0:
-        pool.free_all_blocks()
 
 
 class Requests:
