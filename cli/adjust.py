@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import (
-    Failure,
+from ..kernel_provisioner.in_kernel.faults import Failure
+from ..kernel_provisioner.in_kernel.verbs import (
     parse_limit,
     parse_memory,
     parse_part,

@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import explanation_lines
+from ..kernel_provisioner.in_kernel.explanations import explanation_lines
 from ..scheduler.protocol.client import ControlClient, ControlError
 from .main import complain
 

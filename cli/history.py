@@ -7,7 +7,8 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import Failure, History
+from ..kernel_provisioner.in_kernel.faults import Failure
+from ..kernel_provisioner.in_kernel.tables import History
 from ..scheduler.protocol.client import ControlClient, ControlError
 from .main import complain
 from .status import table

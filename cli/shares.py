@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import parse_memory, parse_part, parse_weight
+from ..kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
 from ..scheduler.protocol.client import ControlClient, ControlError
 from . import wording
 from .adjust import parsed

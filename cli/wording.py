@@ -1,27 +1,21 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Words for what the scheduler says in codes (``docs/control.md``).
 
-Most are those of ``%gpushare``, which lives in a file of its own in other environments and so has them.
+Most are those of ``%gpushare``, which lives in a folder of its own in other environments and so has them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import (
-    REASONS,
-    STATES,
-    duration,
-    percent,
-    rank,
-    remark,
-    size,
-)
-from ..kernel_provisioner.in_kernel import estimate_text as estimate
-from ..kernel_provisioner.in_kernel import hibernation_text as hibernation
-from ..kernel_provisioner.in_kernel import reason_text as reason
-from ..kernel_provisioner.in_kernel import state_text as state
-from ..kernel_provisioner.in_kernel import wishes_text as wishes
+from ..kernel_provisioner.in_kernel.amounts import duration, percent, size
+from ..kernel_provisioner.in_kernel.groups import STATES, rank, remark
+from ..kernel_provisioner.in_kernel.groups import estimate_text as estimate
+from ..kernel_provisioner.in_kernel.groups import hibernation_text as hibernation
+from ..kernel_provisioner.in_kernel.groups import state_text as state
+from ..kernel_provisioner.in_kernel.groups import wishes_text as wishes
+from ..kernel_provisioner.in_kernel.reasons import REASONS
+from ..kernel_provisioner.in_kernel.reasons import reason_text as reason
 
 __all__ = [
     "REASONS",

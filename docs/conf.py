@@ -22,7 +22,7 @@ from jupyter_gpushare import __version__  # noqa: E402
 from jupyter_gpushare.cli.main import build_parser  # noqa: E402
 from jupyter_gpushare.hub.config import GpuShareHub  # noqa: E402
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner  # noqa: E402
-from jupyter_gpushare.kernel_provisioner.in_kernel import VERBS, usage  # noqa: E402
+from jupyter_gpushare.kernel_provisioner.in_kernel.verbs import VERBS, usage  # noqa: E402
 from jupyter_gpushare.scheduler.node.config import NodeScheduler  # noqa: E402
 from jupyter_gpushare.server_extension.config import GpuShare  # noqa: E402
 

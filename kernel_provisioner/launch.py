@@ -20,8 +20,8 @@ BACKENDS: tuple[str, ...] = get_args(Backend)
 #: What a kernelspec may say of the GPU's time and memory, which people may change.
 SHARES = ("request", "limit", "memory", "weight", "priority", "keep")
 
-#: The one file that is run inside of IPython kernels, in whatever environment they live.
-IN_KERNEL = Path(__file__).with_name("in_kernel.py").resolve()
+#: The first module of the folder that is loaded inside of IPython kernels, in whatever environment they live.
+IN_KERNEL = Path(__file__).with_name("in_kernel").resolve() / "__init__.py"
 
 #: Lengths that the wire protocol has room for (struct gpushare_hello).
 GROUP_BYTES = 63
@@ -202,7 +202,7 @@ def is_ipykernel(command: Sequence[str]) -> bool:
 def with_in_kernel_part(command: Sequence[str]) -> list[str]:
     """Let an ipykernel command load the in-kernel part.
 
-    Other commands, and those that run code anyway, stay as they are. The file is named by its path, for the kernel's
+    Other commands, and those that run code anyway, stay as they are. The part is named by its path, for the kernel's
     environment need not have this package.
     """
     command = list(command)
@@ -212,17 +212,19 @@ def with_in_kernel_part(command: Sequence[str]) -> list[str]:
     )
     if runs_already or not is_ipykernel(command):
         return command
+    # What goes wrong is for the server's log: the kernel has no cell yet that could show it.
     # One expression without value: nothing for Out, no name in the user's namespace. The code after exec() is in a
     # string without line breaks, because old versions of traitlets read options line by line.
     source = f"""\
 try:
     from importlib.util import module_from_spec, spec_from_file_location
+    from sys import modules
     spec = spec_from_file_location("_gpushare_in_kernel", {str(IN_KERNEL)!r})
-    module = module_from_spec(spec)
+    module = modules[spec.name] = module_from_spec(spec)
     spec.loader.exec_module(module)
     module.load()
-except Exception:
-    __import__("logging").getLogger("gpushare").debug("no in-kernel part", exc_info=True)
+except Exception as error:
+    __import__("traitlets.log").log.get_logger().warning("this kernel runs without %%gpushare: %s", error)
 """
     return [*command, f"--IPKernelApp.code_to_run=exec({source!r}, {{}})"]
 

@@ -14,7 +14,7 @@ import pytest
 
 from jupyter_gpushare.hub.config import GpuShareHub
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
-from jupyter_gpushare.kernel_provisioner.in_kernel import REASONS
+from jupyter_gpushare.kernel_provisioner.in_kernel.reasons import REASONS
 from jupyter_gpushare.kernel_provisioner.launch import SHARES
 from jupyter_gpushare.scheduler.node.config import NodeScheduler
 from jupyter_gpushare.server_extension.config import GpuShare
@@ -23,7 +23,7 @@ from jupyter_gpushare.server_extension.config import GpuShare
 SOURCES = (
     "cli/*.py",
     "csrc/interposer/*.c",
-    "kernel_provisioner/*.py",
+    "kernel_provisioner/**/*.py",
     "labextension/src/**/*.ts",
     "scheduler/**/*.py",
     "server_extension/*.py",

@@ -60,7 +60,7 @@ async def test_out_of_memory_is_explained_where_nothing_is_shared(plain: str) ->
 async def test_a_kernel_that_shares_has_the_provisioners_part() -> None:
     async with started() as kernel:
         loaded = "type(get_ipython()._gpushare[1]).__module__"
-        assert (await kernel.execute(loaded)).data()["text/plain"] == "'_gpushare_in_kernel'"
+        assert (await kernel.execute(loaded)).data()["text/plain"] == "'_gpushare_in_kernel.cells'"
         assert (await kernel.execute("%load_ext jupyter_gpushare")).stream("stdout") == ""
         assert (await kernel.execute(OUT_OF_MEMORY)).stream("stderr") == ""
 

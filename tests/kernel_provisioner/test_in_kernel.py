@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_gpushare.kernel_provisioner import in_kernel
+from jupyter_gpushare.kernel_provisioner.in_kernel.cells import Cells
+from jupyter_gpushare.kernel_provisioner.in_kernel.interposer import Interposer
 
 from .conftest import Kernel, Result, eventually, started
 
@@ -253,7 +254,7 @@ async def test_requests_are_heard_once_and_only_while_loaded(scheduler: Ask) -> 
         assert cells(scheduler, kernel)[before:] == ["begin", "end"] * 2
 
 
-class Noting(in_kernel.Interposer):
+class Noting(Interposer):
     """An interposer that notes what it is told, or fails at it."""
 
     def __init__(self, fails: bool = False) -> None:
@@ -294,7 +295,7 @@ def heard(handler: object, fails: bool = False) -> tuple[Callable[..., Any], Not
     """The handler as it is with us before it, and whom we tell."""
     interposer = Noting(fails)
     shell, handlers = shell_with(handler)
-    in_kernel.Cells(shell, interposer).install()
+    Cells(shell, interposer).install()
     return handlers["execute_request"], interposer
 
 
@@ -384,7 +385,7 @@ def test_kernels_of_other_kinds_are_left_alone() -> None:
     for handlers in (None, {}, {"execute_request": None}):
         shell: Any = InteractiveShell()
         shell.kernel = SimpleNamespace(shell_handlers=handlers)
-        listener = in_kernel.Cells(shell, Noting())
+        listener = Cells(shell, Noting())
         listener.install()
         listener.remove()
         assert handlers in (None, {}, {"execute_request": None})
@@ -393,7 +394,7 @@ def test_kernels_of_other_kinds_are_left_alone() -> None:
 def test_a_wrapper_that_another_put_before_ours_stays() -> None:
     interposer = Noting()
     shell, handlers = shell_with(lambda message: message["header"]["msg_id"])
-    listener = in_kernel.Cells(shell, interposer)
+    listener = Cells(shell, interposer)
     listener.install()
     ours = handlers["execute_request"]
 

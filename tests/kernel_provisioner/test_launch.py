@@ -171,20 +171,19 @@ def test_ipykernel_commands_load_the_part(command: list[str]) -> None:
     ast.parse(code, mode="eval")
 
 
-def test_the_part_is_python_3_6() -> None:
-    source = launch.IN_KERNEL.read_text()
-    tree = ast.parse(source, feature_version=(3, 6))
-    imported = {
-        name.split(".")[0]
-        for node in ast.walk(tree)
-        for name in (
-            [alias.name for alias in node.names]
-            if isinstance(node, ast.Import)
-            else [node.module or ""]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
+@pytest.mark.parametrize(
+    "path", sorted(launch.IN_KERNEL.parent.glob("*.py")), ids=lambda path: path.stem
+)
+def test_the_part_is_python_3_6(path: Path) -> None:
+    tree = ast.parse(path.read_text(), feature_version=(3, 6))
+    imported = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            imported.add(str(node.module).split(".")[0])
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 1
     assert imported <= {
         "ctypes", "difflib", "errno", "functools", "html", "importlib", "json", "logging", "math", "os", "re", "signal",
         "sys", "threading", "time", "typing", "uuid",

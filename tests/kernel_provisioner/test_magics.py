@@ -18,6 +18,13 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 
 from jupyter_gpushare.kernel_provisioner import in_kernel
+from jupyter_gpushare.kernel_provisioner.in_kernel import control, verbs
+from jupyter_gpushare.kernel_provisioner.in_kernel import interposer as library
+from jupyter_gpushare.kernel_provisioner.in_kernel.cells import Cells
+from jupyter_gpushare.kernel_provisioner.in_kernel.faults import Failure
+from jupyter_gpushare.kernel_provisioner.in_kernel.interposer import Interposer
+from jupyter_gpushare.kernel_provisioner.in_kernel.magics import Magic
+from jupyter_gpushare.kernel_provisioner.in_kernel.tables import Answer, History, Status
 from jupyter_gpushare.scheduler.core.model import Wishes
 from jupyter_gpushare.scheduler.node.entitlements import parse_size
 from jupyter_gpushare.scheduler.protocol import wire as protocol
@@ -44,7 +51,7 @@ def repr_of(result: Result) -> str:
     return str(result.data()["text/plain"])
 
 
-class Deaf(in_kernel.Interposer):
+class Deaf(Interposer):
     """An interposer whose scheduler does nothing, and which is asked that of it."""
 
     def __init__(self) -> None:
@@ -149,7 +156,7 @@ async def test_explain_says_who_is_before_whom(scheduler: Ask) -> None:
 
 
 def test_requests_are_of_the_protocol_that_is_spoken() -> None:
-    assert in_kernel.PROTOCOL == protocol.CONTROL_VERSION
+    assert control.PROTOCOL == protocol.CONTROL_VERSION
 
 
 def span(number: int, **fields: Any) -> dict[str, Any]:
@@ -163,7 +170,7 @@ def span(number: int, **fields: Any) -> dict[str, Any]:
 def test_the_history_is_bounded_and_in_order() -> None:
     spans = [span(number) for number in range(2000)]
     status = {"time": 2000.0, "timeline": {"version": 1, "start": 0.0, "spans": spans[::-1]}}
-    history = in_kernel.History(status, "g")
+    history = History(status, "g")
     assert [s["id"] for s in history.data["spans"]] == list(range(1960, 2000))
     # Of the last ten minutes, not of all that is known.
     assert history.data["left_out"] == 600 - 40
@@ -181,7 +188,7 @@ def test_what_lasts_is_told_from_what_is_over() -> None:
         span(4, kind="of_a_newer_scheduler"),
     ]
     status = {"time": 12.0, "timeline": {"version": 1, "start": 0.0, "spans": spans}}
-    rows = in_kernel.History(status, "other").rows()
+    rows = History(status, "other").rows()
     assert [row[3:] for row in rows] == [
         ("waited", "2.0 s", ""),
         ("waits", "10 s", ""),
@@ -189,8 +196,8 @@ def test_what_lasts_is_told_from_what_is_over() -> None:
         ("of_a_newer_scheduler", "0.5 s", ""),
     ]
     assert {row[0] for row in rows} == {""}
-    with pytest.raises(in_kernel.Failure, match="no timeline"):
-        in_kernel.History({"time": 12.0}, "other")
+    with pytest.raises(Failure, match="no timeline"):
+        History({"time": 12.0}, "other")
 
 
 def group(**fields: Any) -> dict[str, Any]:
@@ -211,7 +218,7 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
         wishes={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
     )
     holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
-    status = in_kernel.Status({"gpus": [], "groups": [waits, holds]}, "g")
+    status = Status({"gpus": [], "groups": [waits, holds]}, "g")
     (first, second) = status.rows()
     assert first[7:] == ("exclusive", "yields within 3.0 s")
     assert second[2] == "waiting (2)"
@@ -226,7 +233,7 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
 def test_the_status_says_what_administrators_tell_and_do() -> None:
     gpu = {"index": 0, "name": "Simulated GPU", "used": 0, "total": 8 << 30, "foreign": 0}
     told = {"maintenance": "stops at <18:00>", "gpus": [{**gpu, "draining": True}, gpu]}
-    status = in_kernel.Status({**told, "groups": []}, "g")
+    status = Status({**told, "groups": []}, "g")
     first, drained, other, _ = repr(status).splitlines()
     assert first == "Maintenance: stops at <18:00>"
     assert drained == other + ", being emptied by an administrator"
@@ -235,11 +242,9 @@ def test_the_status_says_what_administrators_tell_and_do() -> None:
 
 @pytest.mark.parametrize("name", ["<script>.ipynb", "a & b", '"><b>'])
 def test_names_are_escaped(name: str) -> None:
-    status = in_kernel.Status({"gpus": [], "groups": [group(name=name)]}, "g")
-    history = in_kernel.History(
-        {"time": 2.0, "timeline": {"start": 0.0, "spans": [span(1, name=name)]}}, "g"
-    )
-    answer = in_kernel.Answer({}, name)
+    status = Status({"gpus": [], "groups": [group(name=name)]}, "g")
+    history = History({"time": 2.0, "timeline": {"start": 0.0, "spans": [span(1, name=name)]}}, "g")
+    answer = Answer({}, name)
     for shown in (status, history, answer):
         assert name in repr(shown)
         assert name not in shown._repr_html_()
@@ -318,7 +323,7 @@ async def test_a_kernel_hibernates_when_its_cell_is_over(scheduler: Ask) -> None
 )
 def test_wishes_are_asked_for_this_kernel(line: str, wish: dict[str, Any]) -> None:
     shell, interposer = InteractiveShell(), Deaf()
-    magic = in_kernel.Magic(shell, interposer, in_kernel.Cells(shell, interposer))
+    magic = Magic(shell, interposer, Cells(shell, interposer))
     magic(f"{line} --json")
     assert interposer.asked == [("adjust", {"group": "g", "later": True, **wish})]
 
@@ -362,7 +367,7 @@ async def test_oversubscribe(scheduler: Ask) -> None:
     async with started() as kernel:
         for words, answer in (("", False), (" on", True), ("", True), (" off", False)):
             said = displayed(await kernel.execute(f"%gpushare oversubscribe{words}"))
-            assert said["text/plain"] == in_kernel.OVERSUBSCRIPTION[answer]
+            assert said["text/plain"] == verbs.OVERSUBSCRIPTION[answer]
         printed = (await kernel.execute("%gpushare oversubscribe --json")).stream("stdout")
         assert json.loads(printed) == {"oversubscribe": False}
         await kernel.execute("import os; os.environ['GPUSHARE_FORBID_MANAGED'] = '1'")
@@ -418,7 +423,7 @@ async def test_an_exclusive_cell_is_a_cell_like_others(scheduler: Ask) -> None:
 @pytest.mark.parametrize("body", ["6 * 7", "1 / 0", "raise KeyboardInterrupt", "1 +"])
 def test_a_cell_ends_what_it_asked_for(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shell, interposer = InteractiveShell(), Deaf()
-    monkeypatch.setattr(in_kernel, "find_interposer", lambda: interposer)
+    monkeypatch.setattr(library, "find_interposer", lambda: interposer)
     in_kernel.load(shell)
     shell.run_cell(f"%%gpushare exclusive\n{body}")
     shell.run_cell("6 * 7")
@@ -519,7 +524,7 @@ async def test_consoles_wait_for_the_body(scheduler: Ask) -> None:
     ],
 )
 def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) -> None:
-    magic = in_kernel.Magic(None, None, None)
+    magic = Magic(None, None, None)
     with pytest.raises(UsageError) as caught:
         magic(line)
     assert "\n" not in str(caught.value)
@@ -528,7 +533,7 @@ def test_wrong_words_are_answered_with_the_right_ones(line: str, answer: str) ->
 
 def test_a_whole_cell_is_only_for_exclusive() -> None:
     with pytest.raises(UsageError, match="use %%gpushare exclusive"):
-        in_kernel.Magic(None, None, None)("status", "x = 1")
+        Magic(None, None, None)("status", "x = 1")
 
 
 async def test_a_wrong_cell_magic_does_not_run_the_cell(scheduler: Ask) -> None:
@@ -545,12 +550,12 @@ async def test_help(scheduler: Ask) -> None:
             assert "%gpushare limit SIZE|N%|off" in page["data"]["text/plain"]
         for line in ("help", "--help", "keep -h"):
             data = (await kernel.execute(f"%gpushare {line}")).data()
-            assert data["text/plain"] == in_kernel.help_text()
+            assert data["text/plain"] == verbs.help_text()
             assert data["text/html"].startswith("<pre>Who uses the GPU")
         printed = (await kernel.execute("%gpushare help --json")).stream("stdout")
-        assert json.loads(printed) == {"help": in_kernel.help_text()}
-    for verb in in_kernel.VERBS:
-        assert in_kernel.usage(verb) in in_kernel.help_text()
+        assert json.loads(printed) == {"help": verbs.help_text()}
+    for verb in verbs.VERBS:
+        assert verbs.usage(verb) in verbs.help_text()
 
 
 async def complete(kernel: Kernel, code: str) -> list[str]:
@@ -568,7 +573,7 @@ async def test_completion(jedi: bool, scheduler: Ask) -> None:
         await kernel.execute(f"%config IPCompleter.use_jedi = {jedi}")
         name = group_of(scheduler, kernel)["name"]
         for code, expected in {
-            "%gpushare ": [*in_kernel.VERBS, "--json"],
+            "%gpushare ": [*verbs.VERBS, "--json"],
             "%gpushare o": ["offload", "oversubscribe"],
             "x = 1\n%gpushare o": ["offload", "oversubscribe"],
             "found = %gpushare sta": ["status"],
@@ -627,4 +632,4 @@ def test_sizes_are_read_as_the_command_reads_them(text: str) -> None:
         expected = parse_size(text)
     except ValueError:
         expected = 0
-    assert in_kernel.parse_size(text.strip()) == expected
+    assert verbs.parse_size(text.strip()) == expected

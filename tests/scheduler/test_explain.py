@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.kernel_provisioner import in_kernel
+from jupyter_gpushare.kernel_provisioner.in_kernel import explanations
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.explain import compare, explain
 from tests.scheduler.test_core import GPU, Machine, Process
@@ -32,7 +32,7 @@ def waits(machine: Machine, group: str, **more: Any) -> Process:
 
 def lines(machine: Machine, group: str | None = None) -> list[str]:
     answer = explain(machine.core, machine.now, group)
-    said = in_kernel.explanation_lines(answer)
+    said = explanations.explanation_lines(answer)
     # Every code has words.
     codes = {
         code["code"]
@@ -40,7 +40,12 @@ def lines(machine: Machine, group: str | None = None) -> list[str]:
         for code in (each["why_class"], each["pace"], each["next"], *each["before"])
         if code is not None
     }
-    known = {**in_kernel.CLASSES, **in_kernel.PACES, **in_kernel.NEXT, **in_kernel.RULES}
+    known = {
+        **explanations.CLASSES,
+        **explanations.PACES,
+        **explanations.NEXT,
+        **explanations.RULES,
+    }
     assert codes <= known.keys()
     return said
 
@@ -257,7 +262,7 @@ def test_the_first_sum_that_differs_decides(own: Any, theirs: Any, rule: Any) ->
 
 
 def test_a_policy_of_others_has_its_rules_named() -> None:
-    words = in_kernel.explanation_lines(
+    words = explanations.explanation_lines(
         {
             "groups": [
                 {
@@ -281,5 +286,5 @@ def test_every_rule_of_our_policies_has_words() -> None:
             waits(m, f"b{number}", user=rng.choice(["ada", "ben"]))
             m.sleep(0.5)
         names = {name for wait in m.core.queue for part in wait.parts for name in part}
-        assert names <= in_kernel.RULES.keys()
+        assert names <= explanations.RULES.keys()
         lines(m)

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The preloaded interposer, through ctypes."""
+
+import ctypes
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from . import deferred
+from .faults import Failure
+
+
+class Interposer:
+    """The preloaded library, as csrc/interposer/api.h declares it."""
+
+    def __init__(self, library: Any) -> None:
+        text = ctypes.c_char_p
+        functions: List[Tuple[str, Any, List[Any]]] = [
+            ("gpushare_version", text, []),
+            ("gpushare_attached", ctypes.c_int, [ctypes.POINTER(text)]),
+            ("gpushare_cell_begin", None, [text]),
+            ("gpushare_cell_end", None, [text]),
+            ("gpushare_contended", ctypes.c_uint32, []),
+            ("gpushare_take_interrupt", ctypes.c_int, []),
+            ("gpushare_control", ctypes.c_int64, [text, ctypes.c_char_p, ctypes.c_size_t]),
+            ("gpushare_group", text, []),
+            ("gpushare_oversubscribe", ctypes.c_int, [ctypes.c_int, ctypes.POINTER(text)]),
+            ("gpushare_oversubscribes", ctypes.c_int, []),
+        ]
+        for name, result, arguments in functions:
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+
+    def cell_begin(self, msg_id: str) -> None:
+        """A cell begins; never blocks."""
+        self._library.gpushare_cell_begin(msg_id.encode())
+
+    def cell_end(self, msg_id: str) -> None:
+        """A cell ends; never blocks."""
+        self._library.gpushare_cell_end(msg_id.encode())
+
+    def contended(self) -> int:
+        """How many others wait for the GPU."""
+        return int(self._library.gpushare_contended())
+
+    def take_interrupt(self) -> bool:
+        """Whether a wait was cancelled since this was asked last."""
+        return bool(self._library.gpushare_take_interrupt() == 1)
+
+    def group(self) -> str:
+        """The lease group of this process."""
+        return bytes(self._library.gpushare_group() or b"").decode("utf-8", "replace")
+
+    def oversubscribe(self, on: bool) -> None:
+        """Let what is allocated from now on be more than the GPU has, or no longer."""
+        why = ctypes.c_char_p()
+        if self._library.gpushare_oversubscribe(int(on), ctypes.byref(why)) != 0:
+            reason = (why.value or b"the interposer does not say why").decode("utf-8", "replace")
+            raise Failure(f"this kernel cannot hold more than the GPU has: {reason}")
+
+    def oversubscribes(self) -> bool:
+        """Whether it may be more."""
+        return bool(self._library.gpushare_oversubscribes() == 1)
+
+    def out_of_the_way(self) -> Optional[str]:
+        """Why the interposer lets everything pass, or None."""
+        why = ctypes.c_char_p()
+        if self._library.gpushare_attached(ctypes.byref(why)) >= 0:
+            return None
+        return (why.value or b"it is out of the way").decode("utf-8", "replace")
+
+    def control(self, op: str, **params: Any) -> Dict[str, Any]:
+        """Ask the scheduler (docs/control.md)."""
+        return dict(deferred.module("control").ask(self._library, op, params))
+
+    def attached(self) -> bool:
+        """Whether this process is a client of the scheduler: it has used CUDA."""
+        return bool(self._library.gpushare_attached(None) > 0)
+
+    def attach(self) -> None:
+        """Begin to use CUDA; what is wrong with it the user's own use will find."""
+        self._library.cuInit(0)
+
+    def tell_of_cell(self, msg_id: str) -> None:
+        """A cell has begun before this process was a client."""
+        self.control("cell", group=self.group(), phase="begin", msg_id=msg_id, at=time.monotonic())
+
+    def adjust(self, **wishes: Any) -> Dict[str, Any]:
+        """Ask something for this kernel, also before it has used the GPU."""
+        return self.control("adjust", group=self.group(), later=True, **wishes)
+
+
+def find_interposer() -> Optional[Interposer]:
+    """The library, if it was preloaded into this process."""
+    try:
+        return Interposer(ctypes.CDLL(None))
+    except (AttributeError, OSError):
+        return None
