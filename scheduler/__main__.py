@@ -305,6 +305,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
     from .node.principals import Identity
     from .observability.recording import RecordedCore, RecordingError
     from .observability.writer import Writer
+    from .policies import REGISTRY
     from .server.requests import recording_ended
     from .server.server import Options, Server
     from .server.throttle import PERSONAL
@@ -338,7 +339,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
         loop.add_reader(0, _watch_parent, loop, end)
     simulated = driver is not None and driver.simulated
     try:
-        core = RecordedCore(**plan.core)
+        core = RecordedCore(REGISTRY, **plan.core)
     except ValueError as error:
         return _complain(str(error), 2)
     node = plan.node

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ... import __version__
 from ..core import messages as ev
 from ..core.core import Core
+from ..core.policy_api import PolicyRegistry
+from ..policies import REGISTRY
 from . import checkpoint
 from .checkpoint import CheckpointError
 
@@ -85,14 +87,18 @@ class RecordedCore(Core):
 
     Parameters
     ----------
+    policies
+        The policies that there are.
     kept, late
         As ``KEPT`` and ``LATE``.
     settings
         Those of ``Core``.
     """
 
-    def __init__(self, *, kept: int = KEPT, late: int = LATE, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self, policies: PolicyRegistry, *, kept: int = KEPT, late: int = LATE, **settings: Any
+    ) -> None:
+        super().__init__(policies, **settings)
         self.kept = Kept(settings, kept, late, look_again=kept)
         #: Gets everything from now on.
         self.sink: Writer | None = None
@@ -270,7 +276,7 @@ class Recording:
                 raise RecordingError(
                     "the state that the recording begins with is not a scheduler's"
                 )
-            return Core(**self.settings)
+            return Core(REGISTRY, **self.settings)
         except (CheckpointError, TypeError, ValueError) as error:
             raise RecordingError(f"the recording of release {self.release}: {error}") from None
 

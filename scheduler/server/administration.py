@@ -22,6 +22,7 @@ from ..observability.audit import Audit
 from ..observability.counters import Counters
 from ..observability.usage_report import File
 from ..protocol.client import user_name
+from ..views import status as snapshot
 
 if TYPE_CHECKING:
     from .connection import Connection
@@ -283,7 +284,7 @@ class Administration:
     def _op_users(self, connection: Connection, request: dict[str, Any]) -> Answer:
         core, now = self._server.core, time.monotonic()
         users: dict[str, dict[str, Any]] = {}
-        for said in core.status(now)["groups"]:
+        for said in snapshot.status(core, now)["groups"]:
             group = core.groups[said["id"]]
             claims = core.times.of(group)
             user = users.setdefault(
@@ -339,7 +340,7 @@ class Administration:
         """Return what ``metrics.py`` makes the metrics of."""
         self._server.publish()
         core, now = self._server.core, time.monotonic()
-        status = core.status(now)
+        status = snapshot.status(core, now)
         outside = Counter(f.gpu for f in self._suspicion.findings if not f.client)
         groups = Counter((group["class"], group["state"]) for group in status["groups"])
         memory: dict[str, Counter[str]] = {}

@@ -29,6 +29,7 @@ from jupyter_gpushare.scheduler.node.principals import (
     groups_of,
     identify,
 )
+from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import connection as connections
 from jupyter_gpushare.scheduler.server.connection import Connection
@@ -142,7 +143,7 @@ async def test_a_process_is_who_the_kernel_says(
     monkeypatch: pytest.MonkeyPatch, seen: int, pid: int
 ) -> None:
     monkeypatch.setattr(connections, "peer_pid", lambda end: seen)
-    core = Core()
+    core = Core(REGISTRY)
     server = Server(core, Devices(None), Options(Path("/s")))
     here, there = socket.socketpair()
     written: list[bytes] = []
