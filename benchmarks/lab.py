@@ -39,8 +39,8 @@ from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
 from .. import LIBRARIES
+from ..scheduler.node.arguments import Parser
 from ..scheduler.protocol.client import ControlClient
-from ..scheduler.server.arguments import Parser
 from ..server_extension.feed import SCHEMA_ID
 from .figures import Figure, percentile, quartile_distance
 

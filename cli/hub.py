@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     from traitlets import TraitError
 
     from ..hub.config import ConfigurationError, GpuShareHub, load
-    from ..scheduler.views.text import log_to_stderr
+    from ..scheduler.protocol.text import log_to_stderr
 
     log_to_stderr(
         logging.DEBUG if args.debug else logging.WARNING,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import __version__
-from ..scheduler.server.arguments import Parser
+from ..scheduler.node.arguments import Parser
 
 #: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
 COMMANDS = {

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..scheduler.node.arguments import seconds
 from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.server.arguments import seconds
 from . import wording
 from .main import complain
 

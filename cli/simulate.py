@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler.server.arguments import seconds
+from ..scheduler.node.arguments import seconds
 from .main import complain
 
 if TYPE_CHECKING:

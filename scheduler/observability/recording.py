@@ -17,7 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 from ... import __version__
 from ..core import messages as ev
@@ -26,9 +27,6 @@ from ..core.policy_api import PolicyRegistry
 from ..policies import REGISTRY
 from . import checkpoint
 from .checkpoint import CheckpointError
-
-if TYPE_CHECKING:
-    from .writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +77,36 @@ class Kept:
     lost: str = ""
 
 
+class Sink(Protocol):
+    """Takes a recording: ``writer.Writer``."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is written."""
+        ...
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended."""
+        ...
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry."""
+        ...
+
+    def stop(self) -> None:
+        """Write what has come so far, and end."""
+        ...
+
+    async def close(self) -> None:
+        """Stop, and wait until all is written."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return how it stands, as docs/control.md has it."""
+        ...
+
+
 class RecordedCore(Core):
     """A core that keeps the last events, and where they led.
 
@@ -101,7 +129,7 @@ class RecordedCore(Core):
         super().__init__(policies, **settings)
         self.kept = Kept(settings, kept, late, look_again=kept)
         #: Gets everything from now on.
-        self.sink: Writer | None = None
+        self.sink: Sink | None = None
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Decision]:
         """Take an event in, and keep it."""

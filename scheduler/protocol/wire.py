@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ..._protocol import ffi, lib
 from ..core import messages as ev
-from ..views.text import parse_json, printable
+from .text import parse_json, printable
 
 VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
 OLDEST: int = lib.GPUSHARE_PROTOCOL_OLDEST

@@ -33,7 +33,8 @@ from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import connection as connections
 from jupyter_gpushare.scheduler.server.connection import Connection
-from jupyter_gpushare.scheduler.server.server import Options, Server
+from jupyter_gpushare.scheduler.server.options import Options
+from jupyter_gpushare.scheduler.server.server import Server
 from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start
 from tests.scheduler.shared import Peer, connect, hub, start_node

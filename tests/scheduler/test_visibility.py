@@ -31,7 +31,8 @@ from jupyter_gpushare.scheduler.node.principals import Identity, Principal
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import requests, server
-from jupyter_gpushare.scheduler.server.server import Options, Server
+from jupyter_gpushare.scheduler.server.options import Options
+from jupyter_gpushare.scheduler.server.server import Server
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Disguise, View
 from tests.scheduler.test_properties import GPUS, GROUPS, PATIENCE, SPEED, USERS, World
 
