@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import LIBRARIES
-from ..scheduler.node.arguments import seconds
+from ..scheduler.node.arguments import complain, seconds
 from ..scheduler.protocol.address import MAX_PATH, socket_path
-from .main import complain
 
 #: What a pod asks for by default.
 RESOURCE = "jupyter-gpushare/gpu-share"

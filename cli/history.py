@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 from ..kernel_provisioner.in_kernel import Failure, History
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from .main import complain
 from .status import table
 
 

@@ -1137,7 +1137,7 @@ def state_text(group: Dict[str, Any]) -> str:
     return word if state != "waiting" or position is None else f"{word} ({position})"
 
 
-# The command `gpushare` has its words from here (cli/wording.py): this file can import nothing of it.
+# The command `gpushare` has its words from here (wording.py): this file can import nothing of it.
 
 
 def reason_text(reason: Optional[Dict[str, Any]]) -> str:

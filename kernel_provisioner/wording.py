@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kernel_provisioner.in_kernel import (
+from .in_kernel import (
     REASONS,
     STATES,
     duration,
@@ -17,11 +17,11 @@ from ..kernel_provisioner.in_kernel import (
     remark,
     size,
 )
-from ..kernel_provisioner.in_kernel import estimate_text as estimate
-from ..kernel_provisioner.in_kernel import hibernation_text as hibernation
-from ..kernel_provisioner.in_kernel import reason_text as reason
-from ..kernel_provisioner.in_kernel import state_text as state
-from ..kernel_provisioner.in_kernel import wishes_text as wishes
+from .in_kernel import estimate_text as estimate
+from .in_kernel import hibernation_text as hibernation
+from .in_kernel import reason_text as reason
+from .in_kernel import state_text as state
+from .in_kernel import wishes_text as wishes
 
 __all__ = [
     "REASONS",
