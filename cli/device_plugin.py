@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .. import LIBRARIES
+from .._version import LIBRARIES
 from ..scheduler.node.arguments import complain, seconds
 from ..scheduler.protocol.address import MAX_PATH, socket_path
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .. import __version__
+from .._version import __version__
 from ..kernel_provisioner import ticket
 from ..kernel_provisioner.launch import (
     LaunchError,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from ..scheduler.node.arguments import Parser, complain
 
 #: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from ..kernel_provisioner import wording
 from ..scheduler.node.arguments import complain
 from ..scheduler.observability.recording import (

@@ -20,7 +20,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from ... import __version__
+from ..._version import __version__
 from ..core import messages as ev
 from ..core.core import Core
 from ..core.policy_api import PolicyRegistry

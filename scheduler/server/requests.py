@@ -13,7 +13,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Protocol
 
-from ... import __version__
+from ..._version import __version__
 from ..core import messages as ev
 from ..gpu.checkpoint_runner import Hibernations
 from ..memory.pool_manager import Lending

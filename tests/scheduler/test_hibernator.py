@@ -712,5 +712,5 @@ async def test_the_driver_is_asked(make: Make, stand_in: StandIn) -> None:
 
 def test_each_code_has_its_sentence() -> None:
     assert {"driver", "helper", "permission", "container", "debugger", "failed", "stuck"} <= set(
-        ability.WHY
+        WHY
     )
