@@ -140,7 +140,9 @@ lint: setup ## style and types
 	ruff check .
 	ruff format --check .
 	mypy
-	mypy hatch_build.py
+	mypy hatch_build.py $$(git ls-files 'tools/*.py')
+	lint-imports --no-cache
+	python tools/import_circles.py jupyter_gpushare
 	codespell $$(git ls-files)
 	clang-format --dry-run --Werror $(C_SOURCES)
 	cd labextension && jlpm lint:check

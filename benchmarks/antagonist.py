@@ -24,10 +24,10 @@ from types import TracebackType
 from typing import Literal
 
 from ..scheduler.core import messages as ev
+from ..scheduler.node.arguments import Parser, size
 from ..scheduler.protocol import wire as protocol
 from ..scheduler.protocol.address import socket_path
 from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.server.arguments import Parser, size
 
 MIB = 1 << 20
 #: What it leaves of the GPU, at most this share of it: readings of the GPU's memory differ by so much.

@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..scheduler.gpu.checkpoint_support import WHY
+from ..scheduler.core.refusals import WHY
 from ..scheduler.gpu.devices import Devices
 from ..scheduler.gpu.drivers import find_driver
 from ..scheduler.protocol import wire as protocol

@@ -34,7 +34,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from .. import LIBRARIES
+from .._version import LIBRARIES
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
 from ..scheduler.gpu.drivers import Driver, Libraries
 from ..scheduler.protocol.client import ControlClient, ControlError

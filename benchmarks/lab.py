@@ -38,9 +38,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 from tornado.httpclient import AsyncHTTPClient, HTTPRequest
 from tornado.websocket import websocket_connect
 
-from .. import LIBRARIES
+from .._version import LIBRARIES
+from ..scheduler.node.arguments import Parser
 from ..scheduler.protocol.client import ControlClient
-from ..scheduler.server.arguments import Parser
 from ..server_extension.feed import SCHEMA_ID
 from .figures import Figure, percentile, quartile_distance
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
-from .. import LIBRARIES
+from .._version import LIBRARIES
 from ..kernel_provisioner.launch import Settings, client_environment, plain_environment
 from ..scheduler.gpu.devices import Devices
 from ..scheduler.gpu.drivers import Driver, find_driver

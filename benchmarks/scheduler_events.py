@@ -24,6 +24,7 @@ from collections.abc import Iterator
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.policies import REGISTRY
 
 from .figures import Figure, quartile_distance
 
@@ -46,7 +47,7 @@ class Crowd:
     """
 
     def __init__(self, footprint: int, seed: int) -> None:
-        self._core = Core()
+        self._core = Core(REGISTRY)
         self._now = 0.0
         self._random = random.Random(seed)
         self._numbers = itertools.count()
@@ -157,7 +158,7 @@ class Crowd:
 
 def replay(said: list[tuple[ev.Event, float]], one_by_one: bool) -> list[float]:
     """Return how long the core took for the last events: each, or all at once; seconds of this thread."""
-    core = Core()
+    core = Core(REGISTRY)
     for event, now in said[:-EVENTS]:
         core.handle(event, now)
     # What is here is not what is measured: it is not to be looked through again and again.

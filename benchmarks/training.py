@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.server.arguments import Parser
+from ..scheduler.node.arguments import Parser
 from .figures import Figure, quartile_distance
 from .machine import Machine, machine
 

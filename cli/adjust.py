@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ..kernel_provisioner import wording
 from ..kernel_provisioner.in_kernel.faults import Failure
 from ..kernel_provisioner.in_kernel.verbs import (
     parse_limit,
@@ -13,9 +14,8 @@ from ..kernel_provisioner.in_kernel.verbs import (
     parse_part,
     parse_weight,
 )
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from . import wording
-from .main import complain
 from .release import add_group, only_group
 
 

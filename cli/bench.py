@@ -119,7 +119,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmarks; exit status 1 if one could not be measured."""
-    from .main import complain
+    from ..scheduler.node.arguments import complain
 
     unknown = [name for name in args.bench if name not in BENCHES]
     if unknown:

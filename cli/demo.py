@@ -11,16 +11,16 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
 from ..kernel_provisioner.launch import Backend, parse_backend
+from ..kernel_provisioner.wording import size
 from ..scheduler.gpu.drivers import Driver, find_driver
 from ..scheduler.memory.budget import host_budget
+from ..scheduler.node.arguments import complain
 from ..scheduler.node.entitlements import parse_size
-from .main import complain
-from .wording import size
+from .demo_plan import DemoError, Plan
 
 DESCRIPTION = """\
 Two notebooks take three quarters of the GPU's memory each and run at once. Without --run they are opened in JupyterLab,
@@ -45,24 +45,6 @@ CONTEXT = 800 << 20
 #: Share of the host's memory budget that the demo lets swapped data take at the worst moment: in a switch, what is
 #: moved out and what is yet to be moved in are there together.
 HOST_SHARE = 0.8
-
-
-class DemoError(Exception):
-    """The demo cannot begin; the message is one sentence for the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What the demo runs on."""
-
-    driver: Driver
-    #: Of the GPU's memory, for each notebook.
-    fraction: float
-    #: Why the fraction is what it is, if it is not what one expects.
-    remark: str
-    environ: dict[str, str]
-    #: What the notebooks check their results against.
-    against: str = "the CPU"
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,15 +10,12 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..kernel_provisioner import wording
 from ..scheduler.protocol.client import AsyncControlClient
-from . import wording
+from .demo_plan import Cell, Plan
 from .status import table
-
-if TYPE_CHECKING:
-    from .demo import Plan
-    from .demo_run import Cell
 
 #: Seconds by which lines are held back: what the server and the scheduler say is put in the order in which it happened.
 HOLD = 0.1

@@ -18,7 +18,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ from typing import Any
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import AsyncControlClient, ControlError
-from .demo import DemoError, Plan
+from .demo_plan import Cell, DemoError, Plan
 from .demo_report import Report, Timeline
-from .main import complain
 
 #: Seconds in which the server must answer, a kernel be ready, and a cell be done.
 SERVER_START = 60.0
@@ -301,27 +301,6 @@ def _tail(log: Path) -> list[str]:
 
 
 # --- Notebooks ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Cell:
-    """A code cell, and what became of it."""
-
-    source: str
-    title: str
-    #: Seconds for which a person thinks before running it.
-    pause: float
-    #: Whether it must find something right.
-    checks: bool
-    done: asyncio.Future[None]
-    printed: str = ""
-    error: str = ""
-    state: set[str] = field(default_factory=set)
-
-    @property
-    def found(self) -> list[str]:
-        """What it found to be right."""
-        return [line[2:] for line in self.printed.splitlines() if line.startswith("✓ ")]
 
 
 class Notebook:

@@ -11,10 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .. import LIBRARIES
+from .._version import LIBRARIES
+from ..scheduler.node.arguments import complain, seconds
 from ..scheduler.protocol.address import MAX_PATH, socket_path
-from ..scheduler.server.arguments import seconds
-from .main import complain
 
 #: What a pod asks for by default.
 RESOURCE = "jupyter-gpushare/gpu-share"
@@ -108,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     from ..deploy.libraries import LibrariesError, install_libraries
     from ..scheduler.gpu.devices import Devices
     from ..scheduler.gpu.drivers import find_driver
-    from ..scheduler.views.text import log_to_stderr
+    from ..scheduler.protocol.text import log_to_stderr
 
     log_to_stderr(args.log_level.upper(), "gpushare device-plugin: %(levelname)s: %(message)s")
     # The plugin says itself, and once, that a GPU has gone.

@@ -8,8 +8,8 @@ import json
 from typing import Any
 
 from ..kernel_provisioner.in_kernel.explanations import explanation_lines
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from .main import complain
 
 
 def add_parser(subparsers: Any) -> None:

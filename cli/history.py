@@ -9,8 +9,8 @@ from typing import Any
 
 from ..kernel_provisioner.in_kernel.faults import Failure
 from ..kernel_provisioner.in_kernel.tables import History
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from .main import complain
 from .status import table
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..scheduler.gpu.drivers import DriverError
-from .main import complain
+from ..scheduler.node.arguments import complain
 
 
 def add_parser(subparsers: Any) -> None:

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from .. import __version__
-from ..scheduler.server.arguments import Parser
+from .._version import __version__
+from ..scheduler.node.arguments import Parser, complain
 
 #: Each subcommand's module, which has ``add_parser(subparsers)`` and ``run(args) -> int``.
 COMMANDS = {
@@ -45,7 +45,7 @@ COMMANDS = {
     "simulate": "simulate",
     "device-plugin": "device_plugin",
     "libraries": "libraries",
-    "hub": "hub",
+    "hub": "..hub.command",
     "drain": "administer",
     "hold": "administer",
     "evict": "administer",
@@ -86,14 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def complain(text: str) -> int:
-    """Print one line about what the user can mend, and return the exit status for it."""
-    print(f"gpushare: {text}", file=sys.stderr)
-    return 2
-
-
 def _module(name: str) -> Any:
-    return importlib.import_module(f"{__package__}.{name}")
+    return importlib.import_module(name if name.startswith(".") else f".{name}", __package__)
 
 
 if __name__ == "__main__":

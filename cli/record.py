@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from ..kernel_provisioner import wording
+from ..scheduler.node.arguments import complain, seconds
 from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.server.arguments import seconds
-from . import wording
-from .main import complain
 
 #: Seconds between two looks at how the recording stands.
 LOOK = 0.2

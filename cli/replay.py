@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
+from ..kernel_provisioner import wording
+from ..scheduler.node.arguments import complain
 from ..scheduler.observability.recording import (
     Difference,
     Recording,
@@ -18,8 +20,6 @@ from ..scheduler.observability.recording import (
     replay,
 )
 from ..scheduler.protocol.client import ControlError
-from . import wording
-from .main import complain
 from .record import record
 from .status import table
 

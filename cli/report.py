@@ -10,9 +10,9 @@ import time
 from datetime import datetime
 from typing import Any
 
+from ..kernel_provisioner import wording
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from . import wording
-from .main import complain
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 

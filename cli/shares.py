@@ -7,11 +7,11 @@ import argparse
 import json
 from typing import Any
 
+from ..kernel_provisioner import wording
 from ..kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
-from . import wording
 from .adjust import parsed
-from .main import complain
 from .status import table
 
 

@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler.server.arguments import seconds
-from .main import complain
+from ..scheduler.node.arguments import complain, seconds
 
 if TYPE_CHECKING:
     from ..scheduler.simulation.trace import Trace

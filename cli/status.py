@@ -13,10 +13,10 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
+from ..kernel_provisioner import wording
+from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
 from ..scheduler.views.redaction import OTHER
-from . import wording
-from .main import complain
 
 #: Seconds between two pictures of ``--watch`` if nothing happens, and at least.
 WATCH_SLOW = 1.0

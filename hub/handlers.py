@@ -17,7 +17,7 @@ from tornado import web
 from tornado.iostream import StreamClosedError
 from tornado.log import access_log
 
-from .. import __version__
+from .._version import __version__
 from ..scheduler.observability import metrics
 from ..scheduler.protocol.client import ControlError, SchedulerUnreachable
 from . import view

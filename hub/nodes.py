@@ -24,7 +24,7 @@ from ..scheduler.protocol.client import (
     ControlError,
     SchedulerUnreachable,
 )
-from ..scheduler.views.text import parse_json
+from ..scheduler.protocol.text import parse_json
 from .config import NODE, host_and_port
 from .words import QUIET
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from .. import __version__
+from .._version import __version__
 from ..scheduler.views.redaction import Disguise, View
 from . import words
 from .nodes import Node, Report

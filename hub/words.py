@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..cli.wording import duration, notice, percent, rank, reason, remark, size, wishes
+from ..kernel_provisioner.wording import (
+    duration,
+    notice,
+    percent,
+    rank,
+    reason,
+    remark,
+    size,
+    wishes,
+)
 
 __all__ = [
     "BY_THEMSELVES",

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-__version__ = "0.1.0"
+from ._version import LIBRARIES, __version__
 
-#: Where the built libraries lie (see docs/design.md, "Environment of a client").
-LIBRARIES = Path(__file__).parent / "lib"
+__all__ = ["LIBRARIES", "__version__"]
 
 
 def _jupyter_server_extension_points() -> list[dict[str, Any]]:

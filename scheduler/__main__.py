@@ -24,19 +24,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .gpu.drivers import DriverError, find_driver, look_again
-from .protocol.address import AddressError, prepare, socket_path
+from .node.arguments import Parser, idleness, quantum, size
+from .protocol.address import TAKEN, AddressError, prepare, socket_path
+from .protocol.text import log_to_stderr
 from .server import systemd
-from .server.arguments import Parser, idleness, quantum, size
-from .views.text import log_to_stderr
 
 if TYPE_CHECKING:
     from .node.config import NodeScheduler
     from .server.server import Server
+    from .server.throttle import Limits
 
 log = logging.getLogger(__name__)
 
-#: Exit status where another scheduler serves the socket already (EX_TEMPFAIL).
-TAKEN = 75
 #: Exit status of a node's scheduler where there is no driver, yet (EX_UNAVAILABLE).
 NO_DRIVER = 69
 #: Seconds between two looks for a driver: doubled from the first to the last.
@@ -305,9 +304,10 @@ async def _serve(plan: Plan, driver: Any) -> int:
     from .node.principals import Identity
     from .observability.recording import RecordedCore, RecordingError
     from .observability.writer import Writer
+    from .policies import REGISTRY
+    from .server.options import Options
     from .server.requests import recording_ended
-    from .server.server import Options, Server
-    from .server.throttle import PERSONAL
+    from .server.server import Server
 
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -338,7 +338,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
         loop.add_reader(0, _watch_parent, loop, end)
     simulated = driver is not None and driver.simulated
     try:
-        core = RecordedCore(**plan.core)
+        core = RecordedCore(REGISTRY, **plan.core)
     except ValueError as error:
         return _complain(str(error), 2)
     node = plan.node
@@ -352,7 +352,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
             identity=node.identity() if node is not None else Identity(),
             access=node.access() if node is not None else None,
             listener=plan.listener,
-            limits=node.limits() if node is not None else PERSONAL,
+            limits=_limits(node),
             driver=driver,
             prepared_only=node is not None and node.prepare_host_memory,
         ),
@@ -383,6 +383,15 @@ async def _serve(plan: Plan, driver: Any) -> int:
         await server.stop()
         if core.sink is not None:
             await core.sink.close()
+
+
+def _limits(node: NodeScheduler | None) -> Limits:
+    """Return what one user may take of the scheduler."""
+    from .server.throttle import PERSONAL, Limits
+
+    if node is None:
+        return PERSONAL
+    return Limits(connections=node.connections, unidentified=node.unidentified)
 
 
 def _raise_limit() -> int:

@@ -13,10 +13,10 @@ from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, 
 from traitlets.config import LoggingConfigurable
 
 from ..scheduler.core.user_commands import valid_hibernate_after
+from ..scheduler.node.arguments import quantum, size
 from ..scheduler.node.entitlements import parsed
 from ..scheduler.policies import ENTRY_POINTS, OURS
 from ..scheduler.protocol.address import is_own_place, socket_path, too_long
-from ..scheduler.server.arguments import quantum, size
 
 
 class GpuShare(LoggingConfigurable):

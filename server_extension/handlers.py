@@ -4,22 +4,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 from jupyter_core.utils import ensure_async
 from jupyter_server.auth.decorator import authorized
 from jupyter_server.base.handlers import APIHandler
 from jupyter_server.extension.handler import ExtensionHandlerMixin
+from jupyter_server.serverapp import ServerApp
 from tornado import web
 
+from ..scheduler.node.entitlements import Shares
 from ..scheduler.protocol.client import UNKNOWN_GROUP, ControlError, SchedulerUnreachable
-from .feed import TooManyPages
+from .feed import Feed, TooManyPages
+from .focus import Focus
+from .sessions import Documents
 from .shares import merged
 from .wishes import NONE
-
-if TYPE_CHECKING:
-    from .app import GpuShareExtension
 
 #: Seeing who has the GPU, and steering groups; and the settings that concern everybody.
 AUTH_RESOURCE = "gpushare"
@@ -33,6 +34,32 @@ NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 NOT_A_PAGE = "a page is named by 1 to 64 letters, digits, '_' and '-'"
 
 
+class Extension(Protocol):
+    """What the handlers need of the extension."""
+
+    feed: Feed
+    documents: Documents
+    focus: Focus
+    serverapp: ServerApp
+
+    @property
+    def administers(self) -> bool:
+        """Whether this server may change what concerns everybody, so far as is known."""
+        ...
+
+    async def request(self, op: str, **params: Any) -> dict[str, Any]:
+        """Send a control request and return the answer."""
+        ...
+
+    async def entitled(self) -> dict[str, Any]:
+        """Return what users and teams are entitled to, and have had of each GPU."""
+        ...
+
+    async def entitle(self, change: Callable[[Shares], Any]) -> dict[str, Any]:
+        """Change what users and teams are entitled to, and return all of it."""
+        ...
+
+
 class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
     """What all of them are."""
 
@@ -42,7 +69,7 @@ class GpuShareHandler(ExtensionHandlerMixin, APIHandler):
     _track_activity = False
 
     @property
-    def extension(self) -> GpuShareExtension:
+    def extension(self) -> Extension:
         """The extension."""
         return self.settings[self.name]  # type: ignore[no-any-return]
 

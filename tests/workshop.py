@@ -23,7 +23,7 @@ class Workshop:
         self.whole = folder / "whole"
         shutil.copytree(root / "csrc", self.whole / "csrc")
         (self.whole / "jupyter_gpushare").mkdir()
-        shutil.copy2(root / "jupyter_gpushare" / "__init__.py", self.whole / "jupyter_gpushare")
+        shutil.copy2(root / "jupyter_gpushare" / "_version.py", self.whole / "jupyter_gpushare")
         self.make(self.whole)
 
     def make(self, place: Path) -> Path:

@@ -82,7 +82,7 @@ Policies
 --------
 The policy orders the queue (``Wait.rank``) and the victims, sets quanta, and says how fast holders may submit
 (``Pace``). What it says is kept until something happens that may change it: a lease, a burst, a class, a cell, a focus
-or a meter on that GPU. A policy that raises is replaced (``policies/guard.py``).
+or a meter on that GPU. A policy that raises is replaced (``policy_guard.py``).
 
 Filling
 -------
@@ -143,9 +143,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .. import policies
-from ..policies.guard import Guard
-from ..views import status as snapshot
 from . import preferences as wishes
 from .burst_model import Classes
 from .burst_predictor import Predictor
@@ -198,6 +195,7 @@ from .messages import (
 from .model import Group, Holding, Timers, Wait
 from .paging import Detector
 from .planner import Plan
+from .policy_api import PolicyRegistry
 from .user_commands import LONGEST_QUANTUM, valid_anti_thrash, valid_hibernate_after, valid_quantum
 
 
@@ -213,6 +211,8 @@ class Core(Clients):
 
     Parameters
     ----------
+    policies
+        The policies that there are.
     quantum, anti_thrash, policy
         The settings of docs/design.md, "Decisions".
     reserve
@@ -250,6 +250,7 @@ class Core(Clients):
 
     def __init__(
         self,
+        policies: PolicyRegistry,
         *,
         quantum: Quantum = "auto",
         anti_thrash: AntiThrash = "auto",
@@ -299,7 +300,8 @@ class Core(Clients):
         self.leased: dict[str, Group] = {}
         self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
-        self.policy = Guard(policies.make(policy, self), self)
+        self._policies = policies
+        self.policy = self._policy_of(policy)
         #: What the queue was sorted by.
         self._sorted_by: tuple[int, int] = self.policy.version
         self._classes = Classes(interactive_burst, interactive_pause)
@@ -407,10 +409,6 @@ class Core(Clients):
     def deadline(self) -> float | None:
         """When the core wants a ``Tick``, unless an event comes first."""
         return self._timers.earliest()
-
-    def status(self, now: float) -> dict[str, Any]:
-        """Return what docs/control.md calls the status, less what only the server knows."""
-        return snapshot.status(self, now)
 
     def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
         """Return the id of the group with this id, unique prefix of it, or name.

@@ -3,19 +3,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
-
-from ..views import reasons
+from . import reasons
 from .contention import Audience
 from .host_reserve import Keeper
 from .messages import Contended, Log, Notice
 from .model import Gpu, Group, Share, Wait, place
 from .planner import Plan
 from .quotas import Bounds
-
-if TYPE_CHECKING:
-    from .core import Core
-
 
 #: Where somebody waits, shares are looked at each so many seconds if nothing happens.
 LOOK = 1.0
@@ -455,7 +449,7 @@ class Decider(Bounds):
 
     def _log_waits(self) -> None:
         """Those who were not served at once do wait, unless only a reading is out."""
-        explainer = reasons.Explainer(cast("Core", self), self._now, self._plans)
+        explainer = reasons.Explainer(self, self._now, self._plans)
         for wait in list(self._new_waits):
             if any(g.asked_at is not None for g in self._gpus_of(wait)) and self._fits(wait):
                 continue

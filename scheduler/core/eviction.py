@@ -156,7 +156,7 @@ class Chooser(Planner):
         if wait.grow is None or wait.group.lease is not None:
             gone.add(wait.group.number)
         for spot in merge(spots, resting) if spots else resting:
-            share = spot.share
+            share: Share = spot.share
             if spot.number in known:
                 yield known[spot.number]
             elif share.group.number not in gone:

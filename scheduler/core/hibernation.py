@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from ..gpu.checkpoint_support import WHY
 from .admission import Grower
 from .leases import refusal
 from .messages import (
@@ -31,6 +30,7 @@ from .messages import (
 )
 from .model import Client, Gpu, Group, Hibernation, Progress, Share, Unfit, Wait
 from .planner import Plan
+from .refusals import WHY
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46

@@ -10,13 +10,10 @@ slowly than they are filled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from .messages import Prepare, Stock
-
-if TYPE_CHECKING:
-    from .core import Core
-    from .model import Client, Gpu
+from .model import Client, Gpu
+from .planner import Planner
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -37,7 +34,7 @@ class Keeper:
         Knows the footprints.
     """
 
-    def __init__(self, core: Core) -> None:
+    def __init__(self, core: Planner) -> None:
         self._core = core
         #: What was said last.
         self.target = 0

@@ -21,6 +21,8 @@ MoveStatus = Literal["done", "partial", "failed"]
 #: What a client answers to ``Park``: ``done``, or why it is not to be checkpointed.
 Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
 WakeCause = Literal["call", "exit"]
+#: The order of the GPUs that a group without one gets: the scheduler's, the one that is stated, or none still.
+Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
 #: What people ask for; with ``auto``, the group's class follows from what it does (``burst_model.py``).
 Priority = Literal["auto", "interactive", "background"]

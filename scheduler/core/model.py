@@ -13,9 +13,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from ..policies import FREE, Parts, Rank, Speed
 from .contention import Audience
 from .messages import Backend, Class, Grow, Priority, Usage
+from .policy_api import FREE, Parts, Rank, Speed, State
 from .victims import Victims
 
 #: Of a GPU: what the driver may use of it for itself, which is no program's. 3 MiB of an NVIDIA H200 (driver 580).
@@ -28,7 +28,6 @@ CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
 #: its context. 4 MiB on an NVIDIA H200 (driver 580), where NVML counts them as used and names no process.
 LEFT = 4 << 20
 
-State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
 #: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
 #: attach or exit; or host memory.
 Obstacle = Literal["reading", "returning", "host_memory", "holders"]
@@ -89,7 +88,7 @@ class Gpu:
     #: attached again or exited, it is part of ``ghosts``.
     returning: dict[int, Usage] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
-    victims: Victims = field(default_factory=Victims)
+    victims: Victims[Share] = field(default_factory=Victims)
     #: Bytes by which what is stated has shrunk since the last reading, other than by orders.
     shrunk: int = 0
     #: Bytes by which readings have lowered what others use: perhaps of what was freed and had not been stated yet.
@@ -110,7 +109,7 @@ class Gpu:
     yielding: dict[str, Group] = field(default_factory=dict)
     background: int = 0
     #: The holders, as they are told of each other. None: to be found anew.
-    audience: Audience | None = None
+    audience: Audience[Client] | None = None
     paces: dict[str, Speed] = field(default_factory=dict)
     #: How many holdings on it are lost; and how many are of clients that are off it.
     lost: int = 0

@@ -7,14 +7,13 @@ from bisect import bisect_left, insort
 from dataclasses import replace
 from typing import Any, cast
 
-from ..policies import FREE, Speed
 from .burst_model import Classes
 from .burst_predictor import Predictor
 from .eviction import Chooser
 from .messages import Class, Log, Pace
 from .model import Gpu, Group, Timers, Wait, place
 from .planner import is_managed
-from .usage import SHARE_STALL
+from .policy_api import FREE, SHARE_STALL, Speed
 
 #: A policy that wants to be asked again at once is asked after so many seconds.
 SOONEST = 0.001

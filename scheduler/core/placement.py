@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..protocol.wire import Keep
 from .core import Core
+from .messages import Keep
 from .model import Gpu, Group
 
 #: Seconds for which one that has asked may take to attach: the driver's initialisation lies in between.

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..policies.guard import Guard
 from .burst_predictor import Predictor
 from .ledger import Accounts, growth
 from .messages import AntiThrash, Class, Quantum
 from .model import Gpu, Group, Share, Wait, place
 from .paging import Detector
+from .policy_guard import Guard
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from .messages import Entitlement
+from .policy_api import PATIENCE
 
 if TYPE_CHECKING:
     from .model import Gpu, Group
@@ -25,9 +26,8 @@ if TYPE_CHECKING:
 EACH = "user:*"
 #: Entitled to nothing in particular.
 NOTHING = Entitlement()
-#: Requests may add up to more than there is. So that nobody starves for it, who waits for so many seconds and has had
-#: less than so much counts as below a request, too: the more the longer, and as nothing but that in twice the time.
-PATIENCE, LEAST = 30.0, 0.02
+#: A group that has waited for ``PATIENCE`` counts as below a request, too, if it has had less than this.
+LEAST = 0.02
 #: What others of the same user or team have had does not serve the one that waits: after so many seconds it comes
 #: before all others, whatever they had.
 LONGEST_PATIENCE = 600.0
@@ -36,9 +36,6 @@ STEP = 0.005
 #: Fraction of the window by which a client that spreads its work over the time may stay below its limit: kernels of
 #: 50 ms, and what is on its way of what it says.
 SPREAD = 0.03
-#: Who pauses because of shares may submit once in so many seconds: rarely enough that a kernel of 50 ms stays within
-#: 2 % of the window.
-SHARE_STALL = 2.5
 #: Two levels of the order are summed in one number: the coarse one in units of this.
 _LEVEL = 10**6
 

@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
-from typing import cast
+from typing import Any, cast
 
-from .. import policies
-from ..policies.guard import Guard
-from ..views import status as snapshot
 from . import preferences as wishes
 from .cycle import Decider
 from .messages import (
@@ -30,6 +27,8 @@ from .messages import (
     Rename,
 )
 from .model import Wishes
+from .policy_api import PolicyRegistry, View
+from .policy_guard import Guard
 
 #: Seconds.
 LONGEST_QUANTUM = 3600.0
@@ -46,11 +45,26 @@ class People(Decider):
     _wishes: wishes.Memory
     #: What administrators tell everybody; empty: nothing.
     maintenance: str
+    _policies: PolicyRegistry
 
     def wishes_of(self, group: str) -> Wishes:
         """Return what people asked for the group with this id, whether it is there or not."""
         found = self.groups.get(group)
         return self._wishes.recall(group) if found is None else found.wishes
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that can be changed: the same wherever the same events are replayed."""
+        return {
+            "quantum": self.quantum,
+            "anti_thrash": self.anti_thrash,
+            "policy": self.policy.name,
+            "hibernate_after": self.hibernate_after,
+        }
+
+    def _policy_of(self, name: str) -> Guard:
+        # A policy hands back no groups but those that it was given, so it does not matter that they have to be ours.
+        view = cast("View", self)
+        return Guard(self._policies.make(name, view), view, self._policies.fallbacks)
 
     def _on_cell(self, event: Cell) -> None:
         group = self.groups.get(event.group)
@@ -207,7 +221,7 @@ class People(Decider):
             mode = valid_anti_thrash(event.anti_thrash)
         idle = valid_hibernate_after(event.hibernate_after)
         if event.policy is not None and event.policy != self.policy.name:
-            self.policy = Guard(policies.make(event.policy, self), self)
+            self.policy = self._policy_of(event.policy)
             self._sort()
         self.quantum, self.anti_thrash = quantum, mode
         if event.hibernate_after is not None:
@@ -215,7 +229,7 @@ class People(Decider):
             self._rest_all()
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)
-        self._out.append(Log("settings", "", snapshot.chosen(self)))
+        self._out.append(Log("settings", "", self.settings()))
 
 
 def valid_quantum(quantum: object) -> Quantum:

@@ -13,11 +13,31 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from ..policies import Policy, Rank
-    from .model import Share
+from .policy_api import Policy, Rank
+
+
+class _Group(Protocol):
+    @property
+    def lease(self) -> int | None: ...
+
+
+class Ranked(Protocol):
+    """What is ranked: a share, of which no more is known here, because the model keeps a ``Victims`` itself."""
+
+    @property
+    def number(self) -> int:
+        """Its place in the order in which shares came."""
+        ...
+
+    @property
+    def group(self) -> _Group:
+        """The group that it is of."""
+        ...
+
+
+ShareT = TypeVar("ShareT", bound=Ranked)
 
 
 class Spot(NamedTuple):
@@ -25,19 +45,20 @@ class Spot(NamedTuple):
 
     rank: Rank
     number: int
-    share: Share
+    #: A generic NamedTuple needs Python 3.11.
+    share: Any
     until: float = inf
     #: Whether it holds a lease.
     held: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class Victims:
+class Victims(Generic[ShareT]):
     """The shares of one GPU, by what it takes to have their memory."""
 
     #: Something happened to these.
-    stirred: dict[int, Share] = field(default_factory=dict)
-    restless: dict[int, Share] = field(default_factory=dict)
+    stirred: dict[int, ShareT] = field(default_factory=dict)
+    restless: dict[int, ShareT] = field(default_factory=dict)
     #: At rest, in order: those without a lease, and those that hold one.
     idle: list[Spot] = field(default_factory=list)
     held: list[Spot] = field(default_factory=list)
@@ -47,7 +68,7 @@ class Victims:
     #: The policy that ranked them.
     ranked_by: Policy | None = None
 
-    def remove(self, share: Share) -> None:
+    def remove(self, share: ShareT) -> None:
         """Forget how a share stands."""
         self.restless.pop(share.number, None)
         spot = self.spots.pop(share.number, None)
@@ -55,7 +76,7 @@ class Victims:
             spots = self.held if spot.held else self.idle
             del spots[bisect_left(spots, spot)]
 
-    def rest(self, share: Share, rank: Rank, until: float) -> None:
+    def rest(self, share: ShareT, rank: Rank, until: float) -> None:
         """Take in that a share is at rest."""
         held = share.group.lease is not None
         before = self.spots.get(share.number)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from ..core.refusals import WHY
 from ..protocol.wire import gpu_bytes
 from . import checked_drivers
 from . import checkpoint_support as ability
@@ -73,7 +74,7 @@ class Outcome(NamedTuple):
     ok
         Whether the process is hibernated (or awake) now.
     code
-        If not, why: a code of `ability.WHY`.
+        If not, why: a code of `refusals.WHY`.
     text
         If not, the same as a sentence.
     seconds
@@ -314,7 +315,7 @@ class Hibernator:
         return ability.judge(int(answer.value), answer.result == 0, *nvml, checked)
 
     def refuses(self, pid: int) -> str | None:
-        """Return why a process is left alone, a code of `ability.WHY`; None: it is not. Asks the kernel alone."""
+        """Return why a process is left alone, a code of `refusals.WHY`; None: it is not. Asks the kernel alone."""
         return ability.refuses(pid)
 
     async def hibernate(self, pid: int) -> Outcome:
@@ -323,7 +324,7 @@ class Hibernator:
         Where a step overran, the process is let go again as soon as that step has ended.
         """
         if code := ability.refuses(pid):
-            return Outcome(False, code, ability.WHY[code], 0.0)
+            return Outcome(False, code, WHY[code], 0.0)
         if sum(operation.late for operation in self._under_way.values()) >= MOST_STUCK:
             return Outcome(False, "stuck", "the hibernation of too many others does not end", 0.0)
         self._known.add(pid)
@@ -418,7 +419,7 @@ class Hibernator:
         except Exception:
             # A fault of ours is an answer too: whoever asked has to have it woken.
             log.exception("a step of the hibernator's failed")
-            operation.end(False, "helper", ability.WHY["helper"])
+            operation.end(False, "helper", WHY["helper"])
 
     def _forget(self, operation: _Operation) -> None:
         del self._under_way[operation.pid]

@@ -9,7 +9,8 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from ..core import messages as ev
-from .checkpoint_support import WHY, Ability, refuses
+from ..core.refusals import WHY
+from .checkpoint_support import Ability, refuses
 
 if TYPE_CHECKING:
     from .checkpoint_helper import Hibernator, Outcome

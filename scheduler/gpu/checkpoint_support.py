@@ -25,26 +25,6 @@ REPORTED = {
     610: "it was reported to end processes with many threads when they are locked (NVIDIA/cuda-checkpoint issue 58)",
 }
 
-#: Why a process, or none at all, is hibernated: a sentence for each code that status and events may have.
-WHY = {
-    "off": "hibernation is switched off, or the notebook keeps its place on the GPU",
-    "driver": "the driver cannot checkpoint processes",
-    "helper": "the hibernator, which asks the driver to checkpoint processes, does not run",
-    "permission": "the scheduler has no permission to reach into the process; its administrator can give it that",
-    "container": "its process is in another container than the scheduler",
-    "debugger": "a debugger is attached to its process",
-    "busy": "its process was at work in the driver",
-    "capture": "its process captures a CUDA graph",
-    "gpus": "its process uses several GPUs",
-    "nccl": "its process may have NCCL communicators, which the driver cannot checkpoint",
-    "ipc": "its process shares GPU memory with other processes, which the driver cannot checkpoint",
-    "managed": "its process has managed memory, which the driver cannot checkpoint",
-    "pinned": "its process holds much memory that cannot be moved out first",
-    "plain": "its memory is not moved out by us first",
-    "failed": "the driver failed at it",
-    "stuck": "its hibernation does not end",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Ability:
@@ -130,7 +110,7 @@ def judge(
 
 
 def refuses(pid: int) -> str | None:
-    """Return why a process is not to be checkpointed by this one: a code of `WHY`, or None.
+    """Return why a process is not to be checkpointed by this one: a code of `refusals.WHY`, or None.
 
     The driver reaches its target through ``/proc/PID`` (its developer in NVIDIA/cuda-checkpoint issue 41), where the
     kernel lets in who may read the process as a debugger would: root, CAP_SYS_PTRACE, or the same user unless the

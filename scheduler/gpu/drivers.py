@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from ... import LIBRARIES
+from ..._version import LIBRARIES
 
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"

@@ -34,8 +34,7 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 from ..core import messages as ev
 from ..core.preferences import check
 from ..protocol.address import Access, too_long
-from ..server import arguments
-from ..server.throttle import Limits
+from . import arguments
 from .entitlements import entitlement, parsed
 from .principals import Identity
 
@@ -276,10 +275,6 @@ class NodeScheduler(Configurable):
             state_dir=Path(self.state_dir),
             ticket_lifetime=self.ticket_lifetime,
         )
-
-    def limits(self) -> Limits:
-        """Return what one user may take of the scheduler."""
-        return Limits(connections=self.connections, unidentified=self.unidentified)
 
     def entitlements(self) -> dict[str, ev.Entitle]:
         """Return what the shares say to the core, by whose they are."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from ..views.text import printable
+from ..protocol.text import printable
 from .principals import Principal
 
 #: Seconds that the Hub has for its answer: less than a control client waits for its own.

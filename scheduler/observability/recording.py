@@ -17,16 +17,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
-from ... import __version__
+from ..._version import __version__
 from ..core import messages as ev
 from ..core.core import Core
+from ..core.policy_api import PolicyRegistry
+from ..policies import REGISTRY
 from . import checkpoint
 from .checkpoint import CheckpointError
-
-if TYPE_CHECKING:
-    from .writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,36 @@ class Kept:
     lost: str = ""
 
 
+class Sink(Protocol):
+    """Takes a recording: ``writer.Writer``."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is written."""
+        ...
+
+    @property
+    def ended(self) -> str | None:
+        """How it ended."""
+        ...
+
+    def add(self, entry: Entry) -> None:
+        """Take the next entry."""
+        ...
+
+    def stop(self) -> None:
+        """Write what has come so far, and end."""
+        ...
+
+    async def close(self) -> None:
+        """Stop, and wait until all is written."""
+        ...
+
+    def status(self) -> dict[str, Any]:
+        """Return how it stands, as docs/control.md has it."""
+        ...
+
+
 class RecordedCore(Core):
     """A core that keeps the last events, and where they led.
 
@@ -85,17 +115,21 @@ class RecordedCore(Core):
 
     Parameters
     ----------
+    policies
+        The policies that there are.
     kept, late
         As ``KEPT`` and ``LATE``.
     settings
         Those of ``Core``.
     """
 
-    def __init__(self, *, kept: int = KEPT, late: int = LATE, **settings: Any) -> None:
-        super().__init__(**settings)
+    def __init__(
+        self, policies: PolicyRegistry, *, kept: int = KEPT, late: int = LATE, **settings: Any
+    ) -> None:
+        super().__init__(policies, **settings)
         self.kept = Kept(settings, kept, late, look_again=kept)
         #: Gets everything from now on.
-        self.sink: Writer | None = None
+        self.sink: Sink | None = None
 
     def handle(self, event: ev.Event, now: float) -> list[ev.Decision]:
         """Take an event in, and keep it."""
@@ -270,7 +304,7 @@ class Recording:
                 raise RecordingError(
                     "the state that the recording begins with is not a scheduler's"
                 )
-            return Core(**self.settings)
+            return Core(REGISTRY, **self.settings)
         except (CheckpointError, TypeError, ValueError) as error:
             raise RecordingError(f"the recording of release {self.release}: {error}") from None
 

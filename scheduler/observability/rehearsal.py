@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..core import messages as ev
 from ..core.core import Core
+from ..policies import REGISTRY
 from ..protocol import wire as protocol
 
 _GPU = "GPU-00000000-0000-0000-0000-000000000000"
@@ -22,7 +23,7 @@ class Rehearsal:
     """Two clients of a small core, of which one holds the lease and the other waits for it."""
 
     def __init__(self) -> None:
-        self._core = Core(quantum=_QUANTUM, anti_thrash="on", hibernate_after=0)
+        self._core = Core(REGISTRY, quantum=_QUANTUM, anti_thrash="on", hibernate_after=0)
         self._reader = protocol.FrameReader()
         self._now = 0.0
         self._leases: dict[int, int] = {}

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from .. import policies
-from ..core.usage import SHARE_STALL
+from ..core.policy_api import (
+    FREE,
+    SHARE_STALL,
+    GpuView,
+    GroupView,
+    Parts,
+    Rank,
+    Speed,
+    View,
+    WaitView,
+)
 from .fcfs import FirstComeFirstServed
-
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Rank, Speed, View
 
 
 class Burst(FirstComeFirstServed):
@@ -44,16 +48,12 @@ class Burst(FirstComeFirstServed):
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self._metered = policies.Speed(meter=True)
+        self._metered = Speed(meter=True)
         #: By whether they are metered.
-        self._paused = [policies.Speed(0.0, self.pause_stall, meter=m) for m in (False, True)]
-        self._held = policies.Speed(0.0, self.share_stall, meter=True)
-        self._bounded = [
-            policies.Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)
-        ]
-        self._loosely = [
-            policies.Speed(self.loose_bound, self.bound_stall, meter=m) for m in (False, True)
-        ]
+        self._paused = [Speed(0.0, self.pause_stall, meter=m) for m in (False, True)]
+        self._held = Speed(0.0, self.share_stall, meter=True)
+        self._bounded = [Speed(self.bound, self.bound_stall, meter=m) for m in (False, True)]
+        self._loosely = [Speed(self.loose_bound, self.bound_stall, meter=m) for m in (False, True)]
         #: By GPU: groups that run below their request, and those that pause as they are ahead of their weight.
         self._needy: dict[str, set[str]] = {}
         self._ahead: dict[str, set[str]] = {}
@@ -67,7 +67,7 @@ class Burst(FirstComeFirstServed):
 
     # --- Order ------------------------------------------------------------------------------------
 
-    def queue_parts(self, wait: Wait) -> Parts:
+    def queue_parts(self, wait: WaitView) -> Parts:
         """Order users by shares and GPU time; of one user's own, by age and what they are."""
         view, group = self.view, wait.group
         between, own = view.times.rank(group, group.shares, view.now)
@@ -85,10 +85,10 @@ class Burst(FirstComeFirstServed):
             *self.ties(wait),
         )
 
-    def _delay(self, group: Group) -> float:
+    def _delay(self, group: GroupView) -> float:
         return self.background_delay if self.view.class_of(group) == "background" else 0.0
 
-    def victim_rank(self, group: Group) -> Rank:
+    def victim_rank(self, group: GroupView) -> Rank:
         """Order in which groups lose memory.
 
         The background first; then those that lost some already, which cannot go on before it is back; then who is
@@ -96,7 +96,7 @@ class Burst(FirstComeFirstServed):
         """
         return self.lasting_victim_rank(group)[0]
 
-    def lasting_victim_rank(self, group: Group) -> tuple[Rank, float]:
+    def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return the same, and when one that does not wait will have been away for twice as long."""
         kept = group.wishes.keep and not group.wishes.stopped
         interactive = self.view.class_of(group) == "interactive"
@@ -115,7 +115,7 @@ class Burst(FirstComeFirstServed):
 
     # --- Quantum ----------------------------------------------------------------------------------
 
-    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
         """Return ten times the cost of the switch, or less for whom it has to make way soon, or until it ends."""
         length = self.view.cost_quantum(group)
         if wait is None:
@@ -133,7 +133,7 @@ class Burst(FirstComeFirstServed):
                 length = max(length, end)
         return length
 
-    def _makes_way(self, group: Group, other: Group) -> bool:
+    def _makes_way(self, group: GroupView, other: GroupView) -> bool:
         """Whether a holder has to make way soon for another."""
         times, now = self.view.times, self.view.now
         if times.active:
@@ -147,7 +147,7 @@ class Burst(FirstComeFirstServed):
             and self._may_favour(other, group)
         )
 
-    def _is_owed_more(self, group: Group, other: Group) -> bool:
+    def _is_owed_more(self, group: GroupView, other: GroupView) -> bool:
         """Whether a holder would come before another by its shares: with turns of one length, all would be the same."""
         view, times = self.view, self.view.times
         if not times.active:
@@ -155,7 +155,7 @@ class Burst(FirstComeFirstServed):
         swing = (view.cost_quantum(other) + view.footprint_cost(other)) / times.window
         return times.owed_more(group, other, view.now, swing)
 
-    def _may_favour(self, group: Group, other: Group) -> bool:
+    def _may_favour(self, group: GroupView, other: GroupView) -> bool:
         """Whether its class may favour a group over another: of another user, only while that one has had more.
 
         So nobody gains by calling everything interactive.
@@ -166,7 +166,7 @@ class Burst(FirstComeFirstServed):
 
     # --- Paces ------------------------------------------------------------------------------------
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Return how fast the holders on a GPU may submit."""
         # The core asks at each burst: most of the time there is nothing to weigh, and it is to cost nothing.
         times, holders = self.view.times, gpu.holders
@@ -180,8 +180,8 @@ class Burst(FirstComeFirstServed):
         if not by_time and gpu.background in (0, len(holders)):
             return {}
         class_of = self.view.class_of
-        interactive: list[Group] = []
-        background: list[Group] = []
+        interactive: list[GroupView] = []
+        background: list[GroupView] = []
         for group in holders.values():
             (interactive if class_of(group) == "interactive" else background).append(group)
 
@@ -229,13 +229,13 @@ class Burst(FirstComeFirstServed):
         again = min((end for end in ends if now < end < math.inf), default=None)
         if again is not None:
             self._again[gpu.uuid] = again
-        return {group_id: speed for group_id, speed in speeds.items() if speed != policies.FREE}
+        return {group_id: speed for group_id, speed in speeds.items() if speed != FREE}
 
-    def pace_again(self, gpu: Gpu) -> float | None:
+    def pace_again(self, gpu: GpuView) -> float | None:
         """When somebody is about no longer, or the shares are to be looked at again."""
         return self._again.get(gpu.uuid)
 
-    def _due_until(self, group: Group) -> float | None:
+    def _due_until(self, group: GroupView) -> float | None:
         """Until when the work of a cell that has just begun is waited for: what pauses first is out of its way."""
         since = None if group.busy else self.view.due_since(group)
         if since is None or self.view.now >= since + self.lead:
@@ -243,12 +243,12 @@ class Burst(FirstComeFirstServed):
         return since + self.lead
 
     def _near(
-        self, interactive: list[Group], due: Iterable[str]
-    ) -> tuple[list[Group], list[Group], float]:
+        self, interactive: list[GroupView], due: Iterable[str]
+    ) -> tuple[list[GroupView], list[GroupView], float]:
         """Return who is about, of those without work, who is within call, and until when that holds."""
         now, soonest = self.view.now, math.inf
-        about: list[Group] = []
-        within_call: list[Group] = []
+        about: list[GroupView] = []
+        within_call: list[GroupView] = []
         for group in interactive:
             if group.busy or group.id in due:
                 continue
@@ -267,13 +267,13 @@ class Burst(FirstComeFirstServed):
             soonest = min(soonest, end)
         return about, within_call, soonest
 
-    def _is_held(self, group: Group, gpu: Gpu, held: set[str]) -> bool:
+    def _is_held(self, group: GroupView, gpu: GpuView, held: set[str]) -> bool:
         """Whether shares keep a group from submitting."""
         if group.id in held:
             return True
         return self.view.times.throttled_until(group, gpu.uuid, self.view.now) is not None
 
-    def _paused_for_shares(self, gpu: Gpu, holders: list[Group]) -> set[str]:
+    def _paused_for_shares(self, gpu: GpuView, holders: list[GroupView]) -> set[str]:
         """Return who pauses so that others get their request or, of what is spare, what their weight gives them."""
         times, now, uuid = self.view.times, self.view.now, gpu.uuid
         # Not those whose memory has yet to come in.
@@ -302,7 +302,7 @@ class Burst(FirstComeFirstServed):
         self._ahead[uuid] = ahead
         return ahead
 
-    def _slowed(self, busy: list[Group]) -> list[Group]:
+    def _slowed(self, busy: list[GroupView]) -> list[GroupView]:
         """Return those that the others slow down: what an equal division gives them is less than their limit."""
         limits = sorted((self.view.times.limit(group), group.number, group) for group in busy)
         rest = 1.0
@@ -312,7 +312,7 @@ class Burst(FirstComeFirstServed):
             rest -= limit
         return []
 
-    def _ahead_by(self, group: Group, other: Group, gpu: str) -> float:
+    def _ahead_by(self, group: GroupView, other: GroupView, gpu: str) -> float:
         """Return by how much one has had more than another for its weight; 0 where their weights are the same."""
         times, now = self.view.times, self.view.now
         for mine, theirs in zip(times.of(group), times.of(other), strict=False):

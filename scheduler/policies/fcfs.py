@@ -4,11 +4,8 @@
 from __future__ import annotations
 
 from math import inf
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Rank, Speed, View
+from ..core.policy_api import GpuView, GroupView, Parts, Rank, Speed, View, WaitView
 
 
 class FirstComeFirstServed:
@@ -30,18 +27,18 @@ class FirstComeFirstServed:
         """Its ranks never change."""
         return 0
 
-    def queue_parts(self, wait: Wait) -> Parts:
+    def queue_parts(self, wait: WaitView) -> Parts:
         """Order by age; what cannot move first: whoever waits for it is inside an allocation."""
         return ({"came": wait.since}, *self.ties(wait))
 
-    def ties(self, wait: Wait) -> Parts:
+    def ties(self, wait: WaitView) -> Parts:
         """Order of those that are equal otherwise."""
         return (
             {"growth": 0.0 if wait.grow and not wait.wakes else 1.0},
             {"number": float(wait.number)},
         )
 
-    def victim_rank(self, group: Group) -> Rank:
+    def victim_rank(self, group: GroupView) -> Rank:
         """Order by idle time; of those that wait, the last in the queue first. What people keep comes last."""
         kept = group.wishes.keep and not group.wishes.stopped
         interactive = self.view.class_of(group) == "interactive"
@@ -51,18 +48,18 @@ class FirstComeFirstServed:
             return (kept, 1, interactive, *place)
         return (kept, 0, interactive, group.idle_since, group.number)
 
-    def lasting_victim_rank(self, group: Group) -> tuple[Rank, float]:
+    def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
         """Return the same; it holds until something happens to the group."""
         return self.victim_rank(group), inf
 
-    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
         """Return the same for all."""
         return self.fixed_quantum
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Bound nobody: they run one at a time."""
         return {}
 
-    def pace_again(self, gpu: Gpu) -> float | None:
+    def pace_again(self, gpu: GpuView) -> float | None:
         """Nothing changes by itself."""
         return None

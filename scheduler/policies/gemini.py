@@ -11,14 +11,8 @@ synchronisation after each quota.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..core.usage import PATIENCE
+from ..core.policy_api import PATIENCE, GpuView, GroupView, Parts, Speed, View, WaitView
 from .fcfs import FirstComeFirstServed
-
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Speed, View
 
 
 class Gemini(FirstComeFirstServed):
@@ -38,7 +32,7 @@ class Gemini(FirstComeFirstServed):
         """Ranks follow from GPU time."""
         return self.view.times.version_at(self.view.now)
 
-    def queue_parts(self, wait: Wait) -> Parts:
+    def queue_parts(self, wait: WaitView) -> Parts:
         """Order by what is missing of the request, and then by use; age decides between equals."""
         view, group = self.view, wait.group
         times = view.times
@@ -52,11 +46,11 @@ class Gemini(FirstComeFirstServed):
         lack = max(missing, min(waited, 1.0))
         return ({"request": -lack}, {"use": round(use, 2)}, {"came": wait.since}, *self.ties(wait))
 
-    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
         """Return the quota of the lease."""
         return self._quota(group)[1]
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Bound nobody; adapt the quotas, once for each lease.
 
         Quanta are also asked for by people, at any time: that must not change them.
@@ -68,7 +62,7 @@ class Gemini(FirstComeFirstServed):
             self._quotas = {g: q for g, q in self._quotas.items() if g in known}
         return super().paces(gpu)
 
-    def _quota(self, group: Group) -> tuple[int | None, float]:
+    def _quota(self, group: GroupView) -> tuple[int | None, float]:
         lease, quota = self._quotas.get(group.id, (None, self.first_quota))
         if group.lease is None or lease == group.lease:
             return lease, quota

@@ -8,14 +8,9 @@ lowest is served at last.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from .. import policies
+from ..core.policy_api import GpuView, GroupView, Parts, Speed, WaitView
 from .fcfs import FirstComeFirstServed
-
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Speed
 
 
 class HighestPriority(FirstComeFirstServed):
@@ -30,30 +25,30 @@ class HighestPriority(FirstComeFirstServed):
     #: Seconds after which one that pauses may submit once all the same.
     stall = 0.050
 
-    def _levels(self, group: Group) -> tuple[float, float]:
+    def _levels(self, group: GroupView) -> tuple[float, float]:
         interactive = self.view.class_of(group) == "interactive"
         return (
             self.class_favour if interactive else 0.0,
             self.weight_favour * math.log2(group.wishes.weight),
         )
 
-    def queue_parts(self, wait: Wait) -> Parts:
+    def queue_parts(self, wait: WaitView) -> Parts:
         """Order by priority, and then by age."""
         by_class, by_weight = self._levels(wait.group)
         own = {"came": wait.since, "class": -by_class, "weight": -by_weight}
         return (own, *self.ties(wait))
 
-    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
         """Return hardly anything for one of a higher priority, and what the core thinks for equals."""
         if wait is not None and self._levels(wait.group) > self._levels(group):
             return self.make_way
         return None
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Pause all but the highest that has work."""
         holders = gpu.holders.values()
         top = max((self._levels(g) for g in holders if g.busy), default=None)
         if top is None:
             return {}
-        paused = policies.Speed(inflight=0.0, stall=self.stall)
+        paused = Speed(inflight=0.0, stall=self.stall)
         return {g.id: paused for g in holders if self._levels(g) < top}

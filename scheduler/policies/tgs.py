@@ -16,14 +16,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from .. import policies
+from ..core.policy_api import GpuView, GroupView, Parts, Speed, View, WaitView
 from .fcfs import FirstComeFirstServed
-
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Speed, View
 
 #: Seconds between samples, and how many there are to compare.
 PERIOD, SAMPLES = 5.0, 5
@@ -90,17 +85,17 @@ class Tgs(FirstComeFirstServed):
         super().__init__(view)
         self._rates: dict[str, _Rate] = {}
 
-    def queue_parts(self, wait: Wait) -> Parts:
+    def queue_parts(self, wait: WaitView) -> Parts:
         """Production first, and then by age; ten minutes of waiting make up for it."""
         opportunistic = self.view.class_of(wait.group) == "background"
         own = {"came": wait.since, "background": self.favour if opportunistic else 0.0}
         return (own, *self.ties(wait))
 
-    def quantum(self, group: Group, wait: Wait | None) -> float | None:
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
         """Leave it to the core: TGS has none, its jobs run side by side."""
         return None
 
-    def paces(self, gpu: Gpu) -> dict[str, Speed]:
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
         """Hold the opportunistic jobs beside production to their share."""
         production, others = self._holders(gpu)
         if not production or not others:
@@ -109,21 +104,21 @@ class Tgs(FirstComeFirstServed):
         if self.view.now >= rate.sampled_at + PERIOD:
             rate.sampled_at = self.view.now
             rate.sample(sum(self.view.times.rate(g, gpu.uuid, self.view.now) for g in production))
-        held = policies.Speed(share=rate.share / len(others), meter=True)
-        speeds = {g.id: policies.Speed(meter=True) for g in production}
+        held = Speed(share=rate.share / len(others), meter=True)
+        speeds = {g.id: Speed(meter=True) for g in production}
         speeds.update((g.id, held) for g in others)
         return speeds
 
-    def pace_again(self, gpu: Gpu) -> float | None:
+    def pace_again(self, gpu: GpuView) -> float | None:
         """At the next sample."""
         rate = self._rates.get(gpu.uuid)
         if rate is None or not all(self._holders(gpu)):
             return None
         return max(rate.sampled_at + PERIOD, self.view.now)
 
-    def _holders(self, gpu: Gpu) -> tuple[list[Group], list[Group]]:
-        production: list[Group] = []
-        others: list[Group] = []
+    def _holders(self, gpu: GpuView) -> tuple[list[GroupView], list[GroupView]]:
+        production: list[GroupView] = []
+        others: list[GroupView] = []
         for group in gpu.holders.values():
             interactive = self.view.class_of(group) == "interactive"
             (production if interactive else others).append(group)

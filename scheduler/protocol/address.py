@@ -12,6 +12,8 @@ from pathlib import Path
 
 #: Longest path that fits into ``sockaddr_un`` with its terminating NUL.
 MAX_PATH = 107
+#: Exit status of a scheduler where another one serves the socket already (EX_TEMPFAIL).
+TAKEN = 75
 
 #: Others may connect to a socket of such a mode: it is a node scheduler's.
 _OPEN = stat.S_IWGRP | stat.S_IWOTH

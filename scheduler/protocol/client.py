@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from ..views.text import printable
 from . import wire as protocol
 from .address import is_own_place, socket_path, too_long
+from .text import printable
 
 #: Seconds after which a scheduler that does not answer counts as unreachable.
 TIMEOUT = 5.0

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from ..__main__ import TAKEN
-from .address import socket_path, too_long
+from .address import TAKEN, socket_path, too_long
 from .client import AsyncControlClient, ControlError, SchedulerUnreachable
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from ..._protocol import ffi, lib
 from ..core import messages as ev
-from ..views.text import parse_json, printable
+from .text import parse_json, printable
 
 VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
 OLDEST: int = lib.GPUSHARE_PROTOCOL_OLDEST
@@ -361,9 +361,7 @@ def decode_ticket(body: bytes) -> str:
     return text
 
 
-#: The order of a group that has none: the scheduler's, the one that is stated, or none still.
-Keep = Literal["none", "it", "ask"]
-_KEEPS: dict[int, Keep] = {
+_KEEPS: dict[int, ev.Keep] = {
     lib.GPUSHARE_KEEP_NONE: "none",
     lib.GPUSHARE_KEEP_IT: "it",
     lib.GPUSHARE_KEEP_ASK: "ask",
@@ -379,7 +377,7 @@ class Place(NamedTuple):
 
     group: str
     gpus: tuple[str, ...]
-    keep: Keep = "none"
+    keep: ev.Keep = "none"
 
 
 def decode_place(body: bytes) -> Place:
@@ -812,7 +810,9 @@ def ticket(text: str) -> bytes:
     return _frame(TICKET, ffi.new(_TICKET_P, (_cut(text, ffi.sizeof(_TICKET_P.item)),)))
 
 
-def place(group: str, gpus: Sequence[str], version: int = VERSION, *, keep: Keep = "none") -> bytes:
+def place(
+    group: str, gpus: Sequence[str], version: int = VERSION, *, keep: ev.Keep = "none"
+) -> bytes:
     """PLACE."""
     head = ffi.new(_PLACE_P, (version, len(gpus), _cut(group, _GROUP_SIZE), _KEEP_CODES[keep], 0))
     body = b"".join([ffi.buffer(head)[:], *(gpu_bytes(gpu) for gpu in gpus)])

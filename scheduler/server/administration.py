@@ -13,19 +13,20 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ..core import messages as ev
+from ..core.core import Core
 from ..core.model import CONTEXTS, CONTEXTS_PART
+from ..gpu.devices import Devices
 from ..observability import usage_audit as suspicion
 from ..observability.audit import Audit
 from ..observability.counters import Counters
 from ..observability.usage_report import File
 from ..protocol.client import user_name
-
-if TYPE_CHECKING:
-    from .connection import Connection
-    from .server import Server
+from ..views import status as snapshot
+from ..views.timeline import Ledger
+from .connection import Connection
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +53,32 @@ class NotDone(Exception):
         self.code = code
 
 
+class Host(Protocol):
+    """What administration needs of the server."""
+
+    core: Core
+    devices: Devices
+    ledger: Ledger
+    #: When the server was started, seconds on CLOCK_MONOTONIC.
+    started: float
+
+    def handle(self, event: ev.Event) -> None:
+        """Give an event to the core and do what it decides."""
+        ...
+
+    def publish(self) -> None:
+        """Number what has happened, and send it to the subscribers."""
+        ...
+
+    def pids(self) -> dict[int, int]:
+        """Return the process of each client."""
+        ...
+
+    def connected(self) -> tuple[int, int]:
+        """Return how many clients there are, and how many connections in all."""
+        ...
+
+
 class Administration:
     """Does what administrators ask, and keeps what they want to know.
 
@@ -63,7 +90,7 @@ class Administration:
         Where that is kept which outlives the scheduler; None: nothing does.
     """
 
-    def __init__(self, server: Server, folder: Path | None) -> None:
+    def __init__(self, server: Host, folder: Path | None) -> None:
         self._server = server
         self._steering = None if folder is None else folder / "steering.json"
         self.audit = _open_audit(folder)
@@ -283,7 +310,7 @@ class Administration:
     def _op_users(self, connection: Connection, request: dict[str, Any]) -> Answer:
         core, now = self._server.core, time.monotonic()
         users: dict[str, dict[str, Any]] = {}
-        for said in core.status(now)["groups"]:
+        for said in snapshot.status(core, now)["groups"]:
             group = core.groups[said["id"]]
             claims = core.times.of(group)
             user = users.setdefault(
@@ -339,7 +366,7 @@ class Administration:
         """Return what ``metrics.py`` makes the metrics of."""
         self._server.publish()
         core, now = self._server.core, time.monotonic()
-        status = core.status(now)
+        status = snapshot.status(core, now)
         outside = Counter(f.gpu for f in self._suspicion.findings if not f.client)
         groups = Counter((group["class"], group["state"]) for group in status["groups"])
         memory: dict[str, Counter[str]] = {}

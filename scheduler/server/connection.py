@@ -11,18 +11,17 @@ import os
 import socket
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
+from ..core import messages as ev
 from ..core.ledger import ProtocolViolation
 from ..memory.pool import start_time
+from ..node.identity import Identities
 from ..node.permissions import Denied
 from ..node.principals import Known, Principal
 from ..protocol import wire as protocol
 from ..protocol.client import peer_pid, peer_uid
-from .throttle import Lane
-
-if TYPE_CHECKING:
-    from .server import Server
+from .throttle import Lane, Throttle
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +29,39 @@ log = logging.getLogger(__name__)
 MAX_UNREAD = 4 << 20
 #: Refusals that the scheduler remembers, to log each once.
 MAX_REFUSALS = 1024
+
+
+class Host(Protocol):
+    """What a connection needs of the server."""
+
+    throttle: Throttle
+    identities: Identities
+    #: What was logged of refused processes: number, when they were started, the reason.
+    refused: set[tuple[int, str | None, str]]
+
+    def add(self, connection: Connection) -> int:
+        """Take in a connection and return its number."""
+        ...
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        ...
+
+    def attach(self, connection: Connection, attach: ev.Attach) -> None:
+        """Take in a client, or refuse it."""
+        ...
+
+    def place(self, connection: Connection, place: protocol.Place) -> None:
+        """Say in which order a client should use the GPUs that it may use."""
+        ...
+
+    def answer(self, connection: Connection, body: bytes) -> None:
+        """Answer a control request."""
+        ...
+
+    def handle(self, event: ev.Event) -> None:
+        """Give an event to the core and do what it decides."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -61,7 +93,7 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
     lane: Lane
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Host) -> None:
         self._server = server
         self._reader = protocol.FrameReader()
         self._hung_up = False

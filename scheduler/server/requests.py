@@ -7,30 +7,35 @@ import functools
 import json
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections import deque
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from ... import __version__
+from ..._version import __version__
 from ..core import messages as ev
+from ..gpu.checkpoint_runner import Hibernations
+from ..memory.pool_manager import Lending
 from ..node import permissions
-from ..node.hub_login import LoginError
-from ..node.identity import LONGEST_ID
+from ..node.hub_login import Hub, LoginError
+from ..node.identity import LONGEST_ID, Identities
 from ..node.permissions import Denied
+from ..node.principals import Principal
 from ..node.tickets import LONGEST
-from ..observability.recording import RecordedCore, RecordingError
+from ..observability.recording import RecordedCore, RecordingError, Sink
 from ..observability.writer import Writer
 from ..protocol import wire as protocol
 from ..views import explain
 from ..views import status as snapshot
-from .administration import NotDone
-
-if TYPE_CHECKING:
-    from ..node.identity import Identities
-    from ..node.principals import Principal
-    from .connection import Connection
-    from .server import Server
+from ..views.estimates import Forecast
+from ..views.redaction import View
+from ..views.timeline import Timeline
+from . import administration
+from .administration import Administration, NotDone
+from .connection import Connection
+from .options import Options
+from .throttle import Throttle
 
 #: Longest parameters of a notice: the history keeps them.
 MAX_NOTICE = 4096
@@ -61,6 +66,34 @@ class RequestError(Exception):
 REFUSALS = (RequestError, NotDone, protocol.ProtocolError, Denied, LoginError)
 
 
+class Host(administration.Host, Protocol):
+    """What the requests need of the server."""
+
+    administration: Administration
+    options: Options
+    identities: Identities
+    #: Says whose a token is; None: there is none to ask.
+    hub: Hub | None
+    throttle: Throttle
+    lending: Lending
+    hibernations: Hibernations
+    timeline: Timeline
+    forecast: Forecast
+    history: deque[dict[str, Any]]
+    #: The number of the last event of the history.
+    sequence: int
+    #: Connections that get every event.
+    subscribers: set[Connection]
+
+    def close_ticket(self, user: str, groups: Collection[str]) -> None:
+        """End what control programs do with tickets that were revoked."""
+        ...
+
+    def view_of(self, connection: Connection) -> View | None:
+        """Return what the user at the other end sees of others; None: all."""
+        ...
+
+
 class Requests:
     """Answers control requests.
 
@@ -70,7 +103,7 @@ class Requests:
         Knows the rest.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Host) -> None:
         self._server = server
         #: What users and teams are entitled to.
         self._entitlements: dict[str, ev.Entitle] = {}
@@ -251,7 +284,9 @@ class Requests:
         else:
             status["processes"] = self._server.administration.processes()
         if version is not None:
-            status["timeline"] = self._server.timeline.since(version, now, view)
+            status["timeline"] = self._server.timeline.since(
+                version, now, view, as_json=protocol.Encoded
+            )
         return {
             "status": {
                 "version": __version__,
@@ -431,7 +466,8 @@ class Requests:
         return {"recording": writer.status()}
 
     def _op_recordings(self, connection: Connection, request: dict[str, Any]) -> dict[str, Any]:
-        core, writers = self._server.core, list(self._writers)
+        core = self._server.core
+        writers: list[Sink] = list(self._writers)
         if isinstance(core, RecordedCore) and core.sink is not None and core.sink not in writers:
             writers.append(core.sink)
         if request.get("stop"):
@@ -518,7 +554,7 @@ def _refusal(error: Exception) -> bytes:
     return _reply(reply)
 
 
-def recording_ended(server: Server, writer: Writer) -> None:
+def recording_ended(server: Host, writer: Writer) -> None:
     """Say that a recording ended before its time."""
     params = {"file": str(writer.path), "why": writer.ended, "error": writer.error}
     server.handle(ev.Notice("", "recording_ended", params))

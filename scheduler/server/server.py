@@ -11,13 +11,10 @@ import asyncio
 import contextlib
 import errno
 import logging
-import socket
 import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from ..core import messages as ev
@@ -26,22 +23,21 @@ from ..core.placement import Placement
 from ..core.preferences import lasting
 from ..gpu.checkpoint_runner import Hibernations
 from ..gpu.devices import Devices
-from ..gpu.drivers import Driver
 from ..memory.pool_manager import Lending
 from ..memory.roster import Roster, corrected, has_exited
 from ..node.hub_login import Hub
 from ..node.identity import Identities
-from ..node.principals import Identity
 from ..observability.rehearsal import Rehearsal
 from ..protocol import wire as protocol
-from ..protocol.address import Access, bind
+from ..protocol.address import bind
 from ..views.estimates import Forecast
 from ..views.redaction import Told, View
 from ..views.timeline import Glimpse, Ledger, SpanKind, Timeline, glimpse
 from .administration import Administration
 from .connection import Connection
+from .options import Options
 from .requests import Requests
-from .throttle import PERSONAL, Limits, Throttle
+from .throttle import Throttle
 
 log = logging.getLogger(__name__)
 
@@ -64,26 +60,6 @@ POLL = 1.0
 RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
 #: Seconds after which the list of clients is written once one came or went.
 ROSTER_DELAY = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What the server is told beside the core's settings."""
-
-    path: Path
-    simulated: bool = False
-    #: Bytes of host memory that swapped data may take; None: what the machine has.
-    host_memory: int | None = None
-    identity: Identity = field(default_factory=Identity)
-    limits: Limits = PERSONAL
-    #: Swapped data goes only to pages that this process has made.
-    prepared_only: bool = False
-    #: Who may connect to the socket, of a node scheduler.
-    access: Access | None = None
-    #: The socket, where somebody else made it, whose it stays; None: it is made at `path`.
-    listener: socket.socket | None = None
-    #: What clients use, for checkpoints; None: nobody hibernates.
-    driver: Driver | None = None
 
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}

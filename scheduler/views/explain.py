@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from . import reasons
+from ..core import reasons
 
 if TYPE_CHECKING:
     from ..core.core import Core
     from ..core.model import Gpu, Group, Wait
-    from ..policies import Parts
+    from ..core.policy_api import Parts
 
 
 def explain(core: Core, now: float, group: str | None = None) -> dict[str, Any]:

@@ -8,14 +8,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import policies
-from . import reasons
+from ..core import reasons
 from .estimates import Estimate
 from .timeline import Ledger
 
 if TYPE_CHECKING:
     from ..core.core import Core
     from ..core.model import Client, Gpu, Group, Holding, Share, Wait
-    from ..core.user_commands import People
 
 
 def status(
@@ -70,19 +69,9 @@ def status(
     }
 
 
-def settings(core: People) -> dict[str, Any]:
+def settings(core: Core) -> dict[str, Any]:
     """Return the settings that the status has, with what there is to choose from."""
-    return {**chosen(core), "policies": policies.names()}
-
-
-def chosen(core: People) -> dict[str, Any]:
-    """Return the settings: the same wherever the same events are replayed."""
-    return {
-        "quantum": core.quantum,
-        "anti_thrash": core.anti_thrash,
-        "policy": core.policy.name,
-        "hibernate_after": core.hibernate_after,
-    }
+    return {**core.settings(), "policies": policies.names()}
 
 
 def _ability(core: Core) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
-from ..protocol.wire import Encoded
 from .redaction import OTHER
 
 if TYPE_CHECKING:
@@ -161,8 +161,23 @@ class Timeline:
         self.version += 1
         self._samples.append((self.version, time, _encode((time, gpu, percent))))
 
-    def since(self, version: int, now: float, view: View | None = None) -> dict[str, Any]:
-        """Return what has changed since a version (0: all), as docs/lab.md describes it and somebody may see it."""
+    def since(
+        self,
+        version: int,
+        now: float,
+        view: View | None = None,
+        *,
+        as_json: Callable[[str], object],
+    ) -> dict[str, Any]:
+        """Return what has changed since a version (0: all), as docs/lab.md describes it and a user may see it.
+
+        Parameters
+        ----------
+        version, now, view
+            Since when, the time, and what the user sees of others.
+        as_json
+            Marks a text that is JSON already, for what encodes the whole.
+        """
         self._forget(now)
         spans = []
         for number in reversed(self._changed):
@@ -177,8 +192,8 @@ class Timeline:
         return {
             "version": self.version,
             "start": self._start,
-            "spans": Encoded(f"[{','.join(reversed(spans))}]"),
-            "samples": Encoded(f"[{','.join(reversed(samples))}]"),
+            "spans": as_json(f"[{','.join(reversed(spans))}]"),
+            "samples": as_json(f"[{','.join(reversed(samples))}]"),
         }
 
     def _text(self, number: int, view: View | None) -> str:

@@ -75,7 +75,8 @@ def renumbered(root: Path, folder: Path, version: int, *, build: bool) -> Releas
             if not place.exists():
                 place.symlink_to(entry.resolve())
             (package / entry.name).symlink_to(Path("..") / entry.name)
-    shutil.copy2(root / "jupyter_gpushare" / "__init__.py", package)
+    for name in ("__init__.py", "_version.py"):
+        shutil.copy2(root / "jupyter_gpushare" / name, package)
     header = folder / "csrc" / "protocol.h"
     text = header.read_text()
     for name in ("VERSION", "OLDEST"):

@@ -7,10 +7,10 @@ from typing import get_args
 
 import pytest
 
-from jupyter_gpushare.cli import wording
 from jupyter_gpushare.hub.words import event as event_words
+from jupyter_gpushare.kernel_provisioner import wording
 from jupyter_gpushare.scheduler.core.model import State
-from jupyter_gpushare.scheduler.gpu.checkpoint_support import WHY
+from jupyter_gpushare.scheduler.core.refusals import WHY
 
 GIB = 1 << 30
 

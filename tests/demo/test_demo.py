@@ -18,6 +18,7 @@ import nbformat
 import pytest
 
 from jupyter_gpushare.cli import demo
+from jupyter_gpushare.cli.demo_plan import DemoError
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
 
 NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
@@ -259,9 +260,9 @@ def test_a_real_gpu_gives_each_what_the_host_can_hold(monkeypatch: pytest.Monkey
     monkeypatch.setattr(demo, "host_budget", lambda *_: 2 * total)
     assert demo.make_plan({}, None, None, "machine").fraction == 0.75
     monkeypatch.setattr(demo, "host_budget", lambda *_: 4 * GIB)
-    with pytest.raises(demo.DemoError, match="more host memory than there is to spare"):
+    with pytest.raises(DemoError, match="more host memory than there is to spare"):
         demo.make_plan({}, None, None, "machine")
-    with pytest.raises(demo.DemoError, match="simulated driver only"):
+    with pytest.raises(DemoError, match="simulated driver only"):
         demo.make_plan({}, "managed", None, "machine")
 
 

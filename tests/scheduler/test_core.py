@@ -11,6 +11,8 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation, default_reserve
+from jupyter_gpushare.scheduler.policies import REGISTRY
+from jupyter_gpushare.scheduler.views import status as snapshot
 
 GIB = 1 << 30
 GPU = "GPU-0"
@@ -124,7 +126,8 @@ class Machine:
     def __init__(self, foreign: int = 0, **settings: Any) -> None:
         # What runs for long is interactive all the same, unless a test says otherwise.
         self.core = Core(
-            **{"reserve": 0, "bandwidth": SPEED, "margin": 0, "interactive_burst": 1e9, **settings}
+            REGISTRY,
+            **{"reserve": 0, "bandwidth": SPEED, "margin": 0, "interactive_burst": 1e9, **settings},
         )
         self.now = 100.0
         self.foreign = foreign
@@ -193,11 +196,11 @@ class Machine:
         return process
 
     def group(self, name: str) -> Any:
-        return next(g for g in self.core.status(self.now)["groups"] if g["id"] == name)
+        return next(g for g in snapshot.status(self.core, self.now)["groups"] if g["id"] == name)
 
     @property
     def gpu(self) -> Any:
-        return self.core.status(self.now)["gpus"][0]
+        return snapshot.status(self.core, self.now)["gpus"][0]
 
     def kinds(self, group: str) -> list[str]:
         return [log.kind for log in self.history if log.group == group]
@@ -468,7 +471,7 @@ def test_anti_thrash_off_lets_managed_memory_overlap() -> None:
 def test_settings_change_and_bad_ones_are_refused() -> None:
     m = Machine()
     m.do(ev.Configure(quantum=2.5, anti_thrash="on"))
-    assert m.core.status(m.now)["settings"] == {
+    assert snapshot.status(m.core, m.now)["settings"] == {
         "quantum": 2.5,
         "anti_thrash": "on",
         "policy": "burst",
@@ -482,7 +485,7 @@ def test_settings_change_and_bad_ones_are_refused() -> None:
         m.do(ev.Configure(quantum=3.0, anti_thrash="maybe"))  # type: ignore[arg-type]
     assert m.core.quantum == 2.5
     with pytest.raises(ValueError, match="policy must be"):
-        Core(policy="lottery")
+        Core(REGISTRY, policy="lottery")
 
 
 # --- Growth ---------------------------------------------------------------------------------------
@@ -706,7 +709,7 @@ def test_growth_that_the_host_had_no_memory_for_either_is_refused_at_once() -> N
 
 
 def test_a_scheduler_that_begins_short_of_host_memory_waits_for_it_too() -> None:
-    core = Core(reserve=0)
+    core = Core(REGISTRY, reserve=0)
     core.handle(ev.Device(GPU, TOTAL, 0, "Test GPU", 0), 1.0)
     core.handle(ev.HostMemory(0, most=100 * GIB), 1.0)
     for number in (1, 2):
@@ -1504,7 +1507,7 @@ def test_notices_are_kept_but_not_without_end() -> None:
     m = Machine()
     for n in range(60):
         m.do(ev.Notice("a", "started_without_interposer", {"n": n}))
-    notices = m.core.status(m.now)["notices"]
+    notices = snapshot.status(m.core, m.now)["notices"]
     assert len(notices) == 50
     assert notices[-1]["params"] == {"n": 59}
 
@@ -1519,7 +1522,7 @@ def test_the_status_is_json_and_counts() -> None:
     (order,) = of(ev.Evict, m.sleep(0.02))
     a.evict(order)
     b.restore()
-    json.dumps(m.core.status(m.now))
+    json.dumps(snapshot.status(m.core, m.now))
     assert m.group("a")["totals"]["evicted"] == 35 * GIB
     assert m.group("b")["totals"]["waits"] == 1
 
@@ -1548,10 +1551,10 @@ def test_the_status_is_json_and_counts() -> None:
 def test_what_cannot_be_is_a_violation_and_changes_nothing(event: Any) -> None:
     m = Machine()
     m.runs("a", 20)
-    before = json.dumps(m.core.status(m.now))
+    before = json.dumps(snapshot.status(m.core, m.now))
     with pytest.raises(ProtocolViolation):
         m.do(event)
-    assert json.dumps(m.core.status(m.now)) == before
+    assert json.dumps(snapshot.status(m.core, m.now)) == before
 
 
 def test_the_reserve_suits_small_and_large_gpus() -> None:

@@ -10,6 +10,8 @@ from hypothesis import given
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.policies import REGISTRY
+from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.consistency import check, check_status
 from tests.scheduler.test_core import GPU, TOTAL, Machine
 
@@ -25,7 +27,7 @@ def test_parts_of_a_gpu_are_no_more_than_it_has(
     stated: list[tuple[Any, int, int, int, int]], used: int
 ) -> None:
     """Managed memory may be over-committed; and processes may understate, or hold what is not counted."""
-    core = Core(anti_thrash="off")
+    core = Core(REGISTRY, anti_thrash="off")
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
     core.handle(ev.HostMemory(1000 * GIB), 1.0)
     for number, (backend, promised, resident, pinned, context) in enumerate(stated):
@@ -47,7 +49,7 @@ def test_managed_memory_that_does_not_fit_counts_as_paged_out() -> None:
     m = Machine(anti_thrash="off")
     for name in ("a", "b"):
         m.runs(name, 80, backend="managed")
-    said = m.core.status(m.now)
+    said = snapshot.status(m.core, m.now)
     check(said)
     assert said["gpus"][0]["resident"] == TOTAL
     shares = [group["gpus"][0] for group in said["groups"]]
@@ -57,12 +59,12 @@ def test_managed_memory_that_does_not_fit_counts_as_paged_out() -> None:
 
 def test_host_memory_of_a_process_with_several_gpus_counts_once() -> None:
     """Each of its usages states the host memory of the whole process."""
-    core = Core()
+    core = Core(REGISTRY)
     for gpu in ("G0", "G1"):
         core.handle(ev.Device(gpu, TOTAL, 0), 1.0)
     usages = tuple(ev.Usage(gpu, 4 * GIB, 1 * GIB, host=5 * GIB) for gpu in ("G0", "G1"))
     core.handle(ev.Attach(1, 1, "g", "g", "swap", usages=usages), 1.0)
-    said = core.status(1.0)
+    said = snapshot.status(core, 1.0)
     check(said)
     assert said["host"]["swapped"] == 5 * GIB
     assert sum(share["swapped"] for share in said["groups"][0]["gpus"]) == 5 * GIB
@@ -70,9 +72,9 @@ def test_host_memory_of_a_process_with_several_gpus_counts_once() -> None:
 
 def test_memory_that_was_never_written_is_nowhere() -> None:
     """Allocated before the first lease, it needs no host memory: then none of it is said to be there."""
-    core = Core()
+    core = Core(REGISTRY)
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
     core.handle(ev.Attach(1, 1, "g", "g", "swap", usages=(ev.Usage(GPU, 4 * GIB, host=GIB),)), 1.0)
-    said = core.status(1.0)
+    said = snapshot.status(core, 1.0)
     check(said)
     assert said["groups"][0]["gpus"][0]["swapped"] == said["host"]["swapped"] == GIB

@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.explain import explain
 from jupyter_gpushare.scheduler.views.status import status
@@ -42,7 +43,7 @@ def decide(
     **settings: Any,
 ) -> tuple[Core, list[list[ev.Decision]]]:
     """Return a core after these events, and what it decided."""
-    core = Core(**{"quantum": 0.5, "anti_thrash": "off", "bandwidth": 1e9, **settings})
+    core = Core(REGISTRY, **{"quantum": 0.5, "anti_thrash": "off", "bandwidth": 1e9, **settings})
     decisions = []
     for event, now in events:
         decisions.append(core.handle(event, now))

@@ -15,6 +15,8 @@ from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
 from jupyter_gpushare.scheduler.core.model import LEFT
 from jupyter_gpushare.scheduler.observability import checkpoint
 from jupyter_gpushare.scheduler.observability.counters import Counters
+from jupyter_gpushare.scheduler.policies import REGISTRY
+from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
 MIB = 1 << 20
@@ -255,7 +257,7 @@ def test_where_the_driver_cannot_nobody_does() -> None:
     assert kernel.where == "held"
     with pytest.raises(ValueError, match="too old"):
         night.do(ev.HibernateNow("a"))
-    assert night.core.status(night.now)["hibernation"]["code"] == "driver"
+    assert snapshot.status(night.core, night.now)["hibernation"]["code"] == "driver"
 
 
 def test_an_order_stands_until_it_is_known_whether_the_driver_can() -> None:
@@ -537,7 +539,7 @@ def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
     (park,) = night.orders(ev.Park)
     assert night.orders(ev.Hibernated) == [ev.Hibernated(kernel.number, park.serial, False)]
     assert kernel.hibernation["code"] == "stuck"
-    codes = [notice["code"] for notice in night.core.status(night.now)["notices"]]
+    codes = [notice["code"] for notice in snapshot.status(night.core, night.now)["notices"]]
     assert codes == ["hibernation_stuck"]
     kernel.parked = False
     night.do(ev.HibernateNow("a"))
@@ -1040,7 +1042,7 @@ def test_its_state_can_be_written_and_read() -> None:
     copy = checkpoint.decode(table)
     for event in (ev.Woken(kernel.number, True, "", "", 0.5), ev.Request(kernel.number, 9)):
         assert copy.handle(event, night.now) == night.core.handle(event, night.now)
-    assert copy.status(night.now) == night.core.status(night.now)
+    assert snapshot.status(copy, night.now) == snapshot.status(night.core, night.now)
 
 
 def test_they_are_counted() -> None:
@@ -1392,7 +1394,7 @@ def test_what_was_there_when_the_scheduler_began_counts_as_left_by_those_that_hi
     night = Night()
     night.residue = 4 * MIB
     kernel = night.asleep("a")
-    night.core = Core(bandwidth=1e9)
+    night.core = Core(REGISTRY, bandwidth=1e9)
     night.do(night.reading())
     night.do(ev.Hibernatable(True))
     usage = ev.Usage(GPU, kernel.promised, 0, 0, kernel.context, kernel.promised)

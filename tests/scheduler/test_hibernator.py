@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.scheduler.core.messages import Event, Hibernatable
+from jupyter_gpushare.scheduler.core.refusals import WHY
 from jupyter_gpushare.scheduler.gpu import checked_drivers
 from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu import checkpoint_runner as hibernations
@@ -536,7 +537,7 @@ async def test_a_driver_that_answers_nonsense_is_none_that_can(
     steps = Hibernations(Driver(stand_in.library, None, False), Devices(None), events.append)
     steps.probe()
     await wait_for(lambda: events)
-    assert events == [Hibernatable(False, False, "helper", ability.WHY["helper"])]
+    assert events == [Hibernatable(False, False, "helper", WHY["helper"])]
     await steps.close()
 
 
@@ -711,5 +712,5 @@ async def test_the_driver_is_asked(make: Make, stand_in: StandIn) -> None:
 
 def test_each_code_has_its_sentence() -> None:
     assert {"driver", "helper", "permission", "container", "debugger", "failed", "stuck"} <= set(
-        ability.WHY
+        WHY
     )

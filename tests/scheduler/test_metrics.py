@@ -13,6 +13,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.observability.counters import WAITS, Counters
 from jupyter_gpushare.scheduler.observability.metrics import METRICS, text
+from jupyter_gpushare.scheduler.policies import REGISTRY
 from tests.scheduler.conftest import GIB, Scheduler
 from tests.scheduler.test_server import state, until
 
@@ -83,7 +84,7 @@ def test_no_scheduler_is_a_figure_too() -> None:
 
 
 def test_an_error_is_avoided_once_until_all_fits_again() -> None:
-    core, counters = Core(), Counters()
+    core, counters = Core(REGISTRY), Counters()
 
     def grow(group: str, beyond: int) -> int:
         counters.see(ev.Log("grow", group, {"promised": 1, "gpu": "G", "beyond": beyond}), core)
@@ -99,5 +100,5 @@ def test_an_error_is_avoided_once_until_all_fits_again() -> None:
 @pytest.mark.parametrize(("waited", "place"), [(0.0, 0), (0.01, 0), (0.02, 1), (1e9, len(WAITS))])
 def test_a_wait_is_in_the_bucket_that_it_is_at_most(waited: float, place: int) -> None:
     counters = Counters()
-    counters.see(ev.Log("grant", "x", {"waited": waited}), Core())
+    counters.see(ev.Log("grant", "x", {"waited": waited}), Core(REGISTRY))
     assert counters.figures()["waits"]["interactive"]["buckets"].index(1) == place

@@ -12,6 +12,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
 from jupyter_gpushare.scheduler.policies import Speed
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
+from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.test_core import GIB, GPU, Machine, Process, of
 
 
@@ -207,7 +208,7 @@ def test_a_policy_that_serialises_lets_one_run_at_a_time() -> None:
     assert b.reason["params"]["yields_in"] == pytest.approx(30)
     # Chosen while they run, another lets both.
     assert of(ev.Grant, m.do(ev.Configure(policy="burst"))) == [ev.Grant(b.number, b.lease)]
-    assert m.core.status(m.now)["settings"]["policy"] == "burst"
+    assert snapshot.status(m.core, m.now)["settings"]["policy"] == "burst"
     assert (a.state, b.state) == ("running", "moving")
 
 
@@ -247,7 +248,7 @@ def test_a_policy_that_raises_is_replaced_and_the_event_is_handled(
     b = m.process("b", 60)
     assert of(ev.Revoke, b.request())
     assert m.core.policy.name == "burst"
-    notices = m.core.status(m.now)["notices"]
+    notices = snapshot.status(m.core, m.now)["notices"]
     assert [n["code"] for n in notices] == ["policy_failed"]
     assert notices[0]["params"]["policy"] == "broken"
     assert "no luck" in notices[0]["params"]["error"]

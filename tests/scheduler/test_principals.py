@@ -29,10 +29,12 @@ from jupyter_gpushare.scheduler.node.principals import (
     groups_of,
     identify,
 )
+from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import connection as connections
 from jupyter_gpushare.scheduler.server.connection import Connection
-from jupyter_gpushare.scheduler.server.server import Options, Server
+from jupyter_gpushare.scheduler.server.options import Options
+from jupyter_gpushare.scheduler.server.server import Server
 from tests.scheduler.client import FakeClient, Refused
 from tests.scheduler.conftest import Scheduler, Start
 from tests.scheduler.shared import Peer, connect, hub, start_node
@@ -142,7 +144,7 @@ async def test_a_process_is_who_the_kernel_says(
     monkeypatch: pytest.MonkeyPatch, seen: int, pid: int
 ) -> None:
     monkeypatch.setattr(connections, "peer_pid", lambda end: seen)
-    core = Core()
+    core = Core(REGISTRY)
     server = Server(core, Devices(None), Options(Path("/s")))
     here, there = socket.socketpair()
     written: list[bytes] = []

@@ -43,6 +43,8 @@ from jupyter_gpushare.scheduler.core.contention import Audience
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait, place
 from jupyter_gpushare.scheduler.core.victims import Victims
+from jupyter_gpushare.scheduler.policies import REGISTRY
+from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.consistency import check_status
 
 MIB = 1 << 20
@@ -278,7 +280,7 @@ class World(RuleBasedStateMachine):
 
     @staticmethod
     def make_core(settings: dict[str, Any]) -> Core:
-        return Slow(**settings)
+        return Slow(REGISTRY, **settings)
 
     def used(self, gpu: str) -> int:
         ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
@@ -1716,7 +1718,7 @@ class World(RuleBasedStateMachine):
             before, deadline = self.now, self.core.deadline()
             self.advance(self.now + 1.0 if deadline is None else min(deadline, self.now + 5.0))
             self.work(self.now - before)
-        raise AssertionError(f"{late} are not served: {self.core.status(self.now)}")
+        raise AssertionError(f"{late} are not served: {snapshot.status(self.core, self.now)}")
 
     @precondition(lambda self: len(self.processes) > 1)
     @rule(data=st.data(), for_ever=st.booleans())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from jupyter_gpushare.scheduler.views.text import printable
+from jupyter_gpushare.scheduler.protocol.text import printable
 
 GPU = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 HEADER = struct.Struct("=IHH")

@@ -29,8 +29,10 @@ from jupyter_gpushare.scheduler.observability.recording import (
     replay,
 )
 from jupyter_gpushare.scheduler.observability.writer import Writer
+from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
+from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler, Start
 from tests.scheduler.test_core import Machine
@@ -71,7 +73,7 @@ class Day:
                 self.act()
             if self.random.random() < 0.2:
                 # To look at it changes nothing.
-                self.core.status(self.machine.now)
+                snapshot.status(self.core, self.machine.now)
 
     def act(self) -> None:
         machine, choose = self.machine, self.random.choice
@@ -448,7 +450,7 @@ def test_a_file_that_cannot_be_is_said(start: Start, tmp_path: Path) -> None:
 async def test_a_recording_that_cannot_go_on_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    core = RecordedCore()
+    core = RecordedCore(REGISTRY)
     for longest, full, ended in ((2000, False, "full"), (1 << 30, True, "failed")):
         told: list[Writer] = []
         if full:
@@ -471,7 +473,7 @@ async def test_a_fault_of_the_recording_stays_its_own(
     def fault(*_: Any) -> Any:
         raise ZeroDivisionError("of ours")
 
-    core = RecordedCore(kept=20)
+    core = RecordedCore(REGISTRY, kept=20)
     monkeypatch.setattr(recording, "write", fault)
     one = Writer(core, tmp_path / "file")
     core.handle(ev.Tick(), 1.0)
@@ -488,7 +490,7 @@ async def test_a_recording_that_falls_behind_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "MOST_PENDING", 100)
-    core = RecordedCore()
+    core = RecordedCore(REGISTRY)
     one = Writer(core, tmp_path / "slow")
     for number in range(200):
         core.handle(ev.Tick(), float(number))

@@ -15,7 +15,7 @@ from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.observability.recording import RecordedCore, write_header
 from jupyter_gpushare.scheduler.observability.recording import write as write_entry
-from jupyter_gpushare.scheduler.policies import OURS
+from jupyter_gpushare.scheduler.policies import OURS, REGISTRY
 from jupyter_gpushare.scheduler.simulation.calibration import H200
 from jupyter_gpushare.scheduler.simulation.generate import GENERATORS, generate
 from jupyter_gpushare.scheduler.simulation.recorded import convert_lines
@@ -349,7 +349,7 @@ def test_without_matplotlib_it_says_what_to_install(
 
 
 def test_a_recording_becomes_a_trace_without_the_waits() -> None:
-    core = RecordedCore(policy="fcfs")
+    core = RecordedCore(REGISTRY, policy="fcfs")
     gpu = "GPU-0"
     now = 1000.0
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from jupyter_gpushare.scheduler.views.text import (
+from jupyter_gpushare.scheduler.protocol.text import (
     PrintableFormatter,
     parse_json,
     printable,

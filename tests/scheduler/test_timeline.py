@@ -37,7 +37,9 @@ def seen(
 
 def told(timeline: Timeline, version: int, now: float) -> dict[str, Any]:
     """What a control program reads."""
-    frame = protocol.encode_json(protocol.REPLY, timeline.since(version, now))
+    frame = protocol.encode_json(
+        protocol.REPLY, timeline.since(version, now, as_json=protocol.Encoded)
+    )
     return protocol.decode_json(frame[protocol.HEADER_SIZE :])
 
 

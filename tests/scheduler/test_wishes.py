@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core import preferences as wishes
+from jupyter_gpushare.scheduler.core import reasons
 from jupyter_gpushare.scheduler.core.model import Wishes
-from jupyter_gpushare.scheduler.views import reasons
 from tests.scheduler.test_core import BY_AGE, GIB, GPU, Machine, Process, of
 
 

@@ -8,7 +8,7 @@ import asyncio
 import logging
 from typing import Any
 
-from .main import complain
+from ..scheduler.node.arguments import complain
 
 
 def add_parser(subparsers: Any) -> None:
@@ -58,8 +58,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until ended."""
     from traitlets import TraitError
 
-    from ..hub.config import ConfigurationError, GpuShareHub, load
-    from ..scheduler.views.text import log_to_stderr
+    from ..scheduler.protocol.text import log_to_stderr
+    from .config import ConfigurationError, GpuShareHub, load
 
     log_to_stderr(
         logging.DEBUG if args.debug else logging.WARNING,
@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         config = load(args.config, {name: v for name, v in given.items() if v is not None})
         settings = GpuShareHub(config=config)
         # It takes a second: mistakes are named before.
-        from ..hub.app import serve
+        from .app import serve
 
         asyncio.run(serve(settings, config))
     except (ConfigurationError, TraitError) as error:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import NoReturn
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -15,6 +16,12 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with the message and status 2."""
         self.exit(2, f"gpushare: {message}; see: {self.prog} --help\n")
+
+
+def complain(text: str) -> int:
+    """Print one line about what the user can mend, and return the exit status for it."""
+    print(f"gpushare: {text}", file=sys.stderr)
+    return 2
 
 
 def size(text: str) -> int:

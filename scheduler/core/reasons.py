@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..core.ledger import growth
-
-if TYPE_CHECKING:
-    from ..core.core import Core
-    from ..core.model import Bar, Delayed, Gpu, Group, Wait
-    from ..core.planner import Plan
+from .ledger import growth
+from .model import Bar, Delayed, Gpu, Group, Wait
+from .planner import Plan
+from .quotas import Bounds
 
 
 class Explainer:
@@ -27,7 +25,7 @@ class Explainer:
         Those that were made already.
     """
 
-    def __init__(self, core: Core, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
+    def __init__(self, core: Bounds, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
         self._core = core
         self._now = now
         self._plans: dict[Wait, Plan] = dict(plans or {})
@@ -101,19 +99,19 @@ class Explainer:
         return not plan.short or self._core.remedy(plan) is not None
 
 
-def reason(core: Core, wait: Wait, now: float) -> dict[str, Any]:
+def reason(core: Bounds, wait: Wait, now: float) -> dict[str, Any]:
     """Return what one that waits waits for."""
     return Explainer(core, now).reason(wait)
 
 
-def at_work(core: Core, group: Group, now: float) -> dict[str, Any] | None:
+def at_work(core: Bounds, group: Group, now: float) -> dict[str, Any] | None:
     """Return what one that is not in the queue waits for all the same, or None."""
     if (found := group.delayed) is not None:
         return delayed(core, found, now)
     return waking(core, group, now) if group.waking else filling(core, group)
 
 
-def delayed(core: Core, found: Delayed, now: float) -> dict[str, Any]:
+def delayed(core: Bounds, found: Delayed, now: float) -> dict[str, Any]:
     """Return what an allocation waits for that is not answered yet."""
     gpu = core.gpus[found.grow.least.gpu]
     lack = sum(growth(core.clients[found.grow.client].holdings[gpu.uuid], found.grow))
@@ -123,14 +121,14 @@ def delayed(core: Core, found: Delayed, now: float) -> dict[str, Any]:
     return _reason("host_memory", lack=lack, gpu=gpu.uuid, until_in=until_in)
 
 
-def waking(core: Core, group: Group, now: float) -> dict[str, Any]:
+def waking(core: Bounds, group: Group, now: float) -> dict[str, Any]:
     """Return for how long a group is being restored, and how long that takes here."""
     since = now if group.hibernation is None else group.hibernation.since
     took = max(0.0, now - since)
     return _reason("waking", **{"for": took}, estimate=max(0.0, core.wake_estimate(group) - took))
 
 
-def filling(core: Core, group: Group) -> dict[str, Any] | None:
+def filling(core: Bounds, group: Group) -> dict[str, Any] | None:
     """Return whose memory has to leave for one that fills, or None for one that does not fill."""
     if group.filling is None:
         return None
@@ -155,18 +153,18 @@ def stuck(
     )  # fmt: skip
 
 
-def _lack(core: Core, wait: Wait, gpu: Gpu, lack: int) -> int:
+def _lack(core: Bounds, wait: Wait, gpu: Gpu, lack: int) -> int:
     """Return the part of a group's need that is missing. An over-commitment of the GPU is not part of it."""
     return max(0, min(lack, core.need(wait, gpu)))
 
 
-def _worst(core: Core, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
+def _worst(core: Bounds, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
     """Return the GPU on which a waiting group lacks the most, and how much."""
     lacks = [(gpu, _lack(core, wait, gpu, lack)) for gpu, lack in plan.lacks]
     return max(lacks, key=lambda item: item[1], default=None)
 
 
-def _of_plan(core: Core, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
+def _of_plan(core: Bounds, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
     if plan.draining:
         return _draining(plan.draining[0], now)
     worst = _worst(core, wait, plan)
@@ -235,7 +233,7 @@ def _draining(holder: Group, now: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
+def _short(core: Bounds, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
     """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
     victims = {g.id: g.name for g in core.hibernating_on(gpu)}
     if victims:
@@ -259,7 +257,7 @@ def _short(core: Core, group: Group, gpu: Gpu, lack: int, now: float) -> dict[st
     return _returning(core, gpu, lack) if core.awaited else _foreign(gpu, lack)
 
 
-def _returning(core: Core, gpu: Gpu, lack: int) -> dict[str, Any]:
+def _returning(core: Bounds, gpu: Gpu, lack: int) -> dict[str, Any]:
     return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.awaited))
 
 

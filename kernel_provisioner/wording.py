@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.amounts import duration, percent, size
-from ..kernel_provisioner.in_kernel.groups import STATES, rank, remark
-from ..kernel_provisioner.in_kernel.groups import estimate_text as estimate
-from ..kernel_provisioner.in_kernel.groups import hibernation_text as hibernation
-from ..kernel_provisioner.in_kernel.groups import state_text as state
-from ..kernel_provisioner.in_kernel.groups import wishes_text as wishes
-from ..kernel_provisioner.in_kernel.reasons import REASONS
-from ..kernel_provisioner.in_kernel.reasons import reason_text as reason
+from .in_kernel.amounts import duration, percent, size
+from .in_kernel.groups import STATES, rank, remark
+from .in_kernel.groups import estimate_text as estimate
+from .in_kernel.groups import hibernation_text as hibernation
+from .in_kernel.groups import state_text as state
+from .in_kernel.groups import wishes_text as wishes
+from .in_kernel.reasons import REASONS
+from .in_kernel.reasons import reason_text as reason
 
 __all__ = [
     "REASONS",

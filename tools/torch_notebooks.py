@@ -4,7 +4,7 @@
 Each is run alone first; then all at once. Every digest that a notebook prints must be the same both times. On an NVIDIA
 H200 each takes 60 GiB::
 
-    python -m jupyter_gpushare.benchmarks.torch_notebooks --json torch.json
+    python tools/torch_notebooks.py --json torch.json
 
 Prints the queue's timeline and a summary; exit status 1 if a result differs. Backend ``swap``; managed memory is never
 used.
@@ -20,10 +20,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..cli.demo import Plan
-from ..cli.demo_run import run_demo
-from ..scheduler.gpu.devices import Devices
-from ..scheduler.gpu.drivers import find_driver
+from jupyter_gpushare.cli.demo_plan import Plan
+from jupyter_gpushare.cli.demo_run import run_demo
+from jupyter_gpushare.scheduler.gpu.devices import Devices
+from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 
 GIB = 1 << 30
 

@@ -3,22 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TypeVar, cast
 
-from .burst import Burst
-from .fcfs import FirstComeFirstServed
-
-if TYPE_CHECKING:
-    from ..core.model import Gpu, Group, Wait
-    from . import Parts, Policy, Rank, Speed, View
+from .model import Gpu, Group, Wait
+from .policy_api import LastingPolicy, Parts, Policy, Rank, Speed, View
 
 _T = TypeVar("_T")
 
 
 class Guard:
-    """A policy, until it fails; then ``burst``.
+    """A policy, until it fails; then a simpler one.
 
     Parameters
     ----------
@@ -26,11 +22,15 @@ class Guard:
         The policy.
     view
         What its replacement may look at.
+    fallbacks
+        Classes of the policies that replace one that fails: the first of them, or the one after it.
     """
 
-    def __init__(self, policy: Policy, view: View) -> None:
+    def __init__(
+        self, policy: Policy, view: View, fallbacks: Sequence[Callable[[View], Policy]]
+    ) -> None:
         self.policy = policy
-        self._view = view
+        self._view, self._fallbacks = view, tuple(fallbacks)
         self._lasts = _lasts(type(policy))
         #: What failed and is not told yet: its name, and the error.
         self.failure: tuple[str, str] | None = None
@@ -79,7 +79,7 @@ class Guard:
         if not self._lasts:
             return self.victim_rank(group), -inf
         try:
-            return cast("FirstComeFirstServed", self.policy).lasting_victim_rank(group)
+            return cast("LastingPolicy", self.policy).lasting_victim_rank(group)
         except Exception as error:
             self._replace("victim_rank", error)
             return self.lasting_rank(group)
@@ -120,12 +120,14 @@ class Guard:
 
     def _replace(self, what: str, error: Exception) -> None:
         failed = self.policy
-        # Ours could only fail for a fault of ours; the simplest has no state that could be wrong.
-        if type(failed) is FirstComeFirstServed:
+        kind, place = type(failed), 0
+        if kind in self._fallbacks:
+            place = self._fallbacks.index(kind) + 1
+        if place == len(self._fallbacks):
+            # Ours could only fail for a fault of ours.
             raise error
-        simpler = FirstComeFirstServed if type(failed) is Burst else Burst
-        self.policy = simpler(self._view)
-        self._lasts = _lasts(simpler)
+        self.policy = self._fallbacks[place](self._view)
+        self._lasts = _lasts(type(self.policy))
         self._failures += 1
         self.failure = failed.name, f"{what}: {str(error) or type(error).__name__}"
 

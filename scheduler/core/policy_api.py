@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All that policies and the core see of each other.
+
+A policy imports nothing else of the core. The classes whose names end in ``View`` list what a policy may read; the
+core's own objects have these attributes, among others. A policy changes none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .messages import Class, Entitlement, Grow
+
+State = Literal["idle", "waiting", "moving", "running", "held", "yielding", "hibernated", "waking"]
+#: What a policy sorts by: smaller comes first. Each number is a sum of parts, named by the rule that they come from.
+Parts = tuple[Mapping[str, float], ...]
+Rank = tuple[float, ...]
+
+#: Requests may add up to more than a GPU has. A group that waits for so many seconds, and has had next to nothing,
+#: counts as below a request, too; the longer it waits, the more.
+PATIENCE = 30.0
+#: A group that pauses because of shares may submit once in so many seconds: rarely enough that a CUDA kernel of 50 ms
+#: stays within 2 % of the window.
+SHARE_STALL = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """How fast a group that holds a lease may submit: ``messages.Pace``, without a client."""
+
+    inflight: float | None = None
+    stall: float = 0.010
+    share: float = 1.0
+    meter: bool = False
+
+
+#: Nothing is bounded, nothing measured.
+FREE = Speed()
+
+
+# --- What a policy reads --------------------------------------------------------------------------
+
+
+class WishesView(Protocol):
+    """What users and administrators asked for a group."""
+
+    @property
+    def keep(self) -> bool:
+        """Whether its memory stays on the GPU while the group is idle."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is granted nothing."""
+        ...
+
+    @property
+    def weight(self) -> float:
+        """Its weight in what is spare."""
+        ...
+
+
+class ShareView(Protocol):
+    """What a group has on one GPU."""
+
+    @property
+    def resident(self) -> int:
+        """Bytes of evictable memory that are on the GPU."""
+        ...
+
+
+class GroupView(Protocol):
+    """A lease group. Times are seconds on the clock of ``View.now``."""
+
+    @property
+    def id(self) -> str:
+        """What it is known by."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Its place in the order in which groups came."""
+        ...
+
+    @property
+    def user(self) -> str:
+        """The user that it belongs to."""
+        ...
+
+    @property
+    def state(self) -> State:
+        """What the status shows."""
+        ...
+
+    @property
+    def wishes(self) -> WishesView:
+        """What users and administrators asked for it."""
+        ...
+
+    @property
+    def shares(self) -> Mapping[str, ShareView]:
+        """What it has on each GPU that it uses, by UUID."""
+        ...
+
+    @property
+    def wait(self) -> WaitView | None:
+        """Its place in the queue for a lease."""
+        ...
+
+    @property
+    def lease(self) -> int | None:
+        """The number of the lease that it holds."""
+        ...
+
+    @property
+    def turn_at(self) -> float:
+        """When its present turn on the GPU began."""
+        ...
+
+    @property
+    def intact(self) -> bool:
+        """Whether nothing was evicted from it since its last grant."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """How many of its processes are in a burst."""
+        ...
+
+    @property
+    def cells(self) -> Mapping[str, float]:
+        """When each of its open cells began."""
+        ...
+
+    @property
+    def ended_at(self) -> float | None:
+        """When its last burst ended for good; None: it only went quiet."""
+        ...
+
+    @property
+    def idle_since(self) -> float:
+        """When it last had work."""
+        ...
+
+
+class WaitView(Protocol):
+    """A place in the queue: for a lease, or for memory that cannot move."""
+
+    @property
+    def group(self) -> GroupView:
+        """The group that waits."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Its place in the order in which waits began."""
+        ...
+
+    @property
+    def since(self) -> float:
+        """When it began to wait."""
+        ...
+
+    @property
+    def grow(self) -> Grow | None:
+        """The memory that it waits for; None: a lease."""
+        ...
+
+    @property
+    def wakes(self) -> bool:
+        """Whether that memory is what a hibernated process needs to be awake."""
+        ...
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is granted nothing until a user or an administrator says so."""
+        ...
+
+
+class GpuView(Protocol):
+    """One GPU."""
+
+    @property
+    def uuid(self) -> str:
+        """What it is known by."""
+        ...
+
+    @property
+    def holders(self) -> Mapping[str, GroupView]:
+        """The groups that hold a lease on it, by id."""
+        ...
+
+    @property
+    def background(self) -> int:
+        """How many of the holders are in the background."""
+        ...
+
+
+class ClaimView(Protocol):
+    """What a team, a user or a group is entitled to."""
+
+    @property
+    def whose(self) -> str:
+        """``team:NAME``, ``user:NAME`` or ``group:ID``."""
+        ...
+
+    @property
+    def entitlement(self) -> Entitlement:
+        """What it is."""
+        ...
+
+
+class TimesView(Protocol):
+    """How much of the GPUs' time was had over a sliding window; shares are fractions of the window on one GPU."""
+
+    @property
+    def window(self) -> float:
+        """Seconds over which shares hold."""
+        ...
+
+    @property
+    def active(self) -> bool:
+        """Whether any share of time is set."""
+        ...
+
+    @property
+    def several_users(self) -> bool:
+        """Whether the groups are of more than one user."""
+        ...
+
+    def version_at(self, now: float) -> int:
+        """Return a number that changes when the order by GPU time may have changed."""
+        ...
+
+    def of(self, group: GroupView) -> Sequence[ClaimView]:
+        """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
+        ...
+
+    def limit(self, group: GroupView) -> float:
+        """Return the least limit that applies to a group, at most 1."""
+        ...
+
+    def share(self, whose: str, gpu: str, now: float) -> float:
+        """Return the share that a team, a user or a group has had."""
+        ...
+
+    def rate(self, group: GroupView, gpu: str, now: float) -> float:
+        """Return how many submissions a second a group makes."""
+        ...
+
+    def rank(self, group: GroupView, gpus: Iterable[str], now: float) -> tuple[float, float]:
+        """Return a group's order by shares: between users, and among those of its own user."""
+        ...
+
+    def turn(self, group: GroupView, gpus: Iterable[str]) -> float:
+        """Return a group's order by when its user last had anything there."""
+        ...
+
+    def deficit(self, group: GroupView, gpu: str, now: float) -> float:
+        """Return by how much a group is below its request; negative above it."""
+        ...
+
+    def throttled_until(self, group: GroupView, gpu: str, now: float) -> float | None:
+        """Return until when a group has had its limit."""
+        ...
+
+    def had_less(self, group: GroupView, other: GroupView, gpus: Iterable[str], now: float) -> bool:
+        """Whether a group's user has had less than another's."""
+        ...
+
+    def owed_more(self, group: GroupView, other: GroupView, now: float, swing: float) -> bool:
+        """Whether a group comes before another by its shares, by more than ``swing``."""
+        ...
+
+
+class View(Protocol):
+    """What a policy may look at; the core is one."""
+
+    @property
+    def queue(self) -> Sequence[WaitView]:
+        """The waits, in order."""
+        ...
+
+    @property
+    def leased(self) -> Mapping[str, GroupView]:
+        """The groups that hold a lease, by id; on one GPU: ``GpuView.holders``."""
+        ...
+
+    @property
+    def gpus(self) -> Mapping[str, GpuView]:
+        """All GPUs, by UUID."""
+        ...
+
+    @property
+    def times(self) -> TimesView:
+        """Who has had how much."""
+        ...
+
+    @property
+    def now(self) -> float:
+        """The time, seconds."""
+        ...
+
+    def class_of(self, group: GroupView) -> Class:
+        """Return what a group counts as."""
+        ...
+
+    def expected(self, group: GroupView) -> float:
+        """Return for how many seconds of GPU time its burst is expected to go on."""
+        ...
+
+    @property
+    def longest_quantum(self) -> float:
+        """Bound of quanta that follow from costs, seconds."""
+        ...
+
+    @property
+    def background_quantum(self) -> float:
+        """For how long a holder that has to make way soon is left alone, seconds."""
+        ...
+
+    def cost_quantum(self, group: GroupView) -> float:
+        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
+        ...
+
+    def footprint_cost(self, group: GroupView) -> float:
+        """Return the seconds that it takes to move a group's footprint one way."""
+        ...
+
+    def move_cost(self, group: GroupView) -> float:
+        """Return the seconds that it takes to bring in what a group lacks."""
+        ...
+
+    def due_since(self, group: GroupView) -> float | None:
+        """Return when its cell began, if that is expected to use the GPU and has not yet."""
+        ...
+
+    def focused(self, group: GroupView) -> bool:
+        """Whether it is in front of its user."""
+        ...
+
+
+# --- What the core asks ---------------------------------------------------------------------------
+
+
+class Policy(Protocol):
+    """The choices that are not a matter of correctness.
+
+    A policy is made with the core as its ``View``, and may keep state of its own; it is asked only while the core
+    handles an event, and has no clock but ``view.now``.
+    """
+
+    @property
+    def name(self) -> str:
+        """What people choose it by."""
+        ...
+
+    @property
+    def serialises(self) -> bool:
+        """Whether leases are granted one at a time on each GPU even where all fits."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Counts up whenever the ranks of some that wait already may have changed; the core then sorts anew."""
+        ...
+
+    def queue_parts(self, wait: WaitView) -> Parts:
+        """Order of the waiting, of which the core makes the rank: each mapping's sum.
+
+        Must let nobody pass another forever.
+        """
+        ...
+
+    def victim_rank(self, group: GroupView) -> Rank:
+        """Order in which groups lose memory, among those that are equally free to lose it.
+
+        A ``LastingPolicy`` is asked again only when that may have changed, any other policy each time.
+        """
+        ...
+
+    def quantum(self, group: GroupView, wait: WaitView | None) -> float | None:
+        """Return the seconds for which a running holder is left alone, by one that waits; None: as the core thinks."""
+        ...
+
+    def paces(self, gpu: GpuView) -> dict[str, Speed]:
+        """Return how fast the groups that hold a lease on a GPU may submit; who is not in it is free.
+
+        Asked whenever a lease, a burst, a class, a cell, a focus or the meters of that GPU's groups changed.
+        """
+        ...
+
+    def pace_again(self, gpu: GpuView) -> float | None:
+        """When the paces may change by themselves."""
+        ...
+
+
+class LastingPolicy(Policy, Protocol):
+    """A policy that says for how long a victim's rank holds, so that it is not asked each time."""
+
+    def lasting_victim_rank(self, group: GroupView) -> tuple[Rank, float]:
+        """Return the ``victim_rank``, and until when it holds if nothing happens to the group."""
+        ...
+
+
+class PolicyRegistry(Protocol):
+    """The policies that are installed; they are passed to the core."""
+
+    @property
+    def fallbacks(self) -> Sequence[Callable[[View], Policy]]:
+        """Classes of the policies that replace one that fails: the first of them, or the one after it."""
+        ...
+
+    def make(self, name: str, view: View) -> Policy:
+        """Return a new policy.
+
+        Raises
+        ------
+        ValueError
+            There is none of this name, or it cannot be made; the text is one sentence for the user.
+        """
+        ...
