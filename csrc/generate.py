@@ -12,7 +12,7 @@ only.
 Hooks: ``gate`` (generated: enter the gate, call, leave), ``custom`` (a C function of the
 interposer), ``pass`` (on to the driver), ``refuse`` (CUDA_ERROR_NOT_SUPPORTED while memory is managed by us).
 
-While the process is parked (interposer/awake.h), a call ``waits``, or it ``enters``: what the driver
+While the process is parked (interposer/gate/awake.h), a call ``waits``, or it ``enters``: what the driver
 answers all the same, and what may be called before all else.
 """
 
@@ -59,7 +59,7 @@ GETS_ON = re.compile(r"^cu(Ctx|Stream|Event)(Synchronize|Query)")
 # A kernel is looked up by its name, which tells NCCL's.
 LOOKS_UP = frozenset({"cuLibraryGetKernel", "cuModuleGetFunction"})
 
-# What class ``a`` submits (interposer/work.h), by the beginning of the name; what takes a function is a kernel.
+# What class ``a`` submits (interposer/gate/work.h), by the beginning of the name; what takes a function is a kernel.
 WORK = [
     (re.compile(pattern), work)
     for pattern, work in (
@@ -235,7 +235,7 @@ def stream_argument(function: Function) -> tuple[str, str]:
 
 
 def work_of(function: Function) -> str:
-    """Return the expression of what a gated call submits (interposer/work.h)."""
+    """Return the expression of what a gated call submits (interposer/gate/work.h)."""
     if function.kind != "a":
         return "GS_WORK_NONE"
     for parameter in function.parameters:
@@ -335,14 +335,14 @@ def wrappers_source(functions: list[Function]) -> str:
         *(
             f'#include "{name}.h"'
             for name in (
-                "awake",
-                "client",
-                "context",
-                "gate",
-                "hibernate",
-                "memory",
-                "pace",
-                "real",
+                "gate/awake",
+                "client/client",
+                "hooks/context",
+                "gate/gate",
+                "hibernate/hibernate",
+                "memory/memory",
+                "gate/pace",
+                "loader/real",
             )
         ),
         "",

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "say.h"
+#include "base/say.h"
 
 #define MOST_GPUS 64
 

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/say.h"
 #include "driver.h"
-#include "say.h"
 #include "serve.h"
 #include "wake.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "locate.h"
+#include "loader/locate.h"
 
 /* Of nvml.h, as far as it is used here. */
 typedef void *nvml_device;

@@ -10,8 +10,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/say.h"
 #include "driver.h"
-#include "say.h"
 
 #define LONGEST_LINE 256
 #define LONGEST_ID 20

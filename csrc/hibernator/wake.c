@@ -5,8 +5,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/say.h"
 #include "driver.h"
-#include "say.h"
 
 #define SECONDS 60
 #define POLL_MS 50

@@ -10,7 +10,7 @@ from .faults import Failure
 
 
 class Interposer:
-    """The preloaded library, as csrc/interposer/api.h declares it."""
+    """The preloaded library, as csrc/interposer/client/api.h declares it."""
 
     def __init__(self, library: Any) -> None:
         text = ctypes.c_char_p

@@ -44,7 +44,8 @@ NOTHING = "nothing"
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
-#: More unevictable bytes than this, beside contexts, keep a process from hibernating (csrc/interposer/hibernate.c).
+#: More unevictable bytes than this, beside contexts, keep a process from hibernating
+#: (csrc/interposer/hibernate/hibernate.c).
 MOST_PINNED = 256 << 20
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0

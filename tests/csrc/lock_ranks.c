@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Takes locks of csrc/interposer/lock.h in the way that the argument names. */
-#include "lock.h"
+/* Takes locks of csrc/interposer/base/lock.h in the way that the argument names. */
+#include "base/lock.h"
 
 #include <stdio.h>
 #include <string.h>

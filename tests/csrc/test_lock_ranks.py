@@ -20,7 +20,7 @@ def take(root: Path, compile_c: Callable[..., Path]) -> Callable[..., tuple[int,
     """Return a function that takes locks in a given way: its status, and what it writes to both streams."""
     interposer = root / "csrc/interposer"
     common = ("-g", "-pthread", f"-I{interposer}")
-    checks = ("-DGS_LOCK_RANKS", str(interposer / "lock.c"), str(interposer / "say.c"))
+    checks = ("-DGS_LOCK_RANKS", str(interposer / "base/lock.c"), str(interposer / "base/say.c"))
     checked = compile_c("lock_ranks.c", "checked", *common, *checks)
     plain = compile_c("lock_ranks.c", "plain", *common)
 
@@ -90,7 +90,7 @@ def test_other_builds_check_nothing(take: Callable[..., tuple[int, str, str]], w
 def test_the_shipped_library_has_plain_mutexes(libraries: Path) -> None:
     library = (libraries / "libgpushare.so").read_bytes()
     assert SAYS not in library
-    assert re.search(rb"interposer/client\.c:\d+\0", library) is None
+    assert re.search(rb"interposer/client/client\.c:\d+\0", library) is None
 
 
 def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:
@@ -99,7 +99,7 @@ def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:
     )
     found = [
         f"{path.name}: {line.strip()}"
-        for path in sorted((root / "csrc/interposer").glob("*.[ch]"))
+        for path in sorted((root / "csrc/interposer").rglob("*.[ch]"))
         if path.stem != "lock"
         for line in path.read_text().splitlines()
         if own.search(line)
@@ -109,17 +109,17 @@ def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:
 
 def test_a_child_makes_every_lock_free(root: Path) -> None:
     """Threads that held them stay in the parent."""
-    sources = (root / "csrc/interposer").glob("*.c")
+    sources = (root / "csrc/interposer").rglob("*.c")
     text = "\n".join(path.read_text() for path in sources if path.stem != "lock")
     freed = set(re.findall(r"gs_(?:mutex|rwlock)_after_fork\(&([\w.]+)\)", text))
-    header = (root / "csrc/interposer/lock.h").read_text()
+    header = (root / "csrc/interposer/base/lock.h").read_text()
     declared = set(re.findall(r'^    RANK\(\w+, "(.+)"\)', header, re.MULTILINE))
     # A population is on the stack of the thread that moves memory.
     assert freed == declared - {"population->lock"}
 
 
 def test_every_lock_and_its_place_are_documented(root: Path) -> None:
-    header = (root / "csrc/interposer/lock.h").read_text()
+    header = (root / "csrc/interposer/base/lock.h").read_text()
     declared = re.findall(r'^    RANK\(\w+, "(.+)"\)', header, re.MULTILINE)
     text = (root / "docs/ordering.md").read_text()
     documented = re.findall(r"^\| \d+ \| `(.+?)` ", text, re.MULTILINE)

@@ -68,7 +68,7 @@ def too_new(path: Path) -> set[str]:
 
 def promised(root: Path) -> set[str]:
     """Return the functions of api.h."""
-    text = (root / "csrc/interposer/api.h").read_text()
+    text = (root / "csrc/interposer/client/api.h").read_text()
     return set(re.findall(r"^GPUSHARE_EXPORT [^;]*?\b(gpushare_\w+)\(", text, re.MULTILINE))
 
 

@@ -81,12 +81,12 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("mailbox", "evictions"), threads=1),
         (
             _in(
-                "blocks.c",
+                "memory/blocks.c",
                 "    if (!idle && !(marked && gs_context_mark_passed()))",
                 "    if (false && !idle && !(marked && gs_context_mark_passed()))",
             ),
             _in(
-                "mover.c",
+                "memory/mover.c",
                 "untouched = gs_context_idle(submissions) ? submissions : GS_WRITTEN;",
                 "untouched = submissions;",
             ),
@@ -109,7 +109,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("captures", "async"), threads=1),
         (
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "        return;\n    GS_LEAVES_CAPTURES_ALONE;\n    while (__atomic",
                 "        return;\n    while (__atomic",
             ),
@@ -121,7 +121,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("misuse",)),
         (
             _in(
-                "hooks_vmm.c",
+                "hooks/vmm.c",
                 "    if (result == CUDA_ERROR_NOT_FOUND && is_allocation((CUdeviceptr)address, 1))\n"
                 "        return CUDA_ERROR_INVALID_VALUE;\n"
                 "    return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemRetainAll",
@@ -135,12 +135,12 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("fault", "evictions")),
         (
             _in(
-                "hooks_context.c",
+                "hooks/context.c",
                 "    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)\n        return;\n",
                 "    if (!is_sticky(result) || context->failure == CUDA_SUCCESS)\n        return;\n",
             ),
             _in(
-                "hooks_context.c",
+                "hooks/context.c",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n    return result;",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n"
                 "    return CUDA_SUCCESS;",
@@ -154,7 +154,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("silence",)),
         (
             _in(
-                "client.c",
+                "client/client.c",
                 "    bool waited = !gs_outbox_empty(&client.outbox);\n"
                 "    if (!gs_post(client.socket, &client.outbox, type, body, size))\n"
                 "        break_connection_locked();\n"
@@ -169,7 +169,7 @@ DEFECTS: dict[str, Defect] = {
         "the work of contexts that come from elsewhere is not waited for",
         "a context is not registered when it is first seen",
         Recipe(only=("behind", "kernels", "evictions"), settings=_SLOW_KERNELS, without=("rmctx",)),
-        (_in("hooks_context.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
+        (_in("hooks/context.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
         calm=True,
     ),
     "8": Defect(
@@ -178,7 +178,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("charges",)),
         (
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "void gs_memory_reap(void)\n{\n    reap(false);\n}",
                 "void gs_memory_reap(void)\n{\n}",
             ),
@@ -190,7 +190,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("herds",), settings=("! GPUSHARE_SIM_FAIL=cuDevicePrimaryCtxRetain/50ms",)),
         (
             _in(
-                "hooks_context.c",
+                "hooks/context.c",
                 "primary_locked(device) == NULL;\n    if (first)\n        begin_change_locked(device);\n",
                 "primary_locked(device) == NULL;\n",
             ),
@@ -202,9 +202,9 @@ DEFECTS: dict[str, Defect] = {
         "the driver frees addresses before the interposer forgets them (2 ms before)",
         Recipe(only=("mapped",), settings=("! GPUSHARE_SIM_REUSE=1",)),
         (
-            _in("hooks_vmm.c", _SLEEPS, f"{_SLEEPS}\n#include <unistd.h>"),
+            _in("hooks/vmm.c", _SLEEPS, f"{_SLEEPS}\n#include <unistd.h>"),
             _in(
-                "hooks_vmm.c",
+                "hooks/vmm.c",
                 "    struct gs_reservation *reservation = gs_vmm_unreserve(address, &lost);\n"
                 "    CUresult result = lost ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);\n"
                 "    gs_vmm_unreserved(reservation, result == CUDA_SUCCESS);\n",
@@ -221,7 +221,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("ipc",)),
         (
             _in(
-                "hooks_ipc.c",
+                "hooks/ipc.c",
                 "    result = open_token(opened);\n    bool used",
                 "    gs_mutex_lock(&ipc.lock);\n    result = open_token(opened);\n"
                 "    gs_mutex_unlock(&ipc.lock);\n    bool used",
@@ -235,12 +235,12 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("async", "misuse")),
         (
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "                      : allocation->freed ? CUDA_ERROR_INVALID_VALUE\n",
                 "",
             ),
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "    if (allocation == NULL || allocation->freed)\n        result =",
                 "    if (allocation == NULL)\n        result =",
             ),
@@ -252,7 +252,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("charges", "copies")),
         (
             _in(
-                "mover.c",
+                "memory/mover.c",
                 "    bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();",
                 "    bool unwritten = taken && (eviction->round == EXCESS ||\n"
                 "                               block->pieces[i].untouched == gs_gate_submissions());",
@@ -265,7 +265,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("kernels", "copies")),
         (
             _in(
-                "client.c",
+                "client/client.c",
                 "    send_last_released(lease, cause);\n    if (client.waiters != 0)\n"
                 "        send_request();\n",
                 "    send_last_released(lease, cause);\n    client.requested = client.waiters != 0;\n",
@@ -278,7 +278,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("misuse",)),
         (
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "    return allocation != NULL && allocation->node.key == pointer ? allocation : NULL;",
                 "    return allocation != NULL && pointer - allocation->node.key < allocation->size"
                 " ? allocation : NULL;",
@@ -291,7 +291,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("charges", "evictions")),
         (
             _in(
-                "blocks.c",
+                "memory/blocks.c",
                 "        gs_device_unbook(device, block->size, 0, 0);",
                 "        gs_device_unbook(device, resident != 0 ? block->size : 0, 0, 0);",
             ),
@@ -304,7 +304,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("frees",), without=("set", "read", "sync"), fewest_threads=2, lockstep=0.0),
         (
             _in(
-                "memory.c",
+                "memory/memory.c",
                 "    memory.idle_passes = passes;",
                 "    memory.idle_passes = passes - passes + gs_gate_passes();",
             ),

@@ -45,7 +45,7 @@ def nothing_is_said(
     # The places where locks are taken are in no other build.
     library = (libraries / "libgpushare.so").read_bytes()
     assert OUT_OF_ORDER.encode() in library
-    assert re.search(rb"interposer/client\.c:\d+\0", library)
+    assert re.search(rb"interposer/client/client\.c:\d+\0", library)
     totals = Totals()
     player = build_player(folder)
     with place(

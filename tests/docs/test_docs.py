@@ -22,7 +22,7 @@ from jupyter_gpushare.server_extension.config import GpuShare
 #: Where programs say what troubleshooting quotes.
 SOURCES = (
     "cli/*.py",
-    "csrc/interposer/*.c",
+    "csrc/interposer/*/*.c",
     "kernel_provisioner/**/*.py",
     "labextension/src/**/*.ts",
     "scheduler/**/*.py",

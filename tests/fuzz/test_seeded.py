@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
-    "interposer/gate.h",
+    "interposer/gate/gate.h",
     "            *entered = slot;\n            return CUDA_SUCCESS;",
     "            *entered = slot;\n"
     "            if ((slot->passes & 63) == 1)\n                usleep(4000);\n"
@@ -28,14 +28,18 @@ WIDE = (
 )
 #: Host memory that is given back is overwritten at once, as if another had got it.
 OVERWRITTEN = (
-    "interposer/host.c",
+    "interposer/memory/host.c",
     "    host.last_move_ns = gs_now_ns();\n    release_locked(piece);",
     "    host.last_move_ns = gs_now_ns();\n"
     "    for (unsigned e = 0; e < piece->count; e++)\n"
     "        __builtin_memset(piece->extents[e].address, 0xa5, piece->extents[e].bytes);\n"
     "    release_locked(piece);",
 )
-WIDE_INCLUDE = ("interposer/gate.h", "#include <stdint.h>", "#include <stdint.h>\n#include <unistd.h>")  # fmt: skip
+WIDE_INCLUDE = (
+    "interposer/gate/gate.h",
+    "#include <stdint.h>",
+    "#include <stdint.h>\n#include <unistd.h>",
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ class Bug:
 SLOW_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "1000000"),)
 SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
 SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
-MOVER = "interposer/mover.c"
-SWAP = "interposer/backend_swap.c"
+MOVER = "interposer/memory/mover.c"
+SWAP = "interposer/backends/swap.c"
 COPY_IN = """    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
 """
 #: Waits for the copies of one direction only.
@@ -81,7 +85,7 @@ BUGS = {
             WIDE,
             WIDE_INCLUDE,
             (
-                "interposer/gate.c",
+                "interposer/gate/gate.c",
                 "        if (__atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & 1)\n            return false;",
                 "        (void)slot;",
             ),
@@ -91,7 +95,7 @@ BUGS = {
     "evicted before the work is done": Bug(
         (
             (
-                "interposer/client.c",
+                "interposer/client/client.c",
                 "step == RELEASE_DRAIN && gs_context_drained()",
                 "step == RELEASE_DRAIN",
             ),
@@ -101,7 +105,7 @@ BUGS = {
     "freed before the work is done": Bug(
         (
             (
-                "interposer/memory.c",
+                "interposer/memory/memory.c",
                 "== GS_GATE_SHUT && empty && !gs_client_leased()",
                 "!= GS_GATE_PLAIN",
             ),

@@ -3,13 +3,13 @@
  * The host's pool (host.c) under a driver that only keeps a record of what is page-locked, and complains of what the
  * real one would refuse, or be slow with. Commands come from standard input, one a line; each is answered by a line.
  */
-#include "awake.h"
-#include "client.h"
-#include "gate.h"
-#include "host.h"
+#include "client/client.h"
+#include "gate/awake.h"
+#include "gate/gate.h"
+#include "loader/real.h"
+#include "memory/host.h"
 #include "pool.h"
 #include "pool_pages.h"
-#include "real.h"
 
 #include <errno.h>
 #include <pthread.h>

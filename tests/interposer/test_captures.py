@@ -550,7 +550,7 @@ def test_what_a_capture_allocates_and_nobody_makes_room_for(make_machine: MakeMa
 BUGS: dict[str, tuple[Patch, str]] = {
     "captures begin without a lease": (
         (
-            "interposer/hooks_capture.c",
+            "interposer/hooks/capture.c",
             "    CUresult result = gs_gate_enter(&opening->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);\n",
             "    opening->entered = NULL;\n    CUresult result = CUDA_SUCCESS;\n",
         ),
@@ -566,7 +566,7 @@ BUGS: dict[str, tuple[Patch, str]] = {
     ),
     "kinds of handles are not tried": (
         (
-            "interposer/vmm.c",
+            "interposer/memory/vmm.c",
             "    result = try_out(properties, granularity);\n",
             "    (void)try_out;\n",
         ),
@@ -578,13 +578,13 @@ BUGS: dict[str, tuple[Patch, str]] = {
 #: The thread that allocates wakes up after the helper has read on, but before it has begun to release.
 LATE: tuple[Patch, ...] = (
     (
-        "interposer/client.c",
+        "interposer/client/client.c",
         "    struct pending_growth **link = &client.growths;\n",
         "    gs_mutex_unlock(&client.lock);\n    usleep(100000);\n    gs_mutex_lock(&client.lock);\n"
         "    struct pending_growth **link = &client.growths;\n",
     ),
     (
-        "interposer/client.c",
+        "interposer/client/client.c",
         "    client.release_polls++;\n",
         "    if (client.release_polls++ == 0)\n        usleep(200000);\n",
     ),

@@ -216,7 +216,9 @@ def build(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[...,
         command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
         command += [*flags, "-o", str(folder / "host_pool")]
         command += ["-DGS_LOCK_RANKS", str(HERE / "host_pool.c")]
-        command += [str(csrc / f"interposer/{name}.c") for name in ("host", "lock", "say")]
+        command += [
+            str(csrc / f"interposer/{name}.c") for name in ("memory/host", "base/lock", "base/say")
+        ]
         subprocess.run(command, check=True)
         made[flags] = folder / "host_pool"
         return made[flags]

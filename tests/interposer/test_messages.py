@@ -122,8 +122,8 @@ def test_of_what_is_held_only_the_last_statement_is_kept(tmp_path: Path) -> None
     interposer = Path(__file__).parents[2] / "csrc/interposer"
     library = tmp_path / "connection.so"
     command = [os.environ.get("CC", "cc"), "-std=gnu11", "-shared", "-fPIC", "-o", str(library)]
-    sources = [str(interposer / "connection.c"), str(interposer / "say.c")]
-    subprocess.run([*command, f"-I{interposer.parent}", *sources], check=True)
+    sources = [str(interposer / "client/connection.c"), str(interposer / "base/say.c")]
+    subprocess.run([*command, f"-I{interposer}", f"-I{interposer.parent}", *sources], check=True)
     connection = ctypes.CDLL(str(library))
     outbox = ctypes.create_string_buffer(2 << 20)
     ours, theirs = socket.socketpair(socket.AF_UNIX)

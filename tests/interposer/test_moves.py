@@ -107,7 +107,7 @@ def visits(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
     command += [f"-I{path}" for path in (csrc / "interposer", csrc, folder / "gen", interop)]
     command += ["-isystem", str(include), "-include", str(interop / "driver.h")]
     counted = folder / "blocks.o"
-    source = csrc / "interposer/blocks.c"
+    source = csrc / "interposer/memory/blocks.c"
     coverage = ["-fsanitize-coverage=trace-pc", "-c", "-o", str(counted), str(source)]
     subprocess.run([*command, *coverage], check=True)
     defines = folder / "visits.o"

@@ -257,7 +257,7 @@ def test_a_gate_that_is_not_looked_at_is_found(
     libraries = workshop.build(
         (
             (
-                "interposer/awake.h",
+                "interposer/gate/awake.h",
                 "__builtin_expect(__atomic_load_n(&gs_awake_shut, __ATOMIC_RELAXED) == 0, 1)",
                 "1",
             ),

@@ -3,8 +3,8 @@
  * Prints how many basic blocks of blocks.c, which is compiled to count them, one visit of as many blocks of memory
  * takes as the argument says. The visitor frees each block that it visits: `visits COUNT`.
  */
-#include "blocks.h"
-#include "real.h"
+#include "loader/real.h"
+#include "memory/blocks.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,9 +2,9 @@
 """Shares of the GPU's time hold, and nobody starves for them: the real core, and clients that do as they are told.
 
 Time is virtual. The GPU takes turns between processes, so that a kernel takes its length alone, and n times as long
-beside n - 1 others; a client has one on the GPU at a time, waits as PACE says (``csrc/interposer/pace.c``), and meters
-what has ended, by the clock: what others' kernels took in between is in it (``csrc/interposer/meter.c``). What the
-properties compare is what the GPU did for each and when, and none of the core's own figures, nor the meters'.
+beside n - 1 others; a client has one on the GPU at a time, waits as PACE says (``csrc/interposer/gate/pace.c``), and
+meters what has ended, by the clock: what others' kernels took in between is in it (``csrc/interposer/gate/meter.c``).
+What the properties compare is what the GPU did for each and when, and none of the core's own figures, nor the meters'.
 """
 
 from __future__ import annotations

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The `swap` backend: addresses are reserved once; memory is created, mapped and given access when a piece comes in,
+ * and copied to the host, unmapped and released when it goes out. Copies run at the speed of the bus; addresses, and so
+ * CUDA graphs, stay valid.
+ */
+#include "base/say.h"
+#include "hooks/ipc.h"
+#include "hooks/peer.h"
+#include "loader/real.h"
+#include "memory/block.h"
+
+static CUmemAllocationProp properties_of(const struct gs_block *block)
+{
+    /* Shareable from the start: another process may ask for it (cuIpcGetMemHandle) when it is too late to change. */
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .requestedHandleTypes = gs_ipc_handle_type(block->ordinal),
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->ordinal}};
+}
+
+static CUresult reserve(struct gs_block *block)
+{
+    return GS_REAL(cuMemAddressReserve)(&block->base, block->size, 0, 0, 0);
+}
+
+static void unreserve(struct gs_block *block)
+{
+    if (!block->lost)
+        GS_REAL(cuMemAddressFree)(block->base, block->size);
+}
+
+/*
+ * After a checkpoint the driver may not map into addresses that it reserved before: they are reserved anew. False if
+ * that is not it, or if somebody else has them.
+ */
+static bool reserve_again(struct gs_block *block, unsigned mapping)
+{
+    for (unsigned i = 0; i < block->piece_count; i++)
+        if (i != mapping && block->pieces[i].handle != 0)
+            return false;
+    if (!gs_reserve_again(block->base, block->size, &block->lost))
+        return false;
+    gs_debug("addresses of %zu bytes were reserved again", block->size);
+    return true;
+}
+
+/* If the driver refuses, the memory is there as before. */
+static CUresult unmap(struct gs_block *block, unsigned i)
+{
+    CUresult result = GS_REAL(cuMemUnmap)(gs_piece_address(block, i), gs_piece_bytes(block, i));
+    if (result != CUDA_SUCCESS)
+        return result;
+    GS_REAL(cuMemRelease)(block->pieces[i].handle);
+    block->pieces[i].handle = 0;
+    return CUDA_SUCCESS;
+}
+
+static CUresult map(struct gs_block *block, unsigned i)
+{
+    CUmemAllocationProp properties = properties_of(block);
+    CUmemAccessDesc access[1 + GPUSHARE_MAX_GPUS] = {
+        {.location = properties.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE}};
+    unsigned accesses = 1 + gs_peer_access(block->context, block->ordinal, access + 1);
+    CUdeviceptr address = gs_piece_address(block, i);
+    size_t bytes = gs_piece_bytes(block, i);
+    CUmemGenericAllocationHandle *handle = &block->pieces[i].handle;
+    CUresult result = GS_REAL(cuMemCreate)(handle, bytes, &properties, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = GS_REAL(cuMemMap)(address, bytes, 0, *handle, 0);
+    if (result == CUDA_ERROR_INVALID_VALUE && reserve_again(block, i))
+        result = GS_REAL(cuMemMap)(address, bytes, 0, *handle, 0);
+    if (result != CUDA_SUCCESS) {
+        GS_REAL(cuMemRelease)(*handle);
+        *handle = 0;
+        return result;
+    }
+    result = GS_REAL(cuMemSetAccess)(address, bytes, access, accesses);
+    if (result != CUDA_SUCCESS)
+        unmap(block, i);
+    return result;
+}
+
+static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
+{
+    (void)stream;
+    CUresult result = map(block, i);
+    if (result == CUDA_SUCCESS)
+        block->pieces[i].state = GS_PIECE_RESIDENT;
+    return result;
+}
+
+static CUresult start_out(struct gs_block *block, unsigned i, CUstream stream)
+{
+    return gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);
+}
+
+static CUresult finish_out(struct gs_block *block, unsigned i)
+{
+    CUresult result = unmap(block, i);
+    if (result == CUDA_SUCCESS)
+        block->pieces[i].state = GS_PIECE_SWAPPED;
+    return result;
+}
+
+static CUresult discard(struct gs_block *block, unsigned i)
+{
+    CUresult result = unmap(block, i);
+    if (result == CUDA_SUCCESS)
+        block->pieces[i].state = GS_PIECE_EMPTY;
+    return result;
+}
+
+static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
+{
+    CUresult result = map(block, i);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
+    if (result != CUDA_SUCCESS)
+        unmap(block, i);
+    return result;
+}
+
+static void finish_in(struct gs_block *block, unsigned i)
+{
+    block->pieces[i].state = GS_PIECE_RESIDENT;
+}
+
+static void abort_in(struct gs_block *block, unsigned i)
+{
+    unmap(block, i);
+}
+
+static void drop(struct gs_block *block, unsigned i)
+{
+    struct gs_piece *piece = &block->pieces[i];
+    if (piece->handle != 0) /* also what the driver refused to unmap in a context that has failed */
+        unmap(block, i);
+    piece->state = GS_PIECE_EMPTY;
+}
+
+const struct gs_backend gs_backend_swap = {
+    .id = 1,
+    .name = "swap",
+    .needs_host = true,
+    .reserve = reserve,
+    .unreserve = unreserve,
+    .populate = populate,
+    .start_out = start_out,
+    .finish_out = finish_out,
+    .discard = discard,
+    .start_in = start_in,
+    .finish_in = finish_in,
+    .abort_in = abort_in,
+    .drop = drop,
+};

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "client/interrupt.h"
+
+#include "client/client.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static struct sigaction application;
+
+static void on_sigint(int number, siginfo_t *info, void *context)
+{
+    gs_client_interrupt();
+    if (application.sa_flags & SA_SIGINFO)
+        application.sa_sigaction(number, info, context);
+    else
+        application.sa_handler(number);
+}
+
+static int in_main_thread(void)
+{
+    return syscall(SYS_gettid) == getpid();
+}
+
+static int is_ours(const struct sigaction *action)
+{
+    return (action->sa_flags & SA_SIGINFO) && action->sa_sigaction == on_sigint;
+}
+
+void gs_interrupt_watch(void)
+{
+    struct sigaction present;
+    if (!in_main_thread() || sigaction(SIGINT, NULL, &present) != 0 || is_ours(&present))
+        return;
+    if (!(present.sa_flags & SA_SIGINFO) && (present.sa_handler == SIG_DFL || present.sa_handler == SIG_IGN))
+        return;
+    application = present;
+    struct sigaction wrapped = present;
+    wrapped.sa_flags |= SA_SIGINFO;
+    wrapped.sa_sigaction = on_sigint;
+    sigaction(SIGINT, &wrapped, NULL);
+}
+
+void gs_interrupt_unwatch(void)
+{
+    struct sigaction present;
+    if (in_main_thread() && sigaction(SIGINT, NULL, &present) == 0 && is_ours(&present))
+        sigaction(SIGINT, &application, NULL);
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The gate's slow side.
+ *
+ * Why it is right: a thread that enters stores `passes` (odd) and then loads the word; the side that shuts the gate
+ * stores the word and then loads every `passes`. For one of the two to see the other's store, each needs a full fence
+ * between its store and its load. The entering side runs at every launch, so it has a compiler barrier only, and
+ * membarrier(2) on the shutting side makes every running thread of the process execute the fence for it. A check of
+ * the word alone (without `passes`) lets a launch slip through after the shutting side has looked.
+ */
+#include "gate/gate.h"
+
+#include "base/lock.h"
+#include "client/client.h"
+#include "gate/pace.h"
+#include "hooks/capture.h"
+#include "hooks/context.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* <linux/membarrier.h> is younger than the oldest system that we build on. */
+enum { MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+
+#ifndef SYS_membarrier
+#ifdef __x86_64__
+#define SYS_membarrier 324
+#else
+#define SYS_membarrier 283
+#endif
+#endif
+
+uint32_t gs_gate_word = GS_GATE_PLAIN;
+__thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
+
+static struct {
+    struct gs_mutex lock;
+    struct gs_slot *slots; /* all that were ever made; those of ended threads are used again */
+    pthread_key_t at_thread_exit;
+    pthread_once_t once;
+    bool has_membarrier;
+    void *fence_page;
+} gate = {.lock = GS_MUTEX(GS_RANK_GATE), .once = PTHREAD_ONCE_INIT};
+
+static void leave_thread(void *slot)
+{
+    /* Calls made by destructors that run after this one take the slow path and get a slot again. */
+    gs_gate_thread = NULL;
+    ((struct gs_slot *)slot)->inner_calls = 0;
+    __atomic_and_fetch(&((struct gs_slot *)slot)->calls, ~UINT64_C(1), __ATOMIC_RELEASE); /* it may end in a call */
+    __atomic_store_n(&((struct gs_slot *)slot)->free_for_reuse, 1, __ATOMIC_RELEASE);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&gate.at_thread_exit, leave_thread);
+}
+
+struct gs_slot *gs_gate_slot(void)
+{
+    if (gs_gate_thread != NULL)
+        return gs_gate_thread;
+    pthread_once(&gate.once, make_key);
+    gs_mutex_lock(&gate.lock);
+    struct gs_slot *slot = gate.slots;
+    while (slot != NULL && !__atomic_load_n(&slot->free_for_reuse, __ATOMIC_ACQUIRE))
+        slot = slot->next;
+    if (slot == NULL) {
+        slot = calloc(1, sizeof(*slot));
+        if (slot != NULL) {
+            slot->next = gate.slots;
+            __atomic_store_n(&gate.slots, slot, __ATOMIC_RELEASE);
+        }
+    } else {
+        slot->free_for_reuse = 0;
+    }
+    gs_mutex_unlock(&gate.lock);
+    if (slot != NULL) {
+        pthread_setspecific(gate.at_thread_exit, slot);
+        gs_gate_thread = slot;
+    }
+    return slot;
+}
+
+static bool try_enter(struct gs_slot *slot, uint32_t highest)
+{
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) <= highest)
+        return true;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+    return false;
+}
+
+/*
+ * Whoever is paced waits for its turn outside the gate, so that it can be shut meanwhile; then it enters as anybody
+ * does, by a store of `passes` and a load of the word. *entered: it did.
+ */
+static CUresult enter_paced(struct gs_slot *slot, bool *entered)
+{
+    *entered = false;
+    CUresult refused = gs_client_pace(&slot->submission);
+    if (refused != CUDA_SUCCESS || !slot->submission.admitted)
+        return refused;
+    *entered = try_enter(slot, GS_GATE_PACED);
+    if (!*entered) {
+        gs_pace_give_back(&slot->submission, NULL);
+        return CUDA_SUCCESS;
+    }
+    slot->paced = true;
+    gs_meter_begin(&slot->submission);
+    return CUDA_SUCCESS;
+}
+
+CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work,
+                            size_t size)
+{
+    *entered = NULL;
+    struct gs_slot *slot = gs_gate_slot();
+    if (slot == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (slot->passes & 1) {
+        slot->nested++;
+        return CUDA_SUCCESS;
+    }
+    for (;;) {
+        if (try_enter(slot, gs_work_counts(work) ? GS_GATE_OPEN : GS_GATE_PACED)) {
+            if (gs_work_counts(work))
+                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+            else if (work == GS_WORK_ORDER)
+                gs_meter_order(stream, kind);
+            *entered = slot;
+            return CUDA_SUCCESS;
+        }
+        /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
+        if (gs_capture_includes(stream, kind))
+            return CUDA_SUCCESS;
+        bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED;
+        /*
+         * What the driver refuses in any case does not wait for memory. Where the current context has been destroyed,
+         * it may be about another one, that of its stream.
+         */
+        CUresult refused = paces ? gs_context_known_failure() : gs_context_ask_failure();
+        if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_CONTEXT_IS_DESTROYED)
+            return refused;
+        if (paces) {
+            bool inside;
+            __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+            slot->submission = (struct gs_submission){.work = work, .size = size, .stream = stream, .kind = kind};
+            refused = enter_paced(slot, &inside);
+            if (inside)
+                return CUDA_SUCCESS;
+        } else {
+            bool inside;
+            refused = gs_client_acquire(&inside);
+            if (inside) {
+                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
+                *entered = slot;
+                return CUDA_SUCCESS;
+            }
+        }
+        if (refused != CUDA_SUCCESS)
+            return refused;
+    }
+}
+
+void gs_gate_enter_shut(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_SEQ_CST);
+}
+
+bool gs_gate_enter_shut_leased(struct gs_slot **entered)
+{
+    struct gs_slot *slot = gs_gate_slot();
+    *entered = slot == NULL || slot->passes & 1 ? NULL : slot;
+    if (*entered != NULL)
+        gs_gate_enter_shut();
+    return slot != NULL;
+}
+
+void gs_gate_leave_shut(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+}
+
+void gs_gate_leave_slow(void)
+{
+    struct gs_slot *slot = gs_gate_thread;
+    if (slot == NULL || (slot->passes & 1) == 0)
+        return; /* it was let by to record into a capture */
+    if (slot->nested != 0) {
+        slot->nested--;
+        return;
+    }
+    if (!slot->paced)
+        return;
+    slot->paced = false;
+    gs_meter_end(&slot->submission);
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
+}
+
+bool gs_gate_enter_leased(struct gs_slot **entered)
+{
+    *entered = NULL;
+    struct gs_slot *slot = gs_gate_slot();
+    if (slot == NULL)
+        return false;
+    if (slot->passes & 1)
+        return true;
+    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) > GS_GATE_HELD) {
+        gs_gate_leave_leased(slot);
+        return false;
+    }
+    *entered = slot;
+    return true;
+}
+
+void gs_gate_leave_leased(struct gs_slot *entered)
+{
+    /* Back to where it was: nothing was submitted. */
+    if (entered != NULL)
+        __atomic_store_n(&entered->passes, entered->passes - 1, __ATOMIC_RELEASE);
+}
+
+void gs_gate_prepare(void)
+{
+    gate.has_membarrier = syscall(SYS_membarrier, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED, 0) == 0;
+    if (!gate.has_membarrier && gate.fence_page == NULL)
+        gate.fence_page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+}
+
+/*
+ * Without membarrier (Linux before 4.14, some sandboxes): taking write access from a page in use interrupts every CPU
+ * that runs a thread of this process to flush its TLB, and an interrupt is a full fence. Userspace RCU and folly rely
+ * on the same.
+ */
+void gs_gate_fence(void)
+{
+    if (gate.has_membarrier && syscall(SYS_membarrier, MEMBARRIER_PRIVATE_EXPEDITED, 0) == 0)
+        return;
+    *(volatile char *)gate.fence_page = 1;
+    mprotect(gate.fence_page, 4096, PROT_READ);
+    mprotect(gate.fence_page, 4096, PROT_READ | PROT_WRITE);
+}
+
+void gs_gate_shut(void)
+{
+    __atomic_store_n(&gs_gate_word, GS_GATE_SHUT, __ATOMIC_SEQ_CST);
+    gs_gate_fence();
+}
+
+const struct gs_slot *gs_gate_slots(void)
+{
+    return __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE);
+}
+
+bool gs_gate_empty(void)
+{
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        if (__atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & 1)
+            return false;
+    return true;
+}
+
+uintptr_t gs_gate_last_work(void)
+{
+    uintptr_t last = GS_WORK_NONE;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next) {
+        uintptr_t work = __atomic_load_n(&slot->work, __ATOMIC_RELAXED);
+        if (work > last)
+            last = work;
+    }
+    return last;
+}
+
+void gs_gate_forget_functions(void)
+{
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        if (gs_work_is_function(__atomic_load_n(&slot->work, __ATOMIC_RELAXED)))
+            __atomic_store_n(&slot->work, GS_WORK_KERNEL, __ATOMIC_RELAXED);
+}
+
+uint64_t gs_gate_passes(void)
+{
+    uint64_t sum = 0;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        sum += __atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE);
+    return sum;
+}
+
+uint64_t gs_gate_submissions(void)
+{
+    uint64_t sum = 0;
+    for (struct gs_slot *slot = __atomic_load_n(&gate.slots, __ATOMIC_ACQUIRE); slot != NULL; slot = slot->next)
+        sum += __atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & ~(uint64_t)1;
+    return sum;
+}
+
+void gs_gate_after_fork(void)
+{
+    gs_mutex_after_fork(&gate.lock);
+    for (struct gs_slot *slot = gate.slots; slot != NULL; slot = slot->next) {
+        slot->passes &= ~(uint64_t)1;
+        slot->nested = 0;
+        slot->paced = false;
+        if (slot != gs_gate_thread) {
+            slot->calls &= ~(uint64_t)1;
+            slot->inner_calls = 0;
+        }
+        if (slot != gs_gate_thread)
+            slot->free_for_reuse = 1;
+    }
+    __atomic_store_n(&gs_gate_word, GS_GATE_PLAIN, __ATOMIC_SEQ_CST);
+}

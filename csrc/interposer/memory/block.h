@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Blocks of device memory and the backends that give them addresses and memory. See memory.h for the rules. */
+#ifndef GPUSHARE_MEMORY_BLOCK_H
+#define GPUSHARE_MEMORY_BLOCK_H
+
+#include "driver.h"
+#include "memory/host.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* No number of submissions. */
+#define GS_WRITTEN UINT64_MAX
+
+enum gs_piece_state { GS_PIECE_EMPTY, GS_PIECE_RESIDENT, GS_PIECE_SWAPPED };
+
+struct gs_piece {
+    enum gs_piece_state state;
+    CUmemGenericAllocationHandle handle;
+    struct gs_host_piece *host;
+    bool moving;         /* the mover's; under gs_memory_lock */
+    bool far;            /* SWAPPED, and used where it is: the GPU has no room for it; under gs_memory_lock */
+    uint64_t untouched;  /* nothing has written to it while this many submissions have been; GS_WRITTEN: unknown */
+    CUdeviceptr scratch; /* backend_vmm: where it is mapped for a copy */
+};
+
+struct gs_backend;
+struct gs_slab;
+struct gs_vmm_handle;
+
+struct gs_block {
+    const struct gs_backend *backend;
+    CUdeviceptr base;
+    size_t size, piece_size;
+    unsigned piece_count;
+    CUdevice ordinal;
+    CUcontext context;
+    bool moving, doomed;
+    unsigned flights;            /* pieces that the mover has under way */
+    bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
+    bool of_pool;                /* stream-ordered memory: it outlives its context */
+    struct gs_vmm_handle *owner; /* backend_vmm's */
+    bool written_off;            /* its context has failed: it has no memory and is not counted any more */
+    bool lost;                   /* its addresses are not reserved any more: see gs_reserve_again */
+    unsigned allocations;
+    struct gs_slab *slab; /* NULL: not for small allocations */
+    struct gs_block *next, **link;
+    struct gs_piece pieces[];
+};
+
+static inline size_t gs_piece_bytes(const struct gs_block *block, unsigned i)
+{
+    return i + 1 < block->piece_count ? block->piece_size : block->size - (size_t)i * block->piece_size;
+}
+
+static inline CUdeviceptr gs_piece_address(const struct gs_block *block, unsigned i)
+{
+    return block->base + (CUdeviceptr)i * block->piece_size;
+}
+
+static inline void gs_piece_give_host(struct gs_piece *piece)
+{
+    if (piece->host != NULL)
+        gs_host_give(piece->host);
+    piece->host = NULL;
+}
+
+/* Queues the copies between the piece's host memory and the address. If one fails, those before it are done then. */
+CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream);
+
+/*
+ * Reserves addresses anew in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
+ * succeed.
+ */
+bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost);
+
+/*
+ * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.
+ * start_* queue work on `stream`; finish_* are called once that work is done. A function that fails leaves the piece as
+ * it was.
+ */
+struct gs_backend {
+    uint32_t id; /* enum gpushare_backend */
+    const char *name;
+    bool needs_host; /* a piece has its `host` from before start_out until after finish_in; the mover sees to it */
+    CUresult (*reserve)(struct gs_block *block);
+    void (*unreserve)(struct gs_block *block);                                 /* no piece has memory any more */
+    CUresult (*populate)(struct gs_block *block, unsigned i, CUstream stream); /* EMPTY to RESIDENT */
+    CUresult (*start_out)(struct gs_block *block, unsigned i, CUstream stream);
+    CUresult (*finish_out)(struct gs_block *block, unsigned i); /* RESIDENT to SWAPPED */
+    CUresult (*discard)(struct gs_block *block, unsigned i);    /* RESIDENT, never written, to EMPTY */
+    void (*stay)(struct gs_block *block, unsigned i); /* not RESIDENT to SWAPPED, and used where it is; may be NULL */
+    CUresult (*start_in)(struct gs_block *block, unsigned i, CUstream stream);
+    void (*finish_in)(struct gs_block *block, unsigned i); /* SWAPPED to RESIDENT */
+    void (*abort_in)(struct gs_block *block, unsigned i);  /* the copy of start_in failed */
+    void (*drop)(struct gs_block *block, unsigned i);      /* any state to EMPTY; the contents go */
+};
+
+extern const struct gs_backend gs_backend_swap;
+extern const struct gs_backend gs_backend_managed;
+extern const struct gs_backend gs_backend_vmm;
+
+#endif

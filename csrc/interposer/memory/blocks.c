@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory/blocks.h"
+
+#include "base/lock.h"
+#include "base/say.h"
+#include "client/client.h"
+#include "hooks/capture.h"
+#include "hooks/context.h"
+#include "loader/real.h"
+#include "memory/slab.h"
+
+#include <stdlib.h>
+
+/* One that goes through the blocks of a device. */
+struct gs_walk {
+    struct gs_block *next;
+    struct gs_walk *other;
+};
+
+/* Under gs_memory_lock. */
+static struct {
+    pthread_cond_t changed;
+    uint64_t count; /* how often a move or a hold has ended */
+    struct gs_awaiting *awaiting;
+} settled = {.changed = PTHREAD_COND_INITIALIZER};
+
+/* ns */
+static const uint64_t drain_patience = 20000000;
+enum { MOST_TRIES = 50 };
+
+struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,
+                              size_t size, size_t piece_size)
+{
+    unsigned count = (unsigned)((size + piece_size - 1) / piece_size);
+    struct gs_block *block = calloc(1, sizeof(*block) + count * sizeof(block->pieces[0]));
+    if (block == NULL)
+        return NULL;
+    block->backend = backend;
+    block->size = size;
+    block->piece_size = piece_size;
+    block->piece_count = count;
+    block->ordinal = device->ordinal;
+    block->context = context;
+    return block;
+}
+
+void gs_block_free(struct gs_block *block)
+{
+    gs_slab_free(block->slab);
+    free(block);
+}
+
+/* --- Waiting for blocks --- */
+
+static void announce_locked(struct gs_awaiting *awaiting, const struct gs_block *block)
+{
+    awaiting->settled = settled.count;
+    if (awaiting->block == NULL) {
+        awaiting->next = settled.awaiting;
+        settled.awaiting = awaiting;
+    }
+    awaiting->block = block;
+}
+
+static void stop_awaiting_locked(struct gs_awaiting *awaiting)
+{
+    if (awaiting->block == NULL)
+        return;
+    struct gs_awaiting **link = &settled.awaiting;
+    while (*link != awaiting)
+        link = &(*link)->next;
+    *link = awaiting->next;
+    awaiting->block = NULL;
+}
+
+static void await_locked(const struct gs_awaiting *awaiting)
+{
+    while (settled.count == awaiting->settled)
+        gs_cond_wait(&settled.changed, &gs_memory_lock);
+}
+
+/* Until it may have settled. */
+static void await_block_locked(const struct gs_block *block)
+{
+    struct gs_awaiting awaiting = {0};
+    announce_locked(&awaiting, block);
+    await_locked(&awaiting);
+    stop_awaiting_locked(&awaiting);
+}
+
+/* --- Their life --- */
+
+bool gs_block_add_locked(struct gs_device *device, struct gs_block *block, struct gs_slot **entered)
+{
+    block->next = NULL;
+    block->link = device->last_block;
+    *device->last_block = block;
+    device->last_block = &block->next;
+    /* Decided under the lock: a grant opens the gate under it too, and only if no block lacks memory. */
+    block->moving = gs_gate_enter_leased(entered);
+    return block->moving;
+}
+
+/* Whether a piece may come to the GPU; what cannot be used from elsewhere has its room by the promise. */
+static bool claim(struct gs_device *device, const struct gs_block *block, unsigned i)
+{
+    size_t bytes = gs_piece_bytes(block, i);
+    gs_mutex_lock(&gs_memory_lock);
+    bool fits = block->backend->stay == NULL || device->usage.resident + device->arriving + bytes <= device->limit;
+    device->arriving += fits ? bytes : 0;
+    gs_mutex_unlock(&gs_memory_lock);
+    return fits;
+}
+
+static bool lacks_memory(const struct gs_piece *piece)
+{
+    return piece->state == GS_PIECE_EMPTY && !piece->far;
+}
+
+/*
+ * The block is held, and the caller inside the gate; afterwards neither is so. What has memory keeps it. False: there
+ * was not enough.
+ */
+static bool populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered, bool opens_slab)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    uint64_t bytes = 0, claimed = 0;
+    bool complete = true;
+    /*
+     * What was submitted before may be told the address and write there. That is ruled out if it is done before the
+     * address is known to anybody.
+     */
+    uint64_t submissions = gs_gate_submissions();
+    bool idle = gs_context_idle(submissions), marked = !idle && gs_context_mark();
+    for (unsigned i = 0; i < block->piece_count && complete; i++) {
+        if (!lacks_memory(&block->pieces[i]))
+            continue;
+        block->pieces[i].untouched = GS_WRITTEN;
+        block->pieces[i].far = !claim(device, block, i);
+        if (block->pieces[i].far) {
+            block->backend->stay(block, i);
+            continue;
+        }
+        claimed += gs_piece_bytes(block, i);
+        complete = block->backend->populate(block, i, NULL) == CUDA_SUCCESS;
+        if (complete) {
+            bytes += gs_piece_bytes(block, i);
+            block->pieces[i].untouched = submissions;
+        }
+    }
+    if (!idle && !(marked && gs_context_mark_passed()))
+        for (unsigned i = 0; i < block->piece_count; i++)
+            block->pieces[i].untouched = GS_WRITTEN;
+    /* Before others can take from a slab that lacks memory. */
+    if (!complete)
+        gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
+    gs_mutex_lock(&gs_memory_lock);
+    device->arriving -= claimed;
+    device->usage.resident += bytes;
+    device->usage_changed = true;
+    bool destroy = gs_block_settle_locked(block);
+    if (opens_slab && block->slab != NULL && !destroy)
+        gs_slab_open_locked(block->slab);
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_gate_leave_leased(entered);
+    if (destroy)
+        gs_block_destroy(device, block);
+    gs_device_flush_reports();
+    return complete;
+}
+
+void gs_block_populate(struct gs_device *device, struct gs_block *block, struct gs_slot *entered)
+{
+    populate(device, block, entered, true);
+}
+
+/* What gs_client_reach says where the block has no memory; with GS_REACH_NOW, it is held. */
+static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct gs_slot **entered)
+{
+    bool lacks = false;
+    /* What was its context's is lost, and nothing of it is booked any more. */
+    for (unsigned i = 0; block != NULL && block->context != NULL && i < block->piece_count; i++)
+        lacks = lacks || lacks_memory(&block->pieces[i]);
+    enum gs_reach reach = lacks ? gs_client_reach(promised, entered) : GS_REACH_NONE;
+    if (reach == GS_REACH_NOW)
+        block->moving = true;
+    return reach;
+}
+
+void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(const void *), const void *what)
+{
+    bool promised = false;
+    for (unsigned tries = 0; tries < MOST_TRIES; tries++) {
+        struct gs_block *block;
+        struct gs_slot *entered = NULL;
+        gs_mutex_lock(&gs_memory_lock);
+        while ((block = find_locked(what)) != NULL && block->moving)
+            await_block_locked(block);
+        enum gs_reach reach = reach_locked(block, promised, &entered);
+        gs_mutex_unlock(&gs_memory_lock);
+        if (reach == GS_REACH_NONE)
+            return;
+        if (reach == GS_REACH_NOW && populate(device, block, entered, false))
+            return;
+        /* Most work is done in a moment, and then nothing can touch what has no memory. */
+        if (gs_client_await_released(drain_patience))
+            return;
+        /* All of the GPU may have been promised to who is next, who waits for what runs. What is free is taken then. */
+        if (!promised)
+            gs_device_promise_now(device);
+        promised = true;
+    }
+}
+
+bool gs_block_retire_locked(struct gs_device *device, struct gs_block *block)
+{
+    if (device->cursor == block)
+        device->cursor = block->next;
+    for (struct gs_walk *walk = device->walks; walk != NULL; walk = walk->other)
+        if (walk->next == block)
+            walk->next = block->next;
+    *block->link = block->next;
+    if (block->next != NULL)
+        block->next->link = block->link;
+    else
+        device->last_block = block->link;
+    block->doomed = true;
+    return !block->moving;
+}
+
+/* Returns how many bytes were resident. */
+static uint64_t drop_contents(struct gs_block *block)
+{
+    uint64_t resident = 0;
+    for (unsigned i = 0; i < block->piece_count; i++) {
+        if (block->pieces[i].state == GS_PIECE_RESIDENT)
+            resident += gs_piece_bytes(block, i);
+        block->backend->drop(block, i);
+        gs_piece_give_host(&block->pieces[i]);
+    }
+    return resident;
+}
+
+static void write_off(struct gs_device *device, struct gs_block *block)
+{
+    uint64_t resident = drop_contents(block);
+    gs_mutex_lock(&gs_memory_lock);
+    device->usage.resident -= resident;
+    device->usage_changed = true;
+    /* A handle of the application outlives its context, and gets memory again in the next. */
+    block->written_off = block->owner == NULL;
+    if (block->written_off)
+        device->footprint -= block->size;
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+struct loss {
+    struct gs_device *device;
+    CUcontext other;
+};
+
+static void lose_context(struct gs_block *block, void *argument)
+{
+    const struct loss *loss = argument;
+    if (block->pinned)
+        return;
+    gs_mutex_lock(&gs_memory_lock);
+    block->context = block->owner != NULL ? loss->other : NULL;
+    gs_mutex_unlock(&gs_memory_lock);
+    if (block->context == NULL)
+        write_off(loss->device, block);
+}
+
+void gs_blocks_lose_context(struct gs_device *device, CUcontext context)
+{
+    struct loss loss = {.device = device, .other = gs_context_on(device->ordinal, context)};
+    gs_blocks_visit(device, context, lose_context, &loss);
+}
+
+void gs_block_destroy(struct gs_device *device, struct gs_block *block)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    uint64_t resident = drop_contents(block);
+    block->backend->unreserve(block);
+    if (block->written_off) {
+        gs_block_free(block);
+        return;
+    }
+    if (block->pinned) {
+        gs_device_unbook(device, 0, block->size, 0);
+    } else {
+        gs_mutex_lock(&gs_memory_lock);
+        device->usage.resident -= resident;
+        gs_mutex_unlock(&gs_memory_lock);
+        gs_device_unbook(device, block->size, 0, 0);
+    }
+    gs_block_free(block);
+}
+
+void gs_block_retire(struct gs_device *device, struct gs_block *block)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    bool destroy = gs_block_retire_locked(device, block);
+    gs_mutex_unlock(&gs_memory_lock);
+    if (destroy)
+        gs_block_destroy(device, block);
+}
+
+bool gs_block_settle_locked(struct gs_block *block)
+{
+    block->moving = false;
+    settled.count++;
+    pthread_cond_broadcast(&settled.changed);
+    return block->doomed;
+}
+
+bool gs_block_awaited_locked(const struct gs_block *block)
+{
+    const struct gs_awaiting *awaiting = settled.awaiting;
+    while (awaiting != NULL && awaiting->block != block)
+        awaiting = awaiting->next;
+    return awaiting != NULL;
+}
+
+bool gs_block_try_hold_locked(struct gs_block *block)
+{
+    if (block->moving) {
+        await_block_locked(block);
+        return false;
+    }
+    block->moving = true;
+    return true;
+}
+
+bool gs_block_try_hold(struct gs_block *block, struct gs_awaiting *awaiting)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    bool held = !block->moving;
+    if (held) {
+        stop_awaiting_locked(awaiting);
+        block->moving = true;
+    } else {
+        announce_locked(awaiting, block);
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    return held;
+}
+
+void gs_block_await(struct gs_awaiting *awaiting)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    await_locked(awaiting);
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_block_stop_awaiting(struct gs_awaiting *awaiting)
+{
+    if (awaiting->block == NULL)
+        return;
+    gs_mutex_lock(&gs_memory_lock);
+    stop_awaiting_locked(awaiting);
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_block_hold(struct gs_block *block)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    while (!gs_block_try_hold_locked(block))
+        ;
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+static void let_go_locked(struct gs_device *device, struct gs_block *block)
+{
+    if (!gs_block_settle_locked(block))
+        return;
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_block_destroy(device, block);
+    gs_mutex_lock(&gs_memory_lock);
+}
+
+void gs_block_let_go(struct gs_block *block)
+{
+    struct gs_device *device = gs_device_of(block->ordinal);
+    gs_mutex_lock(&gs_memory_lock);
+    let_go_locked(device, block);
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(struct gs_block *, void *),
+                     void *argument)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    struct gs_walk walk = {.next = device->blocks, .other = device->walks}, **link;
+    device->walks = &walk;
+    while (walk.next != NULL) {
+        struct gs_block *block = walk.next;
+        if (context != NULL && block->context != context) {
+            walk.next = block->next;
+            continue;
+        }
+        if (!gs_block_try_hold_locked(block))
+            continue; /* the walk may be at another one by now */
+        walk.next = block->next;
+        gs_mutex_unlock(&gs_memory_lock);
+        visit(block, argument);
+        gs_mutex_lock(&gs_memory_lock);
+        let_go_locked(device, block);
+    }
+    for (link = &device->walks; *link != &walk;)
+        link = &(*link)->other;
+    *link = walk.other;
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+bool gs_block_pin_locked(struct gs_block *block)
+{
+    struct gs_device *device = gs_devices;
+    while (device->ordinal != block->ordinal)
+        device++;
+    while (block->moving)
+        await_block_locked(block);
+    for (unsigned i = 0; i < block->piece_count; i++)
+        if (block->pieces[i].state != GS_PIECE_RESIDENT)
+            return false;
+    if (block->pinned)
+        return true;
+    /* Under the lease its bytes have their room already: they only change their name. */
+    block->pinned = true;
+    device->footprint -= block->size;
+    device->usage.promised -= block->size;
+    device->usage.resident -= block->size;
+    device->usage.pinned += block->size;
+    device->usage_changed = true;
+    return true;
+}
+
+CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream)
+{
+    const struct gs_host_extent *extents;
+    unsigned count = gs_host_extents(piece->host, &extents);
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned e = 0; e < count && result == CUDA_SUCCESS; e++) {
+        result = outward ? GS_REAL(cuMemcpyDtoHAsync_v2)(extents[e].address, address, extents[e].bytes, stream)
+                         : GS_REAL(cuMemcpyHtoDAsync_v2)(address, extents[e].address, extents[e].bytes, stream);
+        address += extents[e].bytes;
+    }
+    if (result != CUDA_SUCCESS)
+        GS_REAL(cuStreamSynchronize)(stream);
+    return result;
+}
+
+void gs_blocks_after_fork(void)
+{
+    pthread_cond_init(&settled.changed, NULL);
+    settled.awaiting = NULL;
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        gs_devices[i].walks = NULL;
+}
+
+bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
+{
+    CUdeviceptr address = 0;
+    bool known = *lost;
+    if (!known && GS_REAL(cuMemAddressFree)(base, size) != CUDA_SUCCESS)
+        return false;
+    CUresult result = GS_REAL(cuMemAddressReserve)(&address, size, 0, base, 0);
+    *lost = result != CUDA_SUCCESS || address != base;
+    if (result == CUDA_SUCCESS && *lost)
+        GS_REAL(cuMemAddressFree)(address, size);
+    if (*lost && !known)
+        gs_say(
+            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver does "
+            "not give again (CUDA error %d); nothing is lost, and it is tried again",
+            size, (int)result);
+    return !*lost;
+}

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory/devices.h"
+
+#include "base/lock.h"
+#include "base/say.h"
+#include "client/client.h"
+#include "client/interrupt.h"
+#include "hooks/context.h"
+#include "loader/real.h"
+#include "memory/host.h"
+#include "memory/memory.h"
+
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+/* Of one request. Addresses have 57 bits. */
+#define MOST_BYTES (UINT64_C(1) << 50)
+
+struct gs_mutex gs_memory_lock = GS_MUTEX(GS_RANK_MEMORY);
+struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
+
+static struct {
+    struct gs_mutex growth;
+    uint64_t headroom;
+    uint64_t last_refusal_ns; /* under gs_memory_lock */
+} figures = {.growth = GS_MUTEX(GS_RANK_GROWTH)};
+
+static size_t between(size_t least, size_t value, size_t most)
+{
+    return value < least ? least : value > most ? most : value;
+}
+
+struct gs_device *gs_device_of(CUdevice ordinal)
+{
+    struct gs_device *found = NULL;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && found == NULL; i++) {
+        struct gs_device *device = &gs_devices[i];
+        if (device->known && device->ordinal == ordinal)
+            found = device;
+        if (device->known)
+            continue;
+        CUuuid uuid;
+        size_t total;
+        if (GS_REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS ||
+            GS_REAL(cuDeviceTotalMem_v2)(&total, ordinal) != CUDA_SUCCESS)
+            break;
+        device->known = true;
+        device->ordinal = ordinal;
+        memcpy(device->usage.gpu, uuid.bytes, sizeof(device->usage.gpu));
+        device->total = total;
+        device->limit = UINT64_MAX;
+        /* Handles of 128 MiB cost under 5 % of a move (26 ms for 16 GiB, against 290 ms to copy); a small GPU gets
+         * smaller ones, so that a partial eviction has something to choose from. */
+        device->piece_size = gs_round_up(between(GS_GRANULARITY, total / 64, 128 * MIB), GS_GRANULARITY);
+        device->slab_size = gs_round_up(between(GS_GRANULARITY, total / 256, 32 * MIB), GS_GRANULARITY);
+        device->last_block = &device->blocks;
+        found = device;
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    return found;
+}
+
+struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
+{
+    struct gs_device *device = NULL;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && device == NULL; i++)
+        if (gs_devices[i].known && memcmp(gs_devices[i].usage.gpu, uuid, 16) == 0)
+            device = &gs_devices[i];
+    gs_mutex_unlock(&gs_memory_lock);
+    return device;
+}
+
+void gs_devices_see(struct gpushare_seen *result)
+{
+    /* Only the helper asks. A wake on another GPU puts one of them in the place of another. */
+    static struct gpushare_seen seen;
+    int count = 0;
+    if (seen.count == 0 && GS_REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS)
+        for (int i = 0; i < count && seen.count < GPUSHARE_MAX_GPUS; i++)
+            if (GS_REAL(cuDeviceGetUuid_v2)((CUuuid *)seen.gpus[seen.count], i) == CUDA_SUCCESS)
+                seen.count++;
+    *result = seen;
+}
+
+void gs_device_moved(const uint8_t from[16], const uint8_t to[16])
+{
+    struct gs_device *device = gs_device_by_uuid(from), *other = gs_device_by_uuid(to);
+    if (device == NULL)
+        return;
+    gs_mutex_lock(&gs_memory_lock);
+    memcpy(device->usage.gpu, to, sizeof(device->usage.gpu));
+    device->limit = UINT64_MAX;
+    /* One that was only asked about has no memory of ours; each stays there once. */
+    if (other != NULL)
+        memcpy(other->usage.gpu, from, sizeof(other->usage.gpu));
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+bool gs_device_find_moved(uint8_t from[16], uint8_t to[16])
+{
+    bool moved = false;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known && !moved; i++) {
+        const struct gpushare_usage *usage = &gs_devices[i].usage;
+        CUuuid uuid;
+        moved = usage->promised + usage->pinned + usage->context != 0 &&
+                GS_REAL(cuDeviceGetUuid_v2)(&uuid, gs_devices[i].ordinal) == CUDA_SUCCESS &&
+                memcmp(uuid.bytes, usage->gpu, sizeof(usage->gpu)) != 0;
+        if (moved) {
+            memcpy(from, usage->gpu, sizeof(usage->gpu));
+            memcpy(to, uuid.bytes, sizeof(uuid.bytes));
+        }
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    return moved;
+}
+
+uint64_t gs_device_limit(const uint8_t uuid[16])
+{
+    struct gs_device *device = gs_device_by_uuid(uuid);
+    gs_mutex_lock(&gs_memory_lock);
+    uint64_t limit = device != NULL ? device->limit : UINT64_MAX;
+    gs_mutex_unlock(&gs_memory_lock);
+    return limit;
+}
+
+void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes)
+{
+    struct gs_device *device = gs_device_by_uuid(uuid);
+    if (device == NULL)
+        return;
+    gs_mutex_lock(&gs_memory_lock);
+    device->limit = bytes;
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+/* The context that the thread used last and its device, as long as no context ends. */
+static uint32_t contexts_ended;
+static __thread struct {
+    CUcontext context, owner;
+    struct gs_device *device;
+    uint32_t ended;
+} last __attribute__((tls_model("initial-exec")));
+
+void gs_device_forget_contexts(void)
+{
+    __atomic_add_fetch(&contexts_ended, 1, __ATOMIC_RELEASE);
+}
+
+CUresult gs_device_current(struct gs_device **device, CUcontext *context)
+{
+    uint32_t ended = __atomic_load_n(&contexts_ended, __ATOMIC_ACQUIRE);
+    CUcontext current = NULL;
+    CUresult result = GS_REAL(cuCtxGetCurrent)(&current);
+    if (result == CUDA_SUCCESS && current == NULL)
+        result = CUDA_ERROR_INVALID_CONTEXT;
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (last.context != current || last.ended != ended) {
+        CUdevice ordinal;
+        result = GS_REAL(cuCtxGetDevice)(&ordinal);
+        if (result != CUDA_SUCCESS)
+            return result;
+        last.device = gs_device_of(ordinal);
+        /* The end of one that we do not know of would not be noticed. */
+        last.context = last.device != NULL && gs_context_alive(current) ? current : NULL;
+        last.owner = gs_context_owner(current);
+        last.ended = ended;
+    }
+    *device = last.device;
+    if (context != NULL)
+        *context = last.owner;
+    return *device != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* On a small GPU, what the scheduler suggests would be somebody's room. */
+static uint64_t headroom(const struct gs_device *device)
+{
+    uint64_t suggested = __atomic_load_n(&figures.headroom, __ATOMIC_RELAXED);
+    return suggested < device->total / 128 ? suggested : device->total / 128;
+}
+
+struct gpushare_usage gs_device_usage_locked(const struct gs_device *device)
+{
+    struct gpushare_usage usage = device->usage;
+    usage.host = gs_host_bytes();
+    return usage;
+}
+
+/*
+ * Sends the figures that changed. A growth that is under way states figures too, and the scheduler must see them in
+ * order: whoever finds one under way leaves the sending to it.
+ */
+void gs_device_flush_reports(void)
+{
+    for (;;) {
+        if (gs_mutex_trylock(&figures.growth) != 0)
+            return;
+        bool more = false;
+        for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
+            struct gs_device *device = &gs_devices[i];
+            gs_mutex_lock(&gs_memory_lock);
+            bool changed = device->known && device->usage_changed;
+            device->usage_changed = false;
+            uint64_t spare = device->footprint != 0 ? headroom(device) : 0;
+            if (changed && device->usage.promised > device->footprint + 2 * spare)
+                device->usage.promised = device->footprint + spare;
+            struct gpushare_usage usage = gs_device_usage_locked(device);
+            gs_mutex_unlock(&gs_memory_lock);
+            if (changed)
+                gs_client_report_usage(&usage);
+            more = more || changed;
+        }
+        gs_mutex_unlock(&figures.growth);
+        if (!more)
+            return;
+    }
+}
+
+/* Waits with those that ask the scheduler already. An interrupt from now on ends the caller's own question, too. */
+static uint64_t begin_growth(void)
+{
+    uint64_t cancels = gs_client_cancels();
+    if (gs_mutex_trylock(&figures.growth) != 0) {
+        gs_interrupt_watch();
+        gs_mutex_lock(&figures.growth);
+    }
+    return cancels;
+}
+
+static void end_growth(void)
+{
+    gs_mutex_unlock(&figures.growth);
+    gs_device_flush_reports();
+}
+
+void gs_memory_report(void)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        gs_devices[i].usage_changed = gs_devices[i].known;
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_device_flush_reports();
+}
+
+/* A library that empties its cache and tries again is refused twice within moments; the user needs one line. */
+static void say_refusal(const char *text)
+{
+    uint64_t now = gs_now_ns();
+    gs_mutex_lock(&gs_memory_lock);
+    bool again = now - figures.last_refusal_ns < UINT64_C(1000000000);
+    figures.last_refusal_ns = now;
+    gs_mutex_unlock(&gs_memory_lock);
+    if (!again && *text != '\0')
+        gs_say("%s", text);
+}
+
+CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
+{
+    CUresult result = CUDA_SUCCESS;
+    /* Can never fit; nor would the sums be right of what is near the end of numbers. */
+    if (evictable > MOST_BYTES || pinned > MOST_BYTES)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t cancels = begin_growth();
+    gs_mutex_lock(&gs_memory_lock);
+    uint64_t footprint = device->footprint + evictable;
+    if (footprint > device->usage.promised || pinned != 0 || context != 0) {
+        struct gpushare_usage least = gs_device_usage_locked(device);
+        if (footprint > least.promised)
+            least.promised = footprint;
+        least.pinned += pinned;
+        least.context += context;
+        uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
+        struct gpushare_grown answer;
+        gs_mutex_unlock(&gs_memory_lock);
+        result = gs_client_grow(&least, most, false, cancels, &answer);
+        if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
+            answer.text[sizeof(answer.text) - 1] = '\0';
+            say_refusal(answer.text);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
+        uint64_t cap = gs_client_cap();
+        bool within = cap == 0 || least.promised + least.pinned <= cap;
+        bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
+        if (result == CUDA_SUCCESS && !(within && fits))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        gs_mutex_lock(&gs_memory_lock);
+        if (result == CUDA_SUCCESS)
+            device->usage.promised = answer.promised >= least.promised ? answer.promised : least.promised;
+    }
+    if (result == CUDA_SUCCESS) {
+        device->footprint += evictable;
+        device->usage.pinned += pinned;
+        device->usage.context += context;
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    end_growth();
+    return result;
+}
+
+bool gs_device_promise_now(struct gs_device *device)
+{
+    struct gpushare_grown answer = {.status = GPUSHARE_GROWTH_RESIDENT};
+    CUresult result = CUDA_SUCCESS;
+    uint64_t cancels = begin_growth();
+    gs_mutex_lock(&gs_memory_lock);
+    struct gpushare_usage usage = gs_device_usage_locked(device);
+    gs_mutex_unlock(&gs_memory_lock);
+    if (usage.promised != 0)
+        result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
+    end_growth();
+    return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
+}
+
+bool gs_devices_promise_now(void)
+{
+    bool there = true;
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && there; i++) {
+        gs_mutex_lock(&gs_memory_lock);
+        bool known = gs_devices[i].known;
+        gs_mutex_unlock(&gs_memory_lock);
+        there = !known || gs_device_promise_now(&gs_devices[i]);
+    }
+    return there;
+}
+
+void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    device->footprint -= evictable;
+    device->usage.pinned -= pinned < device->usage.pinned ? pinned : device->usage.pinned;
+    device->usage.context -= context < device->usage.context ? context : device->usage.context;
+    device->usage_changed = true;
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_device_flush_reports();
+}
+
+bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
+{
+    struct gs_device *device = gs_device_by_uuid(uuid);
+    if (device == NULL)
+        return false;
+    gs_mutex_lock(&gs_memory_lock);
+    *footprint = device->footprint + device->usage.pinned + device->usage.context;
+    *total = device->total;
+    gs_mutex_unlock(&gs_memory_lock);
+    return true;
+}
+
+unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS])
+{
+    unsigned count = 0;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        if (gs_devices[i].known)
+            usages[count++] = gs_device_usage_locked(&gs_devices[i]);
+    gs_mutex_unlock(&gs_memory_lock);
+    return count;
+}
+
+void gs_memory_set_headroom(uint64_t bytes)
+{
+    __atomic_store_n(&figures.headroom, bytes, __ATOMIC_RELAXED);
+}
+
+void gs_devices_after_fork(void)
+{
+    gs_mutex_after_fork(&gs_memory_lock);
+    gs_mutex_after_fork(&figures.growth);
+}

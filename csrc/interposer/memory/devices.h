@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The devices of this process and their figures, and the lock of all tables of memory.
+ *
+ * Device figures change under gs_memory_lock alone. One thread at a time asks the scheduler for more, or gives back,
+ * under a lock of its own, which comes before it (lock.h).
+ */
+#ifndef GPUSHARE_MEMORY_DEVICES_H
+#define GPUSHARE_MEMORY_DEVICES_H
+
+#include "base/lock.h"
+#include "driver.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GS_GRANULARITY = 2 << 20 };
+
+struct gs_allocation;
+struct gs_block;
+struct gs_walk;
+
+struct gs_device {
+    bool known;
+    CUdevice ordinal;
+    struct gpushare_usage usage;
+    uint64_t total, footprint;
+    uint64_t limit;    /* what may be resident, as last told for good; UINT64_MAX: all */
+    uint64_t arriving; /* claimed of it by application threads that give blocks memory */
+    size_t piece_size, slab_size;
+    bool usage_changed;
+    struct gs_block *blocks, **last_block;
+    struct gs_block *cursor; /* the mover's: the block that it looks at next */
+    struct gs_walk *walks;   /* of gs_blocks_visit */
+    struct gs_allocation *allocations;
+};
+
+extern struct gs_mutex gs_memory_lock;
+extern struct gs_device gs_devices[GPUSHARE_MAX_GPUS];
+
+static inline size_t gs_round_up(size_t value, size_t multiple)
+{
+    return (value + multiple - 1) / multiple * multiple;
+}
+
+/* NULL: the driver does not know it. */
+struct gs_device *gs_device_of(CUdevice ordinal);
+
+/* NULL: no device that was used yet. */
+struct gs_device *gs_device_by_uuid(const uint8_t uuid[16]);
+
+/* The device, and the context where that is not NULL, of the calling thread. */
+CUresult gs_device_current(struct gs_device **device, CUcontext *context);
+
+/* The GPUs that this process sees; the first time, the driver is asked. */
+void gs_devices_see(struct gpushare_seen *seen);
+
+/* What the process knows as one GPU is another one of the same kind now. */
+void gs_device_moved(const uint8_t from[16], const uint8_t to[16]);
+
+/* Whether the driver has put what is on `from` on `to` without our being told. */
+bool gs_device_find_moved(uint8_t from[16], uint8_t to[16]);
+
+uint64_t gs_device_limit(const uint8_t uuid[16]);
+void gs_device_set_limit(const uint8_t uuid[16], uint64_t bytes);
+
+/* Some context is about to end; another may get its name. */
+void gs_device_forget_contexts(void);
+
+/*
+ * Asks for `evictable` more bytes of footprint, and for `pinned` and `context` more of the others, and books them.
+ * Only what the promise does not cover is asked for. May wait (see gs_client_grow), and says why it was refused.
+ */
+CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
+
+/* Under a lease that is being given back: asks for room on the GPU for all that is promised. May wait likewise. */
+bool gs_device_promise_now(struct gs_device *device);
+
+/* The same for all devices. */
+bool gs_devices_promise_now(void);
+
+void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
+
+struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);
+
+/* Sends the figures that changed (`usage_changed`). Without any of the locks. */
+void gs_device_flush_reports(void);
+
+void gs_devices_after_fork(void);
+
+#endif

@@ -1,0 +1,791 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory/mover.h"
+
+#include "base/lock.h"
+#include "base/say.h"
+#include "client/client.h"
+#include "gate/gate.h"
+#include "hooks/context.h"
+#include "loader/real.h"
+#include "memory/blocks.h"
+#include "memory/devices.h"
+#include "memory/memory.h"
+
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+#define MILLISECOND UINT64_C(1000000)
+
+enum { FLIGHTS = 16 };
+/* Beyond two pieces, no more than this is under way: what is under way occupies both the GPU and the host. */
+static const uint64_t most_in_flight = 256 * MIB;
+/* How long the helper sleeps where nothing but time (a copy, the driver, other processes) brings it on. */
+static const uint64_t copy_pause = MILLISECOND / 20;
+static const uint64_t short_pause = MILLISECOND;
+/* A message brings it on. */
+static const uint64_t room_pause = 10 * MILLISECOND;
+/* A driver may give memory out a moment after it was released. */
+static const uint64_t device_patience = 50 * MILLISECOND;
+/* For others to give host memory back. */
+static const uint64_t host_patience = 5000 * MILLISECOND;
+/* Not every piece that left is worth a message. */
+static const uint64_t report_gap = 2 * MILLISECOND, report_bytes = 64 * MIB;
+static const uint64_t state_gap = 5 * MILLISECOND;
+
+/* A piece under way. */
+struct flight {
+    struct gs_block *block;
+    unsigned piece;
+    bool copied;
+};
+
+/* For each device, the stream that copies, and what is under way in it, in order. */
+struct lane {
+    CUcontext context; /* of the stream and the events; under gs_memory_lock, as is `busy` */
+    bool busy;         /* the mover is in the context */
+    CUstream stream;
+    CUevent done[FLIGHTS];
+    struct flight flights[FLIGHTS];
+    unsigned first, count;
+    uint64_t bytes;
+    CUresult failure; /* of one that was under way with all those that still are */
+};
+
+static struct lane lanes[GPUSHARE_MAX_GPUS];
+static pthread_cond_t lane_left = PTHREAD_COND_INITIALIZER;
+/* The last eviction failed. */
+static bool stuck;
+
+static struct lane *lane_of(const struct gs_device *device)
+{
+    return &lanes[device - gs_devices];
+}
+
+static bool full(const struct lane *lane)
+{
+    return lane->count == FLIGHTS || (lane->count >= 2 && lane->bytes >= most_in_flight);
+}
+
+/* --- The lane's context --- */
+
+static void close_lane(struct lane *lane)
+{
+    for (unsigned i = 0; i < FLIGHTS; i++)
+        if (lane->done[i] != NULL)
+            GS_REAL(cuEventDestroy_v2)(lane->done[i]);
+    if (lane->stream != NULL)
+        GS_REAL(cuStreamDestroy_v2)(lane->stream);
+    memset(lane->done, 0, sizeof(lane->done));
+    lane->stream = NULL;
+}
+
+/* Makes the context current and the stream one of it. The lane is busy, and empty where the context is another. */
+static CUresult enter_context(struct lane *lane, CUcontext context)
+{
+    CUresult result = GS_REAL(cuCtxSetCurrent)(context);
+    if (result != CUDA_SUCCESS || lane->stream != NULL)
+        return result;
+    result = GS_REAL(cuStreamCreate)(&lane->stream, CU_STREAM_NON_BLOCKING);
+    for (unsigned i = 0; i < FLIGHTS && result == CUDA_SUCCESS; i++)
+        result = GS_REAL(cuEventCreate)(&lane->done[i], CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        close_lane(lane);
+    return result;
+}
+
+static void leave_context_locked(struct lane *lane)
+{
+    if (lane->count != 0)
+        return;
+    lane->busy = false;
+    pthread_cond_broadcast(&lane_left);
+}
+
+void gs_mover_context_ends(CUcontext context)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
+        struct lane *lane = &lanes[i];
+        while (lane->context == context && lane->busy)
+            gs_cond_wait(&lane_left, &gs_memory_lock);
+        if (lane->context != context)
+            continue;
+        /* The stream and the events go with it. */
+        lane->context = NULL;
+        lane->stream = NULL;
+        memset(lane->done, 0, sizeof(lane->done));
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+/* --- Pieces under way --- */
+
+/*
+ * Takes the piece for a move. False if it cannot be begun before what is under way in another context is done. The
+ * block's context cannot end before the piece is settled.
+ */
+static bool take_locked(struct lane *lane, struct gs_block *block, unsigned i)
+{
+    if (lane->context != block->context) {
+        if (lane->count != 0)
+            return false;
+        close_lane(lane);
+        lane->context = block->context;
+    }
+    lane->busy = true;
+    block->moving = true;
+    block->flights++;
+    block->pieces[i].moving = true;
+    return true;
+}
+
+/* The move is over, and so many bytes more are resident. */
+static void settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    block->pieces[i].moving = false;
+    device->usage.resident += (uint64_t)resident;
+    bool destroy = --block->flights == 0 && gs_block_settle_locked(block);
+    leave_context_locked(lane_of(device));
+    gs_mutex_unlock(&gs_memory_lock);
+    if (destroy)
+        gs_block_destroy(device, block);
+}
+
+/* Work for the piece is queued: its end is the event's. */
+static CUresult launch(struct lane *lane, struct gs_block *block, unsigned i, bool copied)
+{
+    unsigned place = (lane->first + lane->count) % FLIGHTS;
+    CUresult result = GS_REAL(cuEventRecord)(lane->done[place], lane->stream);
+    if (result != CUDA_SUCCESS) {
+        GS_REAL(cuStreamSynchronize)(lane->stream);
+        return result;
+    }
+    lane->flights[place] = (struct flight){.block = block, .piece = i, .copied = copied};
+    lane->count++;
+    lane->bytes += gs_piece_bytes(block, i);
+    return CUDA_SUCCESS;
+}
+
+/*
+ * Takes the first that is under way out of the lane, if it is done: *result says how it went. The driver may report
+ * only the first of several copies that failed, so whatever was queued behind that one is not trusted either.
+ */
+static bool land(struct lane *lane, struct flight *landed, CUresult *result)
+{
+    if (lane->count == 0)
+        return false;
+    *result = GS_REAL(cuEventQuery)(lane->done[lane->first]);
+    if (*result == CUDA_ERROR_NOT_READY)
+        return false;
+    if (lane->failure != CUDA_SUCCESS)
+        *result = lane->failure;
+    lane->failure = lane->count > 1 ? *result : CUDA_SUCCESS;
+    *landed = lane->flights[lane->first];
+    lane->first = (lane->first + 1) % FLIGHTS;
+    lane->count--;
+    lane->bytes -= gs_piece_bytes(landed->block, landed->piece);
+    return true;
+}
+
+static void conclude(struct gs_device *device, struct gpushare_moved *moved, uint64_t start,
+                     enum gpushare_move_status status)
+{
+    moved->duration_ns = gs_now_ns() - start;
+    moved->status = status;
+    gs_mutex_lock(&gs_memory_lock);
+    moved->usage = gs_device_usage_locked(device);
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+/* What became of the attempt to begin with one more piece. */
+enum step {
+    STEP_STARTED,
+    STEP_FULL, /* something under way has to land first */
+    STEP_NO_ROOM,
+    STEP_AWAITED, /* a thread that waits for a block comes first */
+    STEP_NOTHING, /* nothing is left to begin with */
+    STEP_FAILED
+};
+
+/*
+ * An application thread gives it its first memory, holds it, or waits for that; or no context is left in which it could
+ * be copied.
+ */
+static bool unavailable(const struct gs_block *block)
+{
+    return (block->moving && block->flights == 0) || block->context == NULL || gs_block_awaited_locked(block);
+}
+
+/* --- Out --- */
+
+/* An eviction. Pieces are chosen in rounds, each of which goes through all blocks once. */
+struct eviction {
+    struct gs_device *device;
+    struct lane *lane;
+    struct gpushare_moved *moved;
+    uint64_t wanted;
+    bool rest;  /* what may not be used from the host goes last, for it has to come back first */
+    bool skips; /* a block that a thread waits for */
+    enum round {
+        UNWRITTEN_WHOLE,  /* never written, so without a copy: those that are wholly wanted */
+        UNWRITTEN_EXCESS, /* and the smallest that is more than enough */
+        WHOLE,
+        EXCESS,
+        EXHAUSTED
+    } round;
+    CUresult result;
+    uint64_t start, reported_at, reported_bytes;
+};
+
+static uint64_t lacking(const struct eviction *eviction)
+{
+    uint64_t leaving = eviction->moved->bytes + eviction->lane->bytes;
+    return leaving < eviction->wanted ? eviction->wanted - leaving : 0;
+}
+
+static bool eligible(const struct gs_block *block, unsigned i, bool unwritten, uint64_t submissions)
+{
+    const struct gs_piece *piece = &block->pieces[i];
+    return !block->pinned && !piece->moving && piece->state == GS_PIECE_RESIDENT &&
+           (!unwritten || piece->untouched == submissions);
+}
+
+/* The next piece of this round; of a round for excess, the smallest that suffices. */
+static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *piece)
+{
+    struct gs_device *device = eviction->device;
+    bool excess = eviction->round == UNWRITTEN_EXCESS || eviction->round == EXCESS;
+    bool unwritten = eviction->round == UNWRITTEN_WHOLE || eviction->round == UNWRITTEN_EXCESS;
+    uint64_t limit = lacking(eviction), submissions = gs_gate_submissions();
+    struct gs_block *best = NULL;
+    for (; device->cursor != NULL; device->cursor = device->cursor->next) {
+        struct gs_block *block = device->cursor;
+        if ((block->backend->stay == NULL) != eviction->rest)
+            continue;
+        eviction->skips = eviction->skips || gs_block_awaited_locked(block);
+        for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
+            size_t bytes = gs_piece_bytes(block, i);
+            if (!eligible(block, i, unwritten, submissions) || (excess ? bytes < limit : bytes > limit))
+                continue;
+            if (best == NULL || bytes < gs_piece_bytes(best, *piece)) {
+                best = block;
+                *piece = i;
+            }
+            if (!excess)
+                return best;
+        }
+    }
+    return best;
+}
+
+static CUresult begin_out(struct eviction *eviction, struct gs_block *block, unsigned i)
+{
+    struct gs_piece *piece = &block->pieces[i];
+    struct lane *lane = eviction->lane;
+    CUresult result = enter_context(lane, block->context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (block->backend->needs_host && (piece->host = gs_host_take(gs_piece_bytes(block, i))) == NULL)
+        return CUDA_ERROR_NOT_READY;
+    result = block->backend->start_out(block, i, lane->stream);
+    if (result == CUDA_SUCCESS)
+        result = launch(lane, block, i, true);
+    if (result != CUDA_SUCCESS)
+        gs_piece_give_host(piece);
+    return result;
+}
+
+static enum step start_out(struct eviction *eviction)
+{
+    struct gs_device *device = eviction->device;
+    if (lacking(eviction) == 0)
+        return STEP_NOTHING;
+    if (full(eviction->lane))
+        return STEP_FULL;
+    unsigned i = 0;
+    struct gs_block *block = NULL;
+    gs_mutex_lock(&gs_memory_lock);
+    while (eviction->round != EXHAUSTED && (block = next_out_locked(eviction, &i)) == NULL) {
+        eviction->round++;
+        if (eviction->round == EXHAUSTED && !eviction->rest) {
+            eviction->rest = true;
+            eviction->round = UNWRITTEN_WHOLE;
+        }
+        device->cursor = device->blocks;
+    }
+    if (block != NULL && device->cursor == NULL)
+        device->cursor = device->blocks; /* a round for excess looks at all of them each time */
+    bool taken = block != NULL && take_locked(eviction->lane, block, i);
+    bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();
+    bool again = block == NULL && eviction->skips;
+    if (again) {
+        eviction->skips = eviction->rest = false;
+        eviction->round = UNWRITTEN_WHOLE;
+        device->cursor = device->blocks;
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    if (block == NULL)
+        return again ? STEP_AWAITED : STEP_NOTHING;
+    if (!taken)
+        return STEP_FULL;
+    int64_t bytes = (int64_t)gs_piece_bytes(block, i);
+    CUresult result;
+    if (unwritten) {
+        result = enter_context(eviction->lane, block->context);
+        if (result == CUDA_SUCCESS)
+            result = block->backend->discard(block, i);
+        eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
+        settle(device, block, i, result == CUDA_SUCCESS ? -bytes : 0);
+    } else {
+        result = begin_out(eviction, block, i);
+        if (result != CUDA_SUCCESS)
+            settle(device, block, i, 0);
+        if (result == CUDA_ERROR_NOT_READY)
+            return STEP_NO_ROOM;
+    }
+    if (result == CUDA_SUCCESS)
+        return STEP_STARTED;
+    eviction->result = result;
+    return STEP_FAILED;
+}
+
+static bool land_out(struct eviction *eviction)
+{
+    struct flight landed;
+    CUresult result;
+    if (!land(eviction->lane, &landed, &result))
+        return false;
+    struct gs_block *block = landed.block;
+    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    GS_REAL(cuCtxSetCurrent)(block->context);
+    if (result == CUDA_SUCCESS)
+        result = block->backend->finish_out(block, landed.piece);
+    if (result == CUDA_SUCCESS) {
+        eviction->moved->bytes += (uint64_t)bytes;
+        eviction->moved->copied += (uint64_t)bytes;
+    } else {
+        gs_piece_give_host(&block->pieces[landed.piece]);
+        eviction->result = result;
+    }
+    settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
+    return true;
+}
+
+static void report(struct eviction *eviction, bool at_once)
+{
+    struct gpushare_moved *moved = eviction->moved;
+    uint64_t now = gs_now_ns(), unsaid = moved->bytes - eviction->reported_bytes;
+    if (unsaid == 0 || (!at_once && unsaid < report_bytes && now - eviction->reported_at < report_gap))
+        return;
+    eviction->reported_at = now;
+    eviction->reported_bytes = moved->bytes;
+    conclude(eviction->device, moved, eviction->start, GPUSHARE_MOVE_DONE);
+    gs_client_moved(moved);
+}
+
+/* True if the eviction ended because the host has no room for more. */
+static bool move_out(struct eviction *eviction)
+{
+    uint64_t short_since = 0;
+    bool going = true;
+    for (;;) {
+        enum step step = STEP_NOTHING;
+        if (going && eviction->result == CUDA_SUCCESS)
+            step = start_out(eviction);
+        bool landed = land_out(eviction);
+        report(eviction, false);
+        if (step == STEP_STARTED || landed) {
+            short_since = 0;
+            going = gs_client_while_moving(0) && going;
+        } else if (eviction->lane->count != 0) {
+            going = gs_client_while_moving(copy_pause) && going;
+        } else if (step == STEP_AWAITED) {
+            going = gs_client_while_moving(short_pause) && going;
+        } else if (step == STEP_NO_ROOM) {
+            /* A restore that goes on elsewhere gives host memory back, and may wait for what has left here. */
+            uint64_t now = gs_now_ns();
+            if (short_since == 0)
+                short_since = now;
+            if (now - short_since >= host_patience || gs_client_grant_waits())
+                return true;
+            report(eviction, true);
+            going = gs_client_while_moving(short_pause) && going;
+        } else {
+            return false;
+        }
+    }
+}
+
+/* Contexts that have failed lose their memory; returns how much of it was on the device. */
+static uint64_t drop_failed(const struct gs_device *device, CUresult seen)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    uint64_t before = device->usage.resident;
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_context_observe(seen);
+    if (!gs_memory_drop_failed())
+        return 0;
+    gs_mutex_lock(&gs_memory_lock);
+    uint64_t after = device->usage.resident;
+    gs_mutex_unlock(&gs_memory_lock);
+    return before > after ? before - after : 0;
+}
+
+void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_moved *result)
+{
+    struct gs_device *device = gs_device_by_uuid(uuid);
+    *result = (struct gpushare_moved){.serial = result->serial, .status = GPUSHARE_MOVE_FAILED};
+    memcpy(result->usage.gpu, uuid, 16);
+    if (device == NULL)
+        return;
+    uint64_t now = gs_now_ns();
+    struct eviction eviction = {
+        .device = device, .lane = lane_of(device), .moved = result, .wanted = bytes, .start = now, .reported_at = now};
+    bool host_short = false;
+    uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
+    do {
+        result->bytes += dropped;
+        eviction.result = CUDA_SUCCESS;
+        eviction.rest = false;
+        eviction.round = UNWRITTEN_WHOLE;
+        gs_mutex_lock(&gs_memory_lock);
+        device->cursor = device->blocks;
+        gs_mutex_unlock(&gs_memory_lock);
+        host_short = move_out(&eviction);
+    } while (eviction.result != CUDA_SUCCESS && (dropped = drop_failed(device, eviction.result)) != 0);
+    bool failed = host_short || eviction.result != CUDA_SUCCESS;
+    /* The scheduler tries again; the user needs one line. */
+    if (host_short && !stuck)
+        gs_say("the host has no memory left to move this process's data to: %llu of %llu MiB could leave the GPU; "
+               "nothing was lost",
+               (unsigned long long)(result->bytes / MIB), (unsigned long long)(bytes / MIB));
+    else if (failed && !stuck && eviction.result != CUDA_ERROR_DEINITIALIZED) /* that is the end of the process */
+        gs_say("memory could not be moved out of the GPU (CUDA error %d); it stays there", (int)eviction.result);
+    stuck = failed;
+    conclude(device, result, eviction.start,
+             !failed                            ? GPUSHARE_MOVE_DONE
+             : result->bytes != 0 || host_short ? GPUSHARE_MOVE_PARTIAL
+                                                : GPUSHARE_MOVE_FAILED);
+}
+
+/* --- In --- */
+
+struct arrival {
+    struct gs_device *device;
+    bool rest; /* what has to be on the GPU comes first, then what may be used from the host too */
+    struct lane *lane;
+    struct gpushare_moved *moved;
+    uint64_t short_since; /* the driver had no memory; 0: it had */
+    uint64_t stated, stated_at;
+    CUresult result;
+};
+
+/* What may be on the GPU, as far as it is known. */
+struct room {
+    uint64_t bytes;
+    bool last;
+};
+
+static struct room room_on(const struct gs_device *device)
+{
+    struct room room;
+    room.bytes = gs_client_room(device->usage.gpu, &room.last);
+    return room;
+}
+
+static bool fits_locked(const struct gs_device *device, const struct gs_block *block, unsigned i, struct room room)
+{
+    return device->usage.resident + lane_of(device)->bytes + gs_piece_bytes(block, i) <= room.bytes;
+}
+
+/* Whether a piece is where it is to be. */
+static bool settled_locked(const struct gs_device *device, const struct gs_block *block, unsigned i, struct room room)
+{
+    const struct gs_piece *piece = &block->pieces[i];
+    return piece->state == GS_PIECE_RESIDENT || (piece->far && room.last && !fits_locked(device, block, i, room));
+}
+
+/* The next piece that is not. */
+static struct gs_block *next_in_locked(struct arrival *arrival, struct room room, unsigned *piece)
+{
+    struct gs_device *device = arrival->device;
+    for (;;) {
+        for (; device->cursor != NULL; device->cursor = device->cursor->next) {
+            struct gs_block *block = device->cursor;
+            if ((block->backend->stay != NULL) != arrival->rest)
+                continue;
+            for (unsigned i = 0; i < block->piece_count && !unavailable(block); i++) {
+                if (block->pieces[i].moving || settled_locked(device, block, i, room))
+                    continue;
+                *piece = i;
+                return block;
+            }
+        }
+        if (arrival->rest)
+            return NULL;
+        arrival->rest = true;
+        device->cursor = device->blocks;
+    }
+}
+
+/* The GPU has no room for the piece: it is used where it is. */
+static CUresult leave(struct gs_device *device, struct gs_block *block, unsigned i)
+{
+    CUresult result = enter_context(lane_of(device), block->context);
+    if (result == CUDA_SUCCESS)
+        block->backend->stay(block, i);
+    gs_mutex_lock(&gs_memory_lock);
+    block->pieces[i].far = result == CUDA_SUCCESS;
+    gs_mutex_unlock(&gs_memory_lock);
+    return result;
+}
+
+static CUresult begin_in(struct lane *lane, struct gs_block *block, unsigned i)
+{
+    struct gs_piece *piece = &block->pieces[i];
+    CUresult result = enter_context(lane, block->context);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (piece->state == GS_PIECE_EMPTY) {
+        uint64_t submissions = gs_gate_submissions();
+        piece->untouched = gs_context_idle(submissions) ? submissions : GS_WRITTEN;
+        result = block->backend->populate(block, i, lane->stream);
+        if (result == CUDA_SUCCESS && (result = launch(lane, block, i, false)) != CUDA_SUCCESS)
+            block->backend->drop(block, i);
+        return result;
+    }
+    result = block->backend->start_in(block, i, lane->stream);
+    if (result == CUDA_SUCCESS && (result = launch(lane, block, i, true)) != CUDA_SUCCESS)
+        block->backend->abort_in(block, i);
+    return result;
+}
+
+static enum step start_in(struct arrival *arrival)
+{
+    struct gs_device *device = arrival->device;
+    struct lane *lane = arrival->lane;
+    if (full(lane))
+        return STEP_FULL;
+    struct room room = room_on(device);
+    unsigned i = 0;
+    bool taken = false, fits = false, stays = false;
+    gs_mutex_lock(&gs_memory_lock);
+    struct gs_block *block = next_in_locked(arrival, room, &i);
+    if (block != NULL) {
+        fits = fits_locked(device, block, i, room);
+        stays = !fits && room.last && block->backend->stay != NULL;
+        taken = (fits || stays) && take_locked(lane, block, i);
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+    if (block == NULL)
+        return STEP_NOTHING;
+    if (!fits && !stays && room.last)
+        arrival->result = CUDA_ERROR_OUT_OF_MEMORY;
+    if (!taken)
+        return fits || stays ? STEP_FULL : room.last ? STEP_FAILED : STEP_NO_ROOM;
+    CUresult result = stays ? leave(device, block, i) : begin_in(lane, block, i);
+    if (result == CUDA_SUCCESS && !stays) {
+        arrival->short_since = 0;
+        return STEP_STARTED;
+    }
+    settle(device, block, i, 0);
+    if (result == CUDA_SUCCESS)
+        return STEP_STARTED;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+        uint64_t now = gs_now_ns();
+        if (arrival->short_since == 0)
+            arrival->short_since = now;
+        if (now - arrival->short_since < device_patience)
+            return STEP_NO_ROOM;
+    }
+    arrival->result = result;
+    return STEP_FAILED;
+}
+
+static bool land_in(struct arrival *arrival)
+{
+    struct flight landed;
+    CUresult result;
+    if (!land(arrival->lane, &landed, &result))
+        return false;
+    struct gs_block *block = landed.block;
+    struct gs_piece *piece = &block->pieces[landed.piece];
+    int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
+    if (piece->state == GS_PIECE_SWAPPED && result == CUDA_SUCCESS) {
+        block->backend->finish_in(block, landed.piece);
+        piece->untouched = GS_WRITTEN;
+        gs_piece_give_host(piece);
+    } else if (piece->state == GS_PIECE_SWAPPED) {
+        block->backend->abort_in(block, landed.piece);
+    } else if (result != CUDA_SUCCESS) {
+        block->backend->drop(block, landed.piece);
+    }
+    if (result == CUDA_SUCCESS) {
+        gs_mutex_lock(&gs_memory_lock);
+        piece->far = false;
+        gs_mutex_unlock(&gs_memory_lock);
+        arrival->moved->bytes += (uint64_t)bytes;
+        arrival->moved->copied += landed.copied ? (uint64_t)bytes : 0;
+    } else {
+        arrival->result = result;
+    }
+    settle(arrival->device, block, landed.piece, result == CUDA_SUCCESS ? bytes : 0);
+    return true;
+}
+
+/*
+ * While the room is being made, the scheduler reads the device: what has arrived by then must not pass for others' use.
+ * It is stated now and then, and always before a wait for more room.
+ */
+static bool state_arrived(struct arrival *arrival, bool waits)
+{
+    uint64_t now = gs_now_ns();
+    if (arrival->stated == arrival->moved->bytes || (!waits && now - arrival->stated_at < state_gap) ||
+        room_on(arrival->device).last)
+        return false;
+    arrival->stated = arrival->moved->bytes;
+    arrival->stated_at = now;
+    gs_mutex_lock(&gs_memory_lock);
+    arrival->device->usage_changed = true;
+    gs_mutex_unlock(&gs_memory_lock);
+    return true;
+}
+
+static unsigned known_devices(void)
+{
+    unsigned count = 0;
+    gs_mutex_lock(&gs_memory_lock);
+    while (count < GPUSHARE_MAX_GPUS && gs_devices[count].known)
+        count++;
+    gs_mutex_unlock(&gs_memory_lock);
+    return count;
+}
+
+/* True, after calling open, if nothing lacks memory. Else all is gone through again. */
+static bool open_if_complete(void (*open)(void *), void *argument)
+{
+    bool complete = true;
+    struct room rooms[GPUSHARE_MAX_GPUS] = {{0}};
+    for (unsigned d = 0, count = known_devices(); d < count; d++)
+        rooms[d] = room_on(&gs_devices[d]);
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++) {
+        struct gs_device *device = &gs_devices[d];
+        for (struct gs_block *block = device->blocks; block != NULL && complete; block = block->next)
+            for (unsigned i = 0; i < block->piece_count && complete && block->context != NULL; i++)
+                complete = !block->moving && settled_locked(device, block, i, rooms[d]);
+        device->cursor = device->blocks;
+    }
+    if (complete)
+        open(argument);
+    gs_mutex_unlock(&gs_memory_lock);
+    return complete;
+}
+
+bool gs_mover_has_room(void)
+{
+    bool room = true;
+    for (unsigned d = 0, count = known_devices(); d < count && room; d++) {
+        struct lane *lane = &lanes[d];
+        size_t available, total;
+        gs_mutex_lock(&gs_memory_lock);
+        uint64_t missing = gs_devices[d].footprint - gs_devices[d].usage.resident;
+        CUcontext context = missing != 0 && lane->count == 0 ? lane->context : NULL;
+        lane->busy = lane->busy || context != NULL;
+        gs_mutex_unlock(&gs_memory_lock);
+        if (context == NULL)
+            continue;
+        if (GS_REAL(cuCtxSetCurrent)(context) == CUDA_SUCCESS &&
+            GS_REAL(cuMemGetInfo_v2)(&available, &total) == CUDA_SUCCESS)
+            room = available >= missing;
+        gs_mutex_lock(&gs_memory_lock);
+        leave_context_locked(lane);
+        gs_mutex_unlock(&gs_memory_lock);
+    }
+    return room;
+}
+
+/* If contexts have failed, the restore goes on without what was theirs. */
+static bool forgive_failed(struct arrival arrivals[GPUSHARE_MAX_GPUS])
+{
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
+        gs_context_observe(arrivals[d].result);
+    if (!gs_memory_drop_failed())
+        return false;
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++) {
+        arrivals[d].result = CUDA_SUCCESS;
+        arrivals[d].rest = false;
+    }
+    return true;
+}
+
+enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPUS], unsigned *devices,
+                                  void (*open)(void *), void *argument)
+{
+    uint64_t start = gs_now_ns();
+    struct arrival arrivals[GPUSHARE_MAX_GPUS];
+    enum gs_restored restored = GS_RESTORED;
+    memset(results, 0, GPUSHARE_MAX_GPUS * sizeof(results[0]));
+    for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
+        arrivals[d] = (struct arrival){.device = &gs_devices[d], .lane = &lanes[d], .moved = &results[d]};
+    gs_memory_drop_failed();
+    bool opened = open_if_complete(open, argument);
+    while (!opened) {
+        bool progress = false, flying = false, wanting = false, device_short = false, changed = false;
+        for (unsigned d = 0, count = known_devices(); d < count; d++) {
+            struct arrival *arrival = &arrivals[d];
+            enum step step = STEP_STARTED;
+            while (restored == GS_RESTORED && step == STEP_STARTED) {
+                step = start_in(arrival);
+                progress = progress || step == STEP_STARTED;
+                if (step == STEP_STARTED && !gs_client_while_moving(0))
+                    restored = GS_RESTORE_ENDED;
+            }
+            while (land_in(arrival))
+                progress = true;
+            if (arrival->result != CUDA_SUCCESS)
+                restored = GS_RESTORE_FAILED;
+            flying = flying || arrival->lane->count != 0;
+            wanting = wanting || step == STEP_NO_ROOM;
+            device_short = device_short || arrival->short_since != 0;
+            changed = state_arrived(arrival, step == STEP_NO_ROOM && arrival->lane->count == 0) || changed;
+        }
+        if (changed)
+            gs_device_flush_reports();
+        if (!flying && restored == GS_RESTORE_FAILED && forgive_failed(arrivals)) {
+            restored = GS_RESTORED;
+            opened = open_if_complete(open, argument);
+            continue;
+        }
+        if (!flying && restored != GS_RESTORED)
+            break;
+        if (progress)
+            continue;
+        if (!flying && !wanting) {
+            opened = open_if_complete(open, argument);
+            if (opened)
+                break;
+            for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
+                arrivals[d].rest = false;
+        }
+        uint64_t pause = flying ? copy_pause : wanting && !device_short ? room_pause : short_pause;
+        if (!gs_client_while_moving(pause) && restored == GS_RESTORED)
+            restored = GS_RESTORE_ENDED;
+    }
+    *devices = known_devices();
+    for (unsigned d = 0; d < *devices; d++)
+        /* A grant is worth nothing unless all is resident. */
+        conclude(&gs_devices[d], &results[d], start,
+                 restored == GS_RESTORED         ? GPUSHARE_MOVE_DONE
+                 : restored == GS_RESTORE_FAILED ? GPUSHARE_MOVE_FAILED
+                                                 : GPUSHARE_MOVE_PARTIAL);
+    for (unsigned d = 0; d < *devices; d++)
+        results[d].error = (uint32_t)arrivals[d].result;
+    return restored;
+}
+
+void gs_mover_after_fork(void)
+{
+    pthread_cond_init(&lane_left, NULL);
+}

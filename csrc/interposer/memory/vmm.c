@@ -1,0 +1,704 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory/vmm.h"
+
+#include "backends/vmm.h"
+#include "base/lock.h"
+#include "base/say.h"
+#include "client/client.h"
+#include "gate/gate.h"
+#include "hooks/capture.h"
+#include "hooks/context.h"
+#include "loader/real.h"
+#include "memory/blocks.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* No address (they are not canonical) and no index that a driver would count up to. */
+#define HANDLE_MARK (UINT64_C(0x6773) << 48)
+#define HANDLE_MARK_BITS (UINT64_C(0xffff) << 48)
+
+struct gs_reservation {
+    struct gs_node node;
+    size_t size;
+    unsigned mapped; /* ranges in it that the driver maps now */
+    bool lost;       /* see gs_reserve_again */
+};
+
+/* Programs ask for one or two kinds. */
+enum { MOST_KINDS = 16 };
+
+static struct {
+    struct gs_mutex lock;
+    struct gs_map handles, mappings;
+    struct gs_mutex reserving; /* guards this one; the mover takes it, and never the other */
+    struct gs_map reservations;
+    uint64_t serial;
+    CUmemAllocationProp kinds[MOST_KINDS]; /* that the driver was seen to make */
+    unsigned kind_count;
+} vmm = {.lock = GS_MUTEX(GS_RANK_VMM), .reserving = GS_MUTEX(GS_RANK_RESERVING)};
+
+static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
+{
+    struct gs_node *node = gs_map_floor(&vmm.handles, value);
+    return node != NULL && node->key == value ? (struct gs_vmm_handle *)node : NULL;
+}
+
+/* What a call with a handle that is not in our books comes to: one of ours that was released means nothing to the
+ * driver, which would take it for an address. */
+static CUresult unknown(CUmemGenericAllocationHandle value)
+{
+    return (value & HANDLE_MARK_BITS) == HANDLE_MARK ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
+}
+
+/* The last mapping that begins before `end`, if it reaches beyond `start`. */
+static struct gs_vmm_mapping *last_within(CUdeviceptr start, CUdeviceptr end)
+{
+    struct gs_vmm_mapping *mapping = (struct gs_vmm_mapping *)gs_map_floor(&vmm.mappings, end - 1);
+    return mapping != NULL && mapping->node.key + mapping->size > start ? mapping : NULL;
+}
+
+/* Whether whole mappings make up the range without a gap; *ours: one of them at least is of memory that can move. */
+static bool covered(CUdeviceptr start, size_t size, bool *ours)
+{
+    CUdeviceptr reached = start + size;
+    *ours = false;
+    bool whole = true;
+    for (struct gs_vmm_mapping *mapping; reached > start && (mapping = last_within(start, reached)) != NULL;) {
+        whole = whole && mapping->node.key + mapping->size == reached;
+        *ours = *ours || (mapping->handle != NULL && mapping->handle->block != NULL);
+        reached = mapping->node.key;
+    }
+    return whole && reached == start;
+}
+
+bool gs_vmm_any(CUdeviceptr start, size_t size)
+{
+    bool ours;
+    gs_mutex_lock(&vmm.lock);
+    covered(start, size, &ours);
+    gs_mutex_unlock(&vmm.lock);
+    return ours;
+}
+
+/* --- Handles --- */
+
+/* Of the last handle and the last mapping. */
+static void drop_if_unused(struct gs_vmm_handle *handle)
+{
+    if (handle->references != 0 || handle->mappings != NULL)
+        return;
+    gs_map_remove(&vmm.handles, handle->node.key);
+    if (handle->block != NULL) {
+        gs_block_retire(gs_device_of(handle->block->ordinal), handle->block); /* and the handle with it */
+        return;
+    }
+    gs_memory_unpin(handle->properties.location.id, handle->size);
+    free(handle);
+}
+
+/* Nobody knows of it yet. */
+static struct gs_block *itself(const void *block)
+{
+    return (struct gs_block *)block;
+}
+
+static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
+{
+    struct gs_device *device = gs_device_of(handle->properties.location.id);
+    if (device == NULL)
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = gs_device_book(device, handle->size, 0, 0);
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* A handle that may be shared is one handle of the driver's. */
+    bool whole = handle->properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
+    struct gs_block *block =
+        gs_block_new(device, &gs_backend_vmm, context, handle->size, whole ? handle->size : device->piece_size);
+    if (block == NULL) {
+        gs_device_unbook(device, handle->size, 0, 0);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    block->owner = handle;
+    handle->block = block;
+    struct gs_slot *entered;
+    gs_mutex_lock(&gs_memory_lock);
+    bool populate = gs_block_add_locked(device, block, &entered);
+    gs_mutex_unlock(&gs_memory_lock);
+    if (populate)
+        gs_block_populate(device, block, entered);
+    if (gs_gate_is_shut())
+        gs_block_reach(device, itself, block);
+    return CUDA_SUCCESS;
+}
+
+static CUresult create_pinned(struct gs_vmm_handle *handle)
+{
+    CUdevice device = handle->properties.location.id;
+    CUresult result = gs_memory_pin(device, handle->size);
+    if (result != CUDA_SUCCESS)
+        return result;
+    CUmemGenericAllocationHandle value;
+    result = GS_REAL(cuMemCreate)(&value, handle->size, &handle->properties, handle->flags);
+    if (result != CUDA_SUCCESS)
+        gs_memory_unpin(device, handle->size);
+    else
+        handle->node.key = value;
+    return result;
+}
+
+/*
+ * Whether the driver makes memory of this kind at all. It is asked once, by making a little: an application that tries
+ * one kind of handle after the other must be told no here, not find out when its memory comes.
+ */
+static CUresult try_out(const CUmemAllocationProp *properties, size_t granularity)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    gs_mutex_lock(&vmm.lock);
+    bool known = false;
+    for (unsigned i = 0; i < vmm.kind_count && !known; i++)
+        known = memcmp(&vmm.kinds[i], properties, sizeof(*properties)) == 0;
+    gs_mutex_unlock(&vmm.lock);
+    if (known)
+        return CUDA_SUCCESS;
+    CUmemGenericAllocationHandle handle;
+    CUresult result = GS_REAL(cuMemCreate)(&handle, granularity, properties, 0);
+    if (result == CUDA_SUCCESS)
+        GS_REAL(cuMemRelease)(handle);
+    else if (result == CUDA_ERROR_OUT_OF_MEMORY)
+        return CUDA_SUCCESS; /* no room now says nothing of the kind */
+    else
+        return result;
+    gs_mutex_lock(&vmm.lock);
+    if (vmm.kind_count < MOST_KINDS)
+        vmm.kinds[vmm.kind_count++] = *properties;
+    gs_mutex_unlock(&vmm.lock);
+    return CUDA_SUCCESS;
+}
+
+CUresult gs_vmm_create(CUmemGenericAllocationHandle *out, size_t size, const CUmemAllocationProp *properties,
+                       unsigned long long flags)
+{
+    if (out == NULL || properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+        return CUDA_ERROR_NOT_FOUND;
+    size_t granularity;
+    CUresult result =
+        GS_REAL(cuMemGetAllocationGranularity)(&granularity, properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (size == 0 || size % granularity != 0 || flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    result = try_out(properties, granularity);
+    if (result != CUDA_SUCCESS)
+        return result;
+    struct gs_vmm_handle *handle = calloc(1, sizeof(*handle));
+    if (handle == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    handle->size = size;
+    handle->properties = *properties;
+    handle->flags = flags;
+    handle->references = 1;
+    CUcontext context = gs_context_on(properties->location.id, NULL);
+    /* The tiles of sparse arrays are mapped in an order of the driver's own. */
+    bool tiles = (properties->allocFlags.usage & CU_MEM_CREATE_USAGE_TILE_POOL) != 0;
+    bool movable = context != NULL && !tiles && gs_memory_can_move();
+    result = movable ? create_block(handle, context) : create_pinned(handle);
+    if (result != CUDA_SUCCESS) {
+        free(handle);
+        return result;
+    }
+    gs_mutex_lock(&vmm.lock);
+    handle->id = ++vmm.serial;
+    if (handle->block != NULL)
+        handle->node.key = HANDLE_MARK | handle->id;
+    gs_map_insert(&vmm.handles, &handle->node);
+    gs_mutex_unlock(&vmm.lock);
+    *out = handle->node.key;
+    return CUDA_SUCCESS;
+}
+
+CUresult gs_vmm_release(CUmemGenericAllocationHandle value)
+{
+    CUresult result = CUDA_SUCCESS;
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_handle *handle = find_handle(value);
+    if (handle == NULL)
+        result = unknown(value);
+    else if (handle->references == 0)
+        result = CUDA_ERROR_INVALID_VALUE;
+    else if (handle->block == NULL)
+        result = GS_REAL(cuMemRelease)(value);
+    if (result == CUDA_SUCCESS) {
+        handle->references--;
+        drop_if_unused(handle);
+    }
+    gs_mutex_unlock(&vmm.lock);
+    return result;
+}
+
+CUresult gs_vmm_retain(CUmemGenericAllocationHandle *value, CUdeviceptr address)
+{
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_mapping *mapping = last_within(address, address + 1);
+    if (mapping != NULL && mapping->handle != NULL) {
+        result = CUDA_SUCCESS;
+        if (mapping->handle->block == NULL)
+            result = GS_REAL(cuMemRetainAllocationHandle)(value, (void *)address);
+        else
+            *value = mapping->handle->node.key;
+        if (result == CUDA_SUCCESS)
+            mapping->handle->references++;
+    }
+    gs_mutex_unlock(&vmm.lock);
+    return result;
+}
+
+CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocationHandle value)
+{
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_handle *handle = find_handle(value);
+    bool ours = handle != NULL && handle->block != NULL;
+    if (ours)
+        *properties = handle->properties;
+    gs_mutex_unlock(&vmm.lock);
+    return ours ? CUDA_SUCCESS : unknown(value);
+}
+
+/* --- Mappings --- */
+
+static struct gs_reservation *reservation_of(CUdeviceptr address, size_t size)
+{
+    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_floor(&vmm.reservations, address);
+    bool within =
+        reservation != NULL && size <= reservation->size && address - reservation->node.key <= reservation->size - size;
+    return within ? reservation : NULL;
+}
+
+static bool within_reservation(CUdeviceptr address, size_t size)
+{
+    gs_mutex_lock(&vmm.reserving);
+    bool within = reservation_of(address, size) != NULL;
+    gs_mutex_unlock(&vmm.reserving);
+    return within;
+}
+
+CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                         unsigned long long flags)
+{
+    CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
+    gs_mutex_lock(&vmm.reserving);
+    struct gs_reservation *reservation = reservation_of(address, size);
+    /* After a checkpoint the driver may not map into addresses that it reserved before. */
+    if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
+        gs_reserve_again(reservation->node.key, reservation->size, &reservation->lost)) {
+        gs_debug("addresses of %zu bytes were reserved again", reservation->size);
+        result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
+    }
+    if (result == CUDA_SUCCESS && reservation != NULL)
+        reservation->mapped++;
+    gs_mutex_unlock(&vmm.reserving);
+    return result;
+}
+
+CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
+{
+    CUresult result = GS_REAL(cuMemUnmap)(address, size);
+    gs_mutex_lock(&vmm.reserving);
+    struct gs_reservation *reservation = reservation_of(address, size);
+    if (result == CUDA_SUCCESS && reservation != NULL && reservation->mapped != 0)
+        reservation->mapped--;
+    gs_mutex_unlock(&vmm.reserving);
+    return result;
+}
+
+/*
+ * Holds the block. False: it was moved, and our lock, which others need, was given up until that may have ended. Then
+ * all that it guards is to be looked up again.
+ */
+static bool hold_locked(struct gs_block *block, struct gs_awaiting *awaiting)
+{
+    if (gs_block_try_hold(block, awaiting))
+        return true;
+    gs_mutex_unlock(&vmm.lock);
+    gs_block_await(awaiting);
+    gs_mutex_lock(&vmm.lock);
+    return false;
+}
+
+/* CUDA_ERROR_NOT_READY: to be called again (hold_locked). */
+static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemGenericAllocationHandle value,
+                           unsigned long long flags, struct gs_awaiting *awaiting)
+{
+    struct gs_vmm_handle *handle = mapping->handle = find_handle(value);
+    CUdeviceptr address = mapping->node.key;
+    if (handle == NULL && unknown(value) != CUDA_ERROR_NOT_FOUND)
+        return unknown(value);
+    if (handle == NULL || handle->block == NULL)
+        return gs_vmm_map_real(address, mapping->size, offset, value, flags);
+    /* What the driver would say; it is not asked while the memory is evicted. */
+    size_t granularity = GS_VMM_GRANULARITY;
+    if (handle->references == 0 || offset != 0 || flags != 0 || mapping->size == 0 || mapping->size > handle->size ||
+        address % granularity != 0 || mapping->size % granularity != 0 || !within_reservation(address, mapping->size) ||
+        last_within(address, address + mapping->size) != NULL)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!hold_locked(handle->block, awaiting))
+        return CUDA_ERROR_NOT_READY;
+    GS_LEAVES_CAPTURES_ALONE;
+    CUresult result = gs_vmm_apply_mapping(handle->block, mapping);
+    if (result == CUDA_SUCCESS) {
+        mapping->next = handle->mappings;
+        handle->mappings = mapping;
+    }
+    gs_block_let_go(handle->block);
+    return result;
+}
+
+CUresult gs_vmm_map(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle value,
+                    unsigned long long flags)
+{
+    struct gs_vmm_mapping *mapping = calloc(1, sizeof(*mapping));
+    if (mapping == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    mapping->node.key = address;
+    mapping->size = size;
+    GS_AWAITING(awaiting);
+    CUresult result;
+    gs_mutex_lock(&vmm.lock);
+    do
+        result = map_locked(mapping, offset, value, flags, &awaiting);
+    while (result == CUDA_ERROR_NOT_READY);
+    if (result == CUDA_SUCCESS) {
+        gs_map_insert(&vmm.mappings, &mapping->node);
+        if (mapping->handle != NULL && mapping->handle->block == NULL) {
+            mapping->next = mapping->handle->mappings;
+            mapping->handle->mappings = mapping;
+        }
+    }
+    gs_mutex_unlock(&vmm.lock);
+    if (result != CUDA_SUCCESS)
+        free(mapping);
+    return result;
+}
+
+static void remove_mapping(struct gs_vmm_mapping *mapping)
+{
+    struct gs_vmm_handle *handle = mapping->handle;
+    gs_map_remove(&vmm.mappings, mapping->node.key);
+    if (handle != NULL) {
+        struct gs_vmm_mapping **link = &handle->mappings;
+        while (*link != mapping)
+            link = &(*link)->next;
+        *link = mapping->next;
+    }
+}
+
+/* CUDA_ERROR_NOT_READY: likewise. */
+static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *awaiting)
+{
+    struct gs_vmm_handle *handle = mapping->handle;
+    if (handle == NULL || handle->block == NULL) {
+        CUresult result = gs_vmm_unmap_real(mapping->node.key, mapping->size);
+        if (result != CUDA_SUCCESS)
+            return result;
+        remove_mapping(mapping);
+    } else {
+        if (!hold_locked(handle->block, awaiting))
+            return CUDA_ERROR_NOT_READY;
+        GS_LEAVES_CAPTURES_ALONE;
+        gs_vmm_withdraw_mapping(handle->block, mapping);
+        remove_mapping(mapping);
+        gs_block_let_go(handle->block);
+    }
+    free(mapping);
+    if (handle != NULL)
+        drop_if_unused(handle);
+    return CUDA_SUCCESS;
+}
+
+CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
+{
+    bool ours;
+    CUresult result = CUDA_SUCCESS;
+    gs_mutex_lock(&vmm.lock);
+    bool whole = covered(address, size, &ours);
+    if (!whole)
+        result = ours ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
+    GS_AWAITING(awaiting);
+    for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address;) {
+        struct gs_vmm_mapping *mapping = last_within(address, end);
+        CUdeviceptr begin = mapping != NULL ? mapping->node.key : address;
+        /* Another thread may have taken it away during a wait. */
+        result = mapping != NULL ? unmap_one(mapping, &awaiting) : CUDA_ERROR_INVALID_VALUE;
+        if (result == CUDA_SUCCESS)
+            end = begin;
+        else if (result == CUDA_ERROR_NOT_READY)
+            result = CUDA_SUCCESS;
+    }
+    gs_mutex_unlock(&vmm.lock);
+    return result;
+}
+
+void gs_vmm_reserved(CUdeviceptr address, size_t size)
+{
+    struct gs_reservation *reservation = calloc(1, sizeof(*reservation));
+    if (reservation == NULL)
+        return;
+    reservation->node.key = address;
+    reservation->size = size;
+    gs_mutex_lock(&vmm.reserving);
+    gs_map_insert(&vmm.reservations, &reservation->node);
+    gs_mutex_unlock(&vmm.reserving);
+}
+
+struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost)
+{
+    gs_mutex_lock(&vmm.reserving);
+    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_remove(&vmm.reservations, address);
+    *lost = reservation != NULL && reservation->lost;
+    gs_mutex_unlock(&vmm.reserving);
+    return reservation;
+}
+
+void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed)
+{
+    if (freed || reservation == NULL) {
+        free(reservation);
+        return;
+    }
+    gs_mutex_lock(&vmm.reserving);
+    gs_map_insert(&vmm.reservations, &reservation->node);
+    gs_mutex_unlock(&vmm.reserving);
+}
+
+/* --- Access --- */
+
+static bool same_place(const CUmemLocation *one, const CUmemLocation *other)
+{
+    return one->type == other->type && one->id == other->id;
+}
+
+/* False if the list is full. */
+static bool remember_access(struct gs_vmm_mapping *mapping, const CUmemAccessDesc *access)
+{
+    unsigned i = 0;
+    while (i < mapping->access_count && !same_place(&mapping->access[i].location, &access->location))
+        i++;
+    if (i == sizeof(mapping->access) / sizeof(mapping->access[0]))
+        return false;
+    mapping->access[i] = *access;
+    if (i == mapping->access_count)
+        mapping->access_count++;
+    return true;
+}
+
+static CUresult check_access(const struct gs_vmm_handle *handle, const CUmemAccessDesc *access)
+{
+    if (access->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE && access->flags != CU_MEM_ACCESS_FLAGS_PROT_READ &&
+        access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        return CUDA_ERROR_INVALID_VALUE;
+    int count = 0, can = 1, home = handle->properties.location.id, id = access->location.id;
+    if (access->location.type != CU_MEM_LOCATION_TYPE_DEVICE || id == home)
+        return CUDA_SUCCESS;
+    if (GS_REAL(cuDeviceGetCount)(&count) == CUDA_SUCCESS && (id < 0 || id >= count))
+        return CUDA_ERROR_INVALID_DEVICE;
+    CUresult result = GS_REAL(cuDeviceCanAccessPeer)(&can, id, home);
+    return result != CUDA_SUCCESS ? result : can ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+
+/* CUDA_ERROR_NOT_READY: likewise. */
+static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAccessDesc *access, size_t count,
+                                  struct gs_awaiting *awaiting)
+{
+    struct gs_vmm_handle *handle = mapping->handle;
+    if (handle == NULL || handle->block == NULL)
+        return GS_REAL(cuMemSetAccess)(mapping->node.key, mapping->size, access, count);
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = check_access(handle, &access[i]);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!hold_locked(handle->block, awaiting))
+        return CUDA_ERROR_NOT_READY;
+    GS_LEAVES_CAPTURES_ALONE;
+    result = gs_vmm_apply_access(handle->block, mapping, access, count);
+    for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
+        result = remember_access(mapping, &access[i]) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    gs_block_let_go(handle->block);
+    return result;
+}
+
+CUresult gs_vmm_set_access(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
+{
+    if (access == NULL || count == 0)
+        return CUDA_ERROR_NOT_FOUND;
+    /* Whether the host may see device memory is for the driver to say, and it can say so only of memory that is there.
+     */
+    struct gs_slot *entered = NULL;
+    bool asks = false;
+    for (size_t i = 0; i < count; i++)
+        asks = asks || access[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE;
+    if (asks) {
+        CUresult refused = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
+        if (refused != CUDA_SUCCESS)
+            return refused;
+    }
+    bool ours;
+    gs_mutex_lock(&vmm.lock);
+    bool whole = covered(address, size, &ours);
+    CUresult result = !ours ? CUDA_ERROR_NOT_FOUND : whole ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    GS_AWAITING(awaiting);
+    for (CUdeviceptr end = address + size; result == CUDA_SUCCESS && end > address;) {
+        struct gs_vmm_mapping *mapping = last_within(address, end);
+        CUdeviceptr begin = mapping != NULL ? mapping->node.key : address;
+        result = mapping != NULL ? set_access_of_one(mapping, access, count, &awaiting) : CUDA_ERROR_INVALID_VALUE;
+        if (result == CUDA_SUCCESS)
+            end = begin;
+        else if (result == CUDA_ERROR_NOT_READY)
+            result = CUDA_SUCCESS;
+    }
+    gs_mutex_unlock(&vmm.lock);
+    if (asks)
+        gs_gate_leave(entered);
+    return result;
+}
+
+CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
+{
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_mapping *mapping = last_within(address, address + 1);
+    bool ours = mapping != NULL && mapping->handle != NULL && mapping->handle->block != NULL;
+    if (ours) {
+        *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+        for (unsigned i = 0; i < mapping->access_count; i++)
+            if (same_place(&mapping->access[i].location, location))
+                *flags = mapping->access[i].flags;
+    }
+    gs_mutex_unlock(&vmm.lock);
+    return ours ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+/* --- Memory that others will hold --- */
+
+/* Consumes a reference, which kept the handle while no lock was held. */
+static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *real)
+{
+    struct gs_slot *entered;
+    CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
+    if (result == CUDA_SUCCESS) {
+        gs_mutex_lock(&gs_memory_lock);
+        if (!gs_block_pin_locked(handle->block))
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        else if (real != NULL)
+            *real = handle->block->pieces[0].handle;
+        gs_mutex_unlock(&gs_memory_lock);
+        gs_gate_leave(entered);
+        gs_device_flush_reports();
+    }
+    gs_mutex_lock(&vmm.lock);
+    handle->references--;
+    drop_if_unused(handle);
+    gs_mutex_unlock(&vmm.lock);
+    return result;
+}
+
+CUresult gs_vmm_pin(CUmemGenericAllocationHandle value, CUmemGenericAllocationHandle *real)
+{
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_handle *handle = find_handle(value);
+    bool ours = handle != NULL && handle->block != NULL;
+    if (ours)
+        handle->references++;
+    gs_mutex_unlock(&vmm.lock);
+    return ours ? pin(handle, real) : unknown(value);
+}
+
+CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
+{
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    for (CUdeviceptr end = address + size; end > address;) {
+        gs_mutex_lock(&vmm.lock);
+        struct gs_vmm_mapping *mapping = last_within(address, end);
+        struct gs_vmm_handle *handle = mapping != NULL ? mapping->handle : NULL;
+        if (handle != NULL && handle->block != NULL)
+            handle->references++;
+        else
+            handle = NULL;
+        end = mapping != NULL ? mapping->node.key : address;
+        gs_mutex_unlock(&vmm.lock);
+        if (handle != NULL && (result = pin(handle, NULL)) != CUDA_SUCCESS)
+            return result;
+    }
+    return result;
+}
+
+bool gs_vmm_find(CUdeviceptr address, struct gs_memory_view *view, unsigned long long *handle_types)
+{
+    gs_mutex_lock(&vmm.lock);
+    struct gs_vmm_mapping *mapping = last_within(address, address + 1);
+    bool ours = mapping != NULL && mapping->handle != NULL && mapping->handle->block != NULL;
+    if (ours) {
+        *view = (struct gs_memory_view){.base = mapping->node.key,
+                                        .size = mapping->size,
+                                        .device = mapping->handle->properties.location.id,
+                                        .id = HANDLE_MARK | mapping->handle->id};
+        *handle_types = (unsigned long long)mapping->handle->properties.requestedHandleTypes;
+    }
+    gs_mutex_unlock(&vmm.lock);
+    return ours;
+}
+
+static void move_to_context(struct gs_vmm_handle *handle, CUcontext context)
+{
+    gs_block_hold(handle->block);
+    gs_mutex_lock(&gs_memory_lock);
+    handle->block->context = context;
+    gs_mutex_unlock(&gs_memory_lock);
+    gs_block_let_go(handle->block);
+}
+
+/* Calls visit for every handle, which may not add or remove any. */
+static void each_handle(void (*visit)(struct gs_vmm_handle *, CUcontext, CUdevice), CUcontext context, CUdevice device)
+{
+    gs_mutex_lock(&vmm.lock);
+    for (struct gs_node *node = gs_map_floor(&vmm.handles, UINT64_MAX); node != NULL;
+         node = node->key != 0 ? gs_map_floor(&vmm.handles, node->key - 1) : NULL)
+        if (((struct gs_vmm_handle *)node)->block != NULL)
+            visit((struct gs_vmm_handle *)node, context, device);
+    gs_mutex_unlock(&vmm.lock);
+}
+
+static void leave_context(struct gs_vmm_handle *handle, CUcontext context, CUdevice ignored)
+{
+    (void)ignored;
+    if (handle->block->context == context)
+        move_to_context(handle, gs_context_on(handle->block->ordinal, context));
+}
+
+static void enter_context(struct gs_vmm_handle *handle, CUcontext context, CUdevice device)
+{
+    if (handle->block->context != NULL || handle->block->ordinal != device)
+        return;
+    move_to_context(handle, context);
+    /* Nothing missed it so far. */
+    for (unsigned i = 0; i < handle->block->piece_count; i++)
+        if (handle->block->pieces[i].state != GS_PIECE_RESIDENT)
+            gs_client_give_up_lease(GPUSHARE_CAUSE_GROWTH);
+}
+
+void gs_vmm_context_ends(CUcontext context)
+{
+    each_handle(leave_context, context, 0);
+}
+
+void gs_vmm_context_begins(CUcontext context, CUdevice device)
+{
+    each_handle(enter_context, context, device);
+}
+
+void gs_vmm_after_fork(void)
+{
+    gs_mutex_after_fork(&vmm.lock);
+    gs_mutex_after_fork(&vmm.reserving);
+    vmm.handles.root = vmm.mappings.root = vmm.reservations.root = NULL;
+}
