@@ -28,6 +28,8 @@ from tests.scheduler.test_server import state, until
 def test_the_status_names_who_runs_and_who_waits_and_why(
     scheduler: Scheduler, gpushare: Command
 ) -> None:
+    # Its turn is not over before the command has come, however slow that is.
+    gpushare("set", "quantum", "600")
     with (
         scheduler.client("aaaa", name="train.ipynb") as a,
         scheduler.client("bbbb", name="plot.ipynb") as b,
