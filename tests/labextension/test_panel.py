@@ -360,6 +360,10 @@ def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
 
     with page.page.expect_request(tells(plots_in_front=False)):
         page.execute("docmanager:open", {"path": "train.ipynb"})
+    # What was told may be another notebook's kernel: the one that opens would come to the front after the next.
+    page.page.wait_for_function(
+        "window.jupyterapp.shell.currentWidget?.title.label === 'train.ipynb'"
+    )
     with page.page.expect_request(tells(plots_in_front=True)):
         page.execute("docmanager:open", {"path": "plots.ipynb"})
 
