@@ -247,29 +247,26 @@ class Accounts:
         """
         gpu = share.gpu
         others = [other for other in gpu.shares.values() if other is not share and other.promised]
-        moves = bool(others) and self._can_give_way(share, pinned)
-        more = stays if moves else fixed
-        if not others or more <= 0:
+        if not others:
             return None
-        residues = {
-            other.group.id: other.stays if self._can_give_way(other) else other.left
+        more_left, more_kept = (stays, 0) if self._can_give_way(share, pinned) else (0, fixed)
+        more = more_left + more_kept
+        if more <= 0:
+            return None
+        # Of each group, what it leaves when it makes way, and what it keeps because it cannot.
+        least = {
+            other.group.id: (other.stays, 0)
+            if self._can_give_way(other)
+            else (other.left, other.pinned + other.context)
             for other in gpu.shares.values()
         }
-        kept = {
-            other.group.id: 0 if self._can_give_way(other) else other.pinned + other.context
-            for other in gpu.shares.values()
-        }
-        room = gpu.total - gpu.reserve - sum(kept.values())
+        left, kept = map(sum, zip(*least.values(), strict=True))
         for other in others:
             needs = other.floor + other.pinned + other.context + other.asleep
-            left = sum(residues.values()) - residues[other.group.id]
-            before = room + kept[other.group.id] - needs
-            after = (
-                before - gpu.uncovered(left + more)
-                if moves
-                else before - more - gpu.uncovered(left)
-            )
-            before -= gpu.uncovered(left)
+            own_left, own_kept = least[other.group.id]
+            room = gpu.total - gpu.reserve - (kept - own_kept) - needs
+            before = room - gpu.uncovered(left - own_left)
+            after = room - more_kept - gpu.uncovered(left - own_left + more_left)
             alone = after < 0 <= before
             if alone or after < gpu.foreign <= before:
                 lack = (0 if alone else gpu.foreign) - after

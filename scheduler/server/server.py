@@ -222,9 +222,7 @@ class Server:
         self._clients[connection.number] = connection
         if self._roster is not None:
             # Before it is told that it has attached: this scheduler may be killed at any time.
-            group = self.core.clients[connection.number].group.id
-            started = connection.started or ""
-            self._roster.add(ev.Awaited(connection.process, started, group, attach.usages))
+            self._roster.add(_awaited(connection, attach.group, attach.usages))
         self._note_clients()
         self.lending.join(connection.number, attach.user)
         for usage in attach.usages:
@@ -545,8 +543,7 @@ class Server:
                 ev.Usage(uuid, h.promised, h.resident, h.pinned, h.context, h.host)
                 for uuid, h in client.holdings.items()
             )
-            pid, started = connection.process, connection.started or ""
-            listed.append(ev.Awaited(pid, started, client.group.id, usages))
+            listed.append(_awaited(connection, client.group.id, usages))
         asked = {one.group: lasting(self.core.wishes_of(one.group)) for one in listed}
         self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
 
@@ -606,3 +603,8 @@ class Server:
 
 def _as_event(event: Mapping[str, Any]) -> bytes:
     return protocol.encode_json(protocol.EVENT, event)
+
+
+def _awaited(connection: Connection, group: str, usages: tuple[ev.Usage, ...]) -> ev.Awaited:
+    """Return a client as the next scheduler is told of it."""
+    return ev.Awaited(connection.process, connection.started or "", group, usages)

@@ -106,6 +106,20 @@ class Neighbours:
         assert not self.failures
 
 
+def admitted(machine: Machine) -> list[Program]:
+    """Start small programs until one is refused its context, and return those before it: one to six."""
+    small: list[Program] = []
+    while True:
+        newcomer = machine.program(f"small{len(small)}", init=False)
+        if newcomer.call("init")["result"] != 0:
+            break
+        small.append(newcomer)
+        assert len(small) < 7
+    assert small
+    assert any("Shut down a notebook" in line for line in newcomer.errors)
+    return small
+
+
 def test_small_neighbours_that_never_pause_do_not_keep_a_large_one_out(make_machine: Make) -> None:
     machine = hibernating(make_machine, **CROWDED)
     large = machine.program("large")
@@ -126,15 +140,7 @@ def test_where_nobody_hibernates_a_context_that_keeps_others_out_is_refused(
     machine = make_machine("--hibernate-after", "0", **CROWDED)
     large = machine.program("large")
     pointer = large.filled(LARGE, 7)
-    small: list[Program] = []
-    while len(small) < 7:
-        newcomer = machine.program(f"small{len(small)}", init=False)
-        if newcomer.call("init")["result"] != 0:
-            break
-        small.append(newcomer)
-    assert 1 <= len(small) < 7
-    assert any("Shut down a notebook" in line for line in newcomer.errors)
-    neighbours = Neighbours(small)
+    neighbours = Neighbours(admitted(machine))
     try:
         call = large.start("check", pointer=pointer, bytes=LARGE, value=7)
         assert large.result(call, PATIENCE)["equal"]
@@ -149,15 +155,7 @@ def test_a_context_that_keeps_others_out_although_it_hibernates_is_refused(
     machine = hibernating(make_machine, GPUSHARE_SIM_MEMORY="96MiB", GPUSHARE_SIM_CONTEXT="4MiB")
     large = machine.program("large")
     pointer = large.filled(80 * MIB, 7)
-    small: list[Program] = []
-    while len(small) < 7:
-        newcomer = machine.program(f"small{len(small)}", init=False)
-        if newcomer.call("init")["result"] != 0:
-            break
-        small.append(newcomer)
-    assert 1 <= len(small) < 7
-    assert any("Shut down a notebook" in line for line in newcomer.errors)
-    neighbours = Neighbours(small)
+    neighbours = Neighbours(admitted(machine))
     try:
         for _ in range(2):
             call = large.start("check", pointer=pointer, bytes=80 * MIB, value=7)
