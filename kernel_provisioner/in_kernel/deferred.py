@@ -25,7 +25,7 @@ class _Kept:
         self._sources: Optional[Dict[str, bytes]] = None
 
     def read(self) -> None:
-        """Read the modules that are not loaded yet; once, for those that are loaded stay as they are."""
+        """Read the modules that are not loaded yet, at the first call only: later ones could find a newer version."""
         if self._sources is not None:
             return
         self._sources = {}
@@ -96,7 +96,7 @@ def module(name: str) -> Any:
 
 
 def mismatch() -> Failure:
-    """What is said where the files do not belong together."""
+    """Return the error for files that do not belong together."""
     return Failure(
         f"the files in {_FOLDER} are incomplete or of different versions, as they are during an upgrade; restart the "
         "kernel, and reinstall jupyter-gpushare if that does not help"

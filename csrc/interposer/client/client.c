@@ -181,11 +181,11 @@ static struct {
     bool step;     /* one that waits may submit, though the gate is shut */
     bool unserved; /* there is a lease, and none of those that waited for it has come in yet */
     enum gpushare_cause release_cause;
-    bool lacks_room;    /* what was allocated has no room under the lease that is being given back */
-    uint64_t shortages; /* how often that was so */
-    uint64_t hopeless;  /* the last of these for which a thread looked for room, and there was none */
-    bool looking;       /* a thread does just now */
-    uint64_t announced; /* the last of these that those who wait know of, and that a capture is open */
+    bool lacks_room;    /* an allocation has no room under the lease that is being given back */
+    uint64_t shortages; /* counts the allocations that had none */
+    uint64_t hopeless;  /* the last shortage for which a thread looked for room in vain */
+    bool looking;       /* a thread is looking for room */
+    uint64_t announced; /* the last shortage during a capture for which the waiting threads were woken */
     unsigned release_polls;
     uint64_t release_since;
     uint64_t capture_patience;
