@@ -14,6 +14,8 @@ import ast
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 #: For each module, the modules that it imports, with the line of the first such import.
@@ -71,52 +73,26 @@ def _targets(
                     yield base
 
 
-def find_circles(imports: Mapping[str, Iterable[str]]) -> list[list[str]]:
-    """Return the groups of modules that reach each other by imports (Tarjan's strongly connected components)."""
-    order: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    path: list[str] = []
-    circles: list[list[str]] = []
-    for start in imports:
-        if start in order:
-            continue
-        order[start] = lowest[start] = len(order)
-        path.append(start)
-        work = [(start, iter(imports[start]))]
-        while work:
-            module, targets = work[-1]
-            target = next(targets, None)
-            if target is None:
-                work.pop()
-                if work:
-                    above = work[-1][0]
-                    lowest[above] = min(lowest[above], lowest[module])
-                if lowest[module] == order[module]:
-                    place = path.index(module)
-                    if len(path) - place > 1:
-                        circles.append(sorted(path[place:]))
-                    del path[place:]
-            elif target not in order:
-                order[target] = lowest[target] = len(order)
-                path.append(target)
-                work.append((target, iter(imports[target])))
-            elif target in path:
-                lowest[module] = min(lowest[module], order[target])
-    return circles
+def find_circle(imports: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return modules of which each imports the next, and the last is the first again; empty: there is no circle."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
 
 
 def main() -> int:
-    """Print each circle, and return the exit status."""
+    """Print a circle, if there is one, and return the exit status."""
     parser = argparse.ArgumentParser(description="Fail if modules import each other in a circle.")
     parser.add_argument("package", type=Path, help="the package's folder")
     imports = find_imports(parser.parse_args().package)
-    circles = find_circles(imports)
-    for circle in circles:
-        print(f"{len(circle)} modules import each other in a circle:")
-        for module in circle:
-            for target in sorted(imports[module].keys() & set(circle)):
-                print(f"  {module}, line {imports[module][target]}: imports {target}")
-    return 1 if circles else 0
+    circle = find_circle(imports)
+    if circle:
+        print(f"{len(circle) - 1} modules import each other in a circle:")
+    for module, target in pairwise(circle):
+        print(f"  {module}, line {imports[module][target]}: imports {target}")
+    return 1 if circle else 0
 
 
 if __name__ == "__main__":
