@@ -5,7 +5,7 @@ import type { IHibernation, ISleep } from './status';
 
 type Why = Pick<ISleep | IHibernation, 'code' | 'text'>;
 
-/** Why a notebook, or every one, is not hibernated; the words are those of scheduler/gpu/checkpoint_support.py. */
+/** Why a notebook, or every one, is not hibernated; the words are those of scheduler/core/refusals.py. */
 export function aloneText(
   { code, text }: Why,
   trans: TranslationBundle
