@@ -24,6 +24,7 @@ from .messages import (
     Detach,
     Evicted,
     Grow,
+    Hibernate,
     Meter,
     Moving,
     Released,
@@ -158,17 +159,22 @@ class Clients(People):
                 return
 
     def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
-        """Take in that a client was parked by another scheduler, and so may be checkpointed."""
-        client.stage, client.gone = "hibernated", True
+        """Take in that a client was parked by another scheduler, and so may be checkpointed.
+
+        Whether it is, the driver knows: it is ordered again, which changes nothing where it was done.
+        """
+        client.stage, client.gone = "checkpointing", True
         first = max(usages, key=lambda u: u.pinned + u.context, default=None)
         if first is not None:
             client.home = first.gpu
             client.needs = Usage(first.gpu, 0, 0, first.pinned, first.context)
         group = client.group
         if group.hibernation is None:
-            group.hibernation = Hibernation("hibernated", self._now, self._now)
+            group.hibernation = Hibernation("hibernating", self._now, self._now)
         if client.needs is not None:
             group.hibernation.frees += client.needs.pinned + client.needs.context
+        self._out.append(Hibernate(client.number, client.home))
+        self._settle(group)
 
     def _has_lease(self, group: Group, lease: int) -> bool:
         """Whether a client may go on under the lease that it states."""

@@ -120,7 +120,8 @@ hibernations, and a group that could not run is not woken to be pressed again.
 
 What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
 reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
-charged.
+charged. A client that another scheduler had parked may still hold everything: its checkpoint is ordered again, and
+until that is answered, what it holds counts as others' use.
 
 It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
 growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
@@ -44,6 +45,8 @@ NOTHING = "nothing"
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
+#: The hibernator says so where it can find out nothing of a process.
+UNKNOWING = frozenset({"helper", "permission"})
 #: More unevictable bytes than this, beside contexts, keep a process from hibernating
 #: (csrc/interposer/hibernate/hibernate.c).
 MOST_PINNED = 256 << 20
@@ -366,7 +369,9 @@ class Hibernating(Grower):
         state = group.hibernation
         if client.stage != "checkpointing" or state is None:
             return
-        if event.ok:
+        if client.gone:
+            self._verify(client, event, state)
+        elif event.ok:
             client.stage, client.parked = "hibernated", False
             needs = client.needs
             if needs is not None and needs.gpu in self.gpus:
@@ -393,6 +398,31 @@ class Hibernating(Grower):
                 self._name_stuck(group, client.pid, "checkpoint")
         self._settle(group)
 
+    def _verify(self, client: Client, event: Checkpointed, state: Hibernation) -> None:
+        """Take in what the driver says of a client that the scheduler before had parked."""
+        needs = client.needs
+        if event.ok:
+            client.stage = "hibernated"
+            if needs is not None and needs.gpu in self.gpus:
+                gpu = self.gpus[needs.gpu]
+                # It may not have been checkpointed until now: then it held more than it leaves.
+                held = min(event.held, gpu.capacity) - needs.pinned
+                needs.context = max(needs.context, held)
+                gpu.read_at = -math.inf
+                self._dirty[gpu.uuid] = gpu
+                self._ask(gpu)
+            return
+        if event.code in UNKNOWING:
+            client.stage = "hibernated"
+            return
+        # It may never have left the GPU, and then needs no room. Where it did, and there is none, the driver refuses.
+        state.failed = state.failed or (event.code, event.text)
+        client.stage, client.step_pause = "waking", 0.0
+        self._return(client)
+        self._out.append(self._wakeup_of(client))
+        if event.code == "stuck":
+            self._name_stuck(client.group, client.pid, "checkpoint")
+
     # --- Out of it ---------------------------------------------------------------------------------
 
     def _rouse(self, group: Group) -> None:
@@ -412,7 +442,7 @@ class Hibernating(Grower):
         """Wake all of a group of which the scheduler before had hibernated some alone."""
         state, holders = group.hibernation, _with_context(group)
         mixed = any(client.stage == "awake" for client in holders)
-        if mixed and state is not None and state.stage == "hibernated":
+        if mixed and state is not None and state.stage in ("hibernating", "hibernated"):
             self._rouse(group)
 
     def _want_awake(self, client: Client, *, home: bool = False) -> None:
@@ -638,8 +668,9 @@ class Hibernating(Grower):
         if "checkpointing" in stages:
             self._enter(group, "hibernating")
             return
-        if self._hibernating.pop(group.id, None) is not None and state.stage == "hibernating":
-            self._conclude(group, state)
+        here = self._hibernating.pop(group.id, None) is not None
+        if state.stage == "hibernating":
+            self._conclude(group, state, begun_here=here)
             return
         if stages & {"waiting", "waking"}:
             self._enter(group, "waking")
@@ -650,12 +681,15 @@ class Hibernating(Grower):
             self._mark_silence(group)
             self._rest(group)
 
-    def _conclude(self, group: Group, state: Hibernation) -> None:
-        """All of a group's clients were checkpointed, or some could not be: then none is to be."""
+    def _conclude(self, group: Group, state: Hibernation, *, begun_here: bool) -> None:
+        """All of a group's clients were checkpointed, or some could not be: then none is to be.
+
+        ``begun_here`` is false where the scheduler before had parked them.
+        """
         self._timers.set(group.rests, None)
         if state.failed is not None:
             self._refuse(group, *state.failed)
-        else:
+        elif begun_here:
             group.dismissed_at = None
             seconds = self._now - state.began
             self._log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, replace
 
 from .ledger import growth, staying
@@ -399,8 +400,9 @@ class Leases(Pacer):
         fresh = True
         for gpu in self._gpus_of(wait):
             # If the spare part is used after all and has no room, the restore fails and is tried again. Not where
-            # something died: it may have held more than it had stated.
-            known = wait.grow is None and not gpu.ghosts and not gpu.shrunk
+            # something died or hibernated: it may have held, or have left, more than is known.
+            unread = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
+            known = wait.grow is None and not unread
             spare = wait.group.shares[gpu.uuid].spare if known else 0
             if self.need(wait, gpu) > spare:
                 fresh = self._is_fresh(gpu) and fresh

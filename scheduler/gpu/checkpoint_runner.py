@@ -111,6 +111,10 @@ class Hibernations:
         self._handle(ev.Hibernatable(found.able, found.moves, found.code, found.text))
 
     async def _hibernate(self, decision: ev.Hibernate, pid: int) -> None:
+        if self._driver is None:
+            # It was parked for a scheduler that had one.
+            self._handle(ev.Checkpointed(decision.client, False, "helper", WHY["helper"]))
+            return
         held = await asyncio.to_thread(self._devices.processes, decision.gpu) or {}
         outcome = await self._outcome(self._helper().hibernate(pid))
         self._handle(ev.Checkpointed(decision.client, *outcome, held=held.get(pid, 0)))

@@ -555,6 +555,7 @@ def test_one_that_oversubscribes_comes_back_to_as_much_as_its_context_leaves() -
                 ),
                 1000.0,
             ),
+            (ev.Checkpointed(1, True), 1000.0),
             (attach(2, "b", "ada", ev.Usage(GPU, 0, 0, context=96 * MIB)), 1000.0),
             (device(100), 1000.0),
             (ev.Request(1, 3), 1001.0),
@@ -566,3 +567,31 @@ def test_one_that_oversubscribes_comes_back_to_as_much_as_its_context_leaves() -
     )  # fmt: skip
     assert [d.needs for said in decisions for d in said if isinstance(d, ev.Wakeup)] == [200 * MIB]
     assert core.clients[1].stage == "waking"
+
+
+def test_two_that_were_parked_for_the_scheduler_before_are_checkpointed_and_served() -> None:
+    """Each was thought to hibernate: what they held counted as others' use, and so kept them from their room."""
+    script = begin(
+        [575, 432, 142],
+        quantum=5.0, policy="priority", foreign=77, host=1000, context=324, residue=4, dearer=True,
+        wishes=[{"exclusive": True}, {"exclusive": True}],
+    )  # fmt: skip
+    script.the_scheduler_is_replaced()
+    outcomes = ["late", "", "failed", "stuck", "failed", ""]
+    script.everybody_rests(told=True, outcomes=outcomes, calling=[True, False, True])
+    for number in (1, 3):
+        script.stop(data=Chosen(number))
+    script.die(data=Chosen(3))
+    script.cancel(data=Chosen(2))
+    script.a_connection_breaks(data=Chosen(2))
+    script.configure(mode="auto")
+    turns = [(0, False, True), (4, True, True), (3, True, True), (5, False, False)]
+    turns += [(3, False, True), (4, False, False), (3, False, True), (1, False, True)]
+    script.talk(turns=turns)
+    script.hibernate_or_wake(data=Chosen(1), hibernate=False)
+    script.memory_of_the_dead_is_freed()
+    script.the_scheduler_is_replaced()
+    script.a_connection_breaks(data=Chosen(4))
+    script.contexts_are_measured(gpu="GPU-1")
+    script.everybody_is_served()
+    script.teardown()

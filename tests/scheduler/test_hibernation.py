@@ -629,7 +629,7 @@ def test_a_restore_that_fails_is_said_and_tried_again_with_the_next_call() -> No
     assert (answer.serial, answer.status) == (1, 46)
     assert "safe in host memory" in answer.text
     assert kernel.where == "hibernated"
-    assert night.gpu["contexts"] == 0
+    assert night.gpu["contexts"] < CONTEXT
     kernel.restores = ""
     kernel.call()
     assert night.orders(ev.Awake)[1:] == [ev.Awake(kernel.number, 2)]
@@ -823,6 +823,71 @@ def test_a_new_scheduler_takes_it_as_it_is() -> None:
     kernel.call()
     assert kernel.hibernation is None
     assert night.gpu["contexts"] == CONTEXT
+
+
+def parked_for_the_scheduler_before(night: Night, checkpoint: str | None) -> Kernel:
+    """Attach a kernel that is parked, and that the scheduler before had not checkpointed."""
+    kernel = Kernel(night, 1, "a")
+    kernel.checkpoint = checkpoint
+    kernel.promised, kernel.context, kernel.parked = 10 * GIB, CONTEXT, True
+    kernel.needs = ev.Usage(GPU, 0, 0, 0, CONTEXT)
+    kernel.attach(reattach=True, hibernated=True)
+    return kernel
+
+
+def test_one_that_was_parked_for_the_scheduler_before_is_checkpointed() -> None:
+    night = Night()
+    kernel = parked_for_the_scheduler_before(night, checkpoint="")
+    assert kernel.away
+    assert kernel.where == "hibernated"
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 0)
+    kernel.call()
+    assert (kernel.parked, kernel.hibernation) == (False, None)
+
+
+def test_a_call_waits_until_it_is_known_whether_its_process_was_checkpointed() -> None:
+    night = Night()
+    kernel = parked_for_the_scheduler_before(night, checkpoint=None)
+    kernel.call()
+    assert kernel.parked
+    assert kernel.where == "hibernating"
+    night.checkpointed(kernel, "")
+    assert (kernel.parked, kernel.hibernation) == (False, None)
+
+
+@pytest.mark.parametrize("code", ["failed", "busy", "stuck"])
+def test_one_that_was_parked_for_the_scheduler_before_goes_on_if_it_cannot_be_checkpointed(
+    code: str,
+) -> None:
+    night = Night()
+    kernel = parked_for_the_scheduler_before(night, checkpoint=code)
+    assert (kernel.parked, kernel.where) == (False, "refused")
+    assert kernel.hibernation["code"] == code
+    assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, CONTEXT)
+
+
+def test_one_that_lacks_room_stays_hibernated_if_it_is_not_known_whether_it_is() -> None:
+    night = Night()
+    kernel = Kernel(night, 1, "a")
+    kernel.checkpoint, kernel.restores = "stuck", "failed"
+    kernel.promised, kernel.context, kernel.away, kernel.parked = 10 * GIB, CONTEXT, True, True
+    kernel.needs = ev.Usage(GPU, 0, 0, 0, CONTEXT)
+    kernel.attach(reattach=True, hibernated=True)
+    assert kernel.where == "hibernated"
+    assert night.gpu["contexts"] < CONTEXT
+    kernel.restores = ""
+    kernel.call()
+    assert (kernel.parked, kernel.where) == (False, "refused")
+
+
+@pytest.mark.parametrize("code", ["helper", "permission"])
+def test_one_of_which_nothing_can_be_found_out_counts_as_hibernated(code: str) -> None:
+    night = Night()
+    kernel = parked_for_the_scheduler_before(night, checkpoint=code)
+    assert kernel.where == "hibernated"
+    assert night.orders(ev.Wakeup) == []
+    kernel.call()
+    assert not kernel.parked
 
 
 @pytest.mark.parametrize("first", ["awake", "hibernated"])

@@ -122,12 +122,12 @@ def test_a_hibernated_client_is_that_to_any_scheduler(scheduler: Scheduler) -> N
     with FakeClient(scheduler.path, "a", scheduler.gpu) as a:
         a.usage = usage
         a.attach(reattach=True, hibernated=True)
+        # This process is none that could be checkpointed, or restored.
+        until(lambda: state(scheduler, "a")["state"] == "hibernated")
         found = state(scheduler, "a")
-        assert found["state"] == "hibernated"
         assert found["hibernation"]["frees"] == 64 << 20
         assert found["gpus"][0]["context"] == 0
         a.send(ev.Wake(a.number, 5, "call", ev.Usage(scheduler.gpu, context=64 << 20)))
-        # This process is none that could be restored.
         answer = a.expect(ev.Awake)
         assert (answer.serial, answer.status) == (5, 46)
         assert "safe" in answer.text
