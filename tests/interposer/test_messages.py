@@ -6,16 +6,19 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import UNIT, Machine, Script, Scripted
 from tests.interposer.test_kinds import Runner
-from tests.interposer.test_reuse import PROPERTIES
+from tests.interposer.test_reuse import POOL, PROPERTIES
 
 MakeScript = Callable[..., Scripted]
 #: The socket has room for some 280 of them.
@@ -65,6 +68,70 @@ def test_no_size_is_stated_that_cannot_be(make_script: MakeScript) -> None:
     assert a.call("alloc", bytes=32 * UNIT)["result"] == 0
     for _ in range(2):
         assert script.next(ev.Grow).least.promised < 256 * UNIT
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_what_a_graph_allocates_is_counted_once_it_is_admitted(
+    make_script: MakeScript, refused: bool
+) -> None:
+    """What graphs do not use is given back while one of them waits to be admitted."""
+    script, a, _ = make_script()
+    node = POOL + struct.pack("<QQQQ", 0, 0, 8 * UNIT, 0).hex()
+
+    def call(function: str, *arguments: int | str | None) -> list[bytes]:
+        answer = a.call("raw", function=function, arguments=list(arguments))
+        assert answer["result"] == 0, (function, a.errors)
+        return [bytes.fromhex(room) for room in answer["out"]]
+
+    def first(room: bytes) -> int:
+        return int.from_bytes(room[:8], "little")
+
+    def launch() -> int:
+        return a.start(
+            "raw", function="cuGraphLaunch", arguments=[executable, None], thread="launches"
+        )
+
+    def admitted() -> ev.Grow:
+        growth = script.next(ev.Grow)
+        assert growth.least.pinned == 8 * UNIT
+        return growth
+
+    def stated() -> int:
+        script.send(protocol.evict(1, script.gpu, UNIT))
+        return script.next(ev.Evicted).usage.pinned
+
+    graph = first(call("cuGraphCreate", "out", 0)[0])
+    memory = first(call("cuGraphAddMemAllocNode", "out", graph, None, 0, node)[1][-8:])
+    instantiating = a.start(
+        "raw", function="cuGraphInstantiateWithFlags", arguments=["out", graph, 0]
+    )
+    script.next(ev.Request)
+    script.send(*script.grant(filling=False))
+    executable = first(bytes.fromhex(a.result(instantiating)["out"][0]))
+    script.growth = None
+    launching = launch()
+    growth = admitted()
+    script.send(protocol.revoke(script.lease))
+    script.next(ev.Released)
+    assert stated() == 0
+    if refused:
+        script.send(protocol.grown(growth.serial, "device", 0))
+        assert a.result(launching)["result"] == OUT_OF_MEMORY
+        assert stated() == 0
+        launching = launch()
+        growth = admitted()
+    script.send(protocol.grown(growth.serial, "resident", growth.most))
+    script.next(ev.Request)
+    # It waits for a lease, and another thread gives back what it has not taken yet.
+    call("cuDeviceGraphMemTrim", 0)
+    assert stated() == 0
+    script.send(*script.grant(filling=False))
+    assert a.result(launching)["result"] == 0
+    assert stated() == 8 * UNIT
+    call("cuMemFree_v2", memory)
+    call("cuGraphExecDestroy", executable)
+    call("cuDeviceGraphMemTrim", 0)
+    assert stated() == 0
 
 
 #: A program that allocates and frees all the time blocks that share a slab with no other.

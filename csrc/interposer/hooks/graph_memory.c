@@ -24,6 +24,7 @@ static struct {
     struct gs_mutex lock;
     struct gs_map execs;
     uint64_t counted[GPUSHARE_MAX_GPUS];
+    bool allocates[GPUSHARE_MAX_GPUS]; /* some executable graph did so on the device, or does */
     int used;
 } graphs = {.lock = GS_MUTEX(GS_RANK_GRAPHS)};
 
@@ -50,8 +51,10 @@ static void settle(bool trimmed)
 {
     gs_mutex_lock(&graphs.lock);
     for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
-        uint64_t counted = graphs.counted[device], reserved = counted != 0 ? reserved_on(device) : 0;
-        if (reserved > counted || (trimmed && counted != 0)) {
+        if (!graphs.allocates[device])
+            continue;
+        uint64_t counted = graphs.counted[device], reserved = reserved_on(device);
+        if (reserved > counted || trimmed) {
             graphs.counted[device] = reserved;
             gs_memory_count_pinned(device, (int64_t)(reserved - counted));
         }
@@ -101,6 +104,8 @@ static void put(struct exec *exec)
     gs_mutex_lock(&graphs.lock);
     free(gs_map_remove(&graphs.execs, exec->node.key));
     gs_map_insert(&graphs.execs, &exec->node);
+    for (int device = 0; device < GPUSHARE_MAX_GPUS; device++)
+        graphs.allocates[device] = graphs.allocates[device] || exec->bytes[device] != 0;
     gs_mutex_unlock(&graphs.lock);
 }
 
@@ -117,26 +122,48 @@ static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph
     return result;
 }
 
+/*
+ * What the pool of the device lacks before it can hold all that the graph allocates. If so much is booked, it is
+ * counted.
+ */
+static uint64_t count_booked(CUgraphExec handle, CUdevice device, uint64_t booked)
+{
+    gs_mutex_lock(&graphs.lock);
+    const struct exec *exec = (const struct exec *)gs_map_floor(&graphs.execs, (uintptr_t)handle);
+    bool known = exec != NULL && exec->node.key == (uintptr_t)handle;
+    uint64_t missing =
+        known && exec->bytes[device] > graphs.counted[device] ? exec->bytes[device] - graphs.counted[device] : 0;
+    if (missing <= booked)
+        graphs.counted[device] += missing;
+    gs_mutex_unlock(&graphs.lock);
+    return missing;
+}
+
+/*
+ * Nothing is counted before it is booked. Meanwhile another launch may count it, or a trim may take off what was
+ * counted before: then more is missing than was booked.
+ */
+static CUresult admit_on(CUgraphExec handle, CUdevice device)
+{
+    uint64_t booked = 0, missing, counted;
+    CUresult result = CUDA_SUCCESS;
+    while (result == CUDA_SUCCESS && (missing = count_booked(handle, device, booked)) > booked) {
+        result = gs_memory_pin(device, missing - booked);
+        booked = result == CUDA_SUCCESS ? missing : booked;
+    }
+    counted = result == CUDA_SUCCESS ? missing : 0;
+    if (booked != counted)
+        gs_memory_unpin(device, booked - counted);
+    return result;
+}
+
 /* Before a launch: the pool of each device may grow to what this graph allocates. */
 static CUresult admit(CUgraphExec handle)
 {
-    for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
-        gs_mutex_lock(&graphs.lock);
-        struct exec *exec = (struct exec *)gs_map_floor(&graphs.execs, (uintptr_t)handle);
-        bool known = exec != NULL && exec->node.key == (uintptr_t)handle;
-        uint64_t more =
-            known && exec->bytes[device] > graphs.counted[device] ? exec->bytes[device] - graphs.counted[device] : 0;
-        graphs.counted[device] += more;
-        gs_mutex_unlock(&graphs.lock);
-        CUresult result = more != 0 ? gs_memory_pin(device, more) : CUDA_SUCCESS;
-        if (result != CUDA_SUCCESS) {
-            gs_mutex_lock(&graphs.lock);
-            graphs.counted[device] -= more;
-            gs_mutex_unlock(&graphs.lock);
-            return result;
-        }
-    }
-    return CUDA_SUCCESS;
+    CUresult result = CUDA_SUCCESS;
+    for (int device = 0; device < GPUSHARE_MAX_GPUS && result == CUDA_SUCCESS; device++)
+        result = admit_on(handle, device);
+    return result;
 }
 
 void gs_graph_memory_trim(void)
@@ -145,9 +172,9 @@ void gs_graph_memory_trim(void)
         return;
     for (int device = 0; device < GPUSHARE_MAX_GPUS; device++) {
         gs_mutex_lock(&graphs.lock);
-        bool counted = graphs.counted[device] != 0;
+        bool allocates = graphs.allocates[device];
         gs_mutex_unlock(&graphs.lock);
-        if (counted)
+        if (allocates)
             GS_REAL(cuDeviceGraphMemTrim)(device);
     }
     gs_capture_allow();
