@@ -134,6 +134,36 @@ def test_what_a_graph_allocates_is_counted_once_it_is_admitted(
     assert stated() == 0
 
 
+def test_what_a_pool_allocates_is_counted_for_no_other_pool(make_script: MakeScript) -> None:
+    """A pool is destroyed while it is to grow, and another GPU's pool gets its handle."""
+    script, a, _ = make_script(GPUSHARE_SIM_DEVICES="2", GPUSHARE_SIM_REUSE="1", GPUSHARE_PLACE="0")
+
+    def create(gpu: int) -> int:
+        properties = struct.pack("<iiiiQQ56x", 1, 1, 1, gpu, 0, 0).hex()
+        answer = a.call("raw", function="cuMemPoolCreate", arguments=["out", properties])
+        assert answer["result"] == 0, a.errors
+        return int.from_bytes(bytes.fromhex(answer["out"][0])[:8], "little")
+
+    assert script.next(ev.Grow).least.context > 0
+    pool = create(0)
+    script.growth = None
+    allocating = a.start(
+        "raw",
+        function="cuMemAllocFromPoolAsync",
+        arguments=["out", 8 * UNIT, pool, None],
+        thread="allocates",
+    )
+    growth = script.next(ev.Grow)
+    assert growth.least.pinned == 8 * UNIT
+    assert a.call("raw", function="cuMemPoolDestroy", arguments=[pool])["result"] == 0
+    assert create(1) == pool
+    a.call("fail", rules="cuMemAllocFromPoolAsync")
+    script.send(protocol.grown(growth.serial, "resident", growth.most))
+    assert a.result(allocating)["result"] == OUT_OF_MEMORY
+    while (stated := script.next(ev.UsageChanged).usage).gpu != growth.least.gpu or stated.pinned:
+        assert stated.pinned <= 8 * UNIT
+
+
 #: A program that allocates and frees all the time blocks that share a slab with no other.
 CHURNS = """
 use()

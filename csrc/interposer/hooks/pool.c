@@ -15,6 +15,7 @@
 
 struct pool {
     struct gs_node node; /* by handle */
+    uint64_t id;         /* no other pool's, unlike the handle */
     CUdevice device;
     bool emulated, usual;     /* usual: the device's own, which cannot be destroyed */
     uint64_t used, most_used; /* emulated */
@@ -32,6 +33,7 @@ struct gs_pooled {
 static struct {
     struct gs_mutex lock;
     struct gs_map map, allocations;
+    uint64_t last_id;
 } pools = {.lock = GS_MUTEX(GS_RANK_POOLS)};
 
 static struct gs_node *find(struct gs_map *map, uint64_t key)
@@ -45,7 +47,7 @@ static struct pool *add_locked(CUmemoryPool handle, CUdevice device, bool emulat
     struct pool *pool = calloc(1, sizeof(*pool));
     if (pool == NULL)
         return NULL;
-    *pool = (struct pool){.node.key = (uintptr_t)handle, .device = device, .emulated = emulated};
+    *pool = (struct pool){.node.key = (uintptr_t)handle, .id = ++pools.last_id, .device = device, .emulated = emulated};
     gs_map_insert(&pools.map, &pool->node);
     return pool;
 }
@@ -223,6 +225,7 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
     struct pool *pool = find_locked(handle);
     bool counted = pool != NULL && !pool->emulated;
     CUdevice device = counted ? pool->device : 0;
+    uint64_t id = counted ? pool->id : 0;
     bool fits = counted && pool->counted < reserved_by(pool) + size;
     gs_mutex_unlock(&pools.lock);
     if (!fits)
@@ -231,11 +234,12 @@ CUresult gs_pool_admit(CUmemoryPool handle, size_t size)
     if (result != CUDA_SUCCESS)
         return result;
     gs_mutex_lock(&pools.lock);
-    pool = find_locked(handle);
-    if (pool != NULL)
+    pool = (struct pool *)find(&pools.map, (uintptr_t)handle);
+    bool same = pool != NULL && pool->id == id;
+    if (same)
         pool->counted += size;
     gs_mutex_unlock(&pools.lock);
-    if (pool == NULL)
+    if (!same)
         gs_memory_unpin(device, size);
     return CUDA_SUCCESS;
 }
