@@ -185,6 +185,8 @@ CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE
 CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
 {
     struct sim_op *op;
+    SIM_ENTER();
+    SIM_TRY(sim_process_check());
     SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
     SIM_TRY(sim_op_batch_node(&op, parameters));
     sim_node_set(node, op);
@@ -195,6 +197,8 @@ CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
                                             const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
 {
     struct sim_op *op;
+    SIM_ENTER();
+    SIM_TRY(sim_process_check());
     SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
     SIM_TRY(sim_op_batch_node(&op, parameters));
     return sim_exec_set(exec, node, op);
