@@ -17,7 +17,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import Totals, fuzz
 from tests.differential.programs import Recipe
 from tests.differential.running import Player, build_player, place
-from tests.interposer.test_sanitizers import OUT_OF_ORDER, SANITIZERS, sanitized
+from tests.interposer.test_sanitizers import BELOW_ZERO, OUT_OF_ORDER, SANITIZERS, sanitized
 
 __all__ = ["sanitized"]
 
@@ -45,6 +45,7 @@ def nothing_is_said(
     # The places where locks are taken are in no other build.
     library = (libraries / "libgpushare.so").read_bytes()
     assert OUT_OF_ORDER.encode() in library
+    assert BELOW_ZERO.encode() in library
     assert re.search(rb"interposer/client/client\.c:\d+\0", library)
     totals = Totals()
     player = build_player(folder)
@@ -95,7 +96,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Path:
 
 
 def test_locks_are_taken_in_order_in_programs_of_all_kinds(tmp_path: Path, checked: Path) -> None:
-    nothing_is_said(tmp_path, checked, "ranks", [OUT_OF_ORDER], 5.0)
+    nothing_is_said(tmp_path, checked, "ranks", [OUT_OF_ORDER, BELOW_ZERO], 5.0)
 
 
 @pytest.mark.parametrize("name", SANITIZERS)

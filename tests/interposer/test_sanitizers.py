@@ -29,18 +29,20 @@ pytestmark = pytest.mark.slow
 
 #: What every such build says where locks are taken in another order than that of their ranks.
 OUT_OF_ORDER = "locks out of order"
+#: What they say where more is subtracted from a figure of a device than it is.
+BELOW_ZERO = "a device's memory is below zero"
 #: What each build says when it has found something, the runtime that has to come first, its settings, and how far it is
 #: optimised, so that building and running together take least.
 SANITIZERS = {
     # Python leaves much behind at its end; NVIDIA's own conventions leak by design.
     "address,undefined": (
-        ("ERROR: AddressSanitizer", "runtime error:", OUT_OF_ORDER),
+        ("ERROR: AddressSanitizer", "runtime error:", OUT_OF_ORDER, BELOW_ZERO),
         "libasan.so",
         {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"},
         "-O0",
     ),
     "thread": (
-        ("WARNING: ThreadSanitizer", OUT_OF_ORDER),
+        ("WARNING: ThreadSanitizer", OUT_OF_ORDER, BELOW_ZERO),
         "libtsan.so",
         {"TSAN_OPTIONS": "report_signal_unsafe=0"},
         "-O1",

@@ -8,7 +8,8 @@
  *
  * A build with LOCK_RANKS=1, and each build with a sanitizer, checks this. A thread that takes a lock out of order, or
  * releases one that it does not hold, ends the process with a line that names the locks and where they were taken. In
- * any other build, a lock is a pthread mutex, and to take it is the call of pthread_mutex_lock and nothing else.
+ * any other build, a lock is a pthread mutex, and to take it is the call of pthread_mutex_lock and nothing else. Where
+ * ranks are checked, so are the figures of devices (devices.h).
  */
 #ifndef GPUSHARE_BASE_LOCK_H
 #define GPUSHARE_BASE_LOCK_H

@@ -245,12 +245,12 @@ static void write_off(struct gs_device *device, struct gs_block *block)
 {
     uint64_t resident = drop_contents(block);
     gs_mutex_lock(&gs_memory_lock);
-    device->usage.resident -= resident;
+    gs_device_subtract_locked(&device->usage.resident, resident);
     device->usage_changed = true;
     /* A handle of the application outlives its context, and gets memory again in the next. */
     block->written_off = block->owner == NULL;
     if (block->written_off)
-        device->footprint -= block->size;
+        gs_device_subtract_locked(&device->footprint, block->size);
     gs_mutex_unlock(&gs_memory_lock);
 }
 
@@ -290,7 +290,7 @@ void gs_block_destroy(struct gs_device *device, struct gs_block *block)
         gs_device_unbook(device, 0, block->size, 0);
     } else {
         gs_mutex_lock(&gs_memory_lock);
-        device->usage.resident -= resident;
+        gs_device_subtract_locked(&device->usage.resident, resident);
         gs_mutex_unlock(&gs_memory_lock);
         gs_device_unbook(device, block->size, 0, 0);
     }
@@ -427,9 +427,9 @@ bool gs_block_pin_locked(struct gs_block *block)
         return true;
     /* Under the lease its bytes have their room already: they only change their name. */
     block->pinned = true;
-    device->footprint -= block->size;
-    device->usage.promised -= block->size;
-    device->usage.resident -= block->size;
+    gs_device_subtract_locked(&device->footprint, block->size);
+    gs_device_subtract_locked(&device->usage.promised, block->size);
+    gs_device_subtract_locked(&device->usage.resident, block->size);
     device->usage.pinned += block->size;
     device->usage_changed = true;
     return true;

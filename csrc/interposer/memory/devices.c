@@ -10,6 +10,7 @@
 #include "memory/host.h"
 #include "memory/memory.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -257,6 +258,18 @@ static void say_refusal(const char *text)
         gs_say("%s", text);
 }
 
+#ifdef GS_LOCK_RANKS
+void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
+{
+    if (bytes > *figure) {
+        gs_say("a device's memory is below zero: %llu bytes are subtracted from %llu", (unsigned long long)bytes,
+               (unsigned long long)*figure);
+        abort();
+    }
+    *figure -= bytes;
+}
+#endif
+
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
     CUresult result = CUDA_SUCCESS;
@@ -330,9 +343,9 @@ bool gs_devices_promise_now(void)
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context)
 {
     gs_mutex_lock(&gs_memory_lock);
-    device->footprint -= evictable;
-    device->usage.pinned -= pinned < device->usage.pinned ? pinned : device->usage.pinned;
-    device->usage.context -= context < device->usage.context ? context : device->usage.context;
+    gs_device_subtract_locked(&device->footprint, evictable);
+    gs_device_subtract_locked(&device->usage.pinned, pinned);
+    gs_device_subtract_locked(&device->usage.context, context);
     device->usage_changed = true;
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();

@@ -83,6 +83,16 @@ bool gs_devices_promise_now(void);
 
 void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 
+/* Subtracts from one of a device's figures. Builds that check the locks' ranks check that no figure is below zero. */
+#ifdef GS_LOCK_RANKS
+void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes);
+#else
+static inline void gs_device_subtract_locked(uint64_t *figure, uint64_t bytes)
+{
+    *figure -= bytes;
+}
+#endif
+
 struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);
 
 /* Sends the figures that changed (`usage_changed`). Without any of the locks. */

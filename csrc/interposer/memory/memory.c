@@ -864,10 +864,11 @@ void gs_memory_count_pinned(CUdevice ordinal, int64_t bytes)
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL || bytes == 0)
         return;
-    uint64_t less = bytes < 0 ? -(uint64_t)bytes : 0;
     gs_mutex_lock(&gs_memory_lock);
-    /* The scheduler refuses a client that states less than nothing, for good. */
-    device->usage.pinned = less > device->usage.pinned ? 0 : device->usage.pinned + (uint64_t)bytes;
+    if (bytes < 0)
+        gs_device_subtract_locked(&device->usage.pinned, -(uint64_t)bytes);
+    else
+        device->usage.pinned += (uint64_t)bytes;
     device->usage_changed = true;
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_flush_reports();
