@@ -77,7 +77,7 @@ def _resident(here: Machine, name: str) -> int:
     return int(gpus[0]["resident"])
 
 
-def _footprint(here: Machine, name: str) -> int:
+def _held(here: Machine, name: str) -> int:
     gpus = here.group(name)["gpus"]
     assert isinstance(gpus, list)
     return int(gpus[0]["footprint"]) + int(gpus[0]["context"])
@@ -122,8 +122,11 @@ def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> It
     holder.call("hold", size, min(TENSOR, size // 4), 1)
     holder.call("touch")
     other = Holder(here.client_environ("newcomer"), torch=False)
-    other.call("reserve", _round(_gpu(here)["total"] * NEWCOMER))
-    lack = sum(_footprint(here, name) for name in ("second", "newcomer")) - _gpu(here)["total"]
+    reserved = _round(_gpu(here)["total"] * NEWCOMER)
+    other.call("reserve", reserved)
+    # What was reserved and never written is in no figure of the status.
+    held = sum(_held(here, name) for name in ("second", "newcomer"))
+    lack = held + reserved - _gpu(here)["total"]
     until = time.monotonic() + AHEAD
     while _pinned(here) < lack and time.monotonic() < until:
         time.sleep(0.05)
