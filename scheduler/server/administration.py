@@ -23,6 +23,8 @@ from ..observability import usage_audit as suspicion
 from ..observability.audit import Audit
 from ..observability.counters import Counters
 from ..observability.usage_report import File
+from ..protocol import bodies
+from ..protocol.bodies import LONGEST_TEXT, RequestError
 from ..protocol.client import user_name
 from ..views import status as snapshot
 from ..views.timeline import Ledger
@@ -30,27 +32,14 @@ from .connection import Connection
 
 log = logging.getLogger(__name__)
 
-#: Longest text for everybody.
-LONGEST_TEXT = 500
 #: Seconds between two comparisons of what processes hold and say, and where somebody has to be looked at again.
 COMPARE, AGAIN = 5.0, 1.0
 #: Seconds over which the longest delay of the loop is known.
 LAG = 60.0
 #: Lines of the audit log that are answered where nobody says since when.
 LAST = 100
-#: A time that no report reaches, seconds since 1970.
-LATEST = 1e11
 
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
-
-
-class NotDone(Exception):
-    """A request cannot be done; the message is the sentence for its sender."""
-
-    def __init__(self, text: str, code: str = "") -> None:
-        super().__init__(text)
-        #: For programs, where they can do something about it.
-        self.code = code
 
 
 class Host(Protocol):
@@ -105,7 +94,7 @@ class Administration:
         self._lags: deque[tuple[float, float]] = deque()
         self._due: float | None = None
         self._held: set[str] = set()
-        self.operations: dict[str, Callable[[Connection, dict[str, Any]], Answer]] = {
+        self.operations: dict[str, Callable[[Connection, Any], Answer]] = {
             "drain": self._op_drain,
             "maintenance": self._op_maintenance,
             "hold": self._op_hold,
@@ -271,15 +260,13 @@ class Administration:
 
     # --- Operations ---------------------------------------------------------------------------
 
-    def _op_drain(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        gpu, on = request.get("gpu"), _switch(request)
-        if not isinstance(gpu, str):
-            raise NotDone(f"'gpu' must be a UUID or an index, not {gpu!r}")
+    def _op_drain(self, connection: Connection, asked: bodies.Drain) -> Answer:
+        gpu, on = asked.gpu, asked.on
         known = self._server.core.gpus
         found = [u for u, one in known.items() if gpu in (u, str(one.index))]
         found = found or [u for u in known if gpu and u.startswith(gpu)]
         if len(found) != 1:
-            raise NotDone(
+            raise RequestError(
                 f"{gpu!r} is {'none' if not found else 'more than one'} of the GPUs here: "
                 + ", ".join(f"{one.index} ({u})" for u, one in known.items())
             )
@@ -287,27 +274,24 @@ class Administration:
         self._keep()
         return {"gpu": found[0], "on": on}
 
-    def _op_maintenance(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        text = request.get("text", "")
-        if not isinstance(text, str) or len(text) > LONGEST_TEXT:
-            raise NotDone(f"'text' may have {LONGEST_TEXT} characters; empty: no more")
-        self._server.handle(ev.Maintain(" ".join(text.split())))
+    def _op_maintenance(self, connection: Connection, asked: bodies.Maintenance) -> Answer:
+        self._server.handle(ev.Maintain(" ".join(asked.text.split())))
         self._keep()
         return {"maintenance": self._server.core.maintenance or None}
 
-    def _op_hold(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        on, group = _switch(request), self._find(request)
+    def _op_hold(self, connection: Connection, asked: bodies.Hold) -> Answer:
+        on, group = asked.on, self._find(asked.group)
         self._server.handle(ev.Hold(group, on))
         (self._held.add if on else self._held.discard)(group)
         self._keep()
         return {"group": group, "on": on}
 
-    def _op_evict(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        group = self._find(request)
+    def _op_evict(self, connection: Connection, asked: bodies.Group) -> Answer:
+        group = self._find(asked.group)
         self._server.handle(ev.Release(group, offload=True))
         return {"group": group}
 
-    def _op_users(self, connection: Connection, request: dict[str, Any]) -> Answer:
+    def _op_users(self, connection: Connection, asked: bodies.Body) -> Answer:
         core, now = self._server.core, time.monotonic()
         users: dict[str, dict[str, Any]] = {}
         for said in snapshot.status(core, now)["groups"]:
@@ -340,26 +324,23 @@ class Administration:
                 user[name] += value
         return {"users": [users[name] for name in sorted(users)]}
 
-    def _op_audit(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        since = request.get("since")
-        if since is None:
+    def _op_audit(self, connection: Connection, asked: bodies.Audit) -> Answer:
+        if asked.since is None:
             return {"audit": self.audit.last(LAST)}
-        return self._audit_since(_wall(request, "since"))
+        return self._audit_since(asked.since)
 
     async def _audit_since(self, since: float) -> dict[str, Any]:
         return {"audit": await asyncio.to_thread(self.audit.since, since)}
 
-    def _op_report(self, connection: Connection, request: dict[str, Any]) -> Answer:
-        until = time.time() if request.get("until") is None else _wall(request, "until")
-        since = until - 7 * 86400
-        if request.get("since") is not None:
-            since = _wall(request, "since")
+    def _op_report(self, connection: Connection, asked: bodies.Report) -> Answer:
+        until = time.time() if asked.until is None else asked.until
+        since = until - 7 * 86400 if asked.since is None else asked.since
         if since >= until:
-            raise NotDone("'since' must be before 'until'")
+            raise RequestError("'since' must be before 'until'")
         self._count(time.time())
         return {"report": self._file.books.report(since, until)}
 
-    def _op_metrics(self, connection: Connection, request: dict[str, Any]) -> Answer:
+    def _op_metrics(self, connection: Connection, asked: bodies.Body) -> Answer:
         return {"metrics": self.figures()}
 
     def figures(self) -> dict[str, Any]:
@@ -400,17 +381,14 @@ class Administration:
             "loop_lag": max((lag for _, lag in self._lags), default=0.0),
         }
 
-    def _find(self, request: dict[str, Any]) -> str:
-        text = request.get("group")
-        if not isinstance(text, str) or not text:
-            raise NotDone(f"'group' must be an id or a name, not {text!r}")
+    def _find(self, text: str) -> str:
         if text in self._held:
             # Also one that has no process now.
             return text
         try:
             return self._server.core.find_group(text)
         except LookupError as error:
-            raise NotDone(str(error), getattr(error, "code", "")) from None
+            raise RequestError(str(error), getattr(error, "code", "")) from None
 
 
 def _open_audit(folder: Path | None) -> Audit:
@@ -421,21 +399,6 @@ def _open_audit(folder: Path | None) -> Audit:
     except OSError as error:
         log.error("there is no audit log: %s cannot be written: %s", error.filename, error.strerror)
         return Audit(None)
-
-
-def _switch(request: dict[str, Any]) -> bool:
-    on = request.get("on", True)
-    if not isinstance(on, bool):
-        raise NotDone(f"'on' must be true or false, not {on!r}")
-    return on
-
-
-def _wall(request: dict[str, Any], key: str) -> float:
-    value = request[key]
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (number and 0 <= value <= LATEST):
-        raise NotDone(f"{key!r} must be seconds since 1970, not {value!r}")
-    return float(value)
 
 
 def _exists(pid: int) -> bool:

@@ -239,7 +239,7 @@ async def test_settings_are_taken(
         ("adjust", "[]", "group"),
         ("adjust", '{"group": "first"}', "priority, keep, frozen, memory"),
         ("adjust", '{"keep": true}', "group"),
-        ("adjust", '{"group": "first", "keep": 1}', "keep must be true or false"),
+        ("adjust", '{"group": "first", "keep": 1}', "'keep' must be true or false"),
         ("adjust", '{"group": "first", "keep": null}', "null"),
         ("adjust", '{"group": "first", "priority": "high"}', "priority"),
         ("adjust", '{"group": "first", "memory": -1}', "memory"),
