@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What happened since the scheduler started, counted: for metrics and for the books. Sans-IO.
+"""What happened since the scheduler started, counted: for metrics and for reports. Sans-IO.
 
 *Out-of-memory errors given* are allocations that were refused. *Avoided* are those that were granted though all
 kernels' memory together was more than the GPU has, so that without us somebody's would have failed. A kernel that goes

@@ -6,17 +6,19 @@
 - *shared*: it is shared while it is used and kernels of several users have memory on it: without us, each of them would
   have needed a GPU of its own, or would have had to wait for the others to end.
 
-Looked at once a second. Written as JSON lines, each what was added since the one before, with its hour; so one that is
-lost costs minutes. The oldest hours are forgotten.
+Looked at once a second. Kept by the hour in an SQLite database, which is written every few minutes; the oldest hours
+are deleted. It is in WAL mode: a commit then waits neither for the disk nor for a program that reads, and after a power
+failure at most the last commits are missing.
 """
 
 from __future__ import annotations
 
-import json
+import contextlib
 import logging
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import sqlite3
+import time
+from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,17 +30,17 @@ log = logging.getLogger(__name__)
 HOUR = 3600
 #: Hours that are kept: 53 weeks.
 KEPT = 53 * 7 * 24
-#: Lines that may be in the file until it is written anew with one for each hour.
-MOST_LINES = 20_000
 #: Seconds after which what was added is written at the latest.
 WRITE = 300.0
+#: Milliseconds for which a write waits while another program writes; the scheduler serves nothing meanwhile.
+LONGEST_WAIT = 50
 #: A pause between two looks that is longer than this (seconds) is not counted: the machine was asleep.
 LONGEST_LOOK = 10.0
 
 
 @dataclass(slots=True)
 class Hour:
-    """What was had in one hour, or in several; times are seconds."""
+    """What was had in one hour; times are seconds. The columns of the table ``hours``, and the rows of ``users``."""
 
     #: GPUs that there were, at most.
     gpus: int = 0
@@ -46,8 +48,6 @@ class Hour:
     present: float = 0.0
     used: float = 0.0
     shared: float = 0.0
-    #: GPU-seconds of each user.
-    users: dict[str, float] = field(default_factory=dict)
     #: Leases that were waited for (0.1 s or more), and for how long, in all and at most.
     waits: int = 0
     waited: float = 0.0
@@ -58,66 +58,51 @@ class Hour:
     avoided: int = 0
     given: int = 0
     moved: int = 0
-
-    def add(self, other: Hour) -> None:
-        """Add what was had in another."""
-        self.gpus = max(self.gpus, other.gpus)
-        self.longest = max(self.longest, other.longest)
-        for name in (
-            "present",
-            "used",
-            "shared",
-            "waits",
-            "waited",
-            "leases",
-            "avoided",
-            "given",
-            "moved",
-        ):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for user, seconds in other.users.items():
-            self.users[user] = self.users.get(user, 0.0) + seconds
-
-    def data(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        found: dict[str, Any] = {}
-        for name in self.__slots__:
-            value = getattr(self, name)
-            if isinstance(value, dict):
-                value = {user: round(seconds, 1) for user, seconds in value.items()}
-            found[name] = round(value, 3) if isinstance(value, float) else value
-        return found
+    #: GPU-seconds of each user.
+    users: dict[str, float] = field(default_factory=dict)
 
 
-def _hour(data: dict[str, Any]) -> Hour:
-    found = Hour()
-    for name in Hour.__slots__:
-        value = data.get(name, getattr(found, name))
-        if isinstance(value, dict) != (name == "users"):
-            raise TypeError(name)
-        setattr(found, name, value)
-    return found
-
+_COLUMNS = [column.name for column in fields(Hour) if column.name != "users"]
+#: Of several hours, the most; all else adds up.
+_MOST = ("gpus", "longest")
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS hours (hour INTEGER PRIMARY KEY, {", ".join(_COLUMNS)});
+CREATE TABLE IF NOT EXISTS users (hour INTEGER, user TEXT, seconds REAL, PRIMARY KEY (hour, user)) WITHOUT ROWID;
+"""
+_ADD = (
+    f"INSERT INTO hours VALUES (?{', ?' * len(_COLUMNS)}) ON CONFLICT (hour) DO UPDATE SET "
+    + ", ".join(
+        f"{name} = max({name}, excluded.{name})"
+        if name in _MOST
+        else f"{name} = {name} + excluded.{name}"
+        for name in _COLUMNS
+    )
+)
+_ADD_USER = (
+    "INSERT INTO users VALUES (?, ?, ?) "
+    "ON CONFLICT (hour, user) DO UPDATE SET seconds = seconds + excluded.seconds"
+)
+_REPORT = (
+    "SELECT min(hour), max(hour), count(*), {} FROM hours WHERE hour >= ? AND hour < ?".format(
+        ", ".join(f"{'max' if name in _MOST else 'sum'}({name})" for name in _COLUMNS)
+    )
+)
+_REPORT_USERS = (
+    "SELECT user, round(sum(seconds), 1) FROM users WHERE hour >= ? AND hour < ? GROUP BY user"
+)
 
 #: A wait that is shorter is none to a person.
 SHORTEST_WAIT = 0.1
 
 
-class Books:
-    """Adds up by the hour. Sans-IO: the caller gives the time (seconds since 1970), and writes.
+class Usage:
+    """Adds up by the hour. Sans-IO: the caller gives the time (seconds since 1970), and writes."""
 
-    Parameters
-    ----------
-    hours
-        What is known of earlier hours.
-    """
-
-    def __init__(self, hours: dict[int, Hour] | None = None) -> None:
-        #: By the number of the hour since 1970.
-        self.hours: dict[int, Hour] = hours or {}
-        #: GPU-seconds of each user since these books were opened.
+    def __init__(self) -> None:
+        #: What is not written yet, by the number of the hour since 1970.
+        self.hours: dict[int, Hour] = {}
+        #: GPU-seconds of each user since the scheduler started.
         self.had: dict[str, float] = {}
-        self._new: dict[int, Hour] = {}
         self._looked: float | None = None
 
     def look(self, core: Core, now: float) -> None:
@@ -158,112 +143,130 @@ class Books:
         hour.moved += moved
 
     def _at(self, now: float) -> Hour:
-        return self._new.setdefault(int(now // HOUR), Hour())
-
-    def take(self) -> list[dict[str, Any]]:
-        """Return what was added since this was called last, as lines to write."""
-        new, self._new = self._new, {}
-        for number, hour in new.items():
-            self.hours.setdefault(number, Hour()).add(hour)
-        if new:
-            for old in [number for number in self.hours if number <= max(new) - KEPT]:
-                del self.hours[old]
-        return [{"hour": number, **hour.data()} for number, hour in new.items()]
-
-    def report(self, since: float, until: float) -> dict[str, Any]:
-        """Return what was had in the hours from one time to another, seconds since 1970 (docs/control.md)."""
-        total = Hour()
-        first, last = int(since // HOUR), int(-(-until // HOUR))
-        found: list[int] = []
-        for hours in (self.hours, self._new):
-            for number, hour in hours.items():
-                if first <= number < last:
-                    found.append(number)
-                    total.add(hour)
-        return {
-            "since": min(found, default=first) * HOUR,
-            "until": (max(found, default=first - 1) + 1) * HOUR,
-            "hours": len(set(found)),
-            **total.data(),
-        }
+        return self.hours.setdefault(int(now // HOUR), Hour())
 
 
-def read(lines: Iterable[str], now: float) -> tuple[dict[int, Hour], int]:
-    """Return the hours that a file has, and of how many lines they are; what cannot be read is left out."""
-    hours: dict[int, Hour] = {}
-    count = 0
-    for text in lines:
-        count += 1
-        try:
-            data = json.loads(text)
-            number, hour = int(data["hour"]), _hour(data)
-            if now // HOUR - KEPT < number <= now // HOUR + 1:
-                hours.setdefault(number, Hour()).add(hour)
-        except (AttributeError, KeyError, TypeError, ValueError):
-            # The last one of a process that was killed.
-            continue
-    return hours, count
-
-
-class File:
-    """Keeps the books in a file.
+class History:
+    """What was had in the last year.
 
     Parameters
     ----------
     path
-        The file; None: they end with the process.
+        The database; None: it ends with the process.
     now
         Seconds since 1970.
-    most
-        Lines that it may have until it is written anew.
     """
 
-    def __init__(self, path: Path | None, now: float, most: int = MOST_LINES) -> None:
+    def __init__(self, path: Path | None, now: float) -> None:
+        self.usage = Usage()
         self._path = path
-        self._most = most
         self._written = now
-        self._lines = 0
-        hours: dict[int, Hour] = {}
-        if path is not None:
-            try:
-                with path.open(encoding="utf-8", errors="replace") as lines:
-                    hours, self._lines = read(lines, now)
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                log.error("the books %s cannot be read: %s", path, error.strerror)
-        self.books = Books(hours)
+        self._database = self._open()
+
+    def _open(self, damage: Exception | None = None) -> sqlite3.Connection:
+        """Return the database: a new one where it is damaged, one in memory where there cannot be any."""
+        try:
+            if damage is not None:
+                self._put_aside(damage)
+            return _connect(self._path)
+        except (OSError, sqlite3.Error) as error:
+            if _is_damaged(error) and damage is None:
+                return self._open(error)
+            log.error(
+                "Cannot open the usage history %s: %s. "
+                "Reports cover only the time since this scheduler started.",
+                self._path,
+                getattr(error, "strerror", error),
+            )
+            return _connect(None)
+
+    def _put_aside(self, damage: Exception) -> None:
+        """Keep a damaged database under another name."""
+        kept = f"{self._path}.damaged-{time.time_ns()}"
+        for end in ("", "-wal", "-shm"):
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(f"{self._path}{end}", f"{kept}{end}")
+        log.error(
+            "The usage history %s is damaged: %s. The scheduler starts a new one, and keeps it as %s.",
+            self._path,
+            damage,
+            kept,
+        )
 
     def write(self, now: float, *, at_once: bool = False) -> None:
         """Write what was added, if it is time for that."""
         if not at_once and 0 <= now - self._written < WRITE:
             return
         self._written = now
-        lines = self.books.take()
-        if self._path is None or not lines:
+        if not self.usage.hours:
             return
+        oldest = (int(now // HOUR) - KEPT,)
         try:
-            if self._lines + len(lines) > self._most:
-                self._write_anew()
+            with self._database:
+                self._add()
+                for table in ("hours", "users"):
+                    self._database.execute(f"DELETE FROM {table} WHERE hour <= ?", oldest)
+        except sqlite3.DatabaseError as error:
+            # What was added is still there for the next time.
+            if _is_damaged(error):
+                self._database.close()
+                self._database = self._open(error)
             else:
-                self._append(self._path, lines)
-                self._lines += len(lines)
-        except OSError as error:
-            log.error("the books %s cannot be written: %s", self._path, error.strerror)
+                log.error("Cannot write the usage history %s, will retry: %s", self._path, error)
+        else:
+            self.usage.hours.clear()
 
-    def _write_anew(self) -> None:
-        assert self._path is not None
-        fresh = self._path.with_name(self._path.name + ".new")
-        fresh.unlink(missing_ok=True)
-        lines = [
-            {"hour": number, **hour.data()} for number, hour in sorted(self.books.hours.items())
-        ]
-        self._append(fresh, lines)
-        fresh.replace(self._path)
-        self._lines = len(lines)
+    def _add(self) -> None:
+        for number, hour in self.usage.hours.items():
+            *values, users = astuple(hour)
+            self._database.execute(_ADD, (number, *values))
+            self._database.executemany(_ADD_USER, [(number, *user) for user in users.items()])
 
-    def _append(self, path: Path, lines: list[dict[str, Any]]) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-        text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
-        with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+    def report(self, since: float, until: float) -> dict[str, Any]:
+        """Return what was had in the hours from one time to another, seconds since 1970 (docs/control.md).
+
+        Raises
+        ------
+        sqlite3.Error
+            The database cannot be read.
+        """
+        hours = int(since // HOUR), int(-(-until // HOUR))
+        try:
+            # What is not written yet counts, too; that is for `write` to commit.
+            self._add()
+            first, last, count, *values = self._database.execute(_REPORT, hours).fetchone()
+            users = dict(self._database.execute(_REPORT_USERS, hours).fetchall())
+        finally:
+            self._database.rollback()
+        if not count:
+            first, last, values = hours[0], hours[0] - 1, [0] * len(_COLUMNS)
+        return {
+            "since": first * HOUR,
+            "until": (last + 1) * HOUR,
+            "hours": count,
+            **{name: round(value, 3) for name, value in zip(_COLUMNS, values, strict=True)},
+            "users": users,
+        }
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    if path is not None:
+        # For its owner alone, as are the files that SQLite makes beside it.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    database = sqlite3.connect(path or ":memory:")
+    try:
+        database.executescript(f"PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; {_TABLES}")
+        database.execute(f"PRAGMA busy_timeout={LONGEST_WAIT}")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _is_damaged(error: Exception) -> bool:
+    """Whether the file is no database, or no whole one; all else, such as a full disk, may pass."""
+    return type(error) is sqlite3.DatabaseError

@@ -8,6 +8,7 @@ import contextlib
 import json
 import logging
 import os
+import sqlite3
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping
@@ -22,7 +23,7 @@ from ..gpu.devices import Devices
 from ..observability import usage_audit as suspicion
 from ..observability.audit import Audit
 from ..observability.counters import Counters
-from ..observability.usage_report import File
+from ..observability.usage_report import History
 from ..protocol import bodies
 from ..protocol.bodies import LONGEST_TEXT, RequestError
 from ..protocol.client import user_name
@@ -83,7 +84,7 @@ class Administration:
         self._server = server
         self._steering = None if folder is None else folder / "steering.json"
         self.audit = _open_audit(folder)
-        self._file = File(None if folder is None else folder / "books.jsonl", time.time())
+        self._history = History(None if folder is None else folder / "usage.sqlite3", time.time())
         self.counters = Counters()
         self._counted = (0, 0, 0)
         self._suspicion = suspicion.Suspicion()
@@ -134,7 +135,8 @@ class Administration:
             self._comparing.cancel()
         now = time.time()
         self._count(now)
-        self._file.write(now, at_once=True)
+        self._history.write(now, at_once=True)
+        self._history.close()
         self.audit.close()
 
     def _keep(self) -> None:
@@ -164,10 +166,10 @@ class Administration:
         core, now = self._server.core, time.time()
         self.counters.see(entry, core)
         if entry.kind == "grant":
-            self._file.books.granted(entry.fields["waited"], now)
+            self._history.usage.granted(entry.fields["waited"], now)
 
     def _count(self, now: float) -> None:
-        """Enter into the books what was counted since the last time."""
+        """Enter into the usage history what was counted since the last time."""
         counters = self.counters
         counted = counters.avoided, counters.given.total(), counters.moved.total()
         if counted != self._counted:
@@ -175,7 +177,7 @@ class Administration:
                 new - old for new, old in zip(counted, self._counted, strict=True)
             )
             self._counted = counted
-            self._file.books.count(now, avoided=avoided, given=given, moved=moved)
+            self._history.usage.count(now, avoided=avoided, given=given, moved=moved)
 
     def poll(self, again: float) -> None:
         """Look at what changes by itself; ``again``: seconds until this is called again."""
@@ -187,9 +189,9 @@ class Administration:
         self._due = now + again
         self.counters.look(core)
         wall = time.time()
-        self._file.books.look(core, wall)
+        self._history.usage.look(core, wall)
         self._count(wall)
-        self._file.write(wall)
+        self._history.write(wall)
         pause = AGAIN if self._suspicion.unsure else COMPARE
         if core.gpus and self._comparing is None and now >= self._compared + pause:
             self._compared = now
@@ -338,7 +340,12 @@ class Administration:
         if since >= until:
             raise RequestError("'since' must be before 'until'")
         self._count(time.time())
-        return {"report": self._file.books.report(since, until)}
+        try:
+            return {"report": self._history.report(since, until)}
+        except sqlite3.Error as error:
+            raise RequestError(
+                f"Cannot read the usage history: {error}. Try again later."
+            ) from None
 
     def _op_metrics(self, connection: Connection, asked: bodies.Body) -> Answer:
         return {"metrics": self.figures()}
@@ -374,7 +381,7 @@ class Administration:
                 for (kind, state), count in sorted(groups.items())
             ],
             "users": [{"name": user, **sizes} for user, sizes in sorted(memory.items())],
-            "gpu_seconds": dict(self._file.books.had),
+            "gpu_seconds": dict(self._history.usage.had),
             "host": status["host"],
             "counters": self.counters.figures(),
             "connections": {"client": clients, "control": connections - clients},
