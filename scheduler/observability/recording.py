@@ -14,11 +14,12 @@ import logging
 import typing
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from ..._version import __version__
 from ..core import messages as ev
@@ -208,59 +209,23 @@ def write_header(header: dict[str, Any]) -> bytes:
 def write(entry: Entry) -> bytes:
     """Return an entry as a line."""
     event = entry.event
-    decisions, checksum = _sum(entry.outcome)
-    line = [entry.time, type(event).__name__, _fields(event), decisions, checksum]
-    return _dump(line) + b"\n"
+    return _encode([entry.time, type(event).__name__, event, *_sum(entry.outcome)]) + b"\n"
 
 
 def _sum(outcome: list[ev.Decision] | Exception) -> tuple[int, str]:
     if isinstance(outcome, Exception):
-        said: list[Any] = [type(outcome).__name__]
-    else:
-        said = [
-            [type(decision).__name__, *_VALUES[type(decision)](decision)]
-            for decision in outcome
-            if type(decision) is not ev.Log
-        ]
-    number = 0 if isinstance(outcome, Exception) else len(said)
-    return number, f"{zlib.crc32(_dump(said)):08x}" if said else ""
+        return 0, _checksum([type(outcome).__name__])
+    said = [
+        (type(decision).__name__, decision) for decision in outcome if type(decision) is not ev.Log
+    ]
+    return len(said), _checksum(said) if said else ""
 
 
-def _fields(event: object) -> dict[str, Any]:
-    return {name: _plain(getattr(event, name)) for name in _NAMES[type(event)]}
+def _checksum(said: list[Any]) -> str:
+    return f"{zlib.crc32(_encode(said)):08x}"
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, _PARTS):
-        return _fields(value)
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    return value
-
-
-_encoder = json.JSONEncoder(separators=(",", ":"), check_circular=False)
-
-
-def _dump(value: Any) -> bytes:
-    return _encoder.encode(value).encode()
-
-
-#: What events have as values, with fields of their own.
-_PARTS = (ev.Usage, ev.Entitlement, ev.Awaited)
-_EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(ev.Event)}
-_NAMES: dict[type[Any], tuple[str, ...]] = {
-    kind: tuple(item.name for item in fields(kind))
-    for kind in (*_EVENTS.values(), *typing.get_args(ev.Decision), *_PARTS)
-}
-
-
-def _getter(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gets all these attributes."""
-    # With one name, attrgetter returns no tuple.
-    return attrgetter(*names) if len(names) > 1 else lambda found: (getattr(found, names[0]),)
-
-
-_VALUES = {kind: _getter(_NAMES[kind]) for kind in typing.get_args(ev.Decision)}
+_encode = msgspec.json.Encoder().encode
 
 
 # --- Reading --------------------------------------------------------------------------------------
@@ -282,7 +247,10 @@ class Recording:
 
     def __init__(self, lines: Iterable[str | bytes]) -> None:
         self._lines = iter(lines)
-        header = _parse(next(self._lines, ""), 1)
+        try:
+            header = json.loads(next(self._lines, ""))
+        except ValueError:
+            raise _unreadable(1) from None
         if not isinstance(header, dict) or header.get("gpushare") != "recording":
             raise RecordingError("this is no recording; `gpushare record FILE` makes one")
         if header.get("version") != VERSION:
@@ -323,48 +291,34 @@ class Recording:
             if broken is not None:
                 raise broken
             try:
-                yield _read(_parse(text, number), number)
+                yield _read(text, number)
             except RecordingError as error:
                 broken = error
         if broken is not None and number == 2:
             raise broken
 
 
-def _parse(text: str | bytes, number: int) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        raise RecordingError(f"line {number} of the recording cannot be read") from None
+def _unreadable(number: int) -> RecordingError:
+    return RecordingError(f"line {number} of the recording cannot be read")
 
 
-def _read(line: Any, number: int) -> Line:
+def _read(text: str | bytes, number: int) -> Line:
     try:
-        at, kind, given, decisions, checksum = line
-        return Line(float(at), _event(_EVENTS[kind], given), int(decisions), str(checksum))
-    except (AttributeError, KeyError, TypeError, ValueError):
+        at, name, fields, decisions, checksum = _LINE.decode(text)
+        kind = _EVENTS[name]
+        if not fields.keys() <= kind.__dataclass_fields__.keys():
+            raise KeyError(name)
+        return Line(at, msgspec.convert(fields, kind), decisions, checksum)
+    except (KeyError, msgspec.ValidationError):
         raise RecordingError(
             f"line {number} of the recording is no event that this release knows"
         ) from None
+    except (UnicodeError, msgspec.DecodeError):
+        raise _unreadable(number) from None
 
 
-def _event(kind: type[Any], given: dict[str, Any]) -> Any:
-    parsers = _PARSERS.get(kind)
-    if parsers is None:
-        hints = typing.get_type_hints(kind, vars(ev))
-        parsers = _PARSERS[kind] = {name: _parser(hints[name]) for name in _NAMES[kind]}
-    return kind(**{name: parsers[name](value) for name, value in given.items()})
-
-
-_PARSERS: dict[type[Any], dict[str, Callable[[Any], Any]]] = {}
-
-
-def _parser(hint: Any) -> Callable[[Any], Any]:
-    if hint in _PARTS:
-        return lambda value: _event(hint, value)
-    if typing.get_origin(hint) is tuple:
-        item = _parser(typing.get_args(hint)[0])
-        return lambda value: tuple(map(item, value))
-    return lambda value: value
+_LINE = msgspec.json.Decoder(tuple[float, str, dict[str, Any], int, str])
+_EVENTS: dict[str, type[Any]] = {kind.__name__: kind for kind in typing.get_args(ev.Event)}
 
 
 # --- Replaying ------------------------------------------------------------------------------------
