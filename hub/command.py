@@ -86,10 +86,10 @@ def run(args: argparse.Namespace) -> int:
     except (ConfigurationError, TraitError) as error:
         return complain(str(error))
     except ImportError as error:
-        if (error.name or "").partition(".")[0] not in ("jupyterhub", "prometheus_client"):
+        if (error.name or "").partition(".")[0] != "jupyterhub":
             raise
         return complain(
-            f'the Hub service needs {error.name}; run: pip install "jupyter-gpushare[jupyterhub]"'
+            'the Hub service needs jupyterhub; run: pip install "jupyter-gpushare[jupyterhub]"'
         )
     return 0
 

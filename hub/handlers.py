@@ -383,12 +383,12 @@ class MetricsHandler(Handler):
         """Answer with them: that it does not answer is a figure, too."""
         node = self.local()
         try:
-            figures = (await node.request("metrics"))["metrics"]
+            samples = (await node.request("metrics"))["metrics"]
         except ControlError as error:
             log.warning("gpushare: no figures: %s", error)
-            figures = None
+            samples = None
         self.set_header("Content-Type", metrics.CONTENT_TYPE)
-        self.finish(metrics.text(figures, {"node": node.name}))
+        self.finish(metrics.text(samples, {"node": node.name}))
 
 
 class ReportHandler(Handler):

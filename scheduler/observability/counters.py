@@ -10,10 +10,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 from ..core.messages import Class, Log
+from .metrics import Sample
 
 if TYPE_CHECKING:
     from ..core.core import Core
@@ -27,13 +30,11 @@ class Waits:
     """How long those waited that were granted a lease."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(WAITS) + 1))
-    count: int = 0
     sum: float = 0.0
 
     def add(self, seconds: float) -> None:
         """Take in one."""
         self.buckets[bisect_left(WAITS, seconds)] += 1
-        self.count += 1
         self.sum += seconds
 
 
@@ -89,21 +90,22 @@ class Counters:
         ]:
             del self._beyond[uuid]
 
-    def figures(self) -> dict[str, Any]:
-        """Return the figures, as `metrics` has them."""
-        return {
-            "waits": {
-                name: {"buckets": list(waits.buckets), "count": waits.count, "sum": waits.sum}
-                for name, waits in self.waits.items()
-            },
-            "moved": [
-                {"gpu": gpu, "direction": direction, "bytes": size}
-                for (gpu, direction), size in sorted(self.moved.items())
-            ],
-            "given": dict(self.given),
-            "avoided": self.avoided,
-            "revocations": self.revocations,
-            "hibernations": dict(self.hibernations),
-            "stuck": self.stuck,
-            "underreported": self.underreported,
-        }
+    def samples(self) -> Iterator[Sample]:
+        """Return what was counted (docs/metrics.md)."""
+        for name, waits in self.waits.items():
+            metric = "gpushare_wait_seconds"
+            bounds = (*map(str, WAITS), "+Inf")
+            for bound, count in zip(bounds, accumulate(waits.buckets), strict=True):
+                yield Sample(f"{metric}_bucket", (name, bound), count)
+            yield Sample(f"{metric}_count", (name,), sum(waits.buckets))
+            yield Sample(f"{metric}_sum", (name,), waits.sum)
+        for labels, size in sorted(self.moved.items()):
+            yield Sample("gpushare_moved_bytes_total", labels, size)
+        yield Sample("gpushare_revocations_total", (), self.revocations)
+        yield Sample("gpushare_stuck_total", (), self.stuck)
+        for kind in ("hibernate", "wake", "hibernate_failed", "wake_failed"):
+            yield Sample("gpushare_hibernations_total", (kind,), self.hibernations[kind])
+        yield Sample("gpushare_out_of_memory_avoided_total", (), self.avoided)
+        for reason in ("device", "cap", "host"):
+            yield Sample("gpushare_out_of_memory_given_total", (reason,), self.given[reason])
+        yield Sample("gpushare_underreported_total", (), self.underreported)

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's figures as Prometheus reads them (docs/metrics.md).
+"""The scheduler's metrics as Prometheus reads them (docs/metrics.md).
 
-``Figures`` are what the request ``metrics`` answers. The text is made by whoever asks: the scheduler has no port.
+The request ``metrics`` answers samples. The client makes text of them with ``prometheus_client``: the scheduler has
+no port, and does without that library, which takes 14 ms to load and ten times as long to count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-from .counters import WAITS
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
-
-#: What `metrics` answers.
-Figures = Mapping[str, Any]
 
 #: Of ``prometheus_client.exposition``: loaded with it only.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -104,107 +100,49 @@ METRICS: dict[str, Definition] = {
     ),
 }
 
-_MEMORY = ("total", "reserve", "resident", "pinned", "contexts", "foreign", "ghosts", "free")
-
 
 class Sample(NamedTuple):
-    """One value."""
+    """One value, with the values of its metric's labels; of a bucket of a histogram, its bound is one more."""
 
     name: str
-    labels: tuple[str, ...]
+    labels: Sequence[str]
     value: float
 
 
-def samples(figures: Figures | None) -> Iterator[Sample]:
-    """Return the values; None: the scheduler does not answer. Histograms are apart (`families`)."""
-    yield Sample("gpushare_up", (), float(figures is not None))
-    if figures is None:
-        return
-    yield Sample("gpushare_uptime_seconds", (), figures["uptime"])
-    for gpu in figures["gpus"]:
-        uuid = gpu["uuid"]
-        yield Sample("gpushare_gpu_info", (uuid, str(gpu["index"]), gpu["name"]), 1)
-        for kind in _MEMORY:
-            yield Sample("gpushare_gpu_memory_bytes", (uuid, kind), gpu[kind])
-        if gpu["utilization"] is not None:
-            yield Sample("gpushare_gpu_utilization_ratio", (uuid,), gpu["utilization"] / 100)
-        for name in ("draining", "leases", "waiting"):
-            yield Sample(f"gpushare_gpu_{name}", (uuid,), float(gpu[name]))
-        yield Sample("gpushare_outside_processes", (uuid,), gpu["outside"])
-    for one in figures["groups"]:
-        yield Sample("gpushare_groups", (one["class"], one["state"]), one["count"])
-    yield Sample("gpushare_users", (), len(figures["users"]))
-    for user in figures["users"]:
-        for kind in ("resident", "swapped", "pinned"):
-            yield Sample("gpushare_user_memory_bytes", (user["name"], kind), user[kind])
-    for name, seconds in figures["gpu_seconds"].items():
-        yield Sample("gpushare_user_gpu_seconds_total", (name,), seconds)
-    for kind, size in figures["host"].items():
-        yield Sample("gpushare_host_memory_bytes", (kind,), size)
-    counted = figures["counters"]
-    for move in counted["moved"]:
-        labels = (move["gpu"], move["direction"])
-        yield Sample("gpushare_moved_bytes_total", labels, move["bytes"])
-    yield Sample("gpushare_revocations_total", (), counted["revocations"])
-    yield Sample("gpushare_stuck_total", (), counted["stuck"])
-    for kind in ("hibernate", "wake", "hibernate_failed", "wake_failed"):
-        count = counted["hibernations"].get(kind, 0)
-        yield Sample("gpushare_hibernations_total", (kind,), count)
-    yield Sample("gpushare_out_of_memory_avoided_total", (), counted["avoided"])
-    for reason in ("device", "cap", "host"):
-        given = counted["given"].get(reason, 0)
-        yield Sample("gpushare_out_of_memory_given_total", (reason,), given)
-    yield Sample("gpushare_underreported_total", (), counted["underreported"])
-    for kind, count in figures["connections"].items():
-        yield Sample("gpushare_connections", (kind,), count)
-    yield Sample("gpushare_event_loop_lag_seconds", (), figures["loop_lag"])
+#: What `metrics` answers: samples, as tuples have become lists in JSON.
+Samples = Iterable[tuple[str, Sequence[str], float]]
 
 
-def families(figures: Figures | None, labels: Mapping[str, str] | None = None) -> Iterable[Metric]:
+def families(samples: Samples | None, labels: Mapping[str, str] | None = None) -> Iterable[Metric]:
     """Return the metrics as a collector of ``prometheus_client`` does.
 
     Parameters
     ----------
-    figures
-        What the request ``metrics`` answered; None: nobody did.
+    samples
+        What the request ``metrics`` answered; None: no scheduler did.
     labels
-        What all of them have besides, such as the node.
+        What all of them have in addition, such as the node.
     """
-    from prometheus_client.core import (
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client import Metric
 
-    more = labels or {}
-    found: dict[str, Any] = {}
-    for sample in samples(figures):
-        family = found.get(sample.name)
-        if family is None:
-            kind, names, text = METRICS[sample.name]
-            make = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-            family = found[sample.name] = make(sample.name, text, labels=[*more, *names])
-        family.add_metric([*more.values(), *sample.labels], sample.value)
-    if figures is not None:
-        name = "gpushare_wait_seconds"
-        _, names, text = METRICS[name]
-        family = found[name] = HistogramMetricFamily(name, text, labels=[*more, *names])
-        for kind, waits in figures["counters"]["waits"].items():
-            total, buckets = 0, []
-            for bound, count in zip((*map(str, WAITS), "+Inf"), waits["buckets"], strict=True):
-                total += count
-                buckets.append((bound, total))
-            family.add_metric([*more.values(), kind], buckets, waits["sum"])
-    return list(found.values())
+    found: dict[str, Metric] = {}
+    for sample, values, value in [("gpushare_up", (), 0.0)] if samples is None else samples:
+        name = sample if sample in METRICS else sample.rpartition("_")[0]
+        kind, names, text = METRICS[name]
+        if name not in found:
+            found[name] = Metric(name.removesuffix("_total"), text, kind)
+        named = dict(zip((*names, "le"), values, strict=False))
+        found[name].add_sample(sample, {**(labels or {}), **named}, value)
+    return found.values()
 
 
-def text(figures: Figures | None, labels: Mapping[str, str] | None = None) -> str:
+def text(samples: Samples | None, labels: Mapping[str, str] | None = None) -> str:
     """Return the metrics in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     class Collector:
         def collect(self) -> Iterable[Metric]:
-            return families(figures, labels)
+            return families(samples, labels)
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector())

@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from ..gpu.devices import Devices
 from ..observability import usage_audit as suspicion
 from ..observability.audit import Audit
 from ..observability.counters import Counters
+from ..observability.metrics import Sample
 from ..observability.usage_report import History
 from ..protocol import bodies
 from ..protocol.bodies import LONGEST_TEXT, RequestError
@@ -39,6 +40,9 @@ COMPARE, AGAIN = 5.0, 1.0
 LAG = 60.0
 #: Lines of the audit log that are answered where nobody says since when.
 LAST = 100
+
+#: Parts of a GPU's memory that are metrics.
+_MEMORY = ("total", "reserve", "resident", "pinned", "contexts", "foreign", "ghosts", "free")
 
 Answer = dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]
 
@@ -348,45 +352,48 @@ class Administration:
             ) from None
 
     def _op_metrics(self, connection: Connection, asked: bodies.Body) -> Answer:
-        return {"metrics": self.figures()}
+        return {"metrics": [*self._samples(), *self.counters.samples()]}
 
-    def figures(self) -> dict[str, Any]:
-        """Return what ``metrics.py`` makes the metrics of."""
+    def _samples(self) -> Iterator[Sample]:
+        """Return how it stands; what happened is counted (``counters.py``)."""
         self._server.publish()
         core, now = self._server.core, time.monotonic()
         status = snapshot.status(core, now)
+        clients, connections = self._server.connected()
+        yield Sample("gpushare_up", (), 1)
+        yield Sample("gpushare_uptime_seconds", (), now - self._server.started)
         outside = Counter(f.gpu for f in self._suspicion.findings if not f.client)
+        for gpu in status["gpus"]:
+            uuid = gpu["uuid"]
+            yield Sample("gpushare_gpu_info", (uuid, str(gpu["index"]), gpu["name"]), 1)
+            for kind in _MEMORY:
+                yield Sample("gpushare_gpu_memory_bytes", (uuid, kind), gpu[kind])
+            utilization = self._server.devices.utilization.get(uuid)
+            if utilization is not None:
+                yield Sample("gpushare_gpu_utilization_ratio", (uuid,), utilization / 100)
+            yield Sample("gpushare_gpu_draining", (uuid,), gpu["draining"])
+            yield Sample("gpushare_gpu_leases", (uuid,), len(core.gpus[uuid].holders))
+            yield Sample("gpushare_gpu_waiting", (uuid,), core.gpus[uuid].waiting)
+            yield Sample("gpushare_outside_processes", (uuid,), outside[uuid])
         groups = Counter((group["class"], group["state"]) for group in status["groups"])
-        memory: dict[str, Counter[str]] = {}
+        for states, count in sorted(groups.items()):
+            yield Sample("gpushare_groups", states, count)
+        memory: Counter[tuple[str, str]] = Counter()
         for group in status["groups"]:
             for share in group["gpus"]:
-                sizes = {kind: share[kind] for kind in ("resident", "swapped", "pinned")}
-                memory.setdefault(group["user"], Counter()).update(sizes)
-        gpus = [
-            {
-                **gpu,
-                "utilization": self._server.devices.utilization.get(gpu["uuid"]),
-                "leases": len(core.gpus[gpu["uuid"]].holders),
-                "waiting": core.gpus[gpu["uuid"]].waiting,
-                "outside": outside[gpu["uuid"]],
-            }
-            for gpu in status["gpus"]
-        ]
-        clients, connections = self._server.connected()
-        return {
-            "uptime": now - self._server.started,
-            "gpus": gpus,
-            "groups": [
-                {"class": kind, "state": state, "count": count}
-                for (kind, state), count in sorted(groups.items())
-            ],
-            "users": [{"name": user, **sizes} for user, sizes in sorted(memory.items())],
-            "gpu_seconds": dict(self._history.usage.had),
-            "host": status["host"],
-            "counters": self.counters.figures(),
-            "connections": {"client": clients, "control": connections - clients},
-            "loop_lag": max((lag for _, lag in self._lags), default=0.0),
-        }
+                for kind in ("resident", "swapped", "pinned"):
+                    memory[group["user"], kind] += share[kind]
+        yield Sample("gpushare_users", (), len({user for user, _ in memory}))
+        for whose, size in sorted(memory.items()):
+            yield Sample("gpushare_user_memory_bytes", whose, size)
+        for user, seconds in self._history.usage.had.items():
+            yield Sample("gpushare_user_gpu_seconds_total", (user,), seconds)
+        for kind, size in status["host"].items():
+            yield Sample("gpushare_host_memory_bytes", (kind,), size)
+        yield Sample("gpushare_connections", ("client",), clients)
+        yield Sample("gpushare_connections", ("control",), connections - clients)
+        lag = max((lag for _, lag in self._lags), default=0.0)
+        yield Sample("gpushare_event_loop_lag_seconds", (), lag)
 
     def _find(self, text: str) -> str:
         if text in self._held:

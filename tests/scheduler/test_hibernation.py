@@ -1118,7 +1118,7 @@ def test_they_are_counted() -> None:
     night.do(ev.HibernateNow("a"))
     for line in night.history:
         counters.see(line, night.core)
-    found = counters.figures()["hibernations"]
+    found = counters.hibernations
     assert found == {"hibernate": 1, "wake": 1, "hibernate_failed": 1}
 
 

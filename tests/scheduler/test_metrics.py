@@ -101,4 +101,4 @@ def test_an_error_is_avoided_once_until_all_fits_again() -> None:
 def test_a_wait_is_in_the_bucket_that_it_is_at_most(waited: float, place: int) -> None:
     counters = Counters()
     counters.see(ev.Log("grant", "x", {"waited": waited}), Core(REGISTRY))
-    assert counters.figures()["waits"]["interactive"]["buckets"].index(1) == place
+    assert counters.waits["interactive"].buckets.index(1) == place
