@@ -59,7 +59,6 @@ PATIENCE, TIME_LIMIT = 120.0, 330.0
 LAST_LINES = 40
 #: Seconds for a program that took too long to say where it is.
 LAST_WORDS = 2.0
-_GIB = 1 << 30
 
 
 class Unfit(Exception):
@@ -485,32 +484,6 @@ def _object(line: str) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Return the lines of a table, and what was said by those that failed."""
-    yield (
-        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11} {'elsewhere':>10}  equal"
-        f"   (between steps / by the antagonist)"
-    )
-    for verdict in verdicts:
-        if verdict.absent:
-            yield f"{verdict.program:20} not here: {verdict.runs['plain'].text}"
-            continue
-        ways = [mode for mode in ("offload", "antagonist") if mode in verdict.runs]
-        pairs = [verdict.runs[mode].moves for mode in ways]
-        evictions = " / ".join(str(moves.evictions) for moves in pairs)
-        moved = " / ".join(f"{(m.evicted + m.restored) / _GIB:.1f}" for m in pairs)
-        asleep, away = verdict.runs.get("hibernate"), verdict.runs.get("elsewhere")
-        times = "" if asleep is None else asleep.left_alone or str(asleep.moves.hibernations)
-        others = "" if away is None else away.left_alone or str(away.moves.elsewhere)
-        end = verdict.problem or "yes"
-        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15} {times:>11} {others:>10}  {end}"
-    for verdict in verdicts:
-        for mode, run in verdict.runs.items():
-            if run.end in ("failed", "refused"):
-                yield f"\n{verdict.program}, {mode}, {run.end}:"
-                yield from (f"    {line}" for line in run.text.splitlines())
 
 
 def run() -> Iterator[Figure]:

@@ -27,8 +27,6 @@ log = logging.getLogger(__name__)
 MOST = 1024
 #: So many groups are claimed by one user at once; the oldest claims are forgotten first.
 MOST_CLAIMS = 1024
-#: Longest user, server or name of a team that is kept.
-LONGEST = 255
 FILE_NAME = "tickets.json"
 _VERSION = 1
 

@@ -366,7 +366,6 @@ _KEEPS: dict[int, ev.Keep] = {
     lib.GPUSHARE_KEEP_IT: "it",
     lib.GPUSHARE_KEEP_ASK: "ask",
 }
-_KEEP_CODES = {word: code for code, word in _KEEPS.items()}
 
 
 class Place(NamedTuple):
@@ -808,29 +807,6 @@ def hello(attach: ev.Attach, version: int = VERSION) -> bytes:
 def ticket(text: str) -> bytes:
     """TICKET."""
     return _frame(TICKET, ffi.new(_TICKET_P, (_cut(text, ffi.sizeof(_TICKET_P.item)),)))
-
-
-def place(
-    group: str, gpus: Sequence[str], version: int = VERSION, *, keep: ev.Keep = "none"
-) -> bytes:
-    """PLACE."""
-    head = ffi.new(_PLACE_P, (version, len(gpus), _cut(group, _GROUP_SIZE), _KEEP_CODES[keep], 0))
-    body = b"".join([ffi.buffer(head)[:], *(gpu_bytes(gpu) for gpu in gpus)])
-    return _fixed_header(PLACE, len(body)) + body
-
-
-def decode_placed(body: bytes) -> tuple[str, ...]:
-    """The GPUs of PLACED, in order.
-
-    Raises
-    ------
-    ProtocolError
-        If it says another number of them than it has.
-    """
-    gpus = _uuids(body, _PLACED_SIZE)
-    if len(gpus) != ffi.from_buffer(_PLACED_P, body).gpu_count:
-        raise ProtocolError(f"a PLACED of {len(body)} bytes")
-    return gpus
 
 
 def encode_event(event: ev.Event) -> bytes:

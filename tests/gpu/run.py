@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from jupyter_gpushare.benchmarks.conformance import (
@@ -17,10 +18,11 @@ from jupyter_gpushare.benchmarks.conformance import (
     TIME_LIMIT,
     Suite,
     Unfit,
-    table,
+    Verdict,
 )
 
 PROGRAMS = Path(__file__).resolve().with_name("programs")
+GIB = 1 << 30
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,6 +67,32 @@ def main(argv: list[str] | None = None) -> int:
     for line in (v.as_json() for v in verdicts) if args.json else table(verdicts):
         print(line)
     return 1 if any(verdict.problem for verdict in verdicts) else 0
+
+
+def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Return the lines of a table, and what was said by those that failed."""
+    yield (
+        f"{'program':20} {'steps':>5} {'evictions':>15} {'GiB moved':>15} {'hibernated':>11} {'elsewhere':>10}  equal"
+        f"   (between steps / by the antagonist)"
+    )
+    for verdict in verdicts:
+        if verdict.absent:
+            yield f"{verdict.program:20} not here: {verdict.runs['plain'].text}"
+            continue
+        ways = [mode for mode in ("offload", "antagonist") if mode in verdict.runs]
+        pairs = [verdict.runs[mode].moves for mode in ways]
+        evictions = " / ".join(str(moves.evictions) for moves in pairs)
+        moved = " / ".join(f"{(m.evicted + m.restored) / GIB:.1f}" for m in pairs)
+        asleep, away = verdict.runs.get("hibernate"), verdict.runs.get("elsewhere")
+        times = "" if asleep is None else asleep.left_alone or str(asleep.moves.hibernations)
+        others = "" if away is None else away.left_alone or str(away.moves.elsewhere)
+        end = verdict.problem or "yes"
+        yield f"{verdict.program:20} {verdict.steps:5} {evictions:>15} {moved:>15} {times:>11} {others:>10}  {end}"
+    for verdict in verdicts:
+        for mode, run in verdict.runs.items():
+            if run.end in ("failed", "refused"):
+                yield f"\n{verdict.program}, {mode}, {run.end}:"
+                yield from (f"    {line}" for line in run.text.splitlines())
 
 
 if __name__ == "__main__":

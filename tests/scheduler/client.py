@@ -7,11 +7,13 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from jupyter_gpushare._protocol import ffi
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 
@@ -19,6 +21,25 @@ from jupyter_gpushare.scheduler.protocol import wire as protocol
 PATIENCE = 60.0
 
 D = TypeVar("D", bound=ev.Decision)
+
+_KEEP_CODES = {word: code for code, word in protocol._KEEPS.items()}
+
+
+def place(
+    group: str, gpus: Sequence[str], version: int = protocol.VERSION, *, keep: ev.Keep = "none"
+) -> bytes:
+    """PLACE, which only interposers send."""
+    cut = protocol._cut(group, protocol._GROUP_SIZE)
+    head = ffi.new(protocol._PLACE_P, (version, len(gpus), cut, _KEEP_CODES[keep], 0))
+    body = b"".join([ffi.buffer(head)[:], *map(protocol.gpu_bytes, gpus)])
+    return protocol._fixed_header(protocol.PLACE, len(body)) + body
+
+
+def decode_placed(body: bytes) -> tuple[str, ...]:
+    """The GPUs of PLACED, in order."""
+    gpus = protocol._uuids(body, protocol._PLACED_SIZE)
+    assert len(gpus) == ffi.from_buffer(protocol._PLACED_P, body).gpu_count
+    return gpus
 
 
 class Refused(Exception):
@@ -119,12 +140,12 @@ class FakeClient:
 
     def place(self, *gpus: str) -> tuple[str, ...]:
         """Ask for the order in which to use these GPUs."""
-        self.send_raw(protocol.place(self.group, gpus))
+        self.send_raw(place(self.group, gpus))
         frame = self._next(PATIENCE)
         if frame.type == protocol.REFUSED:
             raise Refused(*protocol.decode_refused(frame.body))
         assert frame.type == protocol.PLACED, frame
-        return protocol.decode_placed(frame.body)
+        return decode_placed(frame.body)
 
     def grow(self, promised: int, *, context: int = 0, pinned: int = 0) -> ev.Grown:
         """Ask for as much as then is promised in all, and take it if it is given."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.protocol.text import printable
+from tests.scheduler.client import decode_placed, place
 
 GPU = "GPU-00112233-4455-6677-8899-aabbccddeeff"
 HEADER = struct.Struct("=IHH")
@@ -108,33 +109,33 @@ def test_what_a_client_sends_arrives(event: ev.Event) -> None:
     st.text(letters, min_size=1, max_size=15), st.lists(gpus, min_size=1, max_size=16, unique=True)
 )
 def test_place_and_its_answer_arrive(group: str, order: list[str]) -> None:
-    (asked,) = frames(protocol.place(group, order))
+    (asked,) = frames(place(group, order))
     assert protocol.decode_place(asked.body) == (group, tuple(order), "none")
-    (kept,) = frames(protocol.place(group, order, keep="it"))
+    (kept,) = frames(place(group, order, keep="it"))
     assert protocol.decode_place(kept.body) == (group, tuple(order), "it")
     (answer,) = frames(protocol.placed(order[::-1]), from_scheduler=True)
-    assert protocol.decode_placed(answer.body) == tuple(order[::-1])
+    assert decode_placed(answer.body) == tuple(order[::-1])
 
 
 def test_a_machine_may_have_more_gpus_than_a_process_uses() -> None:
     order = [f"GPU-{uuid.UUID(int=number)}" for number in range(protocol.MAX_PLACES)]
-    (asked,) = frames(protocol.place("g", order))
+    (asked,) = frames(place("g", order))
     assert protocol.decode_place(asked.body).gpus == tuple(order)
     (answer,) = frames(protocol.placed(order), from_scheduler=True)
-    assert protocol.decode_placed(answer.body) == tuple(order)
+    assert decode_placed(answer.body) == tuple(order)
 
 
 @pytest.mark.parametrize(
     ("group", "order"), [("", [GPU]), ("g", []), ("g", [GPU, GPU])], ids=["group", "none", "twice"]
 )
 def test_a_place_that_cannot_be_is_refused(group: str, order: list[str]) -> None:
-    (asked,) = frames(protocol.place(group, order))
+    (asked,) = frames(place(group, order))
     with pytest.raises(protocol.ProtocolError):
         protocol.decode_place(asked.body)
 
 
 def test_a_place_says_its_version() -> None:
-    (asked,) = frames(protocol.place("g", [GPU], version=protocol.VERSION + 1))
+    (asked,) = frames(place("g", [GPU], version=protocol.VERSION + 1))
     with pytest.raises(protocol.VersionMismatch):
         protocol.decode_place(asked.body)
 
