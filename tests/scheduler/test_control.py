@@ -331,8 +331,17 @@ def test_a_process_that_comes_back_at_work_is_on_the_timeline(scheduler: Schedul
 
 def test_the_utilisation_is_sampled(scheduler: Scheduler) -> None:
     with scheduler.control() as control:
-        told: list[Any] = control.request("status", timeline=0)["status"]["timeline"]["samples"]
-        assert [sample[1] for sample in told][:1] == [scheduler.gpu]
+
+        def samples() -> list[Any]:
+            found: list[Any] = control.request("status", timeline=0)["status"]["timeline"][
+                "samples"
+            ]
+            return found
+
+        # The scheduler looks once a second, and serves before its first look.
+        until(lambda: bool(samples()))
+        told = samples()
+        assert told[0][1] == scheduler.gpu
         assert 0 <= told[0][2] <= 100
 
 
