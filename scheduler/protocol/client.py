@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import pwd
 import random
@@ -18,6 +19,8 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+
+from msgspec import Raw
 
 from . import wire as protocol
 from .address import is_own_place, socket_path, too_long
@@ -200,10 +203,11 @@ def _unreachable(path: Path, error: OSError) -> SchedulerUnreachable:
 
 
 def _request(op: str, params: dict[str, Any]) -> bytes:
+    request = {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
     try:
-        return protocol.encode_json(
-            protocol.CONTROL, {"op": op, "protocol": protocol.CONTROL_VERSION, **params}
-        )
+        # msgspec would write null in place of NaN, which may mean something else.
+        text = json.dumps(request, separators=(",", ":"), allow_nan=False)
+        return protocol.encode_json(protocol.CONTROL, Raw(text.encode()))
     except (protocol.ProtocolError, ValueError, TypeError) as error:
         raise ControlError(f"the request {op!r} cannot be sent: {error}") from None
 

@@ -8,6 +8,8 @@ import logging
 import re
 from typing import Any
 
+import msgspec
+
 #: Control characters (with ESC, BEL and line ends), separators of lines, overrides and isolates of the direction of
 #: writing, and halves of surrogate pairs, which no encoding can write.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -38,6 +40,17 @@ def parse_json(source: bytes) -> Any:
     value = json.loads(source.decode("utf-8"))
     # In most texts a single search shows that there is nothing to escape.
     return value if _MAY_BE_UNSAFE.search(source) is None else printable_json(value)
+
+
+def to_json(value: Any) -> bytes:
+    """Return a value as JSON; parts that are JSON already are ``msgspec.Raw``."""
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        # The name of a file need not be UTF-8. JSON can hold it all the same, as an escape.
+        return json.dumps(
+            value, separators=(",", ":"), default=lambda part: json.loads(bytes(part))
+        ).encode()
 
 
 def printable_json(value: Any) -> Any:

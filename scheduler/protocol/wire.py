@@ -6,17 +6,14 @@ The structs' layout comes from the header through the compiled extension: nothin
 
 from __future__ import annotations
 
-import json
-import secrets
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from ..._protocol import ffi, lib
 from ..core import messages as ev
-from .text import parse_json, printable
+from .text import parse_json, printable, to_json
 
 VERSION: int = lib.GPUSHARE_PROTOCOL_VERSION
 OLDEST: int = lib.GPUSHARE_PROTOCOL_OLDEST
@@ -701,16 +698,6 @@ def encode(decision: ev.Decision, now: float) -> bytes | None:
 
 # --- JSON -----------------------------------------------------------------------------------------
 
-#: Stands for what is encoded already; nobody else can say it.
-_MARK = secrets.token_hex(16)
-
-
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A part of a message that is JSON already."""
-
-    text: str
-
 
 def encode_json(kind: int, value: Any) -> bytes:
     """A CONTROL, REPLY or EVENT frame.
@@ -720,19 +707,7 @@ def encode_json(kind: int, value: Any) -> bytes:
     ProtocolError
         If it is longer than its receiver reads.
     """
-    parts: list[str] = []
-
-    def mark(part: object) -> str:
-        if not isinstance(part, Encoded):
-            raise TypeError(f"{type(part).__name__} is no JSON")
-        parts.append(part.text)
-        return _MARK
-
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, default=mark)
-    if parts:
-        pieces = text.split(f'"{_MARK}"')
-        text = "".join(piece + part for piece, part in zip(pieces, [*parts, ""], strict=True))
-    body = text.encode()
+    body = to_json(value)
     if len(body) > _FROM_CLIENT.get(kind, _FROM_SCHEDULER[REPLY])[1]:
         raise ProtocolError(f"a message of {len(body)} bytes is too long")
     length = HEADER_SIZE + len(body)

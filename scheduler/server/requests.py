@@ -262,9 +262,7 @@ class Requests:
         else:
             status["processes"] = self._server.administration.processes()
         if asked.timeline is not None:
-            status["timeline"] = self._server.timeline.since(
-                asked.timeline, now, view, as_json=protocol.Encoded
-            )
+            status["timeline"] = self._server.timeline.since(asked.timeline, now, view)
         return {
             "status": {
                 "version": __version__,

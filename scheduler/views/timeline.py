@@ -6,12 +6,13 @@ Both are told how a group stands after each event that concerns it, and find out
 
 from __future__ import annotations
 
-import json
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from msgspec import Raw
+
+from ..protocol.text import to_json
 from .redaction import OTHER
 
 if TYPE_CHECKING:
@@ -116,11 +117,11 @@ class Timeline:
         #: The last move of each group on each GPU.
         self._moves: dict[tuple[str, str], Span] = {}
         #: What has ended is encoded once, and not whenever somebody asks for all of it.
-        self._texts: dict[int, str] = {}
+        self._texts: dict[int, bytes] = {}
         #: The same for others than the user whose it is; and whose each span is.
-        self._hidden: dict[int, str] = {}
+        self._hidden: dict[int, bytes] = {}
         self._users: dict[int, str] = {}
-        self._samples: deque[tuple[int, float, str]] = deque()
+        self._samples: deque[tuple[int, float, bytes]] = deque()
         self._levels: dict[str, tuple[float, int]] = {}
 
     def see(self, seen: Glimpse) -> None:
@@ -159,24 +160,15 @@ class Timeline:
             return
         self._levels[gpu] = (time, percent)
         self.version += 1
-        self._samples.append((self.version, time, _encode((time, gpu, percent))))
+        self._samples.append((self.version, time, to_json((time, gpu, percent))))
 
-    def since(
-        self,
-        version: int,
-        now: float,
-        view: View | None = None,
-        *,
-        as_json: Callable[[str], object],
-    ) -> dict[str, Any]:
+    def since(self, version: int, now: float, view: View | None = None) -> dict[str, Any]:
         """Return what has changed since a version (0: all), as docs/lab.md describes it and a user may see it.
 
         Parameters
         ----------
         version, now, view
             Since when, the time, and what the user sees of others.
-        as_json
-            Marks a text that is JSON already, for what encodes the whole.
         """
         self._forget(now)
         spans = []
@@ -192,17 +184,17 @@ class Timeline:
         return {
             "version": self.version,
             "start": self._start,
-            "spans": as_json(f"[{','.join(reversed(spans))}]"),
-            "samples": as_json(f"[{','.join(reversed(samples))}]"),
+            "spans": Raw(b"[%b]" % b",".join(reversed(spans))),
+            "samples": Raw(b"[%b]" % b",".join(reversed(samples))),
         }
 
-    def _text(self, number: int, view: View | None) -> str:
+    def _text(self, number: int, view: View | None) -> bytes:
         if view is None or self._users[number] == view.user:
-            return self._texts.get(number) or _encode(self._spans[number])
+            return self._texts.get(number) or to_json(self._spans[number])
         text = self._hidden.get(number)
         if text is None:
             span = self._spans[number]
-            text = _encode({**span, "group": view.hide(span["group"]), "name": OTHER})
+            text = to_json({**span, "group": view.hide(span["group"]), "name": OTHER})
             if span["end"] is not None:
                 self._hidden[number] = text
         return text
@@ -260,7 +252,7 @@ class Timeline:
         self._changed[span["id"]] = self.version
         self._hidden.pop(span["id"], None)
         if span["end"] is not None:
-            self._texts[span["id"]] = _encode(span)
+            self._texts[span["id"]] = to_json(span)
 
     def _forget(self, now: float) -> None:
         """Forget what is too old, and the oldest of what is too much."""
@@ -281,9 +273,6 @@ class Timeline:
         self._start = max(self._start, oldest)
         while self._samples and self._samples[0][1] < self._start:
             self._samples.popleft()
-
-
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class Stopwatch:

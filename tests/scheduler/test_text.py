@@ -13,10 +13,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
@@ -25,6 +27,7 @@ from jupyter_gpushare.scheduler.protocol.text import (
     parse_json,
     printable,
     printable_json,
+    to_json,
 )
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import Scheduler
@@ -67,6 +70,14 @@ def test_a_look_at_the_source_misses_nothing(value: object, ascii_only: bool) ->
             parse_json(text.encode("utf-8", "surrogatepass"))
     else:
         assert parse_json(source) == printable_json(value)
+
+
+@given(st.dictionaries(st.text(st.characters()), _JSON | st.text(st.characters())))
+def test_what_is_written_as_json_is_read_again(value: dict[str, Any]) -> None:
+    assert json.loads(to_json(value)) == value
+    # Half of a surrogate pair, as of a file's name that is not UTF-8, beside what is JSON already.
+    parts = {"whole": value, "parts": Raw(to_json(value)), "file": "\udc80"}
+    assert json.loads(to_json(parts)) == {"whole": value, "parts": value, "file": "\udc80"}
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])

@@ -37,9 +37,7 @@ def seen(
 
 def told(timeline: Timeline, version: int, now: float) -> dict[str, Any]:
     """What a control program reads."""
-    frame = protocol.encode_json(
-        protocol.REPLY, timeline.since(version, now, as_json=protocol.Encoded)
-    )
+    frame = protocol.encode_json(protocol.REPLY, timeline.since(version, now))
     return protocol.decode_json(frame[protocol.HEADER_SIZE :])
 
 
