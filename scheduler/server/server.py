@@ -322,6 +322,18 @@ class Server:
         self._execute(self.core.handle(event, now), now)
 
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
+        """Do what the core decides, and give it the readings that it asks for, until it asks for none."""
+        asked = deque(self._carry_out(decisions, now))
+        # A grant may wait for a reading: no round of the loop in between.
+        while asked:
+            device = self._read_now(self.devices.read, asked.popleft())
+            if device is not None:
+                now = time.monotonic()
+                asked += self._carry_out(self.core.handle(device, now), now)
+        self._arm()
+
+    def _carry_out(self, decisions: list[ev.Decision], now: float) -> list[str]:
+        """Do what the core decides; return the GPUs that it wants to have read at once."""
         frames: dict[int, bytes] = {}
         granted = []
         revoked = False
@@ -377,10 +389,7 @@ class Server:
             self._alert_until = min(self._alert_until, now)
         self._glimpses += [glimpse(self.core, group, now) for group in changed]
         self._publish_soon()
-        # A grant may wait for the reading: no round of the loop in between.
-        for gpu in at_once:
-            self._read(self.devices.read, gpu)
-        self._arm()
+        return at_once
 
     def _process(self, client: int) -> int:
         """Return the process to be checkpointed or restored; 0 where it cannot be told, or is gone."""
@@ -461,12 +470,17 @@ class Server:
         self.handle(device)
 
     def _read(self, how: Reading, gpu: str) -> None:
+        if (device := self._read_now(how, gpu)) is not None:
+            self._learn(device)
+
+    def _read_now(self, how: Reading, gpu: str) -> ev.Device | None:
+        """Read a GPU; where that takes long, in a thread, which gives the reading to the core by itself."""
         if self.devices.slow:
             task = self._loop.create_task(self._read_in_thread(how, gpu))
             self._readings.add(task)
             task.add_done_callback(self._readings.discard)
-        elif (device := how(gpu)) is not None:
-            self._learn(device)
+            return None
+        return how(gpu)
 
     async def _read_in_thread(self, how: Reading, gpu: str) -> None:
         device = await asyncio.to_thread(how, gpu)
