@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INDEPENDENT = {
+    "low/a.h": "int a(void);",
+    "low/a.c": '#include "low/a.h"\nint a(void) { return 1; }',
+    "high/b.h": '#include "low/a.h"\nint b(void);',
+    "high/b.c": '#include "high/b.h"\nint b(void) { return a(); }',
+}
+
+
+def run(root: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    script = root / "tools" / "c_circles.py"
+    command = [sys.executable, str(script), str(folder / "sources"), str(folder / "objects")]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def build(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        file = folder / "sources" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{text}\n")
+    for name in files:
+        source, made = folder / "sources" / name, (folder / "objects" / name).with_suffix(".o")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        if source.suffix == ".c":
+            command = ["cc", "-c", f"-I{folder / 'sources'}", "-o", str(made), str(source)]
+            subprocess.run(command, check=True)
+
+
+def test_modules_that_lie_in_layers_pass(root: Path, tmp_path: Path) -> None:
+    build(tmp_path, INDEPENDENT)
+    done = run(root, tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "how"),
+    [
+        ("low/a.h", '#include "high/b.h"\nint a(void);', "a.h includes high/b.h"),
+        ("low/a.c", "int b(void);\nint a(void) { return b(); }", "low/a.c uses b"),
+        ("low/a.c", "extern char b;\nchar *a(void) { return &b; }", "low/a.c uses b"),
+    ],
+)
+def test_a_circle_is_found(root: Path, tmp_path: Path, file: str, text: str, how: str) -> None:
+    guarded = {name: f"#pragma once\n{body}" for name, body in INDEPENDENT.items()}
+    build(tmp_path, guarded | {file: f"#pragma once\n{text}"})
+    done = run(root, tmp_path)
+    assert done.returncode == 1
+    assert "2 modules use each other in a circle" in done.stdout
+    assert how in done.stdout
+
+
+def test_folders_whose_modules_do_not_may_form_a_circle(root: Path, tmp_path: Path) -> None:
+    more = {"low/c.c": "int b(void);\nint c(void) { return b(); }"}
+    build(tmp_path, INDEPENDENT | more)
+    done = run(root, tmp_path)
+    assert done.returncode == 1
+    assert "modules use" not in done.stdout
+    assert "2 folders use each other in a circle" in done.stdout
+
+
+def test_without_objects_it_says_so(root: Path, tmp_path: Path) -> None:
+    build(tmp_path, {"low/a.h": ""})
+    assert run(root, tmp_path).returncode == 2
