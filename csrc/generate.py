@@ -337,8 +337,8 @@ def wrappers_source(functions: list[Function]) -> str:
             for name in (
                 "gate/awake",
                 "client/client",
-                "hooks/context",
-                "gate/gate",
+                "gate/contexts",
+                "gate/enter",
                 "hibernate/hibernate",
                 "memory/memory",
                 "gate/pace",

@@ -135,12 +135,12 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("fault", "evictions")),
         (
             _in(
-                "hooks/context.c",
+                "gate/contexts.c",
                 "    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)\n        return;\n",
                 "    if (!is_sticky(result) || context->failure == CUDA_SUCCESS)\n        return;\n",
             ),
             _in(
-                "hooks/context.c",
+                "gate/contexts.c",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n    return result;",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n"
                 "    return CUDA_SUCCESS;",
@@ -169,7 +169,7 @@ DEFECTS: dict[str, Defect] = {
         "the work of contexts that come from elsewhere is not waited for",
         "a context is not registered when it is first seen",
         Recipe(only=("behind", "kernels", "evictions"), settings=_SLOW_KERNELS, without=("rmctx",)),
-        (_in("hooks/context.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
+        (_in("gate/contexts.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
         calm=True,
     ),
     "8": Defect(
@@ -190,7 +190,7 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("herds",), settings=("! GPUSHARE_SIM_FAIL=cuDevicePrimaryCtxRetain/50ms",)),
         (
             _in(
-                "hooks/context.c",
+                "gate/contexts.c",
                 "primary_locked(device) == NULL;\n    if (first)\n        begin_change_locked(device);\n",
                 "primary_locked(device) == NULL;\n",
             ),

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The gate and the mover as a machine of small steps, every order of which is tried.
 
-Two application threads submit work through the gate of ``csrc/interposer/gate/gate.h``; the helper thread takes the
+Two application threads submit work through the gate of ``csrc/interposer/gate/enter.h``; the helper thread takes the
 lease away, moves two blocks out and in again and opens the gate; the GPU carries submissions and copies out whenever it
 likes. The processor is x86-TSO: a thread's stores wait in a buffer that reaches memory at any later time, which is all
 that a store followed by a load of something else can be surprised by. (On weaker machines, ``membarrier`` is a full

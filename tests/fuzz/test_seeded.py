@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
-    "interposer/gate/gate.h",
+    "interposer/gate/enter.h",
     "            *entered = slot;\n            return CUDA_SUCCESS;",
     "            *entered = slot;\n"
     "            if ((slot->passes & 63) == 1)\n                usleep(4000);\n"
@@ -36,7 +36,7 @@ OVERWRITTEN = (
     "    release_locked(piece);",
 )
 WIDE_INCLUDE = (
-    "interposer/gate/gate.h",
+    "interposer/gate/enter.h",
     "#include <stdint.h>",
     "#include <stdint.h>\n#include <unistd.h>",
 )
@@ -85,7 +85,7 @@ BUGS = {
             WIDE,
             WIDE_INCLUDE,
             (
-                "interposer/gate/gate.c",
+                "interposer/gate/slots.c",
                 "        if (__atomic_load_n(&slot->passes, __ATOMIC_ACQUIRE) & 1)\n            return false;",
                 "        (void)slot;",
             ),

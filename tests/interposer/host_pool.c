@@ -5,7 +5,7 @@
  */
 #include "client/client.h"
 #include "gate/awake.h"
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "loader/real.h"
 #include "memory/host.h"
 #include "pool.h"

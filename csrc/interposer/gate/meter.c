@@ -4,10 +4,10 @@
 #include "base/lock.h"
 #include "base/say.h"
 #include "client/client.h"
-#include "gate/gate.h"
+#include "gate/contexts.h"
+#include "gate/enter.h"
 #include "gate/pace.h"
 #include "hooks/capture.h"
-#include "hooks/context.h"
 #include "loader/real.h"
 #include "memory/devices.h"
 

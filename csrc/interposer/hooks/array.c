@@ -7,8 +7,8 @@
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "client/client.h"
+#include "gate/contexts.h"
 #include "hooks/capture.h"
-#include "hooks/context.h"
 #include "loader/real.h"
 #include "memory/memory.h"
 

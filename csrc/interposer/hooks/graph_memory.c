@@ -5,7 +5,7 @@
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "client/client.h"
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
 #include "memory/memory.h"

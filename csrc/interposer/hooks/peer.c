@@ -4,8 +4,8 @@
 
 #include "base/lock.h"
 #include "client/client.h"
+#include "gate/contexts.h"
 #include "hooks/capture.h"
-#include "hooks/context.h"
 #include "loader/real.h"
 #include "memory/blocks.h"
 

@@ -6,7 +6,7 @@
 #include "memory/vmm.h"
 #include "base/say.h"
 #include "client/client.h"
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "loader/real.h"
 #include "memory/memory.h"
 

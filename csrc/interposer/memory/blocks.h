@@ -14,7 +14,7 @@
 #ifndef GPUSHARE_MEMORY_BLOCKS_H
 #define GPUSHARE_MEMORY_BLOCKS_H
 
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "memory/block.h"
 #include "memory/devices.h"
 

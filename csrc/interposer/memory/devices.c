@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/devices.h"
 
+#include "base/interrupt.h"
 #include "base/lock.h"
 #include "base/say.h"
 #include "client/client.h"
-#include "client/interrupt.h"
-#include "hooks/context.h"
+#include "gate/contexts.h"
 #include "loader/real.h"
 #include "memory/host.h"
 #include "memory/memory.h"

@@ -26,7 +26,7 @@
 #include "base/say.h"
 #include "client/client.h"
 #include "gate/awake.h"
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "loader/real.h"
 #include "pool.h"
 #include "pool_pages.h"

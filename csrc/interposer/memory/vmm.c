@@ -5,9 +5,9 @@
 #include "base/lock.h"
 #include "base/say.h"
 #include "client/client.h"
-#include "gate/gate.h"
+#include "gate/contexts.h"
+#include "gate/enter.h"
 #include "hooks/capture.h"
-#include "hooks/context.h"
 #include "loader/real.h"
 #include "memory/blocks.h"
 

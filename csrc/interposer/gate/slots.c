@@ -8,13 +8,13 @@
  * membarrier(2) on the shutting side makes every running thread of the process execute the fence for it. A check of
  * the word alone (without `passes`) lets a launch slip through after the shutting side has looked.
  */
-#include "gate/gate.h"
+#include "gate/enter.h"
 
 #include "base/lock.h"
 #include "client/client.h"
+#include "gate/contexts.h"
 #include "gate/pace.h"
 #include "hooks/capture.h"
-#include "hooks/context.h"
 
 #include <errno.h>
 #include <pthread.h>

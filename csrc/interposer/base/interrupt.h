@@ -6,8 +6,8 @@
  * the main thread waits for it in C++. A kernel under our provisioner is told by the scheduler. For all others
  * (`gpushare run`, VS Code), the application's SIGINT handler is wrapped while a cell runs or the main thread waits.
  */
-#ifndef GPUSHARE_CLIENT_INTERRUPT_H
-#define GPUSHARE_CLIENT_INTERRUPT_H
+#ifndef GPUSHARE_BASE_INTERRUPT_H
+#define GPUSHARE_BASE_INTERRUPT_H
 
 /* Wraps the present handler, unless there is none (default action, ignored) or the caller is not the main thread. */
 void gs_interrupt_watch(void);

@@ -2,7 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "client/interrupt.h"
+#include "base/interrupt.h"
 
 #include "client/client.h"
 

@@ -6,8 +6,8 @@
  * then polled: no spinning, and no wait that a kernel without end could turn into a hang. Drivers before 12.5 lack it:
  * there a thread of its own calls cuCtxSynchronize.
  */
-#ifndef GPUSHARE_HOOKS_CONTEXT_H
-#define GPUSHARE_HOOKS_CONTEXT_H
+#ifndef GPUSHARE_GATE_CONTEXTS_H
+#define GPUSHARE_GATE_CONTEXTS_H
 
 #include "driver.h"
 #include <stdbool.h>

@@ -3,10 +3,10 @@
  * The gate: every call that submits work or touches device memory passes it.
  *
  * The fast path is one store, one relaxed load and, after the call, one store; the side that shuts the gate pays for
- * the ordering with membarrier(2) (see gate.c for the proof and the measured alternatives).
+ * the ordering with membarrier(2) (see slots.c for the proof and the measured alternatives).
  */
-#ifndef GPUSHARE_GATE_H
-#define GPUSHARE_GATE_H
+#ifndef GPUSHARE_GATE_ENTER_H
+#define GPUSHARE_GATE_ENTER_H
 
 #include "driver.h"
 #include "gate/meter.h"

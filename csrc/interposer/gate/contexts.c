@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Hooks on initialisation, and on the life of contexts and of modules. */
-#include "hooks/context.h"
+#include "gate/contexts.h"
 
+#include "base/interrupt.h"
 #include "base/lock.h"
 #include "client/client.h"
-#include "client/interrupt.h"
 #include "client/placement.h"
-#include "gate/gate.h"
+#include "gate/enter.h"
 #include "gate/meter.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
