@@ -300,7 +300,7 @@ def hook_lines(function: Function, names: list[str]) -> list[str]:
     if function.hook == "pass":
         return [inline, "{", f"    return {call};", "}"]
     if function.hook == "refuse":
-        refusal = ["    if (gs_client_attached())", "        return CUDA_ERROR_NOT_SUPPORTED;"]
+        refusal = ["    if (gs_session_attached())", "        return CUDA_ERROR_NOT_SUPPORTED;"]
         return [inline, "{", *refusal, f"    return {call};", "}"]
     if IN_PIECES.fullmatch(function.name):
         return [inline, "{", *pieces_lines(function, names), "}"]
@@ -336,7 +336,7 @@ def wrappers_source(functions: list[Function]) -> str:
             f'#include "{name}.h"'
             for name in (
                 "gate/awake",
-                "client/client",
+                "base/session",
                 "gate/contexts",
                 "gate/enter",
                 "hibernate/hibernate",

@@ -159,8 +159,8 @@ DEFECTS: dict[str, Defect] = {
                 "    if (!gs_post(client.socket, &client.outbox, type, body, size))\n"
                 "        break_connection_locked();\n"
                 "    else if (!waited && !gs_outbox_empty(&client.outbox))\n"
-                "        wake_helper();\n",
-                "    if (!gs_send(client.socket, type, body, size))\n        wake_helper();\n",
+                "        gs_helper_call();\n",
+                "    if (!gs_send(client.socket, type, body, size))\n        gs_helper_call();\n",
             ),
         ),
         calm=True,

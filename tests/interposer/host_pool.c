@@ -3,7 +3,8 @@
  * The host's pool (host.c) under a driver that only keeps a record of what is page-locked, and complains of what the
  * real one would refuse, or be slow with. Commands come from standard input, one a line; each is answered by a line.
  */
-#include "client/client.h"
+#include "base/clock.h"
+#include "base/session.h"
 #include "gate/awake.h"
 #include "gate/enter.h"
 #include "loader/real.h"
@@ -41,7 +42,7 @@ void gs_awake_leave_slow(void)
 {
 }
 
-uint32_t gs_client_contended(void)
+uint32_t gs_session_contended(void)
 {
     return 1;
 }

@@ -4,17 +4,33 @@
 #endif
 #include "base/interrupt.h"
 
-#include "client/client.h"
+#include "base/helper.h"
+#include "base/session.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdint.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 static struct sigaction application;
+static uint32_t expected;    /* a thread waits before the process is attached */
+static uint32_t interrupted; /* since gs_interrupt_take was called */
+
+/* Async-signal-safe. */
+static void interrupt(void)
+{
+    int saved = errno;
+    if (gs_session_attached() || __atomic_load_n(&expected, __ATOMIC_SEQ_CST)) {
+        __atomic_store_n(&interrupted, 1, __ATOMIC_SEQ_CST);
+        gs_helper_call();
+    }
+    errno = saved;
+}
 
 static void on_sigint(int number, siginfo_t *info, void *context)
 {
-    gs_client_interrupt();
+    interrupt();
     if (application.sa_flags & SA_SIGINFO)
         application.sa_sigaction(number, info, context);
     else
@@ -50,4 +66,14 @@ void gs_interrupt_unwatch(void)
     struct sigaction present;
     if (in_main_thread() && sigaction(SIGINT, NULL, &present) == 0 && is_ours(&present))
         sigaction(SIGINT, &application, NULL);
+}
+
+void gs_interrupt_expect(bool on)
+{
+    __atomic_store_n(&expected, on, __ATOMIC_SEQ_CST);
+}
+
+bool gs_interrupt_take(void)
+{
+    return __atomic_exchange_n(&interrupted, 0, __ATOMIC_SEQ_CST) != 0;
 }

@@ -9,10 +9,20 @@
 #ifndef GPUSHARE_BASE_INTERRUPT_H
 #define GPUSHARE_BASE_INTERRUPT_H
 
+#include <stdbool.h>
+
 /* Wraps the present handler, unless there is none (default action, ignored) or the caller is not the main thread. */
 void gs_interrupt_watch(void);
 
 /* Puts the application's handler back, if it has not set another since. */
 void gs_interrupt_unwatch(void);
+
+/* --- For the client. --- */
+
+/* A thread waits although the process is not attached yet: it can be interrupted, too. */
+void gs_interrupt_expect(bool on);
+
+/* Whether there was one since this was called last; it has called the helper (helper.h). */
+bool gs_interrupt_take(void);
 
 #endif

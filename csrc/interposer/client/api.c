@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "client/api.h"
 
+#include "base/clock.h"
+#include "base/session.h"
 #include "client/client.h"
 #include "client/connection.h"
 #include "gate/awake.h"
@@ -22,10 +24,10 @@ const char *gpushare_version(void)
 
 int gpushare_attached(const char **why)
 {
-    const char *reason = gs_client_refused() ? "the scheduler refused this process" : gs_client_why_not();
+    const char *reason = gs_client_refused() ? "the scheduler refused this process" : gs_session_why_not();
     if (why != NULL)
         *why = reason;
-    return reason == NULL && gs_client_attached() ? 1 : reason == NULL ? 0 : -1;
+    return reason == NULL && gs_session_attached() ? 1 : reason == NULL ? 0 : -1;
 }
 
 void gpushare_cell_begin(const char *msg_id)
@@ -40,7 +42,7 @@ void gpushare_cell_end(const char *msg_id)
 
 int gpushare_oversubscribe(int on, const char **why)
 {
-    const char *reason = gs_client_why_not();
+    const char *reason = gs_session_why_not();
     struct gs_slot *called;
     bool done = false;
     if (reason == NULL && gs_awake_enter(&called) != CUDA_SUCCESS) {
@@ -61,7 +63,7 @@ int gpushare_oversubscribes(void)
 
 uint32_t gpushare_contended(void)
 {
-    return gs_client_contended();
+    return gs_session_contended();
 }
 
 int gpushare_take_interrupt(void)
@@ -81,7 +83,7 @@ const char *gpushare_group(void)
 
 int gpushare_own_memory(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
 {
-    return gs_client_attached() && gs_memory_own(uuid, footprint, total);
+    return gs_session_attached() && gs_memory_own(uuid, footprint, total);
 }
 
 /* Sends or receives exactly `size` bytes before the deadline. */

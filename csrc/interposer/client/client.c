@@ -4,9 +4,12 @@
 #endif
 #include "client/client.h"
 
+#include "base/clock.h"
+#include "base/helper.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
 #include "base/say.h"
+#include "base/session.h"
 #include "client/connection.h"
 #include "client/placement.h"
 #include "gate/awake.h"
@@ -33,48 +36,44 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
-#define MILLISECOND UINT64_C(1000000)
-#define SECOND UINT64_C(1000000000)
-
 /* How long the first cuInit waits for a scheduler that is being started or taken over, and for its welcome. */
-static const uint64_t first_patience = 2 * SECOND;
-static const uint64_t greeting_patience = 2 * SECOND;
+static const uint64_t first_patience = 2 * GS_SECOND;
+static const uint64_t greeting_patience = 2 * GS_SECOND;
 /* A socket that takes connections and says nothing is kept for a scheduler that is being started, or replaced. */
-static const uint64_t first_greeting_patience = 10 * SECOND;
-static const uint64_t shortest_retry = 20 * MILLISECOND;
-static const uint64_t longest_retry = 1 * SECOND;
+static const uint64_t first_greeting_patience = 10 * GS_SECOND;
+static const uint64_t shortest_retry = 20 * GS_MILLISECOND;
+static const uint64_t longest_retry = 1 * GS_SECOND;
 /* Our server may be about to write the ticket without which the scheduler does not know us. */
-static const uint64_t ticket_patience = 10 * SECOND;
+static const uint64_t ticket_patience = 10 * GS_SECOND;
 /* Between two attempts of a refused process while none of its threads waits: for its protocol, or for what it is. */
-static const uint64_t longest_retry_of_foreign = 5 * SECOND;
-static const uint64_t longest_retry_of_refused = 30 * SECOND;
+static const uint64_t longest_retry_of_foreign = 5 * GS_SECOND;
+static const uint64_t longest_retry_of_refused = 30 * GS_SECOND;
 /* A waiter whose scheduler stays away for this long tries to make its memory resident by itself. */
-static const uint64_t alone_after = 5 * SECOND;
+static const uint64_t alone_after = 5 * GS_SECOND;
 /* It tries for so long (seconds) before its wait fails; a process that starts waits so long for a scheduler. */
 static const uint64_t default_patience = 300;
 /* A process that starts reports after this time that it waits for a scheduler; between two attempts it pauses. */
-static const uint64_t said_after = 2 * SECOND;
-static const uint64_t longest_pause = SECOND / 2;
+static const uint64_t said_after = 2 * GS_SECOND;
+static const uint64_t longest_pause = GS_SECOND / 2;
 /* A holder has its lease and need not wait so long to allocate. */
-static const uint64_t holder_alone_after = SECOND / 2;
+static const uint64_t holder_alone_after = GS_SECOND / 2;
 /* A scheduler that went while it had a process checkpointed may have left somebody behind who still does it. */
-static const uint64_t alone_after_unfinished = 12 * SECOND;
+static const uint64_t alone_after_unfinished = 12 * GS_SECOND;
 /* The hibernator that we run has so long before it is left to itself. */
-static const uint64_t longest_wake = 120 * SECOND;
-static const uint64_t shortest_wake_retry = 1 * SECOND;
-static const uint64_t longest_wake_retry = 60 * SECOND;
+static const uint64_t longest_wake = 120 * GS_SECOND;
+static const uint64_t shortest_wake_retry = 1 * GS_SECOND;
+static const uint64_t longest_wake_retry = 60 * GS_SECOND;
 /* A process that ends waits so long to be awake. */
-static const uint64_t exit_patience = 5 * SECOND;
+static const uint64_t exit_patience = 5 * GS_SECOND;
 /* Threads that are in the driver for longer than this, or work that is not done then, keep a process from parking. */
-static const uint64_t parking_patience = 100 * MILLISECOND;
+static const uint64_t parking_patience = 100 * GS_MILLISECOND;
 /* A thread that is between two calls of one operation comes to the driver again within this. */
-static const uint64_t parking_pause = 10 * MILLISECOND;
+static const uint64_t parking_pause = 10 * GS_MILLISECOND;
 
 /*
  * Restores that fail one after the other, without bringing in more, before the calls that wait for them fail. The
@@ -85,29 +84,28 @@ enum { MOST_FAILED_RESTORES = 8, MOST_RESTORES_WITHOUT_MEMORY = 16 };
 /* A capture that was begun and never ended holds a lease that is wanted back no longer than this (milliseconds). */
 static const uint64_t default_capture_patience = 30000;
 /* One that comes and goes within this time has not come back: it may fall over at what we ask of it. */
-static const uint64_t stable_after = 2 * SECOND;
+static const uint64_t stable_after = 2 * GS_SECOND;
 /* An end that the server saw is believed if nothing is submitted for this long after it. */
-static const uint64_t end_check_delay = 2 * MILLISECOND;
+static const uint64_t end_check_delay = 2 * GS_MILLISECOND;
 /* And if nothing is in flight any more, which is looked at so often. */
-static const uint64_t end_check_interval = 20 * MILLISECOND;
+static const uint64_t end_check_interval = 20 * GS_MILLISECOND;
 /* The learnt quiet gap stays under this, so that a holder that computes on the CPU is found within 50 ms. */
-static const uint64_t longest_quiet_gap = 30 * MILLISECOND;
+static const uint64_t longest_quiet_gap = 30 * GS_MILLISECOND;
 
 /* While somebody waits for work in flight to end, it is looked at so often. */
-static const uint64_t look_interval = MILLISECOND / 5;
-static const uint64_t shortest_look = MILLISECOND / 20;
-static const uint64_t meter_interval = 100 * MILLISECOND;
+static const uint64_t look_interval = GS_MILLISECOND / 5;
+static const uint64_t shortest_look = GS_MILLISECOND / 20;
+static const uint64_t meter_interval = 100 * GS_MILLISECOND;
 /* A program that allocates and frees all the time states no more often than this what it holds. */
-static const uint64_t usage_gap = 5 * MILLISECOND;
+static const uint64_t usage_gap = 5 * GS_MILLISECOND;
 /* Who gives a lease back and takes longer than this says what it waits for. */
-static const uint64_t stuck_after = 200 * MILLISECOND;
+static const uint64_t stuck_after = 200 * GS_MILLISECOND;
 
 /* One thread that waits for a lease; lives on its stack. */
 struct waiter {
     struct waiter *next;
 };
 
-enum attachment { NOT_YET, ATTACHED, OUT_OF_THE_WAY };
 /* PARKED: that has been said, and what came of it has not been heard. */
 enum sleep { AWAKE, PARKED, HIBERNATED };
 enum release_step { RELEASE_NONE, RELEASE_CAPTURE, RELEASE_INSIDE, RELEASE_DRAIN };
@@ -130,14 +128,11 @@ enum { MOST_DEFERRED = 32 };
 static struct {
     struct gs_mutex start_lock; /* during the attempt in cuInit */
     struct gs_mutex await_lock; /* of the thread that waits for a scheduler before its first context */
-    int attachment;             /* enum attachment; read without a lock */
-    const char *why_not;
-    bool fork_unreported; /* this is the child of a process that had used CUDA, and nobody was told */
     char path[108];
     struct gpushare_hello hello;
-    bool begun;        /* the environment was read, and sharing is wanted */
-    bool expected;     /* a scheduler is, or is to come */
-    uint32_t awaiting; /* a thread waits for it */
+    bool begun;    /* the environment was read, and sharing is wanted */
+    bool expected; /* a scheduler is, or is to come */
+    bool awaiting; /* a thread waits for it */
     uint64_t patience;
 
     struct gs_mutex lock; /* guards all below; the gate's word changes under it alone */
@@ -147,8 +142,6 @@ static struct {
     struct gpushare_usage usages[GPUSHARE_MAX_GPUS]; /* to be stated at this time, or with the next message */
     unsigned usage_count;
     uint64_t usage_at;
-    int wake; /* eventfd that ends the helper's poll */
-    uint32_t interrupted_by_signal;
     uint32_t epoch; /* futex: changes whenever a waiter should look again */
     uint64_t lease;
     bool leased;
@@ -190,7 +183,7 @@ static struct {
     uint64_t release_since;
     uint64_t capture_patience;
 
-    uint32_t contended, beside;
+    uint32_t beside;
     struct gpushare_meter meters[GPUSHARE_MAX_GPUS]; /* as last said */
     uint64_t meter_at;
     uint64_t given_back; /* submissions, when the helper looked last */
@@ -225,17 +218,9 @@ static struct {
             .await_lock = GS_MUTEX(GS_RANK_AWAIT),
             .lock = GS_MUTEX(GS_RANK_CLIENT),
             .socket = -1,
-            .wake = -1,
             .inbox.descriptor = -1};
 
 static __thread bool is_helper __attribute__((tls_model("initial-exec")));
-
-uint64_t gs_now_ns(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * SECOND + (uint64_t)now.tv_nsec;
-}
 
 static void futex_wait(uint32_t *word, uint32_t value, const struct timespec *timeout)
 {
@@ -247,13 +232,6 @@ static void wake_waiters(void)
 {
     __atomic_add_fetch(&client.epoch, 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &client.epoch, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
-}
-
-static void wake_helper(void)
-{
-    uint64_t one = 1;
-    ssize_t ignored = write(client.wake, &one, sizeof(one));
-    (void)ignored;
 }
 
 /* A frame could not be sent, so no later one may be. Attaching again states everything that matters. */
@@ -272,7 +250,7 @@ static void post_frame(enum gpushare_type type, const void *body, size_t size)
     if (!gs_post(client.socket, &client.outbox, type, body, size))
         break_connection_locked();
     else if (!waited && !gs_outbox_empty(&client.outbox))
-        wake_helper();
+        gs_helper_call();
 }
 
 static void send_usages(void)
@@ -328,7 +306,7 @@ static void look_for_scheduler_at_once(void)
     if (client.socket >= 0)
         return;
     client.retry_at = 0;
-    wake_helper();
+    gs_helper_call();
 }
 
 static void send_request(void)
@@ -384,7 +362,7 @@ static void open_for_submissions(void)
 /* Somebody is to know when bursts begin and end. */
 static bool is_watched(void)
 {
-    return client.contended != 0 || client.beside != 0;
+    return gs_session_contended() != 0 || client.beside != 0;
 }
 
 /* Says how much of the GPUs there was, where that has changed. */
@@ -453,7 +431,7 @@ static void look_for_room_locked(void)
         client.hopeless = client.shortages;
     } else if (client.shortages == shortages) {
         client.lacks_room = false;
-        wake_helper();
+        gs_helper_call();
     }
     wake_waiters();
 }
@@ -564,7 +542,7 @@ CUresult gs_client_acquire(bool *entered)
         client.quiet_draining = false;
         send_burst(GPUSHARE_PHASE_BEGIN, GPUSHARE_CAUSE_NONE);
         if (is_watched() || gs_pace_metered())
-            wake_helper();
+            gs_helper_call();
     }
     client.waiters--;
     for (link = &client.first_waiter; *link != &self;)
@@ -599,7 +577,7 @@ CUresult gs_client_pace(struct gs_submission *submission)
         }
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
         if (!watching)
-            wake_helper(); /* it looks at what is in flight where this thread must not */
+            gs_helper_call(); /* it looks at what is in flight where this thread must not */
         gs_mutex_unlock(&client.lock);
         if (!watching) {
             gs_interrupt_watch();
@@ -607,7 +585,7 @@ CUresult gs_client_pace(struct gs_submission *submission)
         }
         if (gs_meter_in_flight() != 0 && patience > shortest_look)
             patience = shortest_look;
-        struct timespec timeout = {.tv_sec = (time_t)(patience / SECOND), .tv_nsec = (long)(patience % SECOND)};
+        struct timespec timeout = {.tv_sec = (time_t)(patience / GS_SECOND), .tv_nsec = (long)(patience % GS_SECOND)};
         futex_wait(&client.epoch, epoch, &timeout);
         gs_meter_look();
         gs_mutex_lock(&client.lock);
@@ -644,12 +622,12 @@ void gs_client_give_up_lease(enum gpushare_cause cause)
     gs_mutex_lock(&client.lock);
     give_up_locked(cause);
     gs_mutex_unlock(&client.lock);
-    wake_helper();
+    gs_helper_call();
 }
 
 void gs_client_context_failed(void)
 {
-    wake_helper();
+    gs_helper_call();
 }
 
 uint64_t gs_client_cancels(void)
@@ -717,7 +695,8 @@ bool gs_client_await_released(uint64_t patience)
     uint64_t cancels = client.cancels;
     client.drainers++;
     while (client.leased && gate_state() == GS_GATE_SHUT && client.cancels == cancels && (now = gs_now_ns()) < end) {
-        struct timespec timeout = {.tv_sec = (time_t)((end - now) / SECOND), .tv_nsec = (long)((end - now) % SECOND)};
+        struct timespec timeout = {.tv_sec = (time_t)((end - now) / GS_SECOND),
+                                   .tv_nsec = (long)((end - now) % GS_SECOND)};
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
         gs_mutex_unlock(&client.lock);
         futex_wait(&client.epoch, epoch, &timeout);
@@ -753,7 +732,7 @@ static CUresult await_awake(uint64_t patience)
         if (result != CUDA_SUCCESS)
             break;
         ask_to_wake(&needed);
-        uint64_t pause = client.wake_asked || client.ask_at <= now ? SECOND : client.ask_at - now;
+        uint64_t pause = client.wake_asked || client.ask_at <= now ? GS_SECOND : client.ask_at - now;
         if (end - now < pause)
             pause = end - now;
         uint32_t epoch = __atomic_load_n(&client.epoch, __ATOMIC_ACQUIRE);
@@ -762,7 +741,7 @@ static CUresult await_awake(uint64_t patience)
             gs_interrupt_watch();
             watching = true;
         }
-        struct timespec timeout = {.tv_sec = (time_t)(pause / SECOND), .tv_nsec = (long)(pause % SECOND)};
+        struct timespec timeout = {.tv_sec = (time_t)(pause / GS_SECOND), .tv_nsec = (long)(pause % GS_SECOND)};
         futex_wait(&client.epoch, epoch, &timeout);
         gs_mutex_lock(&client.lock);
     }
@@ -803,7 +782,7 @@ void gs_client_report_usage(const struct gpushare_usage *usage)
     if (is_helper || gs_now_ns() >= client.usage_at)
         send_usages();
     else if (first)
-        wake_helper();
+        gs_helper_call();
     gs_mutex_unlock(&client.lock);
 }
 
@@ -823,7 +802,7 @@ void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
         gs_interrupt_watch();
     else
         gs_interrupt_unwatch();
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return;
     struct gpushare_cell cell = {.at_ns = gs_now_ns(), .phase = phase};
     if (msg_id != NULL)
@@ -841,24 +820,9 @@ void gs_client_cell(enum gpushare_phase phase, const char *msg_id)
     gs_mutex_unlock(&client.lock);
 }
 
-bool gs_client_attached(void)
-{
-    return __atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) == ATTACHED;
-}
-
-const char *gs_client_why_not(void)
-{
-    return client.why_not;
-}
-
 bool gs_client_refused(void)
 {
-    return gs_client_attached() && __atomic_load_n(&client.refused, __ATOMIC_RELAXED);
-}
-
-uint32_t gs_client_contended(void)
-{
-    return __atomic_load_n(&client.contended, __ATOMIC_RELAXED);
+    return gs_session_attached() && __atomic_load_n(&client.refused, __ATOMIC_RELAXED);
 }
 
 bool gs_client_take_interrupt(void)
@@ -881,21 +845,6 @@ bool gs_client_leased(void)
     bool leased = client.leased;
     gs_mutex_unlock(&client.lock);
     return leased;
-}
-
-uint64_t gs_client_cap(void)
-{
-    return client.hello.cap;
-}
-
-void gs_client_interrupt(void)
-{
-    int saved = errno;
-    if (gs_client_attached() || __atomic_load_n(&client.awaiting, __ATOMIC_SEQ_CST)) {
-        __atomic_store_n(&client.interrupted_by_signal, 1, __ATOMIC_SEQ_CST);
-        wake_helper();
-    }
-    errno = saved;
 }
 
 /* --- The helper: messages --- */
@@ -935,7 +884,7 @@ static void on_contended(const struct gpushare_contended *contended)
 {
     gs_mutex_lock(&client.lock);
     bool watched = is_watched();
-    __atomic_store_n(&client.contended, contended->waiting, __ATOMIC_RELAXED);
+    gs_session_set_contended(contended->waiting);
     client.beside = contended->beside;
     if (!watched && is_watched()) {
         client.quiet_passes = gs_gate_passes();
@@ -1012,7 +961,7 @@ static void fail_waiters_locked(CUresult failure)
 
 static bool lacks_descriptors(void)
 {
-    int copy = fcntl(client.wake, F_DUPFD_CLOEXEC, 0);
+    int copy = fcntl(gs_helper_calls(), F_DUPFD_CLOEXEC, 0);
     if (copy >= 0)
         close(copy);
     return copy < 0 && errno == EMFILE;
@@ -1354,7 +1303,7 @@ static void on_awake(const struct gpushare_awake *awake)
         client.wake_failures++;
         client.wake_failure = (CUresult)awake->status;
         client.wake_asked = client.requested = false;
-        client.ask_at = gs_now_ns() + SECOND;
+        client.ask_at = gs_now_ns() + GS_SECOND;
         wake_waiters();
     }
     gs_mutex_unlock(&client.lock);
@@ -1510,7 +1459,7 @@ static void lose_connection(void)
             client.away_since = now;
         client.retry_gap = shortest_retry;
         client.retry_at = now + client.retry_gap;
-        __atomic_store_n(&client.contended, 0, __ATOMIC_RELAXED);
+        gs_session_set_contended(0);
         client.beside = 0;
         client.requested = false;
         client.wake_asked = false;
@@ -1566,17 +1515,16 @@ static void take_frames(bool moving)
 /* Until a message comes, there is room for one of ours, somebody calls, or the time is over. */
 static bool sleep_until_called(uint64_t nanoseconds)
 {
-    struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / SECOND), .tv_nsec = (long)(nanoseconds % SECOND)};
+    struct timespec timeout = {.tv_sec = (time_t)(nanoseconds / GS_SECOND), .tv_nsec = (long)(nanoseconds % GS_SECOND)};
     gs_mutex_lock(&client.lock);
     short room = gs_outbox_empty(&client.outbox) ? 0 : POLLOUT;
     gs_mutex_unlock(&client.lock);
-    struct pollfd watched[2] = {{.fd = client.wake, .events = POLLIN},
+    struct pollfd watched[2] = {{.fd = gs_helper_calls(), .events = POLLIN},
                                 {.fd = client.socket, .events = (short)(POLLIN | room)}};
     if (ppoll(watched, 2, &timeout, NULL) <= 0)
         return false;
-    uint64_t count;
-    ssize_t ignored = watched[0].revents != 0 ? read(client.wake, &count, sizeof(count)) : 0;
-    (void)ignored;
+    if (watched[0].revents != 0)
+        gs_helper_take_calls();
     if (watched[1].revents & POLLOUT)
         flush_outbox();
     return (watched[1].revents & ~POLLOUT) != 0;
@@ -1584,7 +1532,7 @@ static bool sleep_until_called(uint64_t nanoseconds)
 
 static void take_signal(void)
 {
-    if (__atomic_exchange_n(&client.interrupted_by_signal, 0, __ATOMIC_SEQ_CST))
+    if (gs_interrupt_take())
         cancel_waits();
 }
 
@@ -1644,8 +1592,8 @@ static enum greeting await_welcome(int fd, struct gs_inbox *inbox, struct gpusha
     for (;;) {
         uint64_t now = gs_now_ns();
         struct pollfd readable[2] = {{.fd = fd, .events = POLLIN},
-                                     {.fd = client.awaiting ? client.wake : -1, .events = POLLIN}};
-        if (now >= deadline || poll(readable, 2, (int)((deadline - now) / MILLISECOND) + 1) == 0) {
+                                     {.fd = client.awaiting ? gs_helper_calls() : -1, .events = POLLIN}};
+        if (now >= deadline || poll(readable, 2, (int)((deadline - now) / GS_MILLISECOND) + 1) == 0) {
             *problem = ETIMEDOUT;
             return UNREACHABLE;
         }
@@ -1744,7 +1692,7 @@ static enum greeting greet(int *problem)
     client.quiet_gap = welcome.quiet_ns;
     client.quiet_since = gs_now_ns();
     client.quiet_passes = gs_gate_passes();
-    __atomic_store_n(&client.contended, welcome.contended, __ATOMIC_RELAXED);
+    gs_session_set_contended(welcome.contended);
     memset(client.meters, 0, sizeof(client.meters));
     gs_memory_set_headroom(welcome.headroom);
     client.wake_asked = false;
@@ -1833,7 +1781,7 @@ static void lack_room_locked(void)
         client.shortage_said = true;
         gs_say("no scheduler answers on %s for %u s, and there is no room on the GPU for this process's memory: it "
                "waits for either, for another %u s at most",
-               client.path, (unsigned)(waited / SECOND), (unsigned)((client.patience - waited) / SECOND));
+               client.path, (unsigned)(waited / GS_SECOND), (unsigned)((client.patience - waited) / GS_SECOND));
     }
 }
 
@@ -1971,10 +1919,10 @@ static void shut_after_capture(void)
 /* At once, and not when the helper looks again: else a thread that captures all the time would never let go. */
 void gs_client_capture_ended(void)
 {
-    if (!gs_client_attached() || gs_capture_open())
+    if (!gs_session_attached() || gs_capture_open())
         return;
     shut_after_capture();
-    wake_helper();
+    gs_helper_call();
 }
 
 /* Once for each lease that takes its time to be given back. */
@@ -2103,7 +2051,7 @@ static void look_around_parked(uint64_t now, struct duties *duties)
 {
     if (client.alone_since != 0) {
         duties->wake_alone = true;
-        shorten(&duties->patience, 20 * MILLISECOND);
+        shorten(&duties->patience, 20 * GS_MILLISECOND);
         return; /* a scheduler that comes now would wake it as well */
     }
     if (client.socket >= 0)
@@ -2126,7 +2074,7 @@ static struct duties look_around(uint64_t now)
 {
     gs_mutex_lock(&client.lock);
     bool away = client.socket < 0;
-    struct duties duties = {.release = client.release, .patience = 3600 * SECOND};
+    struct duties duties = {.release = client.release, .patience = 3600 * GS_SECOND};
     if (client.sleep != AWAKE) {
         look_around_parked(now, &duties);
         gs_mutex_unlock(&client.lock);
@@ -2135,12 +2083,12 @@ static struct duties look_around(uint64_t now)
     if (duties.release != RELEASE_NONE) {
         /* A release is somebody's wait: look often at first, since most drains are short. */
         uint64_t pause = client.release_polls < 50    ? 0
-                         : client.release_polls < 200 ? MILLISECOND / 20
-                                                      : MILLISECOND / 2;
+                         : client.release_polls < 200 ? GS_MILLISECOND / 20
+                                                      : GS_MILLISECOND / 2;
         shorten(&duties.patience, pause);
     } else if (is_watched() && is_open()) {
         duties.watch_quiet = true;
-        shorten(&duties.patience, client.quiet_draining ? MILLISECOND / 2 : client.quiet_gap / 4);
+        shorten(&duties.patience, client.quiet_draining ? GS_MILLISECOND / 2 : client.quiet_gap / 4);
     }
     uint64_t given_back;
     if (client.paced != 0 && (gs_pace_in_flight(&given_back) != 0 || given_back != client.given_back)) {
@@ -2165,7 +2113,7 @@ static struct duties look_around(uint64_t now)
         uint64_t alone_at = client.away_since + (client.leased ? holder_alone_after : alone_after);
         duties.go_alone = now >= alone_at;
         /* Once alone, nothing more can be done until something changes; look again now and then. */
-        shorten(&duties.patience, duties.go_alone ? 100 * MILLISECOND : until(alone_at, now));
+        shorten(&duties.patience, duties.go_alone ? 100 * GS_MILLISECOND : until(alone_at, now));
     }
     gs_mutex_unlock(&client.lock);
     return duties;
@@ -2239,23 +2187,14 @@ static void *help(void *unused)
 
 /* --- Starting, and forking --- */
 
-static void step_aside(const char *why)
-{
-    client.why_not = why;
-    __atomic_store_n(&client.attachment, OUT_OF_THE_WAY, __ATOMIC_RELEASE);
-}
-
-static const char forked[] = "this process was forked from one that had already used CUDA";
-
 static void in_forked_child(void)
 {
     /* CUDA does not work in the child of a process that has used it. The parent's connection is not ours to keep: the
      * scheduler must see its end when the parent dies, however long the child lives. */
     if (client.socket >= 0)
         close(client.socket);
-    if (client.wake >= 0)
-        close(client.wake);
-    client.socket = client.wake = -1;
+    client.socket = -1;
+    gs_helper_after_fork();
     client.broken = false;
     gs_outbox_clear(&client.outbox);
     gs_mutex_after_fork(&client.lock);
@@ -2274,17 +2213,9 @@ static void in_forked_child(void)
     gs_memory_after_fork();
     gs_meter_after_fork();
     gs_pace_after_fork();
-    client.awaiting = 0;
-    if (client.attachment == ATTACHED || (client.attachment == NOT_YET && client.begun))
-        step_aside(forked);
-    client.fork_unreported = client.why_not == forked;
-}
-
-void gs_client_report_fork(void)
-{
-    if (__builtin_expect(__atomic_load_n(&client.fork_unreported, __ATOMIC_RELAXED), 0) &&
-        __atomic_exchange_n(&client.fork_unreported, false, __ATOMIC_RELAXED))
-        gs_say("%s, so CUDA does not work in it. Use the start method \"spawn\" of multiprocessing", forked);
+    client.awaiting = false;
+    gs_interrupt_expect(false);
+    gs_session_after_fork(client.begun);
 }
 
 static uint64_t number_from_environment(const char *name, const char *of, uint64_t otherwise)
@@ -2306,12 +2237,12 @@ static bool read_environment(void)
 {
     const char *disable = getenv("GPUSHARE_DISABLE");
     if (disable != NULL && strcmp(disable, "1") == 0) {
-        step_aside("GPUSHARE_DISABLE=1");
+        gs_session_step_aside("GPUSHARE_DISABLE=1");
         return false;
     }
     const char *path = getenv("GPUSHARE_SOCKET");
     if (path == NULL || *path == '\0') {
-        step_aside("GPUSHARE_SOCKET is not set");
+        gs_session_step_aside("GPUSHARE_SOCKET is not set");
         return false;
     }
     if (strlen(path) >= sizeof(client.path)) {
@@ -2319,7 +2250,7 @@ static bool read_environment(void)
             "the path of the scheduler's socket has %zu bytes, and a socket's path may have %zu: %s; running without "
             "sharing. Set GPUSHARE_SOCKET to a shorter path",
             strlen(path), sizeof(client.path) - 1, path);
-        step_aside("GPUSHARE_SOCKET is too long");
+        gs_session_step_aside("GPUSHARE_SOCKET is too long");
         return false;
     }
     snprintf(client.path, sizeof(client.path), "%s", path);
@@ -2334,9 +2265,10 @@ static bool read_environment(void)
     client.hello.version = GPUSHARE_PROTOCOL_VERSION;
     client.hello.pid = getpid();
     client.hello.cap = number_from_environment("GPUSHARE_MEMORY", "bytes", 0);
-    client.patience = SECOND * number_from_environment("GPUSHARE_SCHEDULER_PATIENCE_S", "seconds", default_patience);
-    client.capture_patience =
-        MILLISECOND * number_from_environment("GPUSHARE_CAPTURE_PATIENCE_MS", "milliseconds", default_capture_patience);
+    gs_session_set_cap(client.hello.cap);
+    client.patience = GS_SECOND * number_from_environment("GPUSHARE_SCHEDULER_PATIENCE_S", "seconds", default_patience);
+    client.capture_patience = GS_MILLISECOND * number_from_environment("GPUSHARE_CAPTURE_PATIENCE_MS", "milliseconds",
+                                                                       default_capture_patience);
     return true;
 }
 
@@ -2361,7 +2293,7 @@ static void join(void)
     gs_mutex_lock(&client.lock);
     set_gate(client.leased ? GS_GATE_HELD : GS_GATE_SHUT);
     gs_mutex_unlock(&client.lock);
-    __atomic_store_n(&client.attachment, ATTACHED, __ATOMIC_RELEASE);
+    gs_session_attach();
     if (start_helper()) {
         if (!at_exit)
             at_exit = atexit(be_awake_at_exit) == 0;
@@ -2372,7 +2304,7 @@ static void join(void)
     if (client.socket >= 0)
         close(client.socket);
     client.socket = -1;
-    step_aside("no thread could be started");
+    gs_session_step_aside("no thread could be started");
 }
 
 /* As one that had a lease when its scheduler went: it keeps its own books, and states them to the next one. */
@@ -2406,7 +2338,7 @@ static bool attach_once(uint64_t since, int *problem)
         if (*problem != EACCES)
             return false;
         gs_say("the socket %s belongs to another user; running without sharing", client.path);
-        step_aside("the socket belongs to another user");
+        gs_session_step_aside("the socket belongs to another user");
         return true;
     }
     return false;
@@ -2422,7 +2354,7 @@ static void attach_or_step_aside(void)
             continue;
         gs_say("no scheduler answers on %s (%s); running without sharing. `gpushare doctor` says more", client.path,
                strerror(problem));
-        step_aside("no scheduler answered");
+        gs_session_step_aside("no scheduler answered");
         return;
     }
 }
@@ -2447,10 +2379,10 @@ static bool begin(void)
         return false;
     if (!at_fork)
         at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
-    client.wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    gs_helper_prepare();
     gs_gate_prepare();
     if (!gs_memory_choose_backend(&client.hello.backend, &why)) {
-        step_aside(why);
+        gs_session_step_aside(why);
         return false;
     }
     client.expected = is_expected(client.path);
@@ -2459,12 +2391,11 @@ static bool begin(void)
 
 void gs_client_start(void)
 {
-    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET ||
-        __atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
+    if (gs_session_attachment() != GS_NOT_ATTACHED_YET || __atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return;
     gs_mutex_lock(&client.start_lock);
     int problem = 0;
-    if (client.attachment == NOT_YET && !client.begun && begin()) {
+    if (gs_session_attachment() == GS_NOT_ATTACHED_YET && !client.begun && begin()) {
         __atomic_store_n(&client.begun, true, __ATOMIC_RELEASE);
         if (!client.expected)
             attach_or_step_aside();
@@ -2477,16 +2408,14 @@ void gs_client_start(void)
 /* Sleeps until a signal interrupts, for `patience` (ns) at most. */
 static void pause_start(uint64_t patience)
 {
-    struct pollfd called = {.fd = client.wake, .events = POLLIN};
-    uint64_t count;
-    if (poll(&called, 1, (int)(patience / MILLISECOND)) > 0 && read(client.wake, &count, sizeof(count)) < 0)
-        return;
+    struct pollfd called = {.fd = gs_helper_calls(), .events = POLLIN};
+    if (poll(&called, 1, (int)(patience / GS_MILLISECOND)) > 0)
+        gs_helper_take_calls();
 }
 
 CUresult gs_client_await_scheduler(void)
 {
-    if (__atomic_load_n(&client.attachment, __ATOMIC_ACQUIRE) != NOT_YET ||
-        !__atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
+    if (gs_session_attachment() != GS_NOT_ATTACHED_YET || !__atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return CUDA_SUCCESS;
     CUresult result = CUDA_SUCCESS;
     bool said = false;
@@ -2497,8 +2426,9 @@ CUresult gs_client_await_scheduler(void)
     gs_mutex_lock(&client.start_lock);
     gs_mutex_unlock(&client.start_lock);
     uint64_t since = gs_now_ns();
-    __atomic_store_n(&client.awaiting, 1, __ATOMIC_SEQ_CST);
-    for (int problem = 0; client.attachment == NOT_YET;) {
+    client.awaiting = true;
+    gs_interrupt_expect(true);
+    for (int problem = 0; gs_session_attachment() == GS_NOT_ATTACHED_YET;) {
         if (client.cancels == cancels && attach_once(since, &problem))
             break;
         take_signal();
@@ -2511,19 +2441,20 @@ CUresult gs_client_await_scheduler(void)
         if (waited >= client.patience) {
             gs_say("no scheduler answered on %s for %u s (%s); this process goes on without one, and joins when one "
                    "answers. `gpushare doctor` says more",
-                   client.path, (unsigned)(waited / SECOND), strerror(problem));
+                   client.path, (unsigned)(waited / GS_SECOND), strerror(problem));
             go_on_alone();
             break;
         }
         if (!said && waited >= said_after) {
             said = true;
             gs_say("waiting for the GPU scheduler on %s (%s), for %u s at most; interrupt to stop waiting", client.path,
-                   client.refused ? client.refusal : strerror(problem), (unsigned)(client.patience / SECOND));
+                   client.refused ? client.refusal : strerror(problem), (unsigned)(client.patience / GS_SECOND));
         }
         pause_start(pause);
         pause = pause * 2 < longest_pause ? pause * 2 : longest_pause;
     }
-    __atomic_store_n(&client.awaiting, 0, __ATOMIC_SEQ_CST);
+    client.awaiting = false;
+    gs_interrupt_expect(false);
     gs_mutex_unlock(&client.await_lock);
     return result;
 }

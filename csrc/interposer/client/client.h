@@ -33,15 +33,6 @@ void gs_client_start(void);
  */
 CUresult gs_client_await_scheduler(void);
 
-/* Memory is managed by us: true from a successful attach on, also while the scheduler is away. */
-bool gs_client_attached(void);
-
-/* Why this process is not attached, or NULL. */
-const char *gs_client_why_not(void);
-
-/* Before a call that a program begins to use CUDA with: in a forked child, where CUDA does not work, says so once. */
-void gs_client_report_fork(void);
-
 /* The scheduler that answered last refused this process, which goes on without it and keeps trying to connect. */
 bool gs_client_refused(void);
 
@@ -123,17 +114,10 @@ bool gs_client_grant_waits(void);
 
 /* See api.h. */
 void gs_client_cell(enum gpushare_phase phase, const char *msg_id);
-uint32_t gs_client_contended(void);
 bool gs_client_take_interrupt(void);
 const char *gs_client_group(void);
-uint64_t gs_client_cap(void);
 
 /* False once the lease has been given back, after all that was submitted under it. */
 bool gs_client_leased(void);
-
-/* Ends every wait that is under way; async-signal-safe. */
-void gs_client_interrupt(void);
-
-uint64_t gs_now_ns(void);
 
 #endif

@@ -4,9 +4,9 @@
 #endif
 #include "client/placement.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
-#include "client/client.h"
 #include "client/connection.h"
 #include "loader/machine.h"
 

@@ -4,6 +4,7 @@
 
 #include "base/interrupt.h"
 #include "base/lock.h"
+#include "base/session.h"
 #include "client/client.h"
 #include "client/placement.h"
 #include "gate/enter.h"
@@ -94,7 +95,7 @@ static bool add(CUcontext handle, CUdevice device, bool primary, bool admitted)
         context->retained += primary;
     }
     gs_mutex_unlock(&contexts.lock);
-    if (context != NULL && gs_client_attached()) {
+    if (context != NULL && gs_session_attached()) {
         gs_vmm_context_begins(handle, device);
         gs_memory_context_begins(handle, device);
     }
@@ -237,7 +238,7 @@ static CUresult ask_failure(CUcontext current)
 CUresult gs_context_ask_failure(void)
 {
     CUcontext current = NULL;
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return CUDA_SUCCESS;
     /* Only work fails: where none was submitted since all was done, what was seen then is still the answer. */
     if (gs_context_idle(gs_gate_passes()))
@@ -269,7 +270,7 @@ CUresult gs_context_ask_captures(void)
 /* Which context it was is for each of them to say: the error of a call may be that of another than the current one. */
 void gs_context_observed(CUresult result)
 {
-    if (!is_sticky(result) || !gs_client_attached())
+    if (!is_sticky(result) || !gs_session_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
     gs_mutex_lock(&contexts.lock);
@@ -618,7 +619,7 @@ void gs_context_after_fork(void)
 
 CUresult CUDAAPI cuInit(unsigned int flags)
 {
-    gs_client_report_fork();
+    gs_session_report_fork();
     bool placing = gs_placement_begin();
     CUresult result = GS_REAL(cuInit)(flags);
     if (placing)
@@ -899,7 +900,7 @@ static __thread uint32_t seen_removals __attribute__((tls_model("initial-exec"))
 static CUresult seen(CUresult result, CUcontext handle)
 {
     uint32_t removals = __atomic_load_n(&contexts.removals, __ATOMIC_ACQUIRE);
-    if (result != CUDA_SUCCESS || handle == NULL || !gs_client_attached() ||
+    if (result != CUDA_SUCCESS || handle == NULL || !gs_session_attached() ||
         (handle == seen_last && removals == seen_removals))
         return result;
     CUcontext ignored;
@@ -951,7 +952,7 @@ CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *handle, CUgreenCtx green)
 CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc description, CUdevice device, unsigned int flags)
 {
     CUcontext primary, handle;
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return GS_REAL(cuGreenCtxCreate)(green, description, device, flags);
     CUresult result = retain_primary(&primary, device);
     if (result != CUDA_SUCCESS)
@@ -987,7 +988,7 @@ CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
 {
     CUcontext handle = NULL;
     CUdevice device;
-    bool known = gs_client_attached() && GS_REAL(cuCtxFromGreenCtx)(&handle, green) == CUDA_SUCCESS;
+    bool known = gs_session_attached() && GS_REAL(cuCtxFromGreenCtx)(&handle, green) == CUDA_SUCCESS;
     bool holds = known && is_green(handle, &device);
     if (known && gs_context_alive(handle))
         end_green(handle);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "gate/meter.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
-#include "client/client.h"
 #include "gate/contexts.h"
 #include "gate/enter.h"
 #include "gate/pace.h"
+#include "gate/work.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
 #include "memory/devices.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "gate/pace.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
-#include "client/client.h"
 
 #define MILLISECOND INT64_C(1000000)
 #define SECOND INT64_C(1000000000)

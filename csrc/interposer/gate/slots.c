@@ -13,7 +13,9 @@
 #include "base/lock.h"
 #include "client/client.h"
 #include "gate/contexts.h"
+#include "gate/meter.h"
 #include "gate/pace.h"
+#include "gate/work.h"
 #include "hooks/capture.h"
 
 #include <errno.h>

@@ -4,7 +4,6 @@
 #endif
 #include "hibernate/hibernate.h"
 
-#include "base/say.h"
 #include "client/placement.h"
 #include "gate/meter.h"
 #include "hooks/capture.h"

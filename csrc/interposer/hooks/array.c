@@ -6,7 +6,7 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/contexts.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
@@ -98,7 +98,7 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     CUdevice device;
     *entry = NULL;
     /* Without memory of their own: what is mapped into them later is counted by itself. */
-    if (!gs_client_attached() || (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 ||
+    if (!gs_session_attached() || (descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING)) != 0 ||
         GS_REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return CUDA_SUCCESS;
     /* The driver refuses it. Which reason comes first is the driver's affair: some break a capture off. */

@@ -3,6 +3,8 @@
 #include "hooks/capture.h"
 #include "base/lock.h"
 #include "client/client.h"
+#include "gate/enter.h"
+#include "gate/work.h"
 #include "loader/real.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #ifndef GPUSHARE_HOOKS_CAPTURE_H
 #define GPUSHARE_HOOKS_CAPTURE_H
 
-#include "gate/enter.h"
+#include "gate/meter.h"
 
 /* A submission into this stream is recorded into a graph rather than run. Costs one load where no capture is open. */
 bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind);

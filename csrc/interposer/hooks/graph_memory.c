@@ -4,8 +4,10 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/enter.h"
+#include "gate/meter.h"
+#include "gate/work.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
 #include "memory/memory.h"
@@ -35,7 +37,7 @@ void gs_graph_memory_used(void)
 
 static bool in_use(void)
 {
-    return __builtin_expect(__atomic_load_n(&graphs.used, __ATOMIC_RELAXED), 0) && gs_client_attached();
+    return __builtin_expect(__atomic_load_n(&graphs.used, __ATOMIC_RELAXED), 0) && gs_session_attached();
 }
 
 static uint64_t reserved_on(CUdevice device)

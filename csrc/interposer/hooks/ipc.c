@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Hooks on CUDA's IPC of memory (ipc.h), and on what else gives memory away. */
 #include "hooks/ipc.h"
+#include "memory/block.h"
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "base/say.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/contexts.h"
 #include "hooks/capture.h"
 #include "hooks/pool.h"
 #include "loader/real.h"
-#include "memory/blocks.h"
 #include "memory/memory.h"
 
 #include <errno.h>
@@ -215,7 +215,7 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     struct gs_memory_view view;
     CUcontext current = NULL;
     /* The driver wants a context to be current, whichever. */
-    if (!gs_client_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view) ||
+    if (!gs_session_attached() || handle == NULL || !gs_memory_can_move() || !gs_memory_find(address, &view) ||
         GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL)
         return GS_REAL(cuIpcGetMemHandle)(handle, address);
     if (view.freed)
@@ -396,7 +396,7 @@ static CUresult open_handle(CUdeviceptr *address, const CUipcMemHandle *handle, 
 
 static bool ours(const CUipcMemHandle *handle)
 {
-    return gs_client_attached() && memcmp(handle, mark, sizeof(mark)) == 0;
+    return gs_session_attached() && memcmp(handle, mark, sizeof(mark)) == 0;
 }
 
 CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
@@ -482,6 +482,6 @@ void gs_ipc_after_fork(void)
 CUresult CUDAAPI cuMemGetHandleForAddressRange(void *handle, CUdeviceptr address, size_t size,
                                                CUmemRangeHandleType type, unsigned long long flags)
 {
-    CUresult result = gs_client_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : GS_REAL(cuMemGetHandleForAddressRange)(handle, address, size, type, flags);
 }

@@ -5,8 +5,9 @@
  */
 #include "memory/memory.h"
 #include "base/say.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/contexts.h"
+#include "gate/meter.h"
 #include "hibernate/hibernate.h"
 #include "hooks/capture.h"
 #include "hooks/graph_memory.h"
@@ -23,9 +24,9 @@ enum { PITCH_ALIGNMENT = 512 };
 
 static bool is_attached(void)
 {
-    bool attached = gs_client_attached();
+    bool attached = gs_session_attached();
     if (!attached)
-        gs_client_report_fork();
+        gs_session_report_fork();
     return attached;
 }
 
@@ -68,7 +69,7 @@ static CUresult allocated(CUresult result, bool settle)
 
 CUresult CUDAAPI cuMemFree_v2(CUdeviceptr pointer)
 {
-    if (!gs_client_attached() || pointer == 0)
+    if (!gs_session_attached() || pointer == 0)
         return GS_REAL(cuMemFree_v2)(pointer);
     CUcontext current = NULL;
     /* A host function of a stream has no context, for one: it may not wait for the stream. */
@@ -220,7 +221,7 @@ CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
 
 CUresult CUDAAPI cuMemGetInfo_v2(size_t *available, size_t *total)
 {
-    if (!gs_client_attached() || available == NULL || total == NULL)
+    if (!gs_session_attached() || available == NULL || total == NULL)
         return GS_REAL(cuMemGetInfo_v2)(available, total);
     return gs_memory_info(available, total);
 }
@@ -229,7 +230,7 @@ CUresult CUDAAPI cuMemGetInfo_v2(size_t *available, size_t *total)
 static bool look_up(CUdeviceptr address, struct gs_memory_view *view, unsigned long long *handle_types)
 {
     *handle_types = 0;
-    return gs_client_attached() &&
+    return gs_session_attached() &&
            (gs_memory_find(address, view) || gs_vmm_find(address, view, handle_types) || gs_ipc_find(address, view));
 }
 

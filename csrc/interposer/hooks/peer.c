@@ -3,11 +3,12 @@
 #include "hooks/peer.h"
 
 #include "base/lock.h"
-#include "client/client.h"
-#include "gate/contexts.h"
+#include "base/session.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
+#include "memory/block.h"
 #include "memory/blocks.h"
+#include "memory/devices.h"
 
 #include <stdlib.h>
 
@@ -146,7 +147,7 @@ static CUresult changed(CUresult result, CUcontext peer, bool allowed)
 {
     CUcontext user;
     CUdevice owner, accessor;
-    if (result == CUDA_SUCCESS && gs_client_attached() && device_of(peer, &owner) == CUDA_SUCCESS &&
+    if (result == CUDA_SUCCESS && gs_session_attached() && device_of(peer, &owner) == CUDA_SUCCESS &&
         GS_REAL(cuCtxGetCurrent)(&user) == CUDA_SUCCESS && GS_REAL(cuCtxGetDevice)(&accessor) == CUDA_SUCCESS &&
         owner != accessor)
         gs_peer_set(peer, owner, user, accessor, allowed);

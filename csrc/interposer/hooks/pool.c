@@ -4,7 +4,7 @@
 
 #include "base/lock.h"
 #include "base/ordered_map.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/contexts.h"
 #include "hooks/capture.h"
 #include "hooks/peer.h"
@@ -264,7 +264,7 @@ void gs_pool_settle(void)
 CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *properties)
 {
     CUresult result = GS_REAL(cuMemPoolCreate)(handle, properties);
-    if (result != CUDA_SUCCESS || !gs_client_attached() || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+    if (result != CUDA_SUCCESS || !gs_session_attached() || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
         properties->allocType != CU_MEM_ALLOCATION_TYPE_PINNED)
         return result;
     gs_mutex_lock(&pools.lock);
@@ -279,7 +279,7 @@ CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *handle, const CUmemPoolProps *pro
 
 CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 {
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return GS_REAL(cuMemPoolDestroy)(handle);
     gs_mutex_lock(&pools.lock);
     struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)handle);
@@ -301,7 +301,7 @@ CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool handle)
 CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 {
     CUresult result = GS_REAL(cuMemPoolTrimTo)(handle, keep);
-    if (result == CUDA_SUCCESS && gs_client_attached()) {
+    if (result == CUDA_SUCCESS && gs_session_attached()) {
         gs_memory_reap();
         gs_pool_settle();
     }
@@ -312,7 +312,7 @@ CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool handle, size_t keep)
 CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     CUresult result = GS_REAL(cuMemPoolGetAttribute)(handle, attribute, value);
-    if (result != CUDA_SUCCESS || !gs_client_attached())
+    if (result != CUDA_SUCCESS || !gs_session_attached())
         return result;
     gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);
@@ -329,7 +329,7 @@ CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool handle, CUmemPool_attribute 
 CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute attribute, void *value)
 {
     CUresult result = GS_REAL(cuMemPoolSetAttribute)(handle, attribute, value);
-    if (result != CUDA_SUCCESS || !gs_client_attached() ||
+    if (result != CUDA_SUCCESS || !gs_session_attached() ||
         (attribute != CU_MEMPOOL_ATTR_USED_MEM_HIGH && attribute != CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH))
         return result;
     gs_mutex_lock(&pools.lock);
@@ -343,7 +343,7 @@ CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool handle, CUmemPool_attribute 
 CUresult CUDAAPI cuMemPoolSetAccess(CUmemoryPool handle, const CUmemAccessDesc *access, size_t count)
 {
     CUresult result = GS_REAL(cuMemPoolSetAccess)(handle, access, count);
-    if (result != CUDA_SUCCESS || !gs_client_attached())
+    if (result != CUDA_SUCCESS || !gs_session_attached())
         return result;
     gs_mutex_lock(&pools.lock);
     struct pool *pool = find_locked(handle);

@@ -5,8 +5,10 @@
  */
 #include "memory/vmm.h"
 #include "base/say.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/enter.h"
+#include "gate/meter.h"
+#include "gate/work.h"
 #include "loader/real.h"
 #include "memory/memory.h"
 
@@ -18,26 +20,26 @@
  */
 static bool is_allocation(CUdeviceptr address, size_t size)
 {
-    return gs_client_attached() && gs_memory_any(address, size);
+    return gs_session_attached() && gs_memory_any(address, size);
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                              unsigned long long flags)
 {
-    CUresult result = gs_client_attached() ? gs_vmm_create(handle, size, properties, flags) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() ? gs_vmm_create(handle, size, properties, flags) : CUDA_ERROR_NOT_FOUND;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemCreate)(handle, size, properties, flags);
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-    CUresult result = gs_client_attached() ? gs_vmm_release(handle) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() ? gs_vmm_release(handle) : CUDA_ERROR_NOT_FOUND;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemRelease)(handle);
 }
 
 CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
 {
     CUresult result =
-        gs_client_attached() && handle != NULL ? gs_vmm_retain(handle, (CUdeviceptr)address) : CUDA_ERROR_NOT_FOUND;
+        gs_session_attached() && handle != NULL ? gs_vmm_retain(handle, (CUdeviceptr)address) : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_NOT_FOUND && is_allocation((CUdeviceptr)address, 1))
         return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemRetainAllocationHandle)(handle, address);
@@ -47,7 +49,7 @@ CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *pro
                                                         CUmemGenericAllocationHandle handle)
 {
     CUresult result =
-        gs_client_attached() && properties != NULL ? gs_vmm_properties(properties, handle) : CUDA_ERROR_NOT_FOUND;
+        gs_session_attached() && properties != NULL ? gs_vmm_properties(properties, handle) : CUDA_ERROR_NOT_FOUND;
     return result != CUDA_ERROR_NOT_FOUND ? result
                                           : GS_REAL(cuMemGetAllocationPropertiesFromHandle)(properties, handle);
 }
@@ -56,7 +58,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t a
                                      unsigned long long flags)
 {
     CUresult result = GS_REAL(cuMemAddressReserve)(address, size, alignment, wish, flags);
-    if (result == CUDA_SUCCESS && gs_client_attached())
+    if (result == CUDA_SUCCESS && gs_session_attached())
         gs_vmm_reserved(*address, size);
     return result;
 }
@@ -64,7 +66,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t a
 /* While the memory is evicted, the driver would let go of addresses that it has to come back to. */
 CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
 {
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return GS_REAL(cuMemAddressFree)(address, size);
     if (gs_vmm_any(address, size) || is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
@@ -80,13 +82,13 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t size, size_t offset, CUmem
 {
     if (is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
-    return gs_client_attached() ? gs_vmm_map(address, size, offset, handle, flags)
-                                : GS_REAL(cuMemMap)(address, size, offset, handle, flags);
+    return gs_session_attached() ? gs_vmm_map(address, size, offset, handle, flags)
+                                 : GS_REAL(cuMemMap)(address, size, offset, handle, flags);
 }
 
 CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size)
 {
-    CUresult result = gs_client_attached() && size != 0 ? gs_vmm_unmap(address, size) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() && size != 0 ? gs_vmm_unmap(address, size) : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemUnmap)(address, size);
@@ -94,7 +96,7 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t size)
 
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAccessDesc *access, size_t count)
 {
-    CUresult result = gs_client_attached() ? gs_vmm_set_access(address, size, access, count) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() ? gs_vmm_set_access(address, size, access, count) : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     return result != CUDA_ERROR_NOT_FOUND ? result : GS_REAL(cuMemSetAccess)(address, size, access, count);
@@ -102,7 +104,7 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t size, const CUmemAcc
 
 CUresult CUDAAPI cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr address)
 {
-    CUresult result = gs_client_attached() && flags != NULL && location != NULL
+    CUresult result = gs_session_attached() && flags != NULL && location != NULL
                           ? gs_vmm_get_access(flags, location, address)
                           : CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_ERROR_NOT_FOUND && is_allocation(address, 1))
@@ -116,7 +118,7 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloc
                                               CUmemAllocationHandleType type, unsigned long long flags)
 {
     CUmemGenericAllocationHandle real = handle;
-    CUresult result = gs_client_attached() ? gs_vmm_pin(handle, &real) : CUDA_ERROR_NOT_FOUND;
+    CUresult result = gs_session_attached() ? gs_vmm_pin(handle, &real) : CUDA_ERROR_NOT_FOUND;
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_FOUND)
         return result;
     return GS_REAL(cuMemExportToShareableHandle)(shareable, real, type, flags);
@@ -140,7 +142,7 @@ static CUresult map_array(CUarrayMapInfo *infos, unsigned int count, CUstream st
                           CUresult (*real)(CUarrayMapInfo *, unsigned int, CUstream))
 {
     CUarrayMapInfo *copy = NULL;
-    if (gs_client_attached() && infos != NULL && count != 0) {
+    if (gs_session_attached() && infos != NULL && count != 0) {
         copy = malloc(count * sizeof(*copy));
         if (copy == NULL)
             return CUDA_ERROR_OUT_OF_MEMORY;
@@ -174,7 +176,7 @@ CUresult CUDAAPI cuMemMapArrayAsync_ptsz(CUarrayMapInfo *infos, unsigned int cou
 
 CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
 {
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return GS_REAL(cuMulticastCreate)(handle, properties);
     gs_say("multicast objects are not supported while the GPU is shared; NCCL does without them, or set "
            "NCCL_NVLS_ENABLE=0");
@@ -184,7 +186,7 @@ CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const C
 /* An object that another process made and exported can be bound to: what is bound stays. */
 static CUresult bound(CUmemGenericAllocationHandle *memory)
 {
-    CUresult result = gs_client_attached() ? gs_vmm_pin(*memory, memory) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_vmm_pin(*memory, memory) : CUDA_SUCCESS;
     return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
 }
 
@@ -210,14 +212,14 @@ CUresult CUDAAPI cuMulticastBindMem_v2(CUmemGenericAllocationHandle object, CUde
 CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle object, size_t offset, CUdeviceptr address,
                                      size_t size, unsigned long long flags)
 {
-    CUresult result = gs_client_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result : GS_REAL(cuMulticastBindAddr)(object, offset, address, size, flags);
 }
 
 CUresult CUDAAPI cuMulticastBindAddr_v2(CUmemGenericAllocationHandle object, CUdevice device, size_t offset,
                                         CUdeviceptr address, size_t size, unsigned long long flags)
 {
-    CUresult result = gs_client_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
+    CUresult result = gs_session_attached() ? gs_memory_pin_range(address, size) : CUDA_SUCCESS;
     return result != CUDA_SUCCESS ? result
                                   : GS_REAL(cuMulticastBindAddr_v2)(object, device, offset, address, size, flags);
 }

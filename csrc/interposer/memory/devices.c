@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/devices.h"
 
+#include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/lock.h"
 #include "base/say.h"
+#include "base/session.h"
 #include "client/client.h"
 #include "gate/contexts.h"
 #include "loader/real.h"
@@ -295,7 +297,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
         /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */
-        uint64_t cap = gs_client_cap();
+        uint64_t cap = gs_session_cap();
         bool within = cap == 0 || least.promised + least.pinned <= cap;
         bool fits = least.promised + least.pinned + least.context <= device->total || gs_memory_oversubscribes();
         if (result == CUDA_SUCCESS && !(within && fits))

@@ -22,9 +22,10 @@
 #endif
 #include "memory/host.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
-#include "client/client.h"
+#include "base/session.h"
 #include "gate/awake.h"
 #include "gate/enter.h"
 #include "loader/real.h"
@@ -813,7 +814,7 @@ static void rest_if_computing(void)
 {
     if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) >= GS_GATE_HELD)
         return;
-    struct timespec pause = {.tv_nsec = (long)(gs_client_contended() != 0 ? contended_pause_ns : pause_ns)};
+    struct timespec pause = {.tv_nsec = (long)(gs_session_contended() != 0 ? contended_pause_ns : pause_ns)};
     nanosleep(&pause, NULL);
 }
 

@@ -4,9 +4,12 @@
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "base/say.h"
+#include "base/session.h"
 #include "client/client.h"
 #include "gate/contexts.h"
 #include "gate/enter.h"
+#include "gate/meter.h"
+#include "gate/work.h"
 #include "hooks/array.h"
 #include "hooks/capture.h"
 #include "hooks/graph_memory.h"
@@ -14,6 +17,7 @@
 #include "hooks/peer.h"
 #include "hooks/pool.h"
 #include "loader/real.h"
+#include "memory/block.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
@@ -103,14 +107,14 @@ static int oversubscription(void)
 bool gs_memory_oversubscribe(bool on, const char **why)
 {
     *why = NULL;
-    if (on && gs_client_attached())
+    if (on && gs_session_attached())
         *why = why_no_oversubscription();
     else if (on && managed_forbidden())
         *why = why_no_oversubscription();
     if (*why != NULL)
         return false;
     int now = oversubscription();
-    bool before = now == OVERSUBSCRIBE_BEFORE || (now == OVERSUBSCRIBE_NOW && gs_client_attached());
+    bool before = now == OVERSUBSCRIBE_BEFORE || (now == OVERSUBSCRIBE_NOW && gs_session_attached());
     int then = on ? OVERSUBSCRIBE_NOW : before ? OVERSUBSCRIBE_BEFORE : OVERSUBSCRIBE_NEVER;
     __atomic_store_n(&memory.oversubscribe, then, __ATOMIC_RELEASE);
     return true;
@@ -841,7 +845,7 @@ CUresult gs_memory_info(size_t *available, size_t *total)
     uint64_t held = device->footprint + device->usage.pinned + device->usage.context;
     gs_mutex_unlock(&gs_memory_lock);
     *total = device->total + (gs_memory_oversubscribes() ? gs_host_limit() : 0);
-    uint64_t most = gs_client_cap() != 0 && gs_client_cap() < *total ? gs_client_cap() : *total;
+    uint64_t most = gs_session_cap() != 0 && gs_session_cap() < *total ? gs_session_cap() : *total;
     *available = most > held ? most - held : 0;
     return CUDA_SUCCESS;
 }
@@ -957,9 +961,9 @@ static uint64_t context_bytes(const struct gs_device *device)
 
 CUresult gs_memory_admit_context(CUdevice ordinal)
 {
-    gs_client_report_fork();
+    gs_session_report_fork();
     CUresult result = gs_client_await_scheduler();
-    if (result != CUDA_SUCCESS || !gs_client_attached())
+    if (result != CUDA_SUCCESS || !gs_session_attached())
         return result;
     struct gs_device *device = gs_device_of(ordinal);
     if (device == NULL)
@@ -969,7 +973,7 @@ CUresult gs_memory_admit_context(CUdevice ordinal)
 
 void gs_memory_context_begun(CUdevice ordinal)
 {
-    struct gs_device *device = gs_client_attached() ? gs_device_of(ordinal) : NULL;
+    struct gs_device *device = gs_session_attached() ? gs_device_of(ordinal) : NULL;
     if (device == NULL)
         return;
     gs_mutex_lock(&gs_memory_lock);
@@ -980,7 +984,7 @@ void gs_memory_context_begun(CUdevice ordinal)
 
 void gs_memory_context_gone(CUdevice ordinal)
 {
-    struct gs_device *device = gs_client_attached() ? gs_device_of(ordinal) : NULL;
+    struct gs_device *device = gs_session_attached() ? gs_device_of(ordinal) : NULL;
     if (device != NULL)
         gs_device_unbook(device, 0, 0, context_bytes(device));
 }
@@ -993,7 +997,7 @@ static uint64_t load_bytes(const struct gs_device *device)
 
 bool gs_memory_begin_load(struct gs_load *load)
 {
-    if (!gs_client_attached() || gs_device_current(&load->device, NULL) != CUDA_SUCCESS ||
+    if (!gs_session_attached() || gs_device_current(&load->device, NULL) != CUDA_SUCCESS ||
         gs_device_book(load->device, 0, 0, load_bytes(load->device)) != CUDA_SUCCESS)
         return false;
     if (gs_gate_enter(&load->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE) == CUDA_SUCCESS)
@@ -1147,7 +1151,7 @@ void gs_memory_context_begins(CUcontext context, CUdevice ordinal)
 
 void gs_memory_context_ends(CUcontext context)
 {
-    if (!gs_client_attached())
+    if (!gs_session_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
     synchronize(context, false);

@@ -35,7 +35,7 @@ struct gs_memory_view {
 /* Reads GPUSHARE_BACKEND and asks the driver what it can do. False, and `why`, if sharing is not possible. */
 bool gs_memory_choose_backend(uint32_t *backend, const char **why);
 
-/* --- For the hooks; only while gs_client_attached(). --- */
+/* --- For the hooks; only while gs_session_attached(). --- */
 
 CUresult gs_memory_alloc(CUdeviceptr *pointer, size_t size);
 

@@ -1,14 +1,17 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/mover.h"
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
 #include "client/client.h"
 #include "gate/contexts.h"
 #include "gate/enter.h"
 #include "loader/real.h"
+#include "memory/block.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
+#include "memory/host.h"
 #include "memory/memory.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/slab.h"
 
-#include "client/client.h"
+#include "base/clock.h"
 
 #include <stdlib.h>
 

@@ -7,9 +7,13 @@
 #include "client/client.h"
 #include "gate/contexts.h"
 #include "gate/enter.h"
+#include "gate/meter.h"
+#include "gate/work.h"
 #include "hooks/capture.h"
 #include "loader/real.h"
+#include "memory/block.h"
 #include "memory/blocks.h"
+#include "memory/devices.h"
 
 #include <stdlib.h>
 #include <string.h>
