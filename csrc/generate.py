@@ -337,9 +337,10 @@ def wrappers_source(functions: list[Function]) -> str:
             for name in (
                 "gate/awake",
                 "base/session",
-                "gate/contexts",
+                "gate/failures",
                 "gate/enter",
                 "hibernate/hibernate",
+                "memory/admission",
                 "memory/memory",
                 "gate/pace",
                 "loader/real",

@@ -110,8 +110,8 @@ DEFECTS: dict[str, Defect] = {
         (
             _in(
                 "memory/memory.c",
-                "        return;\n    GS_LEAVES_CAPTURES_ALONE;\n    while (__atomic",
-                "        return;\n    while (__atomic",
+                "        return;\n    GS_LEAVES_CAPTURES_ALONE;\n    while (gs_free_queue_any",
+                "        return;\n    while (gs_free_queue_any",
             ),
         ),
     ),
@@ -135,12 +135,12 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("fault", "evictions")),
         (
             _in(
-                "gate/contexts.c",
+                "gate/failures.c",
                 "    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)\n        return;\n",
                 "    if (!is_sticky(result) || context->failure == CUDA_SUCCESS)\n        return;\n",
             ),
             _in(
-                "gate/contexts.c",
+                "gate/failures.c",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n    return result;",
                 "        return CUDA_SUCCESS;\n    note_failure(current, result);\n"
                 "    return CUDA_SUCCESS;",
@@ -169,7 +169,7 @@ DEFECTS: dict[str, Defect] = {
         "the work of contexts that come from elsewhere is not waited for",
         "a context is not registered when it is first seen",
         Recipe(only=("behind", "kernels", "evictions"), settings=_SLOW_KERNELS, without=("rmctx",)),
-        (_in("gate/contexts.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
+        (_in("hooks/context.c", "    if (!gs_context_alive(handle) &&", "    if (false &&"),),
         calm=True,
     ),
     "8": Defect(
@@ -191,7 +191,7 @@ DEFECTS: dict[str, Defect] = {
         (
             _in(
                 "gate/contexts.c",
-                "primary_locked(device) == NULL;\n    if (first)\n        begin_change_locked(device);\n",
+                "primary_locked(device) == NULL;\n    if (*first)\n        begin_change_locked(device);\n",
                 "primary_locked(device) == NULL;\n",
             ),
         ),
@@ -205,13 +205,13 @@ DEFECTS: dict[str, Defect] = {
             _in("hooks/vmm.c", _SLEEPS, f"{_SLEEPS}\n#include <unistd.h>"),
             _in(
                 "hooks/vmm.c",
-                "    struct gs_reservation *reservation = gs_vmm_unreserve(address, &lost);\n"
+                "    struct gs_reservation *reservation = gs_reservation_take(address, &lost);\n"
                 "    CUresult result = lost ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);\n"
-                "    gs_vmm_unreserved(reservation, result == CUDA_SUCCESS);\n",
+                "    gs_reservation_taken(reservation, result == CUDA_SUCCESS);\n",
                 "    CUresult result = GS_REAL(cuMemAddressFree)(address, size);\n"
                 "    usleep(2000);\n"
                 "    if (result == CUDA_SUCCESS)\n"
-                "        gs_vmm_unreserved(gs_vmm_unreserve(address, &lost), true);\n",
+                "        gs_reservation_taken(gs_reservation_take(address, &lost), true);\n",
             ),
         ),
     ),

@@ -67,12 +67,13 @@ class Bug:
 SLOW_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "1000000"),)
 SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
 SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
+LANE = "interposer/memory/lane.c"
 MOVER = "interposer/memory/mover.c"
 SWAP = "interposer/backends/swap.c"
 COPY_IN = """    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
 """
 #: Waits for the copies of one direction only.
-EARLY = """    const struct flight *next = &lane->flights[lane->first];
+EARLY = """    const struct gs_flight *next = &lane->flights[lane->first];
     bool waits = next->block->pieces[next->piece].state {} GS_PIECE_RESIDENT;
     if (*result == CUDA_ERROR_NOT_READY && waits)
         return false;
@@ -106,7 +107,7 @@ BUGS = {
         (
             (
                 "interposer/memory/memory.c",
-                "== GS_GATE_SHUT && empty && !gs_client_leased()",
+                "== GS_GATE_SHUT && empty && !gs_promises()->leased()",
                 "!= GS_GATE_PLAIN",
             ),
         ),
@@ -118,7 +119,7 @@ BUGS = {
     "resident before it has arrived": Bug(
         (
             (
-                MOVER,
+                LANE,
                 "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
                 EARLY.format("=="),
             ),
@@ -128,7 +129,7 @@ BUGS = {
     "unmapped before it has left": Bug(
         (
             (
-                MOVER,
+                LANE,
                 "    if (*result == CUDA_ERROR_NOT_READY)\n        return false;\n",
                 EARLY.format("!="),
             ),

@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/session.h"
 #include "gate/awake.h"
-#include "gate/enter.h"
+#include "gate/slots.h"
 #include "loader/real.h"
 #include "memory/host.h"
 #include "pool.h"

@@ -9,8 +9,9 @@
  *     far         prefers the host, and the device is mapped to it: it is used over the bus where it is, instead of
  *                 faulting in and pushing out what is needed next
  */
+#include "backends/managed.h"
+
 #include "loader/real.h"
-#include "memory/block.h"
 
 static CUresult reserve(struct gs_block *block)
 {

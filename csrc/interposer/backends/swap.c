@@ -4,17 +4,20 @@
  * and copied to the host, unmapped and released when it goes out. Copies run at the speed of the bus; addresses, and so
  * CUDA graphs, stay valid.
  */
+#include "backends/swap.h"
+
 #include "base/say.h"
-#include "hooks/ipc.h"
-#include "hooks/peer.h"
 #include "loader/real.h"
-#include "memory/block.h"
+#include "memory/devices.h"
+#include "memory/peers.h"
+#include "memory/reservations.h"
+#include "protocol.h"
 
 static CUmemAllocationProp properties_of(const struct gs_block *block)
 {
     /* Shareable from the start: another process may ask for it (cuIpcGetMemHandle) when it is too late to change. */
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                 .requestedHandleTypes = gs_ipc_handle_type(block->ordinal),
+                                 .requestedHandleTypes = gs_device_handle_type(block->ordinal),
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = block->ordinal}};
 }
 

@@ -7,6 +7,8 @@
 #include "backends/vmm.h"
 
 #include "loader/real.h"
+#include "memory/block.h"
+#include "memory/reservations.h"
 
 #include <stdlib.h>
 
@@ -28,12 +30,12 @@ static CUresult map_piece(struct gs_block *block, unsigned i, const struct gs_vm
     size_t bytes;
     if (!window(block, i, mapping, &address, &bytes))
         return CUDA_SUCCESS;
-    CUresult result = gs_vmm_map_real(address, bytes, 0, block->pieces[i].handle, 0);
+    CUresult result = gs_reservation_map(address, bytes, 0, block->pieces[i].handle, 0);
     if (result != CUDA_SUCCESS || mapping->access_count == 0)
         return result;
     result = GS_REAL(cuMemSetAccess)(address, bytes, mapping->access, mapping->access_count);
     if (result != CUDA_SUCCESS)
-        gs_vmm_unmap_real(address, bytes);
+        gs_reservation_unmap(address, bytes);
     return result;
 }
 
@@ -41,7 +43,7 @@ static CUresult unmap_piece(struct gs_block *block, unsigned i, const struct gs_
 {
     CUdeviceptr address;
     size_t bytes;
-    return window(block, i, mapping, &address, &bytes) ? gs_vmm_unmap_real(address, bytes) : CUDA_SUCCESS;
+    return window(block, i, mapping, &address, &bytes) ? gs_reservation_unmap(address, bytes) : CUDA_SUCCESS;
 }
 
 /* Takes away all mappings before `end` in the list. */
@@ -135,7 +137,7 @@ static CUresult copy_address(struct gs_block *block, unsigned i, CUdeviceptr *ad
     return result;
 }
 
-CUresult gs_vmm_apply_mapping(struct gs_block *block, const struct gs_vmm_mapping *mapping)
+static CUresult apply_mapping(struct gs_block *block, const struct gs_vmm_mapping *mapping)
 {
     CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < block->piece_count && result == CUDA_SUCCESS; i++) {
@@ -149,14 +151,14 @@ CUresult gs_vmm_apply_mapping(struct gs_block *block, const struct gs_vmm_mappin
     return result;
 }
 
-void gs_vmm_withdraw_mapping(struct gs_block *block, const struct gs_vmm_mapping *mapping)
+static void withdraw_mapping(struct gs_block *block, const struct gs_vmm_mapping *mapping)
 {
     for (unsigned i = 0; i < block->piece_count; i++)
         if (block->pieces[i].state == GS_PIECE_RESIDENT)
             unmap_piece(block, i, mapping);
 }
 
-CUresult gs_vmm_apply_access(struct gs_block *block, const struct gs_vmm_mapping *mapping,
+static CUresult apply_access(struct gs_block *block, const struct gs_vmm_mapping *mapping,
                              const CUmemAccessDesc *access, size_t count)
 {
     CUresult result = CUDA_SUCCESS;
@@ -252,7 +254,7 @@ static void drop(struct gs_block *block, unsigned i)
     block->pieces[i].state = GS_PIECE_EMPTY;
 }
 
-const struct gs_backend gs_backend_vmm = {
+static const struct gs_backend of_blocks = {
     .id = GPUSHARE_BACKEND_SWAP,
     .name = "vmm",
     .needs_host = true,
@@ -266,4 +268,12 @@ const struct gs_backend gs_backend_vmm = {
     .finish_in = finish_in,
     .abort_in = abort_in,
     .drop = drop,
+};
+
+const struct gs_vmm_backend gs_backend_vmm = {
+    .of_blocks = &of_blocks,
+    .granularity = 2 << 20,
+    .apply_mapping = apply_mapping,
+    .withdraw_mapping = withdraw_mapping,
+    .apply_access = apply_access,
 };

@@ -40,7 +40,7 @@
     RANK(GATE, "gate.lock")                                                                                            \
     RANK(CONTEXTS, "contexts.lock")                                                                                    \
     RANK(CAPTURES, "captures.lock")                                                                                    \
-    RANK(RESERVING, "vmm.reserving")                                                                                   \
+    RANK(RESERVING, "reservations.lock")                                                                               \
     RANK(PEERS, "peers.lock")                                                                                          \
     RANK(IPC, "ipc.lock")                                                                                              \
     RANK(POPULATION, "population->lock")                                                                               \

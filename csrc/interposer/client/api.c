@@ -6,7 +6,8 @@
 #include "client/client.h"
 #include "client/connection.h"
 #include "gate/awake.h"
-#include "memory/memory.h"
+#include "memory/backing.h"
+#include "memory/devices.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -83,7 +84,7 @@ const char *gpushare_group(void)
 
 int gpushare_own_memory(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
 {
-    return gs_session_attached() && gs_memory_own(uuid, footprint, total);
+    return gs_session_attached() && gs_devices_own(uuid, footprint, total);
 }
 
 /* Sends or receives exactly `size` bytes before the deadline. */

@@ -4,6 +4,7 @@
 #endif
 #include "client/client.h"
 
+#include "backends/choose.h"
 #include "base/clock.h"
 #include "base/helper.h"
 #include "base/interrupt.h"
@@ -13,19 +14,28 @@
 #include "client/connection.h"
 #include "client/placement.h"
 #include "gate/awake.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
 #include "gate/contexts.h"
-#include "gate/enter.h"
+#include "gate/drain.h"
+#include "gate/keeper.h"
 #include "gate/meter.h"
 #include "gate/pace.h"
+#include "gate/slots.h"
 #include "hibernate/hibernate.h"
-#include "hooks/capture.h"
-#include "hooks/graph_memory.h"
 #include "loader/pci.h"
 #include "loader/real.h"
+#include "memory/backing.h"
+#include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
+#include "memory/lane.h"
 #include "memory/memory.h"
 #include "memory/mover.h"
+#include "memory/peers.h"
+#include "memory/promises.h"
+#include "memory/reservations.h"
+#include "memory/vmm.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -126,6 +136,7 @@ struct deferred_frame {
 enum { MOST_DEFERRED = 32 };
 
 static struct {
+    const struct gs_client_watch *watch;
     struct gs_mutex start_lock; /* during the attempt in cuInit */
     struct gs_mutex await_lock; /* of the thread that waits for a scheduler before its first context */
     char path[108];
@@ -463,7 +474,7 @@ static void ask_to_wake(const struct gpushare_usage *needed)
     look_for_scheduler_at_once();
 }
 
-CUresult gs_client_acquire(bool *entered)
+static CUresult gs_client_acquire(bool *entered)
 {
     CUresult result = CUDA_SUCCESS;
     *entered = false;
@@ -559,7 +570,7 @@ CUresult gs_client_acquire(bool *entered)
     return result;
 }
 
-CUresult gs_client_pace(struct gs_submission *submission)
+static CUresult gs_client_pace(struct gs_submission *submission)
 {
     uint64_t since = gs_now_ns(), patience;
     if (gs_pace_admit(submission, since, &patience) || (gs_meter_look() && gs_pace_admit(submission, since, &patience)))
@@ -617,7 +628,7 @@ static void give_up_locked(enum gpushare_cause cause)
     client.ended_by_quiet = client.ended_by_quiet && cause == GPUSHARE_CAUSE_REVOKE;
 }
 
-void gs_client_give_up_lease(enum gpushare_cause cause)
+static void gs_client_give_up_lease(enum gpushare_cause cause)
 {
     gs_mutex_lock(&client.lock);
     give_up_locked(cause);
@@ -625,12 +636,7 @@ void gs_client_give_up_lease(enum gpushare_cause cause)
     gs_helper_call();
 }
 
-void gs_client_context_failed(void)
-{
-    gs_helper_call();
-}
-
-uint64_t gs_client_cancels(void)
+static uint64_t gs_client_cancels(void)
 {
     gs_mutex_lock(&client.lock);
     uint64_t cancels = client.cancels;
@@ -638,8 +644,8 @@ uint64_t gs_client_cancels(void)
     return cancels;
 }
 
-CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
-                        struct gpushare_grown *answer)
+static CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
+                               struct gpushare_grown *answer)
 {
     struct pending_growth pending = {.request = {.least = *least, .most = most}};
     CUresult result = CUDA_SUCCESS;
@@ -676,7 +682,7 @@ CUresult gs_client_grow(const struct gpushare_usage *least, uint64_t most, bool 
     return result;
 }
 
-enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
+static enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
 {
     enum gs_reach reach = GS_REACH_NONE;
     gs_mutex_lock(&client.lock);
@@ -688,7 +694,7 @@ enum gs_reach gs_client_reach(bool promised, struct gs_slot **entered)
     return reach;
 }
 
-bool gs_client_await_released(uint64_t patience)
+static bool gs_client_await_released(uint64_t patience)
 {
     uint64_t end = gs_now_ns() + patience, now;
     gs_mutex_lock(&client.lock);
@@ -751,7 +757,7 @@ static CUresult await_awake(uint64_t patience)
     return result;
 }
 
-CUresult gs_client_await_awake(void)
+static CUresult gs_client_await_awake(void)
 {
     return await_awake(UINT64_MAX);
 }
@@ -773,7 +779,7 @@ static void be_awake_at_exit(void)
     gs_mutex_unlock(&client.lock);
 }
 
-void gs_client_report_usage(const struct gpushare_usage *usage)
+static void gs_client_report_usage(const struct gpushare_usage *usage)
 {
     gs_mutex_lock(&client.lock);
     bool first = client.usage_count == 0;
@@ -839,7 +845,7 @@ const char *gs_client_group(void)
     return client.hello.group;
 }
 
-bool gs_client_leased(void)
+static bool gs_client_leased(void)
 {
     gs_mutex_lock(&client.lock);
     bool leased = client.leased;
@@ -877,7 +883,7 @@ static void on_grown(const struct gpushare_grown *grown)
     wake_waiters();
     gs_mutex_unlock(&client.lock);
     if (!found)
-        gs_memory_report(); /* a wait that was cancelled: give the promise back */
+        gs_devices_report(); /* a wait that was cancelled: give the promise back */
 }
 
 static void on_contended(const struct gpushare_contended *contended)
@@ -1095,7 +1101,7 @@ static void on_step(const struct gpushare_lease *step)
         client.move = MOVE_IN;
         gs_mover_restore(moved, &devices, let_one_submit, &lease);
         client.move = NO_MOVE;
-        gs_memory_report();
+        gs_devices_report();
     }
     gs_mutex_lock(&client.lock);
     if (!client.leased) /* nobody waits, or there was no room for what it lacks */
@@ -1120,7 +1126,7 @@ static void on_room(const struct gpushare_room *room)
         client.room_count++;
 }
 
-uint64_t gs_client_room(const uint8_t gpu[16], bool *last)
+static uint64_t gs_client_room(const uint8_t gpu[16], bool *last)
 {
     *last = client.move != MOVE_IN_FILLING;
     if (*last)
@@ -1135,7 +1141,7 @@ uint64_t gs_client_room(const uint8_t gpu[16], bool *last)
     return 0;
 }
 
-void gs_client_moved(const struct gpushare_moved *moved)
+static void gs_client_moved(const struct gpushare_moved *moved)
 {
     gs_mutex_lock(&client.lock);
     send_frame(GPUSHARE_MOVING, moved, sizeof(*moved));
@@ -1281,6 +1287,8 @@ static void be_awake(const uint8_t *from, const uint8_t *to)
     /* The scheduler that had it moved may have ended before it said so. */
     bool untold = from == NULL && gs_device_find_moved(left, found);
     gs_hibernate_restored(untold ? left : from, untold ? found : to);
+    if (untold || from != NULL)
+        gs_placement_moved(untold ? left : from, untold ? found : to);
     gs_mutex_lock(&client.lock);
     open_second_gate_locked();
     /* The one that is there has it on the other GPU: it is told by another HELLO. */
@@ -1288,7 +1296,7 @@ static void be_awake(const uint8_t *from, const uint8_t *to)
         shutdown(client.socket, SHUT_RDWR);
     gs_mutex_unlock(&client.lock);
     prepare_if_possible();
-    gs_memory_report();
+    gs_devices_report();
 }
 
 static void on_awake(const struct gpushare_awake *awake)
@@ -1536,7 +1544,7 @@ static void take_signal(void)
         cancel_waits();
 }
 
-bool gs_client_while_moving(uint64_t patience)
+static bool gs_client_while_moving(uint64_t patience)
 {
     if (patience != 0)
         sleep_until_called(patience);
@@ -1552,7 +1560,7 @@ bool gs_client_while_moving(uint64_t patience)
     return client.socket >= 0 && !(client.move == MOVE_IN_FILLING && client.revoked == client.move_lease);
 }
 
-bool gs_client_grant_waits(void)
+static bool gs_client_grant_waits(void)
 {
     for (unsigned i = 0; i < client.deferred_count; i++)
         if (client.deferred[i].header.type == GPUSHARE_GRANT)
@@ -1639,7 +1647,7 @@ static enum greeting greet(int *problem)
     } message = {.hello = client.hello};
     struct gpushare_usage needed;
     gs_hibernate_needs(&needed);
-    message.hello.gpu_count = gs_memory_usages(message.usages);
+    message.hello.gpu_count = gs_devices_usages(message.usages);
     message.hello.flags |= gs_memory_oversubscribed() ? GPUSHARE_HELLO_OVERSUBSCRIBE : 0;
     gs_mutex_lock(&client.lock);
     if (client.leased) {
@@ -1694,7 +1702,7 @@ static enum greeting greet(int *problem)
     client.quiet_passes = gs_gate_passes();
     gs_session_set_contended(welcome.contended);
     memset(client.meters, 0, sizeof(client.meters));
-    gs_memory_set_headroom(welcome.headroom);
+    gs_devices_set_headroom(welcome.headroom);
     client.wake_asked = false;
     client.stuck = 0;
     if (client.sleepers != 0 || (client.sleep != AWAKE && client.waiters != 0))
@@ -1791,7 +1799,7 @@ static void give_room_back(void)
     struct gpushare_moved moved;
     struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
     client.move = MOVE_BACK;
-    for (unsigned i = gs_memory_usages(usages); i-- != 0;)
+    for (unsigned i = gs_devices_usages(usages); i-- != 0;)
         if (usages[i].resident != 0)
             gs_mover_evict(usages[i].gpu, usages[i].resident, &moved);
     client.move = NO_MOVE;
@@ -1844,7 +1852,7 @@ static void finish_release(void)
 {
     gs_memory_drop_failed(); /* the drain has found out which */
     gs_memory_reap();        /* nobody is to be charged for what was freed, nor is it to be moved */
-    gs_graph_memory_trim();
+    client.watch->lease_ends();
     gs_meter_look_from_helper();
     send_meters();
     gs_mutex_lock(&client.lock);
@@ -2208,9 +2216,17 @@ static void in_forked_child(void)
     gs_hibernate_after_fork();
     gs_gate_after_fork();
     gs_capture_after_fork();
-    gs_context_after_fork();
+    gs_contexts_after_fork();
     gs_pci_after_fork();
+    gs_devices_after_fork();
+    gs_blocks_after_fork();
+    gs_lanes_after_fork();
+    gs_vmm_after_fork();
+    gs_reservations_after_fork();
+    gs_peers_after_fork();
+    gs_host_after_fork();
     gs_memory_after_fork();
+    client.watch->forked();
     gs_meter_after_fork();
     gs_pace_after_fork();
     client.awaiting = false;
@@ -2371,17 +2387,35 @@ static bool is_expected(const char *path)
     return access(folder, F_OK) == 0;
 }
 
-static bool begin(void)
+static const struct gs_keeper keeper = {
+    .acquire = gs_client_acquire, .pace = gs_client_pace, .await_awake = gs_client_await_awake};
+static const struct gs_promises promises = {.grow = gs_client_grow,
+                                            .cancels = gs_client_cancels,
+                                            .report_usage = gs_client_report_usage,
+                                            .reach = gs_client_reach,
+                                            .await_released = gs_client_await_released,
+                                            .give_up_lease = gs_client_give_up_lease,
+                                            .leased = gs_client_leased};
+static const struct gs_moves moves = {.between_pieces = gs_client_while_moving,
+                                      .room = gs_client_room,
+                                      .report = gs_client_moved,
+                                      .grant_waits = gs_client_grant_waits};
+
+static bool begin(const struct gs_client_watch *watch)
 {
     static bool at_fork;
     const char *why = NULL;
+    client.watch = watch;
+    gs_keeper_set(&keeper);
+    gs_promises_set(&promises);
+    gs_moves_set(&moves);
     if (!read_environment())
         return false;
     if (!at_fork)
         at_fork = pthread_atfork(NULL, NULL, in_forked_child) == 0;
     gs_helper_prepare();
     gs_gate_prepare();
-    if (!gs_memory_choose_backend(&client.hello.backend, &why)) {
+    if (!gs_backend_choose(&client.hello.backend, &why)) {
         gs_session_step_aside(why);
         return false;
     }
@@ -2389,13 +2423,13 @@ static bool begin(void)
     return true;
 }
 
-void gs_client_start(void)
+void gs_client_start(const struct gs_client_watch *watch)
 {
     if (gs_session_attachment() != GS_NOT_ATTACHED_YET || __atomic_load_n(&client.begun, __ATOMIC_ACQUIRE))
         return;
     gs_mutex_lock(&client.start_lock);
     int problem = 0;
-    if (gs_session_attachment() == GS_NOT_ATTACHED_YET && !client.begun && begin()) {
+    if (gs_session_attachment() == GS_NOT_ATTACHED_YET && !client.begun && begin(watch)) {
         __atomic_store_n(&client.begun, true, __ATOMIC_RELEASE);
         if (!client.expected)
             attach_or_step_aside();

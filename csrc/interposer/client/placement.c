@@ -20,11 +20,10 @@
 #include <strings.h>
 #include <unistd.h>
 
-#define MILLISECOND UINT64_C(1000000)
 #define VISIBLE "CUDA_VISIBLE_DEVICES"
 
 /* As long as the first cuInit waits for a scheduler that is being started. */
-static const uint64_t patience = 2000 * MILLISECOND;
+static const uint64_t patience = 2000 * GS_MILLISECOND;
 
 enum { MOST = GPUSHARE_MAX_PLACES, LIST_ROOM = MOST * GS_UUID_TEXT };
 
@@ -154,7 +153,7 @@ static enum answer await_placed(int fd, enum gs_ticket ticket, uint64_t deadline
     inbox->descriptor = -1;
     for (uint64_t now; answer == NOT_YET && (now = gs_now_ns()) < deadline;) {
         struct pollfd readable = {.fd = fd, .events = POLLIN};
-        if (poll(&readable, 1, (int)((deadline - now) / MILLISECOND) + 1) <= 0 || !gs_receive(fd, inbox))
+        if (poll(&readable, 1, (int)((deadline - now) / GS_MILLISECOND) + 1) <= 0 || !gs_receive(fd, inbox))
             break;
         struct gpushare_header header;
         const void *body;

@@ -2,7 +2,7 @@
 /* The second gate's slow side. slots.c says why the ordering is right. */
 #include "gate/awake.h"
 
-#include "client/client.h"
+#include "gate/keeper.h"
 
 uint32_t gs_awake_shut;
 
@@ -27,7 +27,7 @@ CUresult gs_awake_enter_slow(struct gs_slot **called)
         return CUDA_SUCCESS;
     }
     while (!try_enter(slot)) {
-        CUresult refused = gs_client_await_awake();
+        CUresult refused = gs_keeper()->await_awake();
         if (refused != CUDA_SUCCESS)
             return refused;
     }
@@ -56,7 +56,7 @@ CUresult gs_awake_resume(struct gs_slot *paused, CUresult result)
     while (result == CUDA_SUCCESS) {
         if (try_enter(paused))
             return CUDA_SUCCESS;
-        result = gs_client_await_awake();
+        result = gs_keeper()->await_awake();
     }
     /* It takes the error back through the hook, which does not call the driver on its way. */
     __atomic_store_n(&paused->calls, paused->calls + 1, __ATOMIC_RELAXED);

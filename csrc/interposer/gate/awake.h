@@ -12,7 +12,7 @@
 #define GPUSHARE_GATE_AWAKE_H
 
 #include "driver.h"
-#include "gate/enter.h"
+#include "gate/slots.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -59,7 +59,7 @@ CUresult gs_awake_resume(struct gs_slot *paused, CUresult result);
 /* Enters only if the gate is open: for what can do without the driver, and must not wake the process. */
 bool gs_awake_try_enter(struct gs_slot **called);
 
-/* --- The side that opens and shuts; only client.c, under its lock. --- */
+/* --- The side that opens and shuts; only the client, under its lock. --- */
 
 /* From here on nobody enters; who is inside may still be (see gs_awake_empty). */
 void gs_awake_shut_gate(void);

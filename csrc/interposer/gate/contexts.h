@@ -1,78 +1,50 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * The CUDA contexts of this process: which there are, and whether all that was submitted to them is done.
- *
- * Draining works by one event for each context that captures the work of all its streams (cuCtxRecordEvent), which is
- * then polled: no spinning, and no wait that a kernel without end could turn into a hang. Drivers before 12.5 lack it:
- * there a thread of its own calls cuCtxSynchronize.
- */
+/* The life of contexts, as the hooks on them see it. What others ask of contexts is in context_list.h. */
 #ifndef GPUSHARE_GATE_CONTEXTS_H
 #define GPUSHARE_GATE_CONTEXTS_H
 
 #include "driver.h"
+
 #include <stdbool.h>
-#include <stdint.h>
+
+/* False: there is no memory to know it. *takes: it takes a charge, since it was admitted and has none yet. */
+bool gs_context_add(CUcontext handle, CUdevice device, bool primary, bool admitted, bool *takes);
+
+/* Returns whether it had a charge, and sets *device then. */
+bool gs_context_remove(CUcontext handle, CUdevice *device);
+
+/* The driver destroys no primary context and no green one by cuCtxDestroy: what they have stays. */
+bool gs_context_can_be_destroyed(CUcontext handle);
+
+/* Returns whether the context ends with it. */
+void gs_context_attach(CUcontext handle);
+bool gs_context_detach(CUcontext handle);
 
 /*
- * Only the helper thread drains. False if a capture is open: a drain would invalidate it. With `force` it does, and
- * false means that the capture has to be ended before anything can be waited for.
+ * Several threads may retain and release a device's primary context at once, and only the first has to be admitted:
+ * these wait until the context is there or is not. Where *first is true, or a context is returned, it changes until
+ * gs_primary_end_change; what became of that is what the others are told.
  */
-bool gs_context_begin_drain(bool force);
-bool gs_context_drained(void);
+CUresult gs_primary_begin_retain(CUdevice device, bool *first);
+/* The context, if that is its last release. */
+CUcontext gs_primary_begin_release(CUdevice device);
+/* The context, if there is one. */
+CUcontext gs_primary_begin_reset(CUdevice device);
+void gs_primary_end_change(CUdevice device, CUresult result);
 
-/* All work of all contexts was done when so much had been submitted (gs_gate_submissions). */
-bool gs_context_idle(uint64_t submissions);
+/* Around the driver's reset: from the first to the second, no other thread uses the context. */
+void gs_primary_is_reset(CUcontext handle);
+void gs_primary_was_reset(CUcontext handle);
 
-/* A context was synchronised after so much had been submitted (gs_gate_passes), with nobody inside the gate then. */
-void gs_context_synchronized(CUcontext context, uint64_t submissions);
+/* False: the green context is not known. */
+bool gs_context_set_parent(CUcontext handle, CUcontext primary);
 
-/*
- * Marks what has been submitted to all contexts. False if that cannot be known: a capture is open, or the driver cannot
- * do it. The mark is passed once it is done; marks of several threads are one, and count from the last.
- */
-bool gs_context_mark(void);
-bool gs_context_mark_passed(void);
+/* A green context of that primary one, or NULL. */
+CUcontext gs_context_green_of(CUcontext primary);
 
-/*
- * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call
- * in it with the same error, and so do we where we answer in its place. The same goes for one that is current and has
- * been destroyed. The error of the calling thread's context, or CUDA_SUCCESS: as far as it is known, or after asking
- * the driver, unless no work can have failed since it was known.
- */
-CUresult gs_context_known_failure(void);
-CUresult gs_context_ask_failure(void);
+/* Whether it keeps a primary context alive, and of which device. */
+bool gs_context_is_green(CUcontext handle, CUdevice *device);
 
-/*
- * What the driver answers, beside the captures that are open and in the thread's capture mode, to calls that it forbids
- * there: the error, which has ended the captures, or CUDA_SUCCESS.
- */
-CUresult gs_context_ask_captures(void);
-
-/* The driver has returned that to the application, or to us. */
-void gs_context_observed(CUresult result);
-static inline void gs_context_observe(CUresult result)
-{
-    if (__builtin_expect(result != CUDA_SUCCESS, 0))
-        gs_context_observed(result);
-}
-
-/* A context that has failed since, each once, or NULL: its memory is to be given to others. */
-CUcontext gs_context_take_failed(void);
-
-/* One that is alive and has not failed, or NULL. */
-CUcontext gs_context_any(void);
-/* The same of that device, the calling thread's if it is one; never `except`. */
-CUcontext gs_context_on(CUdevice device, CUcontext except);
-
-/* Whose memory it is that is allocated in the context: of a green context, the primary one's. */
-CUcontext gs_context_owner(CUcontext context);
-
-/* Those of the device that have not failed; returns how many there are, which may be more than `most`. */
-unsigned gs_context_all_on(CUdevice device, CUcontext *found, unsigned most);
-
-/* True if `context` is one that is alive, as far as we saw. */
-bool gs_context_alive(CUcontext context);
-
-void gs_context_after_fork(void);
+void gs_contexts_after_fork(void);
 
 #endif

@@ -4,13 +4,12 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
-#include "gate/contexts.h"
-#include "gate/enter.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
 #include "gate/pace.h"
+#include "gate/slots.h"
 #include "gate/work.h"
-#include "hooks/capture.h"
 #include "loader/real.h"
-#include "memory/devices.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,17 +71,12 @@ static struct {
     struct gpushare_meter gpus[GPUSHARE_MAX_GPUS];
     unsigned gpu_count;
     unsigned in_flight;
-    int used, broken; /* read without the lock */
+    int used; /* read without the lock */
 } meter = {.lock = GS_MUTEX(GS_RANK_METER)};
-
-bool gs_meter_broken(void)
-{
-    return __atomic_load_n(&meter.broken, __ATOMIC_RELAXED) != 0;
-}
 
 static void fail(const char *call, CUresult result)
 {
-    if (__atomic_exchange_n(&meter.broken, 1, __ATOMIC_RELAXED) == 0)
+    if (gs_pace_go_unmeasured())
         gs_say("how long this process uses the GPU is not measured any more: %s failed with CUDA error %d (said once)",
                call, (int)result);
 }
@@ -249,7 +243,7 @@ static bool look(struct gs_metered_stream *stream)
     GS_LEAVES_CAPTURES_ALONE;
     bool changed = false;
     while (stream->first != NULL) {
-        bool measures = stream->clock != NULL && !gs_meter_broken();
+        bool measures = stream->clock != NULL && !gs_pace_unmeasured();
         const struct submitted *measured = stream->first;
         while (measured != NULL && measured->submission.end == NULL)
             measured = measured->next;
@@ -355,14 +349,14 @@ void gs_meter_moved(const uint8_t from[16], const uint8_t to[16])
 
 static unsigned gpu_of(CUdevice ordinal)
 {
-    struct gs_device *device = gs_device_of(ordinal);
-    if (device == NULL)
+    CUuuid uuid;
+    if (GS_REAL(cuDeviceGetUuid_v2)(&uuid, ordinal) != CUDA_SUCCESS)
         return GPUSHARE_MAX_GPUS;
     unsigned i = 0;
-    while (i < meter.gpu_count && memcmp(meter.gpus[i].gpu, device->usage.gpu, sizeof(device->usage.gpu)) != 0)
+    while (i < meter.gpu_count && memcmp(meter.gpus[i].gpu, uuid.bytes, sizeof(uuid.bytes)) != 0)
         i++;
-    if (i == meter.gpu_count)
-        memcpy(meter.gpus[meter.gpu_count++].gpu, device->usage.gpu, sizeof(device->usage.gpu));
+    if (i == meter.gpu_count && i < GPUSHARE_MAX_GPUS)
+        memcpy(meter.gpus[meter.gpu_count++].gpu, uuid.bytes, sizeof(uuid.bytes));
     return i;
 }
 
@@ -455,7 +449,7 @@ static bool may_go_unmeasured(struct gs_metered_stream *stream, const struct gs_
 void gs_meter_begin(struct gs_submission *submission)
 {
     /* A capture must not begin meanwhile: it could be ended by our looking at an event, or take one in. */
-    if (gs_meter_broken() || !gs_capture_forbid())
+    if (gs_pace_unmeasured() || !gs_capture_forbid())
         return;
     __atomic_store_n(&meter.used, 1, __ATOMIC_RELAXED);
     gs_mutex_lock(&meter.lock);
@@ -472,7 +466,7 @@ void gs_meter_begin(struct gs_submission *submission)
             stream->measured_at_ns = gs_now_ns();
             stream->late = false;
         }
-        if (!gs_meter_broken()) {
+        if (!gs_pace_unmeasured()) {
             submission->measured = stream;
             stream->users++;
         }
@@ -493,7 +487,7 @@ void gs_meter_end(struct gs_submission *submission)
         return;
     }
     bool recorded = submission->end == NULL;
-    if (!recorded && !gs_meter_broken() && gs_capture_forbid()) {
+    if (!recorded && !gs_pace_unmeasured() && gs_capture_forbid()) {
         CUresult result = record(submission->end, submission);
         gs_capture_allow();
         recorded = result == CUDA_SUCCESS;

@@ -13,36 +13,11 @@
 #define GPUSHARE_GATE_METER_H
 
 #include "driver.h"
+#include "gate/work.h"
 #include "protocol.h"
 
 #include <stdbool.h>
 #include <stdint.h>
-
-/* How the stream argument of a gated call is to be read. */
-enum gs_stream_kind {
-    GS_STREAM_LEGACY,   /* CUstream; NULL is the legacy default stream */
-    GS_STREAM_PTSZ,     /* CUstream; NULL is the thread's own default stream */
-    GS_STREAM_NONE,     /* the call takes no stream; what it does in one, it does in the legacy default stream */
-    GS_STREAM_NONE_PTDS /* ... in the thread's own */
-};
-
-struct gs_metered_stream;
-
-/* One submission, from before it is let in until it has been submitted. Its thread's. */
-struct gs_submission {
-    uintptr_t work;
-    size_t size; /* of which there is so much (enter.h) */
-    CUstream stream;
-    enum gs_stream_kind kind;
-    bool admitted;                      /* it counts as in flight (pace.h) */
-    bool estimated;                     /* ... for so long: */
-    uint64_t estimate_ns;               /* 0 where nothing is known */
-    bool learns;                        /* the estimate is old, or of another size */
-    bool charged;                       /* how long it takes counts, whatever is known */
-    uint64_t most_unmeasured_ns;        /* so much, it among it, may go by without events */
-    struct gs_metered_stream *measured; /* NULL: it is not */
-    CUevent begin, end;
-};
 
 /* Around the driver's call, inside the gate; the end is the end of its being this thread's. */
 void gs_meter_begin(struct gs_submission *submission);
@@ -57,9 +32,6 @@ void gs_meter_look_from_helper(void);
 
 /* Submissions that were measured and are not known to be done. */
 unsigned gs_meter_in_flight(void);
-
-/* Measuring has failed. */
-bool gs_meter_broken(void);
 
 /* What there was of each GPU; returns how many. Times are left 0. */
 unsigned gs_meter_read(struct gpushare_meter meters[GPUSHARE_MAX_GPUS]);

@@ -37,8 +37,9 @@ static struct {
     } estimates[SETS][WAYS];
 } pace = {.lock = GS_MUTEX(GS_RANK_PACE), .told = {.inflight_ns = UINT64_MAX, .share_ppm = ALL}};
 
-/* Read without the lock: a copy is cut or not. */
+/* Read without the lock: a copy is cut or not; measuring has failed. */
 static int bounded;
+static int unmeasured;
 
 static bool active_locked(void)
 {
@@ -216,9 +217,9 @@ bool gs_pace_admit(struct gs_submission *submission, uint64_t since, uint64_t *p
     bool stalled = now - waits_since >= pace.told.stall_ns;
     *patience = 0;
     /* Without measuring there is nothing to bound it by. But a pause needs no measure. */
-    if (!gs_meter_broken())
+    if (!gs_pace_unmeasured())
         *patience = until_share_allows();
-    uint64_t room = gs_meter_broken() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
+    uint64_t room = gs_pace_unmeasured() && pace.told.inflight_ns != 0 ? 0 : until_room(submission, now);
     if (*patience == 0 && !stalled && room != 0)
         *patience = lesser(room, pace.told.stall_ns - (now - waits_since));
     if (*patience == 0) {
@@ -256,6 +257,16 @@ unsigned gs_pace_in_flight(uint64_t *given_back)
     *given_back = pace.given_back;
     gs_mutex_unlock(&pace.lock);
     return in_flight;
+}
+
+bool gs_pace_go_unmeasured(void)
+{
+    return __atomic_exchange_n(&unmeasured, 1, __ATOMIC_RELAXED) == 0;
+}
+
+bool gs_pace_unmeasured(void)
+{
+    return __atomic_load_n(&unmeasured, __ATOMIC_RELAXED) != 0;
 }
 
 void gs_pace_after_fork(void)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in client.c.
+ * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in
+ * client/lease.c.
  *
  * What is in flight is estimated: each function, graph or kind of work has for each size a mean of what it took lately,
  * less what it has run already. What was never seen fills any bound. The share is a bucket that fills with time and is
@@ -9,7 +10,8 @@
 #ifndef GPUSHARE_GATE_PACE_H
 #define GPUSHARE_GATE_PACE_H
 
-#include "gate/meter.h"
+#include "gate/work.h"
+#include "protocol.h"
 
 /* NULL: nothing is bounded or measured. */
 void gs_pace_set(const struct gpushare_pace *pace);
@@ -32,6 +34,10 @@ unsigned gs_pace_in_flight(uint64_t *given_back);
 
 /* So many bytes of a copy should be one submission. */
 size_t gs_pace_piece(size_t bytes);
+
+/* Measuring has failed: nothing is charged any more. True the first time. */
+bool gs_pace_go_unmeasured(void);
+bool gs_pace_unmeasured(void);
 
 /* From the meter: this one took so long; so much more of a GPU was had in all. */
 void gs_pace_learn(const struct gs_submission *submission, uint64_t duration_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The gate's slow side.
+ * The gate's word and slots.
  *
  * Why it is right: a thread that enters stores `passes` (odd) and then loads the word; the side that shuts the gate
  * stores the word and then loads every `passes`. For one of the two to see the other's store, each needs a full fence
@@ -8,17 +8,10 @@
  * membarrier(2) on the shutting side makes every running thread of the process execute the fence for it. A check of
  * the word alone (without `passes`) lets a launch slip through after the shutting side has looked.
  */
-#include "gate/enter.h"
+#include "gate/slots.h"
 
 #include "base/lock.h"
-#include "client/client.h"
-#include "gate/contexts.h"
-#include "gate/meter.h"
-#include "gate/pace.h"
-#include "gate/work.h"
-#include "hooks/capture.h"
 
-#include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -88,7 +81,7 @@ struct gs_slot *gs_gate_slot(void)
     return slot;
 }
 
-static bool try_enter(struct gs_slot *slot, uint32_t highest)
+bool gs_gate_try_enter(struct gs_slot *slot, uint32_t highest)
 {
     __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST);
@@ -96,78 +89,6 @@ static bool try_enter(struct gs_slot *slot, uint32_t highest)
         return true;
     __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
     return false;
-}
-
-/*
- * Whoever is paced waits for its turn outside the gate, so that it can be shut meanwhile; then it enters as anybody
- * does, by a store of `passes` and a load of the word. *entered: it did.
- */
-static CUresult enter_paced(struct gs_slot *slot, bool *entered)
-{
-    *entered = false;
-    CUresult refused = gs_client_pace(&slot->submission);
-    if (refused != CUDA_SUCCESS || !slot->submission.admitted)
-        return refused;
-    *entered = try_enter(slot, GS_GATE_PACED);
-    if (!*entered) {
-        gs_pace_give_back(&slot->submission, NULL);
-        return CUDA_SUCCESS;
-    }
-    slot->paced = true;
-    gs_meter_begin(&slot->submission);
-    return CUDA_SUCCESS;
-}
-
-CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_stream_kind kind, uintptr_t work,
-                            size_t size)
-{
-    *entered = NULL;
-    struct gs_slot *slot = gs_gate_slot();
-    if (slot == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (slot->passes & 1) {
-        slot->nested++;
-        return CUDA_SUCCESS;
-    }
-    for (;;) {
-        if (try_enter(slot, gs_work_counts(work) ? GS_GATE_OPEN : GS_GATE_PACED)) {
-            if (gs_work_counts(work))
-                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
-            else if (work == GS_WORK_ORDER)
-                gs_meter_order(stream, kind);
-            *entered = slot;
-            return CUDA_SUCCESS;
-        }
-        /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
-        if (gs_capture_includes(stream, kind))
-            return CUDA_SUCCESS;
-        bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED;
-        /*
-         * What the driver refuses in any case does not wait for memory. Where the current context has been destroyed,
-         * it may be about another one, that of its stream.
-         */
-        CUresult refused = paces ? gs_context_known_failure() : gs_context_ask_failure();
-        if (refused != CUDA_SUCCESS && refused != CUDA_ERROR_CONTEXT_IS_DESTROYED)
-            return refused;
-        if (paces) {
-            bool inside;
-            __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
-            slot->submission = (struct gs_submission){.work = work, .size = size, .stream = stream, .kind = kind};
-            refused = enter_paced(slot, &inside);
-            if (inside)
-                return CUDA_SUCCESS;
-        } else {
-            bool inside;
-            refused = gs_client_acquire(&inside);
-            if (inside) {
-                __atomic_store_n(&slot->work, work, __ATOMIC_RELAXED);
-                *entered = slot;
-                return CUDA_SUCCESS;
-            }
-        }
-        if (refused != CUDA_SUCCESS)
-            return refused;
-    }
 }
 
 void gs_gate_enter_shut(void)
@@ -188,22 +109,6 @@ bool gs_gate_enter_shut_leased(struct gs_slot **entered)
 void gs_gate_leave_shut(void)
 {
     struct gs_slot *slot = gs_gate_thread;
-    __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
-}
-
-void gs_gate_leave_slow(void)
-{
-    struct gs_slot *slot = gs_gate_thread;
-    if (slot == NULL || (slot->passes & 1) == 0)
-        return; /* it was let by to record into a capture */
-    if (slot->nested != 0) {
-        slot->nested--;
-        return;
-    }
-    if (!slot->paced)
-        return;
-    slot->paced = false;
-    gs_meter_end(&slot->submission);
     __atomic_store_n(&slot->passes, slot->passes + 1, __ATOMIC_RELEASE);
 }
 

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What a call submits, in one word: a kernel's function, an executable graph, or one of a few kinds. */
+/* What a call submits: in one word, a kernel's function, an executable graph, or one of a few kinds; and where to. */
 #ifndef GPUSHARE_GATE_WORK_H
 #define GPUSHARE_GATE_WORK_H
 
+#include "driver.h"
+
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum gs_work {
@@ -36,5 +39,31 @@ static inline bool gs_work_counts(uintptr_t work)
 {
     return work > GS_WORK_ORDER;
 }
+
+/* How the stream argument of a gated call is to be read. */
+enum gs_stream_kind {
+    GS_STREAM_LEGACY,   /* CUstream; NULL is the legacy default stream */
+    GS_STREAM_PTSZ,     /* CUstream; NULL is the thread's own default stream */
+    GS_STREAM_NONE,     /* the call takes no stream; what it does in one, it does in the legacy default stream */
+    GS_STREAM_NONE_PTDS /* ... in the thread's own */
+};
+
+struct gs_metered_stream;
+
+/* One submission, from before it is let in until it has been submitted. Its thread's. */
+struct gs_submission {
+    uintptr_t work;
+    size_t size; /* of which there is so much (enter.h) */
+    CUstream stream;
+    enum gs_stream_kind kind;
+    bool admitted;                      /* it counts as in flight (pace.h) */
+    bool estimated;                     /* ... for so long: */
+    uint64_t estimate_ns;               /* 0 where nothing is known */
+    bool learns;                        /* the estimate is old, or of another size */
+    bool charged;                       /* how long it takes counts, whatever is known */
+    uint64_t most_unmeasured_ns;        /* so much, it among it, may go by without events */
+    struct gs_metered_stream *measured; /* NULL: it is not */
+    CUevent begin, end;
+};
 
 #endif

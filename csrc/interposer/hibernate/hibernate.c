@@ -4,14 +4,13 @@
 #endif
 #include "hibernate/hibernate.h"
 
-#include "client/placement.h"
+#include "gate/capture.h"
 #include "gate/meter.h"
-#include "hooks/capture.h"
 #include "loader/pci.h"
 #include "loader/real.h"
+#include "memory/backing.h"
 #include "memory/devices.h"
 #include "memory/host.h"
-#include "memory/memory.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -79,7 +78,7 @@ static bool may_have_communicators(void)
 unsigned gs_hibernate_needs(struct gpushare_usage *needs)
 {
     struct gpushare_usage usages[GPUSHARE_MAX_GPUS];
-    unsigned count = gs_memory_usages(usages), used = 0;
+    unsigned count = gs_devices_usages(usages), used = 0;
     *needs = (struct gpushare_usage){0};
     if (count != 0)
         memcpy(needs->gpu, usages[0].gpu, sizeof(needs->gpu)); /* one that uses none needs nothing of it */
@@ -125,7 +124,6 @@ void gs_hibernate_restored(const uint8_t from[16], const uint8_t to[16])
     if (from != NULL) {
         gs_device_moved(from, to);
         gs_meter_moved(from, to);
-        gs_placement_moved(from, to);
         gs_pci_moved();
     }
     gs_host_restored();

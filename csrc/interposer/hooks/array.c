@@ -7,10 +7,11 @@
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "base/session.h"
-#include "gate/contexts.h"
-#include "hooks/capture.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
+#include "gate/failures.h"
 #include "loader/real.h"
-#include "memory/memory.h"
+#include "memory/admission.h"
 
 #include <stdlib.h>
 

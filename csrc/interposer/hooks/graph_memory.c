@@ -5,12 +5,11 @@
 #include "base/lock.h"
 #include "base/ordered_map.h"
 #include "base/session.h"
+#include "gate/capture.h"
 #include "gate/enter.h"
-#include "gate/meter.h"
 #include "gate/work.h"
-#include "hooks/capture.h"
 #include "loader/real.h"
-#include "memory/memory.h"
+#include "memory/admission.h"
 #include "protocol.h"
 
 #include <stdlib.h>

@@ -7,11 +7,14 @@
 #include "base/ordered_map.h"
 #include "base/say.h"
 #include "base/session.h"
-#include "gate/contexts.h"
-#include "hooks/capture.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
 #include "hooks/pool.h"
 #include "loader/real.h"
+#include "memory/backing.h"
+#include "memory/devices.h"
 #include "memory/memory.h"
+#include "memory/view.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -74,15 +77,6 @@ static struct {
     uint64_t nonce;
     struct gs_map opened;
 } ipc = {.lock = GS_MUTEX(GS_RANK_IPC), .listener = -1};
-
-CUmemAllocationHandleType gs_ipc_handle_type(CUdevice device)
-{
-    int can = 0;
-    if (GS_REAL(cuDeviceGetAttribute)(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) !=
-        CUDA_SUCCESS)
-        can = 0;
-    return can ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
-}
 
 static socklen_t socket_name(struct sockaddr_un *address, uint64_t nonce)
 {
@@ -223,7 +217,8 @@ CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
     if (gs_pool_of(view.base) != NULL)
         return CUDA_ERROR_INVALID_VALUE; /* as documented: pools have an interface of their own for that */
     struct token token = {.base = view.base, .id = view.id, .size = view.size, .pid = getpid(), .uid = geteuid()};
-    if (view.managed || gs_ipc_handle_type(view.device) == CU_MEM_HANDLE_TYPE_NONE || !ensure_listener(&token.nonce)) {
+    if (view.managed || gs_device_handle_type(view.device) == CU_MEM_HANDLE_TYPE_NONE ||
+        !ensure_listener(&token.nonce)) {
         gs_say("CUDA IPC needs memory that can be exported, which this backend or driver does not have; start the "
                "program with GPUSHARE_BACKEND=plain to use it");
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -8,12 +8,10 @@
 #define GPUSHARE_HOOKS_IPC_H
 
 #include "driver.h"
-#include "memory/memory.h"
 
 #include <stdbool.h>
 
-/* How memory of that device is to be made so that it can be shared. */
-CUmemAllocationHandleType gs_ipc_handle_type(CUdevice device);
+struct gs_memory_view;
 
 /* What another process shares with us. */
 bool gs_ipc_find(CUdeviceptr address, struct gs_memory_view *view);

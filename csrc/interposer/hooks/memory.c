@@ -6,14 +6,16 @@
 #include "memory/memory.h"
 #include "base/say.h"
 #include "base/session.h"
-#include "gate/contexts.h"
-#include "gate/meter.h"
+#include "gate/capture.h"
+#include "gate/failures.h"
+#include "gate/work.h"
 #include "hibernate/hibernate.h"
-#include "hooks/capture.h"
 #include "hooks/graph_memory.h"
 #include "hooks/ipc.h"
 #include "hooks/pool.h"
 #include "loader/real.h"
+#include "memory/devices.h"
+#include "memory/view.h"
 #include "memory/vmm.h"
 
 #include <stdlib.h>
@@ -289,7 +291,7 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
         /* No mapping has a context. */
         *(unsigned int *)value = view->context != NULL && !view->managed && gs_pool_of(view->base) == NULL &&
-                                 gs_ipc_handle_type(view->device) != CU_MEM_HANDLE_TYPE_NONE;
+                                 gs_device_handle_type(view->device) != CU_MEM_HANDLE_TYPE_NONE;
         return true;
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
         *(int *)value = view->device;

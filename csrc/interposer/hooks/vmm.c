@@ -7,10 +7,12 @@
 #include "base/say.h"
 #include "base/session.h"
 #include "gate/enter.h"
-#include "gate/meter.h"
 #include "gate/work.h"
+#include "hooks/ipc.h"
 #include "loader/real.h"
 #include "memory/memory.h"
+#include "memory/reservations.h"
+#include "memory/view.h"
 
 #include <stdlib.h>
 
@@ -20,7 +22,8 @@
  */
 static bool is_allocation(CUdeviceptr address, size_t size)
 {
-    return gs_session_attached() && gs_memory_any(address, size);
+    struct gs_memory_view ignored;
+    return gs_session_attached() && (gs_memory_any(address, size) || gs_ipc_find(address, &ignored));
 }
 
 CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
@@ -59,7 +62,7 @@ CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t size, size_t a
 {
     CUresult result = GS_REAL(cuMemAddressReserve)(address, size, alignment, wish, flags);
     if (result == CUDA_SUCCESS && gs_session_attached())
-        gs_vmm_reserved(*address, size);
+        gs_reservation_add(*address, size);
     return result;
 }
 
@@ -71,9 +74,9 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t size)
     if (gs_vmm_any(address, size) || is_allocation(address, size))
         return CUDA_ERROR_INVALID_VALUE;
     bool lost;
-    struct gs_reservation *reservation = gs_vmm_unreserve(address, &lost);
+    struct gs_reservation *reservation = gs_reservation_take(address, &lost);
     CUresult result = lost ? CUDA_SUCCESS : GS_REAL(cuMemAddressFree)(address, size);
-    gs_vmm_unreserved(reservation, result == CUDA_SUCCESS);
+    gs_reservation_taken(reservation, result == CUDA_SUCCESS);
     return result;
 }
 

@@ -70,12 +70,6 @@ static inline void gs_piece_give_host(struct gs_piece *piece)
 CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream);
 
 /*
- * Reserves addresses anew in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
- * succeed.
- */
-bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost);
-
-/*
  * A backend. In populate, start_*, finish_out and discard, the block's context is current in the calling thread.
  * start_* queue work on `stream`; finish_* are called once that work is done. A function that fails leaves the piece as
  * it was.
@@ -96,9 +90,5 @@ struct gs_backend {
     void (*abort_in)(struct gs_block *block, unsigned i);  /* the copy of start_in failed */
     void (*drop)(struct gs_block *block, unsigned i);      /* any state to EMPTY; the contents go */
 };
-
-extern const struct gs_backend gs_backend_swap;
-extern const struct gs_backend gs_backend_managed;
-extern const struct gs_backend gs_backend_vmm;
 
 #endif

@@ -2,11 +2,11 @@
 #include "memory/blocks.h"
 
 #include "base/lock.h"
-#include "base/say.h"
-#include "client/client.h"
-#include "gate/contexts.h"
-#include "hooks/capture.h"
-#include "loader/real.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
+#include "gate/drain.h"
+#include "gate/slots.h"
+#include "memory/promises.h"
 #include "memory/slab.h"
 
 #include <stdlib.h>
@@ -153,7 +153,7 @@ static bool populate(struct gs_device *device, struct gs_block *block, struct gs
             block->pieces[i].untouched = GS_WRITTEN;
     /* Before others can take from a slab that lacks memory. */
     if (!complete)
-        gs_client_give_up_lease(GPUSHARE_CAUSE_FAILED);
+        gs_promises()->give_up_lease(GPUSHARE_CAUSE_FAILED);
     gs_mutex_lock(&gs_memory_lock);
     device->arriving -= claimed;
     device->usage.resident += bytes;
@@ -174,14 +174,14 @@ void gs_block_populate(struct gs_device *device, struct gs_block *block, struct 
     populate(device, block, entered, true);
 }
 
-/* What gs_client_reach says where the block has no memory; with GS_REACH_NOW, it is held. */
+/* What gs_promises says where the block has no memory; with GS_REACH_NOW, it is held. */
 static enum gs_reach reach_locked(struct gs_block *block, bool promised, struct gs_slot **entered)
 {
     bool lacks = false;
     /* What was its context's is lost, and nothing of it is booked any more. */
     for (unsigned i = 0; block != NULL && block->context != NULL && i < block->piece_count; i++)
         lacks = lacks || lacks_memory(&block->pieces[i]);
-    enum gs_reach reach = lacks ? gs_client_reach(promised, entered) : GS_REACH_NONE;
+    enum gs_reach reach = lacks ? gs_promises()->reach(promised, entered) : GS_REACH_NONE;
     if (reach == GS_REACH_NOW)
         block->moving = true;
     return reach;
@@ -203,7 +203,7 @@ void gs_block_reach(struct gs_device *device, struct gs_block *(*find_locked)(co
         if (reach == GS_REACH_NOW && populate(device, block, entered, false))
             return;
         /* Most work is done in a moment, and then nothing can touch what has no memory. */
-        if (gs_client_await_released(drain_patience))
+        if (gs_promises()->await_released(drain_patience))
             return;
         /* All of the GPU may have been promised to who is next, who waits for what runs. What is free is taken then. */
         if (!promised)
@@ -435,43 +435,10 @@ bool gs_block_pin_locked(struct gs_block *block)
     return true;
 }
 
-CUresult gs_piece_copy(const struct gs_piece *piece, CUdeviceptr address, bool outward, CUstream stream)
-{
-    const struct gs_host_extent *extents;
-    unsigned count = gs_host_extents(piece->host, &extents);
-    CUresult result = CUDA_SUCCESS;
-    for (unsigned e = 0; e < count && result == CUDA_SUCCESS; e++) {
-        result = outward ? GS_REAL(cuMemcpyDtoHAsync_v2)(extents[e].address, address, extents[e].bytes, stream)
-                         : GS_REAL(cuMemcpyHtoDAsync_v2)(address, extents[e].address, extents[e].bytes, stream);
-        address += extents[e].bytes;
-    }
-    if (result != CUDA_SUCCESS)
-        GS_REAL(cuStreamSynchronize)(stream);
-    return result;
-}
-
 void gs_blocks_after_fork(void)
 {
     pthread_cond_init(&settled.changed, NULL);
     settled.awaiting = NULL;
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
         gs_devices[i].walks = NULL;
-}
-
-bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost)
-{
-    CUdeviceptr address = 0;
-    bool known = *lost;
-    if (!known && GS_REAL(cuMemAddressFree)(base, size) != CUDA_SUCCESS)
-        return false;
-    CUresult result = GS_REAL(cuMemAddressReserve)(&address, size, 0, base, 0);
-    *lost = result != CUDA_SUCCESS || address != base;
-    if (result == CUDA_SUCCESS && *lost)
-        GS_REAL(cuMemAddressFree)(address, size);
-    if (*lost && !known)
-        gs_say(
-            "%zu bytes of this process's memory cannot come back to their addresses on the GPU, which the driver does "
-            "not give again (CUDA error %d); nothing is lost, and it is tried again",
-            size, (int)result);
-    return !*lost;
 }

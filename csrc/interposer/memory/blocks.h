@@ -14,9 +14,10 @@
 #ifndef GPUSHARE_MEMORY_BLOCKS_H
 #define GPUSHARE_MEMORY_BLOCKS_H
 
-#include "gate/enter.h"
 #include "memory/block.h"
 #include "memory/devices.h"
+
+struct gs_slot;
 
 /* All pieces are EMPTY. piece_size is a multiple of GS_GRANULARITY. NULL: no memory. */
 struct gs_block *gs_block_new(struct gs_device *device, const struct gs_backend *backend, CUcontext context,

@@ -6,11 +6,11 @@
 #include "base/lock.h"
 #include "base/say.h"
 #include "base/session.h"
-#include "client/client.h"
-#include "gate/contexts.h"
+#include "gate/context_list.h"
 #include "loader/real.h"
+#include "memory/backing.h"
 #include "memory/host.h"
-#include "memory/memory.h"
+#include "memory/promises.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -73,6 +73,15 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16])
             device = &gs_devices[i];
     gs_mutex_unlock(&gs_memory_lock);
     return device;
+}
+
+CUmemAllocationHandleType gs_device_handle_type(CUdevice device)
+{
+    int can = 0;
+    if (GS_REAL(cuDeviceGetAttribute)(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) !=
+        CUDA_SUCCESS)
+        can = 0;
+    return can ? CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : CU_MEM_HANDLE_TYPE_NONE;
 }
 
 void gs_devices_see(struct gpushare_seen *result)
@@ -213,7 +222,7 @@ void gs_device_flush_reports(void)
             struct gpushare_usage usage = gs_device_usage_locked(device);
             gs_mutex_unlock(&gs_memory_lock);
             if (changed)
-                gs_client_report_usage(&usage);
+                gs_promises()->report_usage(&usage);
             more = more || changed;
         }
         gs_mutex_unlock(&figures.growth);
@@ -225,7 +234,7 @@ void gs_device_flush_reports(void)
 /* Waits with those that ask the scheduler already. An interrupt from now on ends the caller's own question, too. */
 static uint64_t begin_growth(void)
 {
-    uint64_t cancels = gs_client_cancels();
+    uint64_t cancels = gs_promises()->cancels();
     if (gs_mutex_trylock(&figures.growth) != 0) {
         gs_interrupt_watch();
         gs_mutex_lock(&figures.growth);
@@ -239,7 +248,7 @@ static void end_growth(void)
     gs_device_flush_reports();
 }
 
-void gs_memory_report(void)
+void gs_devices_report(void)
 {
     gs_mutex_lock(&gs_memory_lock);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
@@ -290,7 +299,7 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         uint64_t most = footprint > device->usage.promised ? least.promised + headroom(device) : least.promised;
         struct gpushare_grown answer;
         gs_mutex_unlock(&gs_memory_lock);
-        result = gs_client_grow(&least, most, false, cancels, &answer);
+        result = gs_promises()->grow(&least, most, false, cancels, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
             say_refusal(answer.text);
@@ -325,7 +334,7 @@ bool gs_device_promise_now(struct gs_device *device)
     struct gpushare_usage usage = gs_device_usage_locked(device);
     gs_mutex_unlock(&gs_memory_lock);
     if (usage.promised != 0)
-        result = gs_client_grow(&usage, usage.promised, true, cancels, &answer);
+        result = gs_promises()->grow(&usage, usage.promised, true, cancels, &answer);
     end_growth();
     return result == CUDA_SUCCESS && answer.status == GPUSHARE_GROWTH_RESIDENT;
 }
@@ -353,7 +362,7 @@ void gs_device_unbook(struct gs_device *device, uint64_t evictable, uint64_t pin
     gs_device_flush_reports();
 }
 
-bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
+bool gs_devices_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
 {
     struct gs_device *device = gs_device_by_uuid(uuid);
     if (device == NULL)
@@ -365,7 +374,7 @@ bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total)
     return true;
 }
 
-unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS])
+unsigned gs_devices_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS])
 {
     unsigned count = 0;
     gs_mutex_lock(&gs_memory_lock);
@@ -376,7 +385,7 @@ unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS])
     return count;
 }
 
-void gs_memory_set_headroom(uint64_t bytes)
+void gs_devices_set_headroom(uint64_t bytes)
 {
     __atomic_store_n(&figures.headroom, bytes, __ATOMIC_RELAXED);
 }

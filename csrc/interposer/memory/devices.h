@@ -54,6 +54,9 @@ struct gs_device *gs_device_by_uuid(const uint8_t uuid[16]);
 /* The device, and the context where that is not NULL, of the calling thread. */
 CUresult gs_device_current(struct gs_device **device, CUcontext *context);
 
+/* How memory of that device is to be made so that another process can open it. */
+CUmemAllocationHandleType gs_device_handle_type(CUdevice device);
+
 /* The GPUs that this process sees; the first time, the driver is asked. */
 void gs_devices_see(struct gpushare_seen *seen);
 
@@ -71,7 +74,7 @@ void gs_device_forget_contexts(void);
 
 /*
  * Asks for `evictable` more bytes of footprint, and for `pinned` and `context` more of the others, and books them.
- * Only what the promise does not cover is asked for. May wait (see gs_client_grow), and says why it was refused.
+ * Only what the promise does not cover is asked for. May wait (see promises.h), and says why it was refused.
  */
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 
@@ -97,6 +100,18 @@ struct gpushare_usage gs_device_usage_locked(const struct gs_device *device);
 
 /* Sends the figures that changed (`usage_changed`). Without any of the locks. */
 void gs_device_flush_reports(void);
+
+/* --- For the client. --- */
+
+/* Of the devices that were used; returns how many. */
+unsigned gs_devices_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS]);
+void gs_devices_set_headroom(uint64_t bytes);
+
+/* States the usage of all devices anew. */
+void gs_devices_report(void);
+
+/* The footprint and the size of one device, for the NVML shim. False: we do not manage that device. */
+bool gs_devices_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total);
 
 void gs_devices_after_fork(void);
 

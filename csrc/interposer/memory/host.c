@@ -27,7 +27,7 @@
 #include "base/say.h"
 #include "base/session.h"
 #include "gate/awake.h"
-#include "gate/enter.h"
+#include "gate/slots.h"
 #include "loader/real.h"
 #include "pool.h"
 #include "pool_pages.h"
@@ -46,8 +46,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MILLISECOND UINT64_C(1000000)
-
 /* What a chunk is shared by, where pieces are smaller: device memory comes in multiples of it. */
 enum { UNIT = 2 << 20, UNITS = GPUSHARE_POOL_CHUNK / UNIT, ALL_UNITS = (1 << UNITS) - 1 };
 
@@ -55,16 +53,16 @@ enum { UNIT = 2 << 20, UNITS = GPUSHARE_POOL_CHUNK / UNIT, ALL_UNITS = (1 << UNI
 enum { POPULATING_THREADS = 4 };
 
 /* After each chunk, while the gate is open: about 3 % of the time is spent in the driver; 15 % while somebody waits. */
-static const uint64_t pause_ns = 20 * MILLISECOND;
-static const uint64_t contended_pause_ns = 3 * MILLISECOND;
+static const uint64_t pause_ns = 20 * GS_MILLISECOND;
+static const uint64_t contended_pause_ns = 3 * GS_MILLISECOND;
 /* That are populated and page-locked at a time of those that others use. */
 enum { JOINED_AT_ONCE = 8 };
 /* A move is over when nothing was taken or given for so long. */
-static const uint64_t between_moves_ns = 10 * MILLISECOND;
+static const uint64_t between_moves_ns = 10 * GS_MILLISECOND;
 /* What the last move left over stays page-locked for so long: the next one may come at once. */
-static const uint64_t linger_ns = 1000 * MILLISECOND;
+static const uint64_t linger_ns = 1000 * GS_MILLISECOND;
 /* Others return chunks, and the scheduler changes the limit, without telling us. */
-static const uint64_t look_again_ns = 1000 * MILLISECOND;
+static const uint64_t look_again_ns = 1000 * GS_MILLISECOND;
 
 struct chunk {
     CUcontext pinned_in; /* NULL: not page-locked by us */

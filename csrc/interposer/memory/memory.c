@@ -5,184 +5,40 @@
 #include "base/ordered_map.h"
 #include "base/say.h"
 #include "base/session.h"
-#include "client/client.h"
-#include "gate/contexts.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
+#include "gate/drain.h"
 #include "gate/enter.h"
-#include "gate/meter.h"
+#include "gate/failures.h"
+#include "gate/slots.h"
 #include "gate/work.h"
-#include "hooks/array.h"
-#include "hooks/capture.h"
-#include "hooks/graph_memory.h"
-#include "hooks/ipc.h"
-#include "hooks/peer.h"
-#include "hooks/pool.h"
 #include "loader/real.h"
+#include "memory/allocation.h"
+#include "memory/backing.h"
 #include "memory/block.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
+#include "memory/free_queue.h"
 #include "memory/host.h"
-#include "memory/mover.h"
+#include "memory/lane.h"
+#include "memory/promises.h"
 #include "memory/slab.h"
+#include "memory/view.h"
 #include "memory/vmm.h"
+#include "memory/work_end.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB (UINT64_C(1) << 20)
-/* Programs have a context on each device, or two. */
-enum { MOST_USERS = 16 };
-
-struct gs_allocation {
-    struct gs_node node; /* by address */
-    size_t size;
-    uint64_t id;
-    struct gs_device *device;
-    CUcontext context;      /* NULL: of a pool, and the device has no context at present */
-    bool of_pool;           /* it goes with the device, not with the context */
-    struct gs_block *block; /* NULL: of the `plain` backend, pinned */
-    struct gs_range *range; /* NULL: has the block to itself */
-    struct gs_allocation *next, **link;
-    bool freed;                  /* by the application: it goes once nothing uses it any more */
-    CUevent passed;              /* where the stream is past the free */
-    struct gs_allocation *later; /* in its queue */
-};
-
-/* What was freed in a stream, in the order of the stream: if the first of them is not due, none is. */
-struct free_queue {
-    CUcontext context;
-    CUstream stream;  /* NULL: freed during a capture, and due when none is open */
-    pthread_t thread; /* of a per-thread stream */
-    struct gs_allocation *first, **last;
-    struct free_queue *next;
-};
-
 static struct {
-    const struct gs_backend *backend; /* NULL: plain */
-    /* Read without a lock. */
-    enum { OVERSUBSCRIBE_UNSAID, OVERSUBSCRIBE_NEVER, OVERSUBSCRIBE_NOW, OVERSUBSCRIBE_BEFORE } oversubscribe;
     /* Under gs_memory_lock. */
     struct gs_map allocations;
-    struct free_queue *queues; /* none is empty */
-    unsigned freed_count;      /* in all queues; read without the lock */
     uint64_t next_id;
     /* All work of that context was done when the gate's count was this, with nobody inside. */
     CUcontext idle_context;
     uint64_t idle_passes;
 } memory;
-
-static int attribute(CUdevice_attribute which, CUdevice ordinal)
-{
-    int value = 0;
-    return GS_REAL(cuDeviceGetAttribute)(&value, which, ordinal) == CUDA_SUCCESS ? value : 0;
-}
-
-static bool managed_forbidden(void)
-{
-    const char *forbid = getenv("GPUSHARE_FORBID_MANAGED");
-    return forbid != NULL && strcmp(forbid, "1") == 0;
-}
-
-/* Of all devices; NULL if they can do it. */
-static const char *why_no_oversubscription(void)
-{
-    if (managed_forbidden())
-        return "GPUSHARE_FORBID_MANAGED=1 rules managed memory out, which holding more than the GPU has needs";
-    if (memory.backend == NULL)
-        return "backend plain keeps all memory on the GPU; holding more than the GPU has needs backend swap or managed";
-    int count = 0;
-    if (GS_REAL(cuDeviceGetCount)(&count) != CUDA_SUCCESS)
-        return "the driver cannot say what its devices can do";
-    for (int i = 0; i < count; i++)
-        if (!attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, i))
-            return "the device cannot migrate managed memory on demand, which holding more than the GPU has needs";
-    return NULL;
-}
-
-static int oversubscription(void)
-{
-    return __atomic_load_n(&memory.oversubscribe, __ATOMIC_ACQUIRE);
-}
-
-bool gs_memory_oversubscribe(bool on, const char **why)
-{
-    *why = NULL;
-    if (on && gs_session_attached())
-        *why = why_no_oversubscription();
-    else if (on && managed_forbidden())
-        *why = why_no_oversubscription();
-    if (*why != NULL)
-        return false;
-    int now = oversubscription();
-    bool before = now == OVERSUBSCRIBE_BEFORE || (now == OVERSUBSCRIBE_NOW && gs_session_attached());
-    int then = on ? OVERSUBSCRIBE_NOW : before ? OVERSUBSCRIBE_BEFORE : OVERSUBSCRIBE_NEVER;
-    __atomic_store_n(&memory.oversubscribe, then, __ATOMIC_RELEASE);
-    return true;
-}
-
-bool gs_memory_oversubscribes(void)
-{
-    return oversubscription() == OVERSUBSCRIBE_NOW;
-}
-
-bool gs_memory_oversubscribed(void)
-{
-    return oversubscription() == OVERSUBSCRIBE_NOW || oversubscription() == OVERSUBSCRIBE_BEFORE;
-}
-
-/* What was said before the first cuInit counts; else the environment. Sharing goes on without it all the same. */
-static void begin_oversubscription(void)
-{
-    const char *wanted = getenv("GPUSHARE_OVERSUBSCRIBE");
-    if (oversubscription() == OVERSUBSCRIBE_UNSAID && wanted != NULL && strcmp(wanted, "1") == 0)
-        memory.oversubscribe = OVERSUBSCRIBE_NOW;
-    else if (wanted != NULL && *wanted != '\0' && strcmp(wanted, "0") != 0 && strcmp(wanted, "1") != 0)
-        gs_say("GPUSHARE_OVERSUBSCRIBE=%s is ignored: set it to 1 to let this process hold more than the GPU has, or 0",
-               wanted);
-    const char *why = gs_memory_oversubscribes() ? why_no_oversubscription() : NULL;
-    if (why == NULL)
-        return;
-    gs_say("%s; this process can hold as much as the GPU has", why);
-    memory.oversubscribe = OVERSUBSCRIBE_NEVER;
-}
-
-bool gs_memory_choose_backend(uint32_t *backend, const char **why)
-{
-    const char *wanted = getenv("GPUSHARE_BACKEND");
-    bool may_manage = !managed_forbidden();
-    bool can_swap = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 0);
-    bool can_manage = attribute(CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, 0);
-    *backend = GPUSHARE_BACKEND_PLAIN;
-    if (wanted == NULL || *wanted == '\0' || strcmp(wanted, "auto") == 0) {
-        if (can_swap)
-            *backend = GPUSHARE_BACKEND_SWAP;
-        else if (can_manage && may_manage)
-            *backend = GPUSHARE_BACKEND_MANAGED;
-    } else if (strcmp(wanted, "swap") == 0) {
-        *backend = GPUSHARE_BACKEND_SWAP;
-        if (!can_swap)
-            *why = "the driver has no virtual memory management, which backend swap needs";
-    } else if (strcmp(wanted, "managed") == 0) {
-        *backend = GPUSHARE_BACKEND_MANAGED;
-        if (!may_manage)
-            *why = "backend managed was asked for, but GPUSHARE_FORBID_MANAGED=1 rules it out";
-        else if (!can_manage)
-            *why = "the device cannot migrate managed memory on demand, which backend managed needs";
-    } else if (strcmp(wanted, "plain") != 0) {
-        gs_say("GPUSHARE_BACKEND=%s is no backend: use auto, swap, managed or plain; running without sharing", wanted);
-        *why = "GPUSHARE_BACKEND names no backend";
-        return false;
-    }
-    if (*why != NULL) {
-        gs_say("%s; running without sharing", *why);
-        return false;
-    }
-    memory.backend = *backend == GPUSHARE_BACKEND_SWAP      ? &gs_backend_swap
-                     : *backend == GPUSHARE_BACKEND_MANAGED ? &gs_backend_managed
-                                                            : NULL;
-    begin_oversubscription();
-    return true;
-}
 
 /* --- Allocations --- */
 
@@ -279,15 +135,10 @@ static bool has_room(struct gs_device *device, const struct gs_backend *backend,
     return room;
 }
 
-static const struct gs_backend *backend_of_new(void)
-{
-    return gs_memory_oversubscribes() ? &gs_backend_managed : memory.backend;
-}
-
 static CUresult allocate_block(struct gs_device *device, struct gs_allocation *allocation, bool small)
 {
     GS_LEAVES_CAPTURES_ALONE;
-    const struct gs_backend *backend = allocation->of_pool ? &gs_backend_swap : backend_of_new();
+    const struct gs_backend *backend = allocation->of_pool ? gs_backing()->swap : gs_backing_of_new();
     size_t size = small ? device->slab_size : gs_round_up(allocation->size, GS_GRANULARITY);
     if (!has_room(device, backend, size))
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -372,74 +223,18 @@ static CUresult free_now(CUdeviceptr pointer, uint64_t id)
     return allocation != NULL ? release(allocation) : CUDA_SUCCESS;
 }
 
-static bool is_of(const struct free_queue *queue, CUcontext context, CUstream stream)
-{
-    return queue->stream == stream &&
-           (stream == NULL || (queue->context == context &&
-                               (stream != CU_STREAM_PER_THREAD || pthread_equal(queue->thread, pthread_self()))));
-}
-
-/* False: there is no memory for the queue. */
-static bool queue_locked(struct gs_allocation *allocation, CUcontext context, CUstream stream)
-{
-    struct free_queue *queue = memory.queues;
-    while (queue != NULL && !is_of(queue, context, stream))
-        queue = queue->next;
-    if (queue == NULL) {
-        queue = malloc(sizeof(*queue));
-        if (queue == NULL)
-            return false;
-        *queue =
-            (struct free_queue){.context = context, .stream = stream, .thread = pthread_self(), .next = memory.queues};
-        queue->last = &queue->first;
-        memory.queues = queue;
-    }
-    allocation->later = NULL;
-    *queue->last = allocation;
-    queue->last = &allocation->later;
-    __atomic_add_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
-    return true;
-}
-
-/* Takes the first out of the queue, and the queue away with its last. */
-static struct gs_allocation *unqueue_first_locked(struct free_queue **link)
-{
-    struct free_queue *queue = *link;
-    struct gs_allocation *allocation = queue->first;
-    queue->first = allocation->later;
-    if (queue->first == NULL) {
-        *link = queue->next;
-        free(queue);
-    }
-    __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
-    return allocation;
-}
-
-static bool is_due(const struct gs_allocation *allocation, bool wait)
-{
-    if (allocation->passed == NULL)
-        return !gs_capture_open();
-    return wait || GS_REAL(cuEventQuery)(allocation->passed) != CUDA_ERROR_NOT_READY;
-}
-
 static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context);
 static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext context);
 
 /* Frees what is due; with `wait`, also what the GPU has not got past yet. */
 static void reap(bool wait)
 {
-    if (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) == 0)
+    if (!gs_free_queue_any())
         return;
     GS_LEAVES_CAPTURES_ALONE;
-    while (__atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0) {
-        struct gs_allocation *due = NULL;
+    while (gs_free_queue_any()) {
         gs_mutex_lock(&gs_memory_lock);
-        for (struct free_queue **link = &memory.queues; *link != NULL && due == NULL;) {
-            if (is_due((*link)->first, wait))
-                due = unqueue_first_locked(link);
-            else
-                link = &(*link)->next;
-        }
+        struct gs_allocation *due = gs_free_queue_take_due_locked(wait);
         CUdeviceptr pointer = due != NULL ? due->node.key : 0;
         uint64_t id = due != NULL ? due->id : 0;
         CUcontext context = due != NULL ? due->context : NULL;
@@ -465,7 +260,7 @@ void gs_memory_reap(void)
 
 bool gs_memory_has_freed(void)
 {
-    return __atomic_load_n(&memory.freed_count, __ATOMIC_RELAXED) != 0;
+    return gs_free_queue_any();
 }
 
 struct name {
@@ -499,10 +294,10 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
     allocation->device = device;
     allocation->context = context;
     /* Memory of other backends is the driver's to take away with the context. */
-    allocation->of_pool = of_pool && backend_of_new() == &gs_backend_swap;
+    allocation->of_pool = of_pool && gs_backing_of_new() == gs_backing()->swap;
     bool small = size <= device->slab_size / 8;
     for (bool again = true;; again = false) {
-        if (memory.backend == NULL)
+        if (!gs_memory_can_move())
             result = allocate_plain(device, allocation);
         else if (small && allocate_in_slab(device, allocation))
             result = CUDA_SUCCESS;
@@ -533,111 +328,6 @@ CUresult gs_memory_alloc_of_pool(CUdeviceptr *pointer, size_t size)
     return allocate(pointer, size, true);
 }
 
-static CUresult synchronize_context(CUcontext context)
-{
-    CUcontext before = NULL, ignored;
-    GS_REAL(cuCtxGetCurrent)(&before);
-    if (before == context)
-        return GS_REAL(cuCtxSynchronize)();
-    CUresult result = GS_REAL(cuCtxPushCurrent_v2)(context);
-    if (result == CUDA_SUCCESS) {
-        result = GS_REAL(cuCtxSynchronize)();
-        GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-    }
-    return result;
-}
-
-/* Other GPUs may use the context's memory, too. */
-static bool has_peers(CUcontext context)
-{
-    CUdevice accessors[GPUSHARE_MAX_GPUS];
-    return gs_peer_accessors(context, accessors) != 0;
-}
-
-static void synchronize_peers(CUcontext context)
-{
-    CUdevice accessors[GPUSHARE_MAX_GPUS];
-    CUcontext users[MOST_USERS];
-    unsigned count = gs_peer_accessors(context, accessors);
-    for (unsigned i = 0; i < count; i++) {
-        unsigned found = gs_context_all_on(accessors[i], users, MOST_USERS);
-        while (found > 0)
-            if (--found < MOST_USERS)
-                synchronize_context(users[found]);
-    }
-}
-
-/* A new event that is recorded in the stream, which is of the current context. */
-static CUresult record(CUevent *event, CUstream stream, bool per_thread)
-{
-    CUresult result = GS_REAL(cuEventCreate)(event, CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = per_thread ? GS_REAL(cuEventRecord_ptsz)(*event, stream) : GS_REAL(cuEventRecord)(*event, stream);
-    if (result != CUDA_SUCCESS)
-        GS_REAL(cuEventDestroy_v2)(*event);
-    return result;
-}
-
-/* A new event that is passed once the work is done that the context has now, whatever its peers do; or NULL. */
-static CUevent mark_alone(CUcontext context)
-{
-    CUcontext ignored;
-    CUevent event = NULL;
-    if (!gs_real_has(GS_FN_cuCtxRecordEvent) || GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return NULL;
-    if (GS_REAL(cuEventCreate)(&event, CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
-        event = NULL;
-    } else if (GS_REAL(cuCtxRecordEvent)(context, event) != CUDA_SUCCESS) {
-        GS_REAL(cuEventDestroy_v2)(event);
-        event = NULL;
-    }
-    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-    return event;
-}
-
-/* Lets the stream wait for what the context has now. */
-static bool join(CUstream stream, CUcontext context)
-{
-    CUevent event = mark_alone(context);
-    bool joined = event != NULL && GS_REAL(cuStreamWaitEvent)(stream, event, 0) == CUDA_SUCCESS;
-    if (event != NULL)
-        GS_REAL(cuEventDestroy_v2)(event);
-    return joined;
-}
-
-/* In a stream that waits for the context and its peers, and for nothing else. */
-static CUevent mark_with_peers(CUcontext context, const CUdevice *accessors, unsigned count)
-{
-    CUcontext users[MOST_USERS], ignored;
-    CUstream stream;
-    CUevent event = NULL;
-    if (GS_REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return NULL;
-    if (GS_REAL(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS) {
-        bool joined = join(stream, context);
-        for (unsigned i = 0; i < count && joined; i++) {
-            unsigned found = gs_context_all_on(accessors[i], users, MOST_USERS);
-            joined = found <= MOST_USERS;
-            while (joined && found > 0)
-                joined = join(stream, users[--found]);
-        }
-        if (joined && record(&event, stream, false) != CUDA_SUCCESS)
-            event = NULL;
-        GS_REAL(cuStreamDestroy_v2)(stream);
-    }
-    GS_REAL(cuCtxPopCurrent_v2)(&ignored);
-    return event;
-}
-
-/* A new event that is passed once the work is done that may use the context's memory. NULL: only waiting would tell. */
-static CUevent mark_context(CUcontext context)
-{
-    CUdevice accessors[GPUSHARE_MAX_GPUS];
-    unsigned count = gs_peer_accessors(context, accessors);
-    return count == 0 ? mark_alone(context) : mark_with_peers(context, accessors, count);
-}
-
 /* What there was to wait for is over, and nobody was inside the gate then. */
 static void note_idle(CUcontext context, uint64_t passes)
 {
@@ -657,14 +347,13 @@ static void synchronize(CUcontext context, bool forbidden)
 {
     GS_LEAVES_CAPTURES_ALONE;
     uint64_t passes = gs_gate_passes();
-    bool empty = gs_gate_empty(), peers = has_peers(context);
+    bool empty = gs_gate_empty(), peers = gs_work_has_peers(context);
     CUevent passed = NULL;
     CUresult result = CUDA_SUCCESS;
-    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_client_leased()) {
+    if (__atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_SHUT && empty && !gs_promises()->leased()) {
         empty = false; /* what was idle before is still all that is known */
-    } else if (!forbidden || (passed = mark_context(context)) == NULL) {
-        result = synchronize_context(context);
-        synchronize_peers(context);
+    } else if (!forbidden || (passed = gs_work_mark(context)) == NULL) {
+        result = gs_work_await(context);
     }
     if (forbidden)
         gs_capture_allow();
@@ -695,7 +384,7 @@ static CUresult free_when_done(CUdeviceptr pointer, uint64_t id, CUcontext conte
     if (!forbidden) {
         gs_mutex_lock(&gs_memory_lock);
         struct gs_allocation *allocation = find_locked(pointer);
-        queued = allocation == NULL || allocation->id != id || queue_locked(allocation, NULL, NULL);
+        queued = allocation == NULL || allocation->id != id || gs_free_queue_add_locked(allocation, NULL, NULL);
         gs_mutex_unlock(&gs_memory_lock);
     }
     if (queued)
@@ -712,13 +401,13 @@ static bool free_later(CUdeviceptr pointer, uint64_t id, CUcontext context)
 {
     if (!gs_capture_forbid())
         return false;
-    CUevent passed = mark_context(context);
+    CUevent passed = gs_work_mark(context);
     gs_capture_allow();
     if (passed == NULL)
         return false;
     gs_mutex_lock(&gs_memory_lock);
     struct gs_allocation *allocation = find_locked(pointer);
-    bool queued = allocation != NULL && allocation->id == id && queue_locked(allocation, NULL, NULL);
+    bool queued = allocation != NULL && allocation->id == id && gs_free_queue_add_locked(allocation, NULL, NULL);
     if (queued)
         allocation->passed = passed;
     gs_mutex_unlock(&gs_memory_lock);
@@ -753,7 +442,7 @@ static CUresult queue_free(CUdeviceptr pointer, CUcontext context, CUstream stre
     struct gs_allocation *allocation = find_locked(pointer);
     if (allocation == NULL || allocation->freed)
         result = CUDA_ERROR_INVALID_VALUE;
-    else if (!queue_locked(allocation, context, stream))
+    else if (!gs_free_queue_add_locked(allocation, context, stream))
         result = CUDA_ERROR_NOT_FOUND;
     if (result == CUDA_SUCCESS) {
         allocation->freed = true;
@@ -780,13 +469,13 @@ static CUresult record_anywhere(CUevent *event, CUcontext *context, CUstream str
 {
     CUresult result = GS_REAL(cuCtxGetCurrent)(context);
     if (result == CUDA_SUCCESS)
-        result = record(event, stream, per_thread);
+        result = gs_work_record(event, stream, per_thread);
     CUcontext other, ignored;
     if (result != CUDA_ERROR_INVALID_HANDLE || GS_REAL(cuStreamGetCtx)(stream, &other) != CUDA_SUCCESS ||
         other == *context || GS_REAL(cuCtxPushCurrent_v2)(other) != CUDA_SUCCESS)
         return result;
     *context = other;
-    result = record(event, stream, per_thread);
+    result = gs_work_record(event, stream, per_thread);
     GS_REAL(cuCtxPopCurrent_v2)(&ignored);
     return result;
 }
@@ -826,7 +515,7 @@ bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view)
                                         .id = allocation->id,
                                         .freed = allocation->freed,
                                         .managed = allocation->block != NULL &&
-                                                   allocation->block->backend == &gs_backend_managed};
+                                                   allocation->block->backend == gs_backing()->managed};
     }
     gs_mutex_unlock(&gs_memory_lock);
     return found;
@@ -852,32 +541,6 @@ CUresult gs_memory_info(size_t *available, size_t *total)
 
 /* --- Pinned bytes and contexts --- */
 
-bool gs_memory_can_move(void)
-{
-    return memory.backend != NULL;
-}
-
-CUresult gs_memory_pin(CUdevice ordinal, size_t bytes)
-{
-    struct gs_device *device = gs_device_of(ordinal);
-    return device != NULL ? gs_device_book(device, 0, bytes, 0) : CUDA_ERROR_INVALID_DEVICE;
-}
-
-void gs_memory_count_pinned(CUdevice ordinal, int64_t bytes)
-{
-    struct gs_device *device = gs_device_of(ordinal);
-    if (device == NULL || bytes == 0)
-        return;
-    gs_mutex_lock(&gs_memory_lock);
-    if (bytes < 0)
-        gs_device_subtract_locked(&device->usage.pinned, -(uint64_t)bytes);
-    else
-        device->usage.pinned += (uint64_t)bytes;
-    device->usage_changed = true;
-    gs_mutex_unlock(&gs_memory_lock);
-    gs_device_flush_reports();
-}
-
 /* The last allocation that begins before `end`, if it reaches beyond `start`. */
 static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr end)
 {
@@ -887,11 +550,10 @@ static struct gs_allocation *last_within_locked(CUdeviceptr start, CUdeviceptr e
 
 bool gs_memory_any(CUdeviceptr address, size_t size)
 {
-    struct gs_memory_view ignored;
     gs_mutex_lock(&gs_memory_lock);
     bool any = size != 0 && last_within_locked(address, address + size) != NULL;
     gs_mutex_unlock(&gs_memory_lock);
-    return any || gs_ipc_find(address, &ignored);
+    return any;
 }
 
 static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
@@ -919,7 +581,7 @@ CUresult gs_memory_pin_range(CUdeviceptr address, size_t size)
     gs_mutex_lock(&gs_memory_lock);
     bool ours = last_within_locked(address, address + size) != NULL;
     gs_mutex_unlock(&gs_memory_lock);
-    if (memory.backend == NULL)
+    if (!gs_memory_can_move())
         return CUDA_SUCCESS; /* nothing moves */
     CUresult result = ours ? pin_allocations(address, address + size) : gs_vmm_pin_range(address, size);
     return result == CUDA_ERROR_NOT_FOUND ? CUDA_SUCCESS : result;
@@ -942,97 +604,6 @@ bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_b
     return true;
 }
 
-void gs_memory_unpin(CUdevice ordinal, size_t bytes)
-{
-    struct gs_device *device = gs_device_of(ordinal);
-    if (device != NULL)
-        gs_device_unbook(device, 0, bytes, 0);
-}
-
-/*
- * What a context takes before anything is allocated is not known in advance; the scheduler corrects the charge by what
- * it measures. 512 MiB is the order of an idle PyTorch process on a data-centre GPU; a small (simulated) GPU is asked
- * for less.
- */
-static uint64_t context_bytes(const struct gs_device *device)
-{
-    return device->total / 64 < 512 * MIB ? device->total / 64 : 512 * MIB;
-}
-
-CUresult gs_memory_admit_context(CUdevice ordinal)
-{
-    gs_session_report_fork();
-    CUresult result = gs_client_await_scheduler();
-    if (result != CUDA_SUCCESS || !gs_session_attached())
-        return result;
-    struct gs_device *device = gs_device_of(ordinal);
-    if (device == NULL)
-        return CUDA_SUCCESS; /* the driver will say what is wrong with it */
-    return gs_device_book(device, 0, 0, context_bytes(device));
-}
-
-void gs_memory_context_begun(CUdevice ordinal)
-{
-    struct gs_device *device = gs_session_attached() ? gs_device_of(ordinal) : NULL;
-    if (device == NULL)
-        return;
-    gs_mutex_lock(&gs_memory_lock);
-    device->usage_changed = true;
-    gs_mutex_unlock(&gs_memory_lock);
-    gs_device_flush_reports();
-}
-
-void gs_memory_context_gone(CUdevice ordinal)
-{
-    struct gs_device *device = gs_session_attached() ? gs_device_of(ordinal) : NULL;
-    if (device != NULL)
-        gs_device_unbook(device, 0, 0, context_bytes(device));
-}
-
-/* Nobody says what it takes. A large library's code takes some hundred MiB. */
-static uint64_t load_bytes(const struct gs_device *device)
-{
-    return 2 * context_bytes(device);
-}
-
-bool gs_memory_begin_load(struct gs_load *load)
-{
-    if (!gs_session_attached() || gs_device_current(&load->device, NULL) != CUDA_SUCCESS ||
-        gs_device_book(load->device, 0, 0, load_bytes(load->device)) != CUDA_SUCCESS)
-        return false;
-    if (gs_gate_enter(&load->entered, NULL, GS_STREAM_NONE, GS_WORK_NONE) == CUDA_SUCCESS)
-        return true;
-    gs_device_unbook(load->device, 0, 0, load_bytes(load->device));
-    return false;
-}
-
-void gs_memory_end_load(const struct gs_load *load)
-{
-    gs_gate_leave(load->entered);
-    gs_device_unbook(load->device, 0, 0, load_bytes(load->device));
-}
-
-static void unqueue_locked(const struct gs_allocation *allocation)
-{
-    for (struct free_queue **link = &memory.queues; *link != NULL; link = &(*link)->next) {
-        struct free_queue *queue = *link;
-        struct gs_allocation **place = &queue->first;
-        while (*place != NULL && *place != allocation)
-            place = &(*place)->later;
-        if (*place == NULL)
-            continue;
-        *place = allocation->later;
-        if (*place == NULL)
-            queue->last = place;
-        if (queue->first == NULL) {
-            *link = queue->next;
-            free(queue);
-        }
-        __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
-        return;
-    }
-}
-
 static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext context)
 {
     struct gs_allocation *found = NULL;
@@ -1043,49 +614,16 @@ static struct gs_allocation *any_of_context(struct gs_device *device, CUcontext 
             found = allocation;
     if (found != NULL) {
         if (found->freed)
-            unqueue_locked(found); /* another thread frees it just now */
+            gs_free_queue_remove_locked(found); /* another thread frees it just now */
         remove_locked(found);
     }
     gs_mutex_unlock(&gs_memory_lock);
     return found;
 }
 
-/*
- * What was freed goes with its context. Where only the stream of the free ends, it is done: all of the context's work
- * is. The events go with the context either way.
- */
-static void forget_freed(CUcontext context)
-{
-    gs_mutex_lock(&gs_memory_lock);
-    for (struct free_queue **link = &memory.queues; *link != NULL;) {
-        struct free_queue *queue = *link;
-        bool ends = queue->stream != NULL && queue->context == context;
-        queue->last = &queue->first;
-        while (*queue->last != NULL) {
-            struct gs_allocation *allocation = *queue->last;
-            if (allocation->context == context && !allocation->of_pool) {
-                *queue->last = allocation->later;
-                allocation->freed = false;
-                __atomic_sub_fetch(&memory.freed_count, 1, __ATOMIC_RELAXED);
-                continue;
-            }
-            if (ends)
-                allocation->passed = NULL;
-            queue->last = &allocation->later;
-        }
-        if (queue->first == NULL) {
-            *link = queue->next;
-            free(queue);
-        } else {
-            link = &queue->next;
-        }
-    }
-    gs_mutex_unlock(&gs_memory_lock);
-}
-
 void gs_memory_streams_end(CUcontext context)
 {
-    forget_freed(context);
+    gs_free_queue_forget(context);
     gs_device_forget_contexts();
 }
 
@@ -1094,7 +632,7 @@ bool gs_memory_drop_failed(void)
     bool any = false;
     for (CUcontext context; (context = gs_context_take_failed()) != NULL; any = true) {
         gs_debug("a context has failed: its memory is given to others");
-        gs_mover_context_ends(context);
+        gs_lane_context_ends(context);
         gs_host_context_ends(context);
         for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
             gs_blocks_lose_context(&gs_devices[i], context);
@@ -1146,16 +684,14 @@ void gs_memory_context_begins(CUcontext context, CUdevice ordinal)
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
         /* Nothing missed it so far. */
         if (gs_devices[i].ordinal == ordinal && move_pool_memory(&gs_devices[i], NULL, gs_context_owner(context)))
-            gs_client_give_up_lease(GPUSHARE_CAUSE_GROWTH);
+            gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);
 }
 
-void gs_memory_context_ends(CUcontext context)
+void gs_memory_context_ends(CUcontext context, void (*gone)(CUdeviceptr))
 {
-    if (!gs_session_attached())
-        return;
     GS_LEAVES_CAPTURES_ALONE;
     synchronize(context, false);
-    forget_freed(context);
+    gs_free_queue_forget(context);
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS && gs_devices[i].known; i++)
         move_pool_memory(&gs_devices[i], context, gs_context_on(gs_devices[i].ordinal, context));
     for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
@@ -1164,7 +700,7 @@ void gs_memory_context_ends(CUcontext context)
             continue;
         struct gs_allocation *allocation;
         while ((allocation = any_of_context(device, context)) != NULL) {
-            gs_pool_taken(gs_pool_take(allocation->node.key), true);
+            gone(allocation->node.key);
             dispose(allocation);
         }
     }
@@ -1173,27 +709,11 @@ void gs_memory_context_ends(CUcontext context)
         memory.idle_context = NULL; /* another may get its name */
     gs_mutex_unlock(&gs_memory_lock);
     gs_device_forget_contexts();
-    gs_array_context_ends(context);
-    gs_ipc_context_ends(context);
-    gs_peer_context_ends(context);
-    gs_mover_context_ends(context);
-    gs_host_context_ends(context);
 }
 
 void gs_memory_after_fork(void)
 {
-    gs_devices_after_fork();
-    gs_blocks_after_fork();
-    gs_mover_after_fork();
-    gs_vmm_after_fork();
-    gs_array_after_fork();
-    gs_pool_after_fork();
-    gs_peer_after_fork();
-    gs_ipc_after_fork();
-    gs_graph_memory_after_fork();
-    gs_host_after_fork();
     /* What is there is the parent's, whose host memory was not even inherited. */
     memory.allocations.root = NULL;
-    memory.queues = NULL;
-    memory.freed_count = 0;
+    gs_free_queue_after_fork();
 }

@@ -21,19 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an address belongs to. */
-struct gs_memory_view {
-    CUdeviceptr base;
-    size_t size;
-    CUdevice device;
-    CUcontext context;
-    uint64_t id;
-    bool managed;
-    bool freed; /* in the order of a stream, which has not got there yet: the driver does not recognise it any more */
-};
-
-/* Reads GPUSHARE_BACKEND and asks the driver what it can do. False, and `why`, if sharing is not possible. */
-bool gs_memory_choose_backend(uint32_t *backend, const char **why);
+struct gs_memory_view;
 
 /* --- For the hooks; only while gs_session_attached(). --- */
 
@@ -56,34 +44,11 @@ bool gs_memory_has_freed(void);
 
 bool gs_memory_find(CUdeviceptr address, struct gs_memory_view *view);
 
-/*
- * Whether an allocation of ours, or memory that a process shares with us, has a byte in that range. The driver's calls
- * for mapped memory refuse what cuMemAlloc gave, and must not learn that ours is mapped.
- */
+/* Whether an allocation of ours has a byte in that range. */
 bool gs_memory_any(CUdeviceptr address, size_t size);
 
 /* What cuMemGetInfo is to say: this process has the whole GPU. `total` comes in as the device's. */
 CUresult gs_memory_info(size_t *available, size_t *total);
-
-/*
- * Whether what is allocated from now on may be more than the GPU has: it is managed memory then, and what has no room
- * is used from the host. False, and one sentence in *why, if that is not possible. Also before the first cuInit.
- */
-bool gs_memory_oversubscribe(bool on, const char **why);
-bool gs_memory_oversubscribes(void);
-
-/* Whether it ever did: then more may be held than the GPU has. */
-bool gs_memory_oversubscribed(void);
-
-/* Whether there is a backend that can move memory at all (GPUSHARE_BACKEND=plain has none). */
-bool gs_memory_can_move(void);
-
-/* Unevictable bytes: waits until there is room. */
-CUresult gs_memory_pin(CUdevice device, size_t bytes);
-void gs_memory_unpin(CUdevice device, size_t bytes);
-
-/* The same for bytes that were taken already: `bytes` may be negative. */
-void gs_memory_count_pinned(CUdevice device, int64_t bytes);
 
 /*
  * Makes what is at these addresses stay on the GPU for good, for somebody else will hold it: waits for the lease, and
@@ -100,27 +65,6 @@ struct gs_block;
 bool gs_memory_with_block(CUdeviceptr base, uint64_t id, void (*use)(struct gs_block *, size_t, void *),
                           void *argument);
 
-/*
- * A context may begin; it has: what the GPU has in use beyond it is others', which the scheduler cannot tell before; it
- * has not, or has ended.
- */
-CUresult gs_memory_admit_context(CUdevice device);
-void gs_memory_context_begun(CUdevice device);
-void gs_memory_context_gone(CUdevice device);
-
-/*
- * The driver has no room for what it brings to the GPU beside allocations (code, mostly): books some memory and enters
- * the gate, so that others make room. False if there is none to be had. Afterwards, the scheduler sees what
- * it took.
- */
-struct gs_load {
-    struct gs_slot *entered;
-    struct gs_device *device;
-};
-
-bool gs_memory_begin_load(struct gs_load *load);
-void gs_memory_end_load(const struct gs_load *load);
-
 /* Waits for the work that may use the context's memory, unless a capture is open, which that would break off. */
 void gs_memory_await_work(CUcontext context);
 
@@ -128,10 +72,11 @@ void gs_memory_await_work(CUcontext context);
 void gs_memory_streams_end(CUcontext context);
 
 /*
- * All that was allocated in that context goes, as the driver does it; the context may live on (reset). Memory of pools
- * stays, and belongs to another context of the device: if there is none, to the next that begins.
+ * All that was allocated in that context goes, as the driver does it; the context may live on (reset). gone(address) is
+ * called for each allocation. Memory of pools stays, and belongs to another context of the device: if there is none, to
+ * the next that begins.
  */
-void gs_memory_context_ends(CUcontext context);
+void gs_memory_context_ends(CUcontext context, void (*gone)(CUdeviceptr));
 void gs_memory_context_begins(CUcontext context, CUdevice ordinal);
 
 /* --- For the client and the mover; only the helper thread, with nothing under way. --- */
@@ -141,17 +86,6 @@ void gs_memory_context_begins(CUcontext context, CUdevice ordinal);
  * True if there was such a context.
  */
 bool gs_memory_drop_failed(void);
-
-/* --- For the client. --- */
-
-unsigned gs_memory_usages(struct gpushare_usage usages[GPUSHARE_MAX_GPUS]);
-void gs_memory_set_headroom(uint64_t bytes);
-
-/* States the usage of all devices anew. */
-void gs_memory_report(void);
-
-/* The footprint and the size of one device, for the NVML shim. False: we do not manage that device. */
-bool gs_memory_own(const uint8_t uuid[16], uint64_t *footprint, uint64_t *total);
 
 void gs_memory_after_fork(void);
 

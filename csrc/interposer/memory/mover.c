@@ -4,191 +4,42 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/say.h"
-#include "client/client.h"
-#include "gate/contexts.h"
-#include "gate/enter.h"
+#include "gate/context_list.h"
+#include "gate/failures.h"
+#include "gate/slots.h"
 #include "loader/real.h"
 #include "memory/block.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
 #include "memory/host.h"
+#include "memory/lane.h"
 #include "memory/memory.h"
 
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
-#define MILLISECOND UINT64_C(1000000)
 
-enum { FLIGHTS = 16 };
-/* Beyond two pieces, no more than this is under way: what is under way occupies both the GPU and the host. */
-static const uint64_t most_in_flight = 256 * MIB;
 /* How long the helper sleeps where nothing but time (a copy, the driver, other processes) brings it on. */
-static const uint64_t copy_pause = MILLISECOND / 20;
-static const uint64_t short_pause = MILLISECOND;
+static const uint64_t copy_pause = GS_MILLISECOND / 20;
+static const uint64_t short_pause = GS_MILLISECOND;
 /* A message brings it on. */
-static const uint64_t room_pause = 10 * MILLISECOND;
+static const uint64_t room_pause = 10 * GS_MILLISECOND;
 /* A driver may give memory out a moment after it was released. */
-static const uint64_t device_patience = 50 * MILLISECOND;
+static const uint64_t device_patience = 50 * GS_MILLISECOND;
 /* For others to give host memory back. */
-static const uint64_t host_patience = 5000 * MILLISECOND;
+static const uint64_t host_patience = 5000 * GS_MILLISECOND;
 /* Not every piece that left is worth a message. */
-static const uint64_t report_gap = 2 * MILLISECOND, report_bytes = 64 * MIB;
-static const uint64_t state_gap = 5 * MILLISECOND;
+static const uint64_t report_gap = 2 * GS_MILLISECOND, report_bytes = 64 * MIB;
+static const uint64_t state_gap = 5 * GS_MILLISECOND;
 
-/* A piece under way. */
-struct flight {
-    struct gs_block *block;
-    unsigned piece;
-    bool copied;
-};
+static const struct gs_moves *moves;
 
-/* For each device, the stream that copies, and what is under way in it, in order. */
-struct lane {
-    CUcontext context; /* of the stream and the events; under gs_memory_lock, as is `busy` */
-    bool busy;         /* the mover is in the context */
-    CUstream stream;
-    CUevent done[FLIGHTS];
-    struct flight flights[FLIGHTS];
-    unsigned first, count;
-    uint64_t bytes;
-    CUresult failure; /* of one that was under way with all those that still are */
-};
-
-static struct lane lanes[GPUSHARE_MAX_GPUS];
-static pthread_cond_t lane_left = PTHREAD_COND_INITIALIZER;
 /* The last eviction failed. */
 static bool stuck;
 
-static struct lane *lane_of(const struct gs_device *device)
+void gs_moves_set(const struct gs_moves *of_client)
 {
-    return &lanes[device - gs_devices];
-}
-
-static bool full(const struct lane *lane)
-{
-    return lane->count == FLIGHTS || (lane->count >= 2 && lane->bytes >= most_in_flight);
-}
-
-/* --- The lane's context --- */
-
-static void close_lane(struct lane *lane)
-{
-    for (unsigned i = 0; i < FLIGHTS; i++)
-        if (lane->done[i] != NULL)
-            GS_REAL(cuEventDestroy_v2)(lane->done[i]);
-    if (lane->stream != NULL)
-        GS_REAL(cuStreamDestroy_v2)(lane->stream);
-    memset(lane->done, 0, sizeof(lane->done));
-    lane->stream = NULL;
-}
-
-/* Makes the context current and the stream one of it. The lane is busy, and empty where the context is another. */
-static CUresult enter_context(struct lane *lane, CUcontext context)
-{
-    CUresult result = GS_REAL(cuCtxSetCurrent)(context);
-    if (result != CUDA_SUCCESS || lane->stream != NULL)
-        return result;
-    result = GS_REAL(cuStreamCreate)(&lane->stream, CU_STREAM_NON_BLOCKING);
-    for (unsigned i = 0; i < FLIGHTS && result == CUDA_SUCCESS; i++)
-        result = GS_REAL(cuEventCreate)(&lane->done[i], CU_EVENT_DISABLE_TIMING);
-    if (result != CUDA_SUCCESS)
-        close_lane(lane);
-    return result;
-}
-
-static void leave_context_locked(struct lane *lane)
-{
-    if (lane->count != 0)
-        return;
-    lane->busy = false;
-    pthread_cond_broadcast(&lane_left);
-}
-
-void gs_mover_context_ends(CUcontext context)
-{
-    gs_mutex_lock(&gs_memory_lock);
-    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
-        struct lane *lane = &lanes[i];
-        while (lane->context == context && lane->busy)
-            gs_cond_wait(&lane_left, &gs_memory_lock);
-        if (lane->context != context)
-            continue;
-        /* The stream and the events go with it. */
-        lane->context = NULL;
-        lane->stream = NULL;
-        memset(lane->done, 0, sizeof(lane->done));
-    }
-    gs_mutex_unlock(&gs_memory_lock);
-}
-
-/* --- Pieces under way --- */
-
-/*
- * Takes the piece for a move. False if it cannot be begun before what is under way in another context is done. The
- * block's context cannot end before the piece is settled.
- */
-static bool take_locked(struct lane *lane, struct gs_block *block, unsigned i)
-{
-    if (lane->context != block->context) {
-        if (lane->count != 0)
-            return false;
-        close_lane(lane);
-        lane->context = block->context;
-    }
-    lane->busy = true;
-    block->moving = true;
-    block->flights++;
-    block->pieces[i].moving = true;
-    return true;
-}
-
-/* The move is over, and so many bytes more are resident. */
-static void settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident)
-{
-    gs_mutex_lock(&gs_memory_lock);
-    block->pieces[i].moving = false;
-    device->usage.resident += (uint64_t)resident;
-    bool destroy = --block->flights == 0 && gs_block_settle_locked(block);
-    leave_context_locked(lane_of(device));
-    gs_mutex_unlock(&gs_memory_lock);
-    if (destroy)
-        gs_block_destroy(device, block);
-}
-
-/* Work for the piece is queued: its end is the event's. */
-static CUresult launch(struct lane *lane, struct gs_block *block, unsigned i, bool copied)
-{
-    unsigned place = (lane->first + lane->count) % FLIGHTS;
-    CUresult result = GS_REAL(cuEventRecord)(lane->done[place], lane->stream);
-    if (result != CUDA_SUCCESS) {
-        GS_REAL(cuStreamSynchronize)(lane->stream);
-        return result;
-    }
-    lane->flights[place] = (struct flight){.block = block, .piece = i, .copied = copied};
-    lane->count++;
-    lane->bytes += gs_piece_bytes(block, i);
-    return CUDA_SUCCESS;
-}
-
-/*
- * Takes the first that is under way out of the lane, if it is done: *result says how it went. The driver may report
- * only the first of several copies that failed, so whatever was queued behind that one is not trusted either.
- */
-static bool land(struct lane *lane, struct flight *landed, CUresult *result)
-{
-    if (lane->count == 0)
-        return false;
-    *result = GS_REAL(cuEventQuery)(lane->done[lane->first]);
-    if (*result == CUDA_ERROR_NOT_READY)
-        return false;
-    if (lane->failure != CUDA_SUCCESS)
-        *result = lane->failure;
-    lane->failure = lane->count > 1 ? *result : CUDA_SUCCESS;
-    *landed = lane->flights[lane->first];
-    lane->first = (lane->first + 1) % FLIGHTS;
-    lane->count--;
-    lane->bytes -= gs_piece_bytes(landed->block, landed->piece);
-    return true;
+    moves = of_client;
 }
 
 static void conclude(struct gs_device *device, struct gpushare_moved *moved, uint64_t start,
@@ -225,7 +76,7 @@ static bool unavailable(const struct gs_block *block)
 /* An eviction. Pieces are chosen in rounds, each of which goes through all blocks once. */
 struct eviction {
     struct gs_device *device;
-    struct lane *lane;
+    struct gs_lane *lane;
     struct gpushare_moved *moved;
     uint64_t wanted;
     bool rest;  /* what may not be used from the host goes last, for it has to come back first */
@@ -285,15 +136,15 @@ static struct gs_block *next_out_locked(struct eviction *eviction, unsigned *pie
 static CUresult begin_out(struct eviction *eviction, struct gs_block *block, unsigned i)
 {
     struct gs_piece *piece = &block->pieces[i];
-    struct lane *lane = eviction->lane;
-    CUresult result = enter_context(lane, block->context);
+    struct gs_lane *lane = eviction->lane;
+    CUresult result = gs_lane_enter(lane, block->context);
     if (result != CUDA_SUCCESS)
         return result;
     if (block->backend->needs_host && (piece->host = gs_host_take(gs_piece_bytes(block, i))) == NULL)
         return CUDA_ERROR_NOT_READY;
     result = block->backend->start_out(block, i, lane->stream);
     if (result == CUDA_SUCCESS)
-        result = launch(lane, block, i, true);
+        result = gs_lane_launch(lane, block, i, true);
     if (result != CUDA_SUCCESS)
         gs_piece_give_host(piece);
     return result;
@@ -304,7 +155,7 @@ static enum step start_out(struct eviction *eviction)
     struct gs_device *device = eviction->device;
     if (lacking(eviction) == 0)
         return STEP_NOTHING;
-    if (full(eviction->lane))
+    if (gs_lane_full(eviction->lane))
         return STEP_FULL;
     unsigned i = 0;
     struct gs_block *block = NULL;
@@ -319,7 +170,7 @@ static enum step start_out(struct eviction *eviction)
     }
     if (block != NULL && device->cursor == NULL)
         device->cursor = device->blocks; /* a round for excess looks at all of them each time */
-    bool taken = block != NULL && take_locked(eviction->lane, block, i);
+    bool taken = block != NULL && gs_lane_take_locked(eviction->lane, block, i);
     bool unwritten = taken && block->pieces[i].untouched == gs_gate_submissions();
     bool again = block == NULL && eviction->skips;
     if (again) {
@@ -335,15 +186,15 @@ static enum step start_out(struct eviction *eviction)
     int64_t bytes = (int64_t)gs_piece_bytes(block, i);
     CUresult result;
     if (unwritten) {
-        result = enter_context(eviction->lane, block->context);
+        result = gs_lane_enter(eviction->lane, block->context);
         if (result == CUDA_SUCCESS)
             result = block->backend->discard(block, i);
         eviction->moved->bytes += result == CUDA_SUCCESS ? (uint64_t)bytes : 0;
-        settle(device, block, i, result == CUDA_SUCCESS ? -bytes : 0);
+        gs_lane_settle(device, block, i, result == CUDA_SUCCESS ? -bytes : 0);
     } else {
         result = begin_out(eviction, block, i);
         if (result != CUDA_SUCCESS)
-            settle(device, block, i, 0);
+            gs_lane_settle(device, block, i, 0);
         if (result == CUDA_ERROR_NOT_READY)
             return STEP_NO_ROOM;
     }
@@ -355,9 +206,9 @@ static enum step start_out(struct eviction *eviction)
 
 static bool land_out(struct eviction *eviction)
 {
-    struct flight landed;
+    struct gs_flight landed;
     CUresult result;
-    if (!land(eviction->lane, &landed, &result))
+    if (!gs_lane_land(eviction->lane, &landed, &result))
         return false;
     struct gs_block *block = landed.block;
     int64_t bytes = (int64_t)gs_piece_bytes(block, landed.piece);
@@ -371,7 +222,7 @@ static bool land_out(struct eviction *eviction)
         gs_piece_give_host(&block->pieces[landed.piece]);
         eviction->result = result;
     }
-    settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
+    gs_lane_settle(eviction->device, block, landed.piece, result == CUDA_SUCCESS ? -bytes : 0);
     return true;
 }
 
@@ -384,7 +235,7 @@ static void report(struct eviction *eviction, bool at_once)
     eviction->reported_at = now;
     eviction->reported_bytes = moved->bytes;
     conclude(eviction->device, moved, eviction->start, GPUSHARE_MOVE_DONE);
-    gs_client_moved(moved);
+    moves->report(moved);
 }
 
 /* True if the eviction ended because the host has no room for more. */
@@ -400,20 +251,20 @@ static bool move_out(struct eviction *eviction)
         report(eviction, false);
         if (step == STEP_STARTED || landed) {
             short_since = 0;
-            going = gs_client_while_moving(0) && going;
+            going = moves->between_pieces(0) && going;
         } else if (eviction->lane->count != 0) {
-            going = gs_client_while_moving(copy_pause) && going;
+            going = moves->between_pieces(copy_pause) && going;
         } else if (step == STEP_AWAITED) {
-            going = gs_client_while_moving(short_pause) && going;
+            going = moves->between_pieces(short_pause) && going;
         } else if (step == STEP_NO_ROOM) {
             /* A restore that goes on elsewhere gives host memory back, and may wait for what has left here. */
             uint64_t now = gs_now_ns();
             if (short_since == 0)
                 short_since = now;
-            if (now - short_since >= host_patience || gs_client_grant_waits())
+            if (now - short_since >= host_patience || moves->grant_waits())
                 return true;
             report(eviction, true);
-            going = gs_client_while_moving(short_pause) && going;
+            going = moves->between_pieces(short_pause) && going;
         } else {
             return false;
         }
@@ -443,8 +294,12 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
     if (device == NULL)
         return;
     uint64_t now = gs_now_ns();
-    struct eviction eviction = {
-        .device = device, .lane = lane_of(device), .moved = result, .wanted = bytes, .start = now, .reported_at = now};
+    struct eviction eviction = {.device = device,
+                                .lane = gs_lane_of(device),
+                                .moved = result,
+                                .wanted = bytes,
+                                .start = now,
+                                .reported_at = now};
     bool host_short = false;
     uint64_t dropped = drop_failed(device, CUDA_SUCCESS);
     do {
@@ -477,7 +332,7 @@ void gs_mover_evict(const uint8_t uuid[16], uint64_t bytes, struct gpushare_move
 struct arrival {
     struct gs_device *device;
     bool rest; /* what has to be on the GPU comes first, then what may be used from the host too */
-    struct lane *lane;
+    struct gs_lane *lane;
     struct gpushare_moved *moved;
     uint64_t short_since; /* the driver had no memory; 0: it had */
     uint64_t stated, stated_at;
@@ -493,13 +348,13 @@ struct room {
 static struct room room_on(const struct gs_device *device)
 {
     struct room room;
-    room.bytes = gs_client_room(device->usage.gpu, &room.last);
+    room.bytes = moves->room(device->usage.gpu, &room.last);
     return room;
 }
 
 static bool fits_locked(const struct gs_device *device, const struct gs_block *block, unsigned i, struct room room)
 {
-    return device->usage.resident + lane_of(device)->bytes + gs_piece_bytes(block, i) <= room.bytes;
+    return device->usage.resident + gs_lane_of(device)->bytes + gs_piece_bytes(block, i) <= room.bytes;
 }
 
 /* Whether a piece is where it is to be. */
@@ -535,7 +390,7 @@ static struct gs_block *next_in_locked(struct arrival *arrival, struct room room
 /* The GPU has no room for the piece: it is used where it is. */
 static CUresult leave(struct gs_device *device, struct gs_block *block, unsigned i)
 {
-    CUresult result = enter_context(lane_of(device), block->context);
+    CUresult result = gs_lane_enter(gs_lane_of(device), block->context);
     if (result == CUDA_SUCCESS)
         block->backend->stay(block, i);
     gs_mutex_lock(&gs_memory_lock);
@@ -544,22 +399,22 @@ static CUresult leave(struct gs_device *device, struct gs_block *block, unsigned
     return result;
 }
 
-static CUresult begin_in(struct lane *lane, struct gs_block *block, unsigned i)
+static CUresult begin_in(struct gs_lane *lane, struct gs_block *block, unsigned i)
 {
     struct gs_piece *piece = &block->pieces[i];
-    CUresult result = enter_context(lane, block->context);
+    CUresult result = gs_lane_enter(lane, block->context);
     if (result != CUDA_SUCCESS)
         return result;
     if (piece->state == GS_PIECE_EMPTY) {
         uint64_t submissions = gs_gate_submissions();
         piece->untouched = gs_context_idle(submissions) ? submissions : GS_WRITTEN;
         result = block->backend->populate(block, i, lane->stream);
-        if (result == CUDA_SUCCESS && (result = launch(lane, block, i, false)) != CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS && (result = gs_lane_launch(lane, block, i, false)) != CUDA_SUCCESS)
             block->backend->drop(block, i);
         return result;
     }
     result = block->backend->start_in(block, i, lane->stream);
-    if (result == CUDA_SUCCESS && (result = launch(lane, block, i, true)) != CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS && (result = gs_lane_launch(lane, block, i, true)) != CUDA_SUCCESS)
         block->backend->abort_in(block, i);
     return result;
 }
@@ -567,8 +422,8 @@ static CUresult begin_in(struct lane *lane, struct gs_block *block, unsigned i)
 static enum step start_in(struct arrival *arrival)
 {
     struct gs_device *device = arrival->device;
-    struct lane *lane = arrival->lane;
-    if (full(lane))
+    struct gs_lane *lane = arrival->lane;
+    if (gs_lane_full(lane))
         return STEP_FULL;
     struct room room = room_on(device);
     unsigned i = 0;
@@ -578,7 +433,7 @@ static enum step start_in(struct arrival *arrival)
     if (block != NULL) {
         fits = fits_locked(device, block, i, room);
         stays = !fits && room.last && block->backend->stay != NULL;
-        taken = (fits || stays) && take_locked(lane, block, i);
+        taken = (fits || stays) && gs_lane_take_locked(lane, block, i);
     }
     gs_mutex_unlock(&gs_memory_lock);
     if (block == NULL)
@@ -592,7 +447,7 @@ static enum step start_in(struct arrival *arrival)
         arrival->short_since = 0;
         return STEP_STARTED;
     }
-    settle(device, block, i, 0);
+    gs_lane_settle(device, block, i, 0);
     if (result == CUDA_SUCCESS)
         return STEP_STARTED;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -608,9 +463,9 @@ static enum step start_in(struct arrival *arrival)
 
 static bool land_in(struct arrival *arrival)
 {
-    struct flight landed;
+    struct gs_flight landed;
     CUresult result;
-    if (!land(arrival->lane, &landed, &result))
+    if (!gs_lane_land(arrival->lane, &landed, &result))
         return false;
     struct gs_block *block = landed.block;
     struct gs_piece *piece = &block->pieces[landed.piece];
@@ -633,7 +488,7 @@ static bool land_in(struct arrival *arrival)
     } else {
         arrival->result = result;
     }
-    settle(arrival->device, block, landed.piece, result == CUDA_SUCCESS ? bytes : 0);
+    gs_lane_settle(arrival->device, block, landed.piece, result == CUDA_SUCCESS ? bytes : 0);
     return true;
 }
 
@@ -690,7 +545,7 @@ bool gs_mover_has_room(void)
 {
     bool room = true;
     for (unsigned d = 0, count = known_devices(); d < count && room; d++) {
-        struct lane *lane = &lanes[d];
+        struct gs_lane *lane = gs_lane_of(&gs_devices[d]);
         size_t available, total;
         gs_mutex_lock(&gs_memory_lock);
         uint64_t missing = gs_devices[d].footprint - gs_devices[d].usage.resident;
@@ -703,7 +558,7 @@ bool gs_mover_has_room(void)
             GS_REAL(cuMemGetInfo_v2)(&available, &total) == CUDA_SUCCESS)
             room = available >= missing;
         gs_mutex_lock(&gs_memory_lock);
-        leave_context_locked(lane);
+        gs_lane_leave_locked(lane);
         gs_mutex_unlock(&gs_memory_lock);
     }
     return room;
@@ -731,7 +586,8 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
     enum gs_restored restored = GS_RESTORED;
     memset(results, 0, GPUSHARE_MAX_GPUS * sizeof(results[0]));
     for (unsigned d = 0; d < GPUSHARE_MAX_GPUS; d++)
-        arrivals[d] = (struct arrival){.device = &gs_devices[d], .lane = &lanes[d], .moved = &results[d]};
+        arrivals[d] =
+            (struct arrival){.device = &gs_devices[d], .lane = gs_lane_of(&gs_devices[d]), .moved = &results[d]};
     gs_memory_drop_failed();
     bool opened = open_if_complete(open, argument);
     while (!opened) {
@@ -742,7 +598,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
             while (restored == GS_RESTORED && step == STEP_STARTED) {
                 step = start_in(arrival);
                 progress = progress || step == STEP_STARTED;
-                if (step == STEP_STARTED && !gs_client_while_moving(0))
+                if (step == STEP_STARTED && !moves->between_pieces(0))
                     restored = GS_RESTORE_ENDED;
             }
             while (land_in(arrival))
@@ -773,7 +629,7 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
                 arrivals[d].rest = false;
         }
         uint64_t pause = flying ? copy_pause : wanting && !device_short ? room_pause : short_pause;
-        if (!gs_client_while_moving(pause) && restored == GS_RESTORED)
+        if (!moves->between_pieces(pause) && restored == GS_RESTORED)
             restored = GS_RESTORE_ENDED;
     }
     *devices = known_devices();
@@ -786,9 +642,4 @@ enum gs_restored gs_mover_restore(struct gpushare_moved results[GPUSHARE_MAX_GPU
     for (unsigned d = 0; d < *devices; d++)
         results[d].error = (uint32_t)arrivals[d].result;
     return restored;
-}
-
-void gs_mover_after_fork(void)
-{
-    pthread_cond_init(&lane_left, NULL);
 }

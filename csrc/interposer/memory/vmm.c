@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory/vmm.h"
 
-#include "backends/vmm.h"
 #include "base/lock.h"
-#include "base/say.h"
-#include "client/client.h"
-#include "gate/contexts.h"
+#include "gate/capture.h"
+#include "gate/context_list.h"
 #include "gate/enter.h"
-#include "gate/meter.h"
+#include "gate/slots.h"
 #include "gate/work.h"
-#include "hooks/capture.h"
 #include "loader/real.h"
+#include "memory/admission.h"
+#include "memory/backing.h"
 #include "memory/block.h"
 #include "memory/blocks.h"
 #include "memory/devices.h"
+#include "memory/promises.h"
+#include "memory/reservations.h"
+#include "memory/view.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,25 +24,22 @@
 #define HANDLE_MARK (UINT64_C(0x6773) << 48)
 #define HANDLE_MARK_BITS (UINT64_C(0xffff) << 48)
 
-struct gs_reservation {
-    struct gs_node node;
-    size_t size;
-    unsigned mapped; /* ranges in it that the driver maps now */
-    bool lost;       /* see gs_reserve_again */
-};
-
 /* Programs ask for one or two kinds. */
 enum { MOST_KINDS = 16 };
 
 static struct {
     struct gs_mutex lock;
     struct gs_map handles, mappings;
-    struct gs_mutex reserving; /* guards this one; the mover takes it, and never the other */
-    struct gs_map reservations;
+    const struct gs_vmm_backend *backend;
     uint64_t serial;
     CUmemAllocationProp kinds[MOST_KINDS]; /* that the driver was seen to make */
     unsigned kind_count;
-} vmm = {.lock = GS_MUTEX(GS_RANK_VMM), .reserving = GS_MUTEX(GS_RANK_RESERVING)};
+} vmm = {.lock = GS_MUTEX(GS_RANK_VMM)};
+
+void gs_vmm_set_backend(const struct gs_vmm_backend *backend)
+{
+    vmm.backend = backend;
+}
 
 static struct gs_vmm_handle *find_handle(CUmemGenericAllocationHandle value)
 {
@@ -118,7 +117,7 @@ static CUresult create_block(struct gs_vmm_handle *handle, CUcontext context)
     /* A handle that may be shared is one handle of the driver's. */
     bool whole = handle->properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
     struct gs_block *block =
-        gs_block_new(device, &gs_backend_vmm, context, handle->size, whole ? handle->size : device->piece_size);
+        gs_block_new(device, vmm.backend->of_blocks, context, handle->size, whole ? handle->size : device->piece_size);
     if (block == NULL) {
         gs_device_unbook(device, handle->size, 0, 0);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -271,51 +270,6 @@ CUresult gs_vmm_properties(CUmemAllocationProp *properties, CUmemGenericAllocati
 
 /* --- Mappings --- */
 
-static struct gs_reservation *reservation_of(CUdeviceptr address, size_t size)
-{
-    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_floor(&vmm.reservations, address);
-    bool within =
-        reservation != NULL && size <= reservation->size && address - reservation->node.key <= reservation->size - size;
-    return within ? reservation : NULL;
-}
-
-static bool within_reservation(CUdeviceptr address, size_t size)
-{
-    gs_mutex_lock(&vmm.reserving);
-    bool within = reservation_of(address, size) != NULL;
-    gs_mutex_unlock(&vmm.reserving);
-    return within;
-}
-
-CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags)
-{
-    CUresult result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
-    gs_mutex_lock(&vmm.reserving);
-    struct gs_reservation *reservation = reservation_of(address, size);
-    /* After a checkpoint the driver may not map into addresses that it reserved before. */
-    if (result == CUDA_ERROR_INVALID_VALUE && reservation != NULL && reservation->mapped == 0 &&
-        gs_reserve_again(reservation->node.key, reservation->size, &reservation->lost)) {
-        gs_debug("addresses of %zu bytes were reserved again", reservation->size);
-        result = GS_REAL(cuMemMap)(address, size, offset, handle, flags);
-    }
-    if (result == CUDA_SUCCESS && reservation != NULL)
-        reservation->mapped++;
-    gs_mutex_unlock(&vmm.reserving);
-    return result;
-}
-
-CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size)
-{
-    CUresult result = GS_REAL(cuMemUnmap)(address, size);
-    gs_mutex_lock(&vmm.reserving);
-    struct gs_reservation *reservation = reservation_of(address, size);
-    if (result == CUDA_SUCCESS && reservation != NULL && reservation->mapped != 0)
-        reservation->mapped--;
-    gs_mutex_unlock(&vmm.reserving);
-    return result;
-}
-
 /*
  * Holds the block. False: it was moved, and our lock, which others need, was given up until that may have ended. Then
  * all that it guards is to be looked up again.
@@ -339,17 +293,17 @@ static CUresult map_locked(struct gs_vmm_mapping *mapping, size_t offset, CUmemG
     if (handle == NULL && unknown(value) != CUDA_ERROR_NOT_FOUND)
         return unknown(value);
     if (handle == NULL || handle->block == NULL)
-        return gs_vmm_map_real(address, mapping->size, offset, value, flags);
+        return gs_reservation_map(address, mapping->size, offset, value, flags);
     /* What the driver would say; it is not asked while the memory is evicted. */
-    size_t granularity = GS_VMM_GRANULARITY;
+    size_t granularity = vmm.backend->granularity;
     if (handle->references == 0 || offset != 0 || flags != 0 || mapping->size == 0 || mapping->size > handle->size ||
-        address % granularity != 0 || mapping->size % granularity != 0 || !within_reservation(address, mapping->size) ||
-        last_within(address, address + mapping->size) != NULL)
+        address % granularity != 0 || mapping->size % granularity != 0 ||
+        !gs_reservation_includes(address, mapping->size) || last_within(address, address + mapping->size) != NULL)
         return CUDA_ERROR_INVALID_VALUE;
     if (!hold_locked(handle->block, awaiting))
         return CUDA_ERROR_NOT_READY;
     GS_LEAVES_CAPTURES_ALONE;
-    CUresult result = gs_vmm_apply_mapping(handle->block, mapping);
+    CUresult result = vmm.backend->apply_mapping(handle->block, mapping);
     if (result == CUDA_SUCCESS) {
         mapping->next = handle->mappings;
         handle->mappings = mapping;
@@ -402,7 +356,7 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *aw
 {
     struct gs_vmm_handle *handle = mapping->handle;
     if (handle == NULL || handle->block == NULL) {
-        CUresult result = gs_vmm_unmap_real(mapping->node.key, mapping->size);
+        CUresult result = gs_reservation_unmap(mapping->node.key, mapping->size);
         if (result != CUDA_SUCCESS)
             return result;
         remove_mapping(mapping);
@@ -410,7 +364,7 @@ static CUresult unmap_one(struct gs_vmm_mapping *mapping, struct gs_awaiting *aw
         if (!hold_locked(handle->block, awaiting))
             return CUDA_ERROR_NOT_READY;
         GS_LEAVES_CAPTURES_ALONE;
-        gs_vmm_withdraw_mapping(handle->block, mapping);
+        vmm.backend->withdraw_mapping(handle->block, mapping);
         remove_mapping(mapping);
         gs_block_let_go(handle->block);
     }
@@ -441,38 +395,6 @@ CUresult gs_vmm_unmap(CUdeviceptr address, size_t size)
     }
     gs_mutex_unlock(&vmm.lock);
     return result;
-}
-
-void gs_vmm_reserved(CUdeviceptr address, size_t size)
-{
-    struct gs_reservation *reservation = calloc(1, sizeof(*reservation));
-    if (reservation == NULL)
-        return;
-    reservation->node.key = address;
-    reservation->size = size;
-    gs_mutex_lock(&vmm.reserving);
-    gs_map_insert(&vmm.reservations, &reservation->node);
-    gs_mutex_unlock(&vmm.reserving);
-}
-
-struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost)
-{
-    gs_mutex_lock(&vmm.reserving);
-    struct gs_reservation *reservation = (struct gs_reservation *)gs_map_remove(&vmm.reservations, address);
-    *lost = reservation != NULL && reservation->lost;
-    gs_mutex_unlock(&vmm.reserving);
-    return reservation;
-}
-
-void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed)
-{
-    if (freed || reservation == NULL) {
-        free(reservation);
-        return;
-    }
-    gs_mutex_lock(&vmm.reserving);
-    gs_map_insert(&vmm.reservations, &reservation->node);
-    gs_mutex_unlock(&vmm.reserving);
 }
 
 /* --- Access --- */
@@ -525,7 +447,7 @@ static CUresult set_access_of_one(struct gs_vmm_mapping *mapping, const CUmemAcc
     if (!hold_locked(handle->block, awaiting))
         return CUDA_ERROR_NOT_READY;
     GS_LEAVES_CAPTURES_ALONE;
-    result = gs_vmm_apply_access(handle->block, mapping, access, count);
+    result = vmm.backend->apply_access(handle->block, mapping, access, count);
     for (size_t i = 0; i < count && result == CUDA_SUCCESS; i++)
         result = remember_access(mapping, &access[i]) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
     gs_block_let_go(handle->block);
@@ -687,7 +609,7 @@ static void enter_context(struct gs_vmm_handle *handle, CUcontext context, CUdev
     /* Nothing missed it so far. */
     for (unsigned i = 0; i < handle->block->piece_count; i++)
         if (handle->block->pieces[i].state != GS_PIECE_RESIDENT)
-            gs_client_give_up_lease(GPUSHARE_CAUSE_GROWTH);
+            gs_promises()->give_up_lease(GPUSHARE_CAUSE_GROWTH);
 }
 
 void gs_vmm_context_ends(CUcontext context)
@@ -703,6 +625,5 @@ void gs_vmm_context_begins(CUcontext context, CUdevice device)
 void gs_vmm_after_fork(void)
 {
     gs_mutex_after_fork(&vmm.lock);
-    gs_mutex_after_fork(&vmm.reserving);
-    vmm.handles.root = vmm.mappings.root = vmm.reservations.root = NULL;
+    vmm.handles.root = vmm.mappings.root = NULL;
 }

@@ -11,13 +11,15 @@
 
 #include "base/ordered_map.h"
 #include "driver.h"
-#include "memory/memory.h"
 #include "protocol.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 
+struct gs_backend;
+struct gs_backend;
 struct gs_block;
+struct gs_memory_view;
 
 /* One cuMemMap. */
 struct gs_vmm_mapping {
@@ -40,6 +42,21 @@ struct gs_vmm_handle {
     struct gs_block *block; /* NULL: the driver's own handle, counted as pinned */
 };
 
+/* What brings the memory behind a handle to its addresses (backends/vmm.c). The caller holds the block. */
+struct gs_vmm_backend {
+    const struct gs_backend *of_blocks;
+    size_t granularity;
+
+    /* Brings what is resident of the block to a new mapping, or takes it away. A failure leaves nothing behind. */
+    CUresult (*apply_mapping)(struct gs_block *block, const struct gs_vmm_mapping *mapping);
+    void (*withdraw_mapping)(struct gs_block *block, const struct gs_vmm_mapping *mapping);
+    CUresult (*apply_access)(struct gs_block *block, const struct gs_vmm_mapping *mapping,
+                             const CUmemAccessDesc *access, size_t count);
+};
+
+/* Before the process is attached. */
+void gs_vmm_set_backend(const struct gs_vmm_backend *backend);
+
 CUresult gs_vmm_create(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                        unsigned long long flags);
 
@@ -58,20 +75,6 @@ CUresult gs_vmm_pin(CUmemGenericAllocationHandle handle, CUmemGenericAllocationH
 
 /* The same for all that is mapped in a range. */
 CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size);
-
-/* The driver's functions, which the reservation counts; after a checkpoint it may have to be made anew. */
-CUresult gs_vmm_map_real(CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                         unsigned long long flags);
-CUresult gs_vmm_unmap_real(CUdeviceptr address, size_t size);
-
-void gs_vmm_reserved(CUdeviceptr address, size_t size);
-
-/*
- * Before the driver frees addresses: from then on they may be another thread's. *lost: they could not be reserved anew,
- * and are not the driver's to free. Afterwards, gs_vmm_unreserved says what became of it.
- */
-struct gs_reservation *gs_vmm_unreserve(CUdeviceptr address, bool *lost);
-void gs_vmm_unreserved(struct gs_reservation *reservation, bool freed);
 
 /* Whether memory of ours is mapped in that range. */
 bool gs_vmm_any(CUdeviceptr address, size_t size);

@@ -1,9 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Stream captures that are open in this process. */
-#ifndef GPUSHARE_HOOKS_CAPTURE_H
-#define GPUSHARE_HOOKS_CAPTURE_H
+#ifndef GPUSHARE_GATE_CAPTURE_H
+#define GPUSHARE_GATE_CAPTURE_H
 
-#include "gate/meter.h"
+#include "driver.h"
+#include "gate/work.h"
+
+#include <stdbool.h>
 
 /* A submission into this stream is recorded into a graph rather than run. Costs one load where no capture is open. */
 bool gs_capture_includes(CUstream stream, enum gs_stream_kind kind);
@@ -38,8 +41,19 @@ void gs_capture_forget(void);
 
 void gs_capture_exchange_mode(CUstreamCaptureMode *mode);
 
-/* They go with their context. */
-void gs_capture_context_ends(CUcontext context);
+/* --- For the hooks. --- */
+
+struct gs_capture;
+
+/* NULL: no memory. */
+struct gs_capture *gs_capture_new(void);
+
+/* Around the driver's call that begins one. `stream`: where it began; NULL: the default stream of its thread. */
+void gs_capture_begin(void);
+void gs_capture_begun(struct gs_capture *capture, CUstream stream, bool success);
+
+/* Forgets the capture that began in the stream, or all of a context. False: there was none. */
+bool gs_capture_over(CUstream stream, CUcontext context);
 
 void gs_capture_after_fork(void);
 

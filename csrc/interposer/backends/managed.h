@@ -1,0 +1,10 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* The driver's managed memory, which is moved by prefetching. */
+#ifndef GPUSHARE_BACKENDS_MANAGED_H
+#define GPUSHARE_BACKENDS_MANAGED_H
+
+#include "memory/block.h"
+
+extern const struct gs_backend gs_backend_managed;
+
+#endif

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "memory/lane.h"
+
+#include "base/lock.h"
+#include "loader/real.h"
+#include "memory/blocks.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+/* Beyond two pieces, no more than this is under way: what is under way occupies both the GPU and the host. */
+static const uint64_t most_in_flight = 256 * MIB;
+
+static struct gs_lane lanes[GPUSHARE_MAX_GPUS];
+static pthread_cond_t lane_left = PTHREAD_COND_INITIALIZER;
+
+struct gs_lane *gs_lane_of(const struct gs_device *device)
+{
+    return &lanes[device - gs_devices];
+}
+
+bool gs_lane_full(const struct gs_lane *lane)
+{
+    return lane->count == GS_LANE_FLIGHTS || (lane->count >= 2 && lane->bytes >= most_in_flight);
+}
+
+/* --- The lane's context --- */
+
+static void close_lane(struct gs_lane *lane)
+{
+    for (unsigned i = 0; i < GS_LANE_FLIGHTS; i++)
+        if (lane->done[i] != NULL)
+            GS_REAL(cuEventDestroy_v2)(lane->done[i]);
+    if (lane->stream != NULL)
+        GS_REAL(cuStreamDestroy_v2)(lane->stream);
+    memset(lane->done, 0, sizeof(lane->done));
+    lane->stream = NULL;
+}
+
+CUresult gs_lane_enter(struct gs_lane *lane, CUcontext context)
+{
+    CUresult result = GS_REAL(cuCtxSetCurrent)(context);
+    if (result != CUDA_SUCCESS || lane->stream != NULL)
+        return result;
+    result = GS_REAL(cuStreamCreate)(&lane->stream, CU_STREAM_NON_BLOCKING);
+    for (unsigned i = 0; i < GS_LANE_FLIGHTS && result == CUDA_SUCCESS; i++)
+        result = GS_REAL(cuEventCreate)(&lane->done[i], CU_EVENT_DISABLE_TIMING);
+    if (result != CUDA_SUCCESS)
+        close_lane(lane);
+    return result;
+}
+
+void gs_lane_leave_locked(struct gs_lane *lane)
+{
+    if (lane->count != 0)
+        return;
+    lane->busy = false;
+    pthread_cond_broadcast(&lane_left);
+}
+
+void gs_lane_context_ends(CUcontext context)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
+        struct gs_lane *lane = &lanes[i];
+        while (lane->context == context && lane->busy)
+            gs_cond_wait(&lane_left, &gs_memory_lock);
+        if (lane->context != context)
+            continue;
+        /* The stream and the events go with it. */
+        lane->context = NULL;
+        lane->stream = NULL;
+        memset(lane->done, 0, sizeof(lane->done));
+    }
+    gs_mutex_unlock(&gs_memory_lock);
+}
+
+/* --- Pieces under way --- */
+
+bool gs_lane_take_locked(struct gs_lane *lane, struct gs_block *block, unsigned i)
+{
+    if (lane->context != block->context) {
+        if (lane->count != 0)
+            return false;
+        close_lane(lane);
+        lane->context = block->context;
+    }
+    lane->busy = true;
+    block->moving = true;
+    block->flights++;
+    block->pieces[i].moving = true;
+    return true;
+}
+
+void gs_lane_settle(struct gs_device *device, struct gs_block *block, unsigned i, int64_t resident)
+{
+    gs_mutex_lock(&gs_memory_lock);
+    block->pieces[i].moving = false;
+    device->usage.resident += (uint64_t)resident;
+    bool destroy = --block->flights == 0 && gs_block_settle_locked(block);
+    gs_lane_leave_locked(gs_lane_of(device));
+    gs_mutex_unlock(&gs_memory_lock);
+    if (destroy)
+        gs_block_destroy(device, block);
+}
+
+CUresult gs_lane_launch(struct gs_lane *lane, struct gs_block *block, unsigned i, bool copied)
+{
+    unsigned place = (lane->first + lane->count) % GS_LANE_FLIGHTS;
+    CUresult result = GS_REAL(cuEventRecord)(lane->done[place], lane->stream);
+    if (result != CUDA_SUCCESS) {
+        GS_REAL(cuStreamSynchronize)(lane->stream);
+        return result;
+    }
+    lane->flights[place] = (struct gs_flight){.block = block, .piece = i, .copied = copied};
+    lane->count++;
+    lane->bytes += gs_piece_bytes(block, i);
+    return CUDA_SUCCESS;
+}
+
+bool gs_lane_land(struct gs_lane *lane, struct gs_flight *landed, CUresult *result)
+{
+    if (lane->count == 0)
+        return false;
+    *result = GS_REAL(cuEventQuery)(lane->done[lane->first]);
+    if (*result == CUDA_ERROR_NOT_READY)
+        return false;
+    if (lane->failure != CUDA_SUCCESS)
+        *result = lane->failure;
+    lane->failure = lane->count > 1 ? *result : CUDA_SUCCESS;
+    *landed = lane->flights[lane->first];
+    lane->first = (lane->first + 1) % GS_LANE_FLIGHTS;
+    lane->count--;
+    lane->bytes -= gs_piece_bytes(landed->block, landed->piece);
+    return true;
+}
+
+void gs_lanes_after_fork(void)
+{
+    pthread_cond_init(&lane_left, NULL);
+}
