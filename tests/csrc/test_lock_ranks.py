@@ -35,11 +35,11 @@ def take(root: Path, compile_c: Callable[..., Path]) -> Callable[..., tuple[int,
 ALLOWED = ("in-order", "tried", "waited", "two-threads")
 #: What is said of each, with R for a rank and P for a place.
 FORBIDDEN = {
-    "reversed": "a thread takes gs_memory_lock (rank R) at P while it holds client.lock (rank R), "
-    "which it took at P",
+    "reversed": "a thread takes gs_memory_lock (rank R) at P while it holds gs_client_lock "
+    "(rank R), which it took at P",
     "twice": "a thread takes beginning (rank R) at P while it holds beginning (rank R), which it "
     "took at P",
-    "after-tried": "a thread takes gs_memory_lock (rank R) at P while it holds client.lock "
+    "after-tried": "a thread takes gs_memory_lock (rank R) at P while it holds gs_client_lock "
     "(rank R), which it took at P",
     "wait-under-another": "a thread waits at P, where it may hold vmm.lock (rank R) and nothing "
     "after it, while it holds beginning (rank R), which it took at P",
@@ -90,7 +90,7 @@ def test_other_builds_check_nothing(take: Callable[..., tuple[int, str, str]], w
 def test_the_shipped_library_has_plain_mutexes(libraries: Path) -> None:
     library = (libraries / "libgpushare.so").read_bytes()
     assert SAYS not in library
-    assert re.search(rb"interposer/client/client\.c:\d+\0", library) is None
+    assert re.search(rb"interposer/client/lease\.c:\d+\0", library) is None
 
 
 def test_every_lock_of_the_interposer_has_a_rank(root: Path) -> None:

@@ -154,13 +154,13 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("silence",)),
         (
             _in(
-                "client/client.c",
-                "    bool waited = !gs_outbox_empty(&client.outbox);\n"
-                "    if (!gs_post(client.socket, &client.outbox, type, body, size))\n"
+                "client/channel.c",
+                "    bool waited = !gs_outbox_empty(&channel.outbox);\n"
+                "    if (!gs_post(channel.socket, &channel.outbox, type, body, size))\n"
                 "        break_connection_locked();\n"
-                "    else if (!waited && !gs_outbox_empty(&client.outbox))\n"
+                "    else if (!waited && !gs_outbox_empty(&channel.outbox))\n"
                 "        gs_helper_call();\n",
-                "    if (!gs_send(client.socket, type, body, size))\n        gs_helper_call();\n",
+                "    if (!gs_send(channel.socket, type, body, size))\n        gs_helper_call();\n",
             ),
         ),
         calm=True,
@@ -265,10 +265,10 @@ DEFECTS: dict[str, Defect] = {
         Recipe(only=("kernels", "copies")),
         (
             _in(
-                "client/client.c",
-                "    send_last_released(lease, cause);\n    if (client.waiters != 0)\n"
-                "        send_request();\n",
-                "    send_last_released(lease, cause);\n    client.requested = client.waiters != 0;\n",
+                "client/lease.c",
+                "    gs_lease_send_last_released_locked(id, cause);\n    if (lease.waiters != 0)\n"
+                "        gs_lease_request_locked();\n",
+                "    gs_lease_send_last_released_locked(id, cause);\n    lease.requested = lease.waiters != 0;\n",
             ),
         ),
     ),

@@ -46,7 +46,7 @@ def nothing_is_said(
     library = (libraries / "libgpushare.so").read_bytes()
     assert OUT_OF_ORDER.encode() in library
     assert BELOW_ZERO.encode() in library
-    assert re.search(rb"interposer/client/client\.c:\d+\0", library)
+    assert re.search(rb"interposer/client/lease\.c:\d+\0", library)
     totals = Totals()
     player = build_player(folder)
     with place(

@@ -96,7 +96,7 @@ BUGS = {
     "evicted before the work is done": Bug(
         (
             (
-                "interposer/client/client.c",
+                "interposer/client/lease.c",
                 "step == RELEASE_DRAIN && gs_context_drained()",
                 "step == RELEASE_DRAIN",
             ),

@@ -575,18 +575,21 @@ BUGS: dict[str, tuple[Patch, str]] = {
 }
 
 
+_INCLUDED = "#include <stddef.h>\n"
 #: The thread that allocates wakes up after the helper has read on, but before it has begun to release.
 LATE: tuple[Patch, ...] = (
+    ("interposer/client/growth.c", _INCLUDED, f"{_INCLUDED}#include <unistd.h>\n"),
+    ("interposer/client/lease.c", _INCLUDED, f"{_INCLUDED}#include <unistd.h>\n"),
     (
-        "interposer/client/client.c",
-        "    struct pending_growth **link = &client.growths;\n",
-        "    gs_mutex_unlock(&client.lock);\n    usleep(100000);\n    gs_mutex_lock(&client.lock);\n"
-        "    struct pending_growth **link = &client.growths;\n",
+        "interposer/client/growth.c",
+        "    struct pending_growth **link = &growths;\n",
+        "    gs_mutex_unlock(&gs_client_lock);\n    usleep(100000);\n    gs_mutex_lock(&gs_client_lock);\n"
+        "    struct pending_growth **link = &growths;\n",
     ),
     (
-        "interposer/client/client.c",
-        "    client.release_polls++;\n",
-        "    if (client.release_polls++ == 0)\n        usleep(200000);\n",
+        "interposer/client/lease.c",
+        "    lease.release_polls++;\n",
+        "    if (lease.release_polls++ == 0)\n        usleep(200000);\n",
     ),
 )
 

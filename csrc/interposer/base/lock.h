@@ -33,12 +33,12 @@
     RANK(ARRAYS, "arrays.lock")                                                                                        \
     RANK(METER, "meter.lock")                                                                                          \
     RANK(MEMORY, "gs_memory_lock")                                                                                     \
-    RANK(CLIENT, "client.lock")                                                                                        \
+    RANK(CLIENT, "gs_client_lock")                                                                                     \
     /* Under any of these, no other is taken but a thread's slot (gate.lock). */                                       \
     RANK(PACE, "pace.lock")                                                                                            \
     RANK(HOST, "host.lock")                                                                                            \
     RANK(GATE, "gate.lock")                                                                                            \
-    RANK(CONTEXTS, "contexts.lock")                                                                                    \
+    RANK(CONTEXTS, "gs_contexts.lock")                                                                                 \
     RANK(CAPTURES, "captures.lock")                                                                                    \
     RANK(RESERVING, "reservations.lock")                                                                               \
     RANK(PEERS, "peers.lock")                                                                                          \

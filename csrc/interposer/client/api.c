@@ -3,8 +3,10 @@
 
 #include "base/clock.h"
 #include "base/session.h"
-#include "client/client.h"
+#include "client/attach.h"
+#include "client/bursts.h"
 #include "client/connection.h"
+#include "client/waits.h"
 #include "gate/awake.h"
 #include "memory/backing.h"
 #include "memory/devices.h"
@@ -25,7 +27,8 @@ const char *gpushare_version(void)
 
 int gpushare_attached(const char **why)
 {
-    const char *reason = gs_client_refused() ? "the scheduler refused this process" : gs_session_why_not();
+    const char *reason =
+        gs_session_attached() && gs_attach_is_refused() ? "the scheduler refused this process" : gs_session_why_not();
     if (why != NULL)
         *why = reason;
     return reason == NULL && gs_session_attached() ? 1 : reason == NULL ? 0 : -1;
@@ -33,12 +36,12 @@ int gpushare_attached(const char **why)
 
 void gpushare_cell_begin(const char *msg_id)
 {
-    gs_client_cell(GPUSHARE_PHASE_BEGIN, msg_id);
+    gs_bursts_cell(GPUSHARE_PHASE_BEGIN, msg_id);
 }
 
 void gpushare_cell_end(const char *msg_id)
 {
-    gs_client_cell(GPUSHARE_PHASE_END, msg_id);
+    gs_bursts_cell(GPUSHARE_PHASE_END, msg_id);
 }
 
 int gpushare_oversubscribe(int on, const char **why)
@@ -69,12 +72,12 @@ uint32_t gpushare_contended(void)
 
 int gpushare_take_interrupt(void)
 {
-    return gs_client_take_interrupt();
+    return gs_waits_take_cancelled();
 }
 
 const char *gpushare_group(void)
 {
-    const char *group = gs_client_group();
+    const char *group = gs_attach_group();
     if (*group != '\0')
         return group;
     /* Before the first cuInit; the environment is what it will be read from. */

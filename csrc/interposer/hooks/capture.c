@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Hooks that follow open stream captures. */
 #include "gate/capture.h"
-#include "client/client.h"
+#include "client/lease.h"
 #include "gate/enter.h"
 #include "gate/meter.h"
 #include "gate/work.h"
@@ -20,7 +20,7 @@ static CUstream name_of(CUstream stream, enum gs_stream_kind kind)
 static void over(CUstream stream)
 {
     if (gs_capture_over(stream, NULL))
-        gs_client_capture_ended();
+        gs_lease_capture_ended();
 }
 
 struct opening {

@@ -3,6 +3,7 @@
 
 #include "base/session.h"
 #include "client/client.h"
+#include "client/lease.h"
 #include "gate/capture.h"
 #include "gate/contexts.h"
 #include "gate/meter.h"
@@ -55,7 +56,7 @@ bool gs_lifecycle_context_begins(CUcontext handle, CUdevice device, bool primary
 static void captures_end(CUcontext handle)
 {
     if (gs_capture_over(NULL, handle))
-        gs_client_capture_ended();
+        gs_lease_capture_ended();
 }
 
 static void forget_pooled(CUdeviceptr pointer)

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "client/alone.h"
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "base/say.h"
+#include "client/attach.h"
+#include "client/channel.h"
+#include "client/grants.h"
+#include "client/growth.h"
+#include "client/lease.h"
+#include "client/parking.h"
+#include "client/waits.h"
+#include "client/waking.h"
+#include "gate/slots.h"
+#include "hibernate/hibernate.h"
+
+#include <stddef.h>
+#include <stdio.h>
+
+/* The hibernator that we run has so long before it is left to itself. */
+static const uint64_t longest_wake = 120 * GS_SECOND;
+static const uint64_t shortest_wake_retry = 1 * GS_SECOND;
+static const uint64_t longest_wake_retry = 60 * GS_SECOND;
+
+static struct {
+    uint64_t patience;
+    uint64_t parks; /* how often the process was parked when it was to be woken last */
+    uint64_t gap;   /* between two attempts to wake it */
+    uint64_t since; /* one is under way since then; 0: none */
+    bool said;      /* that it cannot be woken */
+} alone;
+
+void gs_alone_set_patience(uint64_t patience)
+{
+    alone.patience = patience;
+}
+
+/* Who waits goes on waiting, or is told that nothing comes of it. */
+static void lack_room_locked(void)
+{
+    if (gs_attach_is_refused()) {
+        if (gs_lease_tell_waiters_locked())
+            gs_say(
+                "the GPU has no room for this process's data, and the scheduler refused the process: %s. The call "
+                "waits "
+                "until there is room or a scheduler accepts the process; interrupt it to stop waiting. Nothing is lost",
+                gs_attach_refusal());
+    } else if (gs_now_ns() - gs_channel_away_since() >= alone.patience) {
+        gs_say("no scheduler answers on %s, and there is no room on the GPU for this process's memory; nothing is "
+               "lost: run the cell again when the Jupyter server or `gpushare scheduler` is back",
+               gs_attach_path());
+        gs_lease_fail_waiters_locked(CUDA_ERROR_OUT_OF_MEMORY);
+    } else if (gs_lease_tell_waiters_locked()) {
+        uint64_t waited = gs_now_ns() - gs_channel_away_since();
+        gs_say("no scheduler answers on %s for %u s, and there is no room on the GPU for this process's memory: it "
+               "waits for either, for another %u s at most",
+               gs_attach_path(), (unsigned)(waited / GS_SECOND), (unsigned)((alone.patience - waited) / GS_SECOND));
+    }
+}
+
+void gs_alone_go_on(void)
+{
+    gs_mutex_lock(&gs_client_lock);
+    bool must_open =
+        gs_lease_waiters_locked() != 0 && gs_lease_gate_state() == GS_GATE_SHUT && !gs_lease_is_ending_locked();
+    gs_growth_answer_alone_locked();
+    gs_mutex_unlock(&gs_client_lock);
+    if (must_open)
+        gs_grants_restore_alone(lack_room_locked);
+}
+
+void gs_alone_wake(void)
+{
+    if (alone.parks != gs_waking_parks()) {
+        alone.parks = gs_waking_parks();
+        alone.gap = shortest_wake_retry;
+        alone.said = false;
+    }
+    char text[256];
+    enum gs_hibernator state = gs_hibernator_run(text, sizeof(text));
+    uint64_t now = gs_now_ns();
+    if (alone.since == 0)
+        alone.since = now;
+    if (state == GS_HIBERNATOR_RUNS && now - alone.since < longest_wake)
+        return;
+    if (state == GS_HIBERNATOR_RUNS)
+        snprintf(text, sizeof(text), "the driver does not answer");
+    alone.since = 0;
+    if (state == GS_HIBERNATOR_DONE) {
+        gs_debug("woken without a scheduler");
+        gs_parking_be_awake(NULL, NULL);
+        return;
+    }
+    gs_waking_set_alone_at(now + alone.gap);
+    alone.gap = alone.gap * 2 < longest_wake_retry ? alone.gap * 2 : longest_wake_retry;
+    if (alone.said)
+        return;
+    alone.said = true;
+    if (gs_attach_is_refused())
+        gs_say("this process is hibernated, cannot wake up by itself (%s), and the scheduler on %s refused it: %s. "
+               "Nothing is lost. It keeps trying",
+               text, gs_attach_path(), gs_attach_refusal());
+    else
+        gs_say(
+            "no scheduler answers on %s, and this process, which is hibernated, cannot be woken without one (%s); "
+            "nothing is lost: it goes on when the Jupyter server or `gpushare scheduler` is back, and tries again by "
+            "itself",
+            gs_attach_path(), text);
+}
+
+bool gs_alone_is_waking(void)
+{
+    return alone.since != 0;
+}
+
+void gs_alone_after_fork(void)
+{
+    alone.since = 0;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Threads that ask the scheduler for more memory (GROW) and wait for its answer. */
+#ifndef GPUSHARE_CLIENT_GROWTH_H
+#define GPUSHARE_CLIENT_GROWTH_H
+
+#include "driver.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* See struct gs_promises. */
+CUresult gs_growth_ask(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
+                       struct gpushare_grown *answer);
+
+/* The scheduler's answer. */
+void gs_growth_answered(const struct gpushare_grown *grown);
+
+/* Some thread waits for an answer. Under the client's lock. */
+bool gs_growth_is_wanted_locked(void);
+
+/* Another scheduler is asked again. */
+void gs_growth_ask_again_locked(void);
+
+/* No scheduler will answer. */
+void gs_growth_answer_alone_locked(void);
+
+#endif

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The scheduler's messages, in order. Those that must not meet a move wait for its end; the others are handled between
+ * two of its pieces. For the helper thread.
+ */
+#ifndef GPUSHARE_CLIENT_MESSAGES_H
+#define GPUSHARE_CLIENT_MESSAGES_H
+
+#include "client/connection.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What has arrived; the greeting reads it, too. */
+struct gs_inbox *gs_messages_inbox(void);
+
+/* The body of a message has the size of its type, which is one that a scheduler sends. */
+bool gs_messages_is_sound(const struct gpushare_header *header);
+
+/* Handles what is in the inbox already. */
+void gs_messages_handle(void);
+
+/* Sleeps until a message comes, somebody calls, or the time (ns) is over, and handles what has come. */
+void gs_messages_await(uint64_t nanoseconds);
+
+/* An interrupt has come: cancels all waits. */
+void gs_messages_take_interrupt(void);
+
+/* For struct gs_moves. */
+bool gs_messages_between_pieces(uint64_t patience);
+bool gs_messages_grant_waits(void);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Which move of memory is under way, for which grant, and how much of the GPU that grant has. The helper thread's. */
+#ifndef GPUSHARE_CLIENT_MOVING_H
+#define GPUSHARE_CLIENT_MOVING_H
+
+#include "memory/mover.h"
+#include "protocol.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum gs_move {
+    GS_MOVE_NONE,
+    GS_MOVE_OUT,
+    GS_MOVE_BACK, /* what had come in goes again: it was not enough */
+    GS_MOVE_IN,
+    GS_MOVE_IN_FILLING /* room is still being made; the grant may be taken back meanwhile */
+};
+
+/* gs_mover_restore, for the grant of that lease. */
+enum gs_restored gs_moving_restore(enum gs_move move, uint64_t lease, struct gpushare_moved results[GPUSHARE_MAX_GPUS],
+                                   unsigned *devices, void (*open)(void *), void *argument);
+
+/* gs_mover_evict. */
+void gs_moving_evict(enum gs_move move, const uint8_t gpu[16], uint64_t bytes, struct gpushare_moved *result);
+
+/* False: whoever ordered the move that is under way has taken that back or is gone. */
+bool gs_moving_may_go_on(void);
+
+/* The last ROOM and REVOKE that have come, and may have come before their grant was looked at. */
+void gs_moving_set_room(const struct gpushare_room *room);
+void gs_moving_revoke(uint64_t lease);
+bool gs_moving_is_revoked(uint64_t lease);
+
+/* They were of a scheduler that is gone. */
+void gs_moving_forget(void);
+
+/* For struct gs_moves. */
+uint64_t gs_moving_room(const uint8_t gpu[16], bool *last);
+void gs_moving_report(const struct gpushare_moved *moved);
+
+#endif
