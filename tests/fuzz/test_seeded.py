@@ -69,9 +69,8 @@ SLOWER_KERNELS = (("GPUSHARE_SIM_KERNEL_NS", "5000000"),)
 SLOW_COPIES = (("GPUSHARE_SIM_BANDWIDTH", "500000000"),)
 LANE = "interposer/memory/lane.c"
 MOVER = "interposer/memory/mover.c"
-SWAP = "interposer/backends/swap.c"
-COPY_IN = """    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
-"""
+MAPPED = "interposer/backends/mapped.c"
+COPY_IN = "        result = gs_piece_copy(&block->pieces[i], address, false, stream);\n"
 #: Waits for the copies of one direction only.
 EARLY = """    const struct gs_flight *next = &lane->flights[lane->first];
     bool waits = next->block->pieces[next->piece].state {} GS_PIECE_RESIDENT;
@@ -114,7 +113,7 @@ BUGS = {
         environ=SLOW_KERNELS,
     ),
     "copied back never": Bug(
-        ((SWAP, COPY_IN, "    (void)stream;\n"),),
+        ((MAPPED, COPY_IN, "            (void)stream;\n"),),
     ),
     "resident before it has arrived": Bug(
         (
@@ -158,7 +157,7 @@ BUGS = {
     "two pieces' host memory exchanged": Bug(
         (
             (
-                SWAP,
+                MAPPED,
                 COPY_IN,
                 COPY_IN.replace(
                     "&block->pieces[i]",
@@ -171,7 +170,7 @@ BUGS = {
     "what failed to arrive taken as whole": Bug(
         (
             (
-                SWAP,
+                MAPPED,
                 COPY_IN,
                 COPY_IN + "    result = CUDA_SUCCESS;\n",
             ),
@@ -181,10 +180,9 @@ BUGS = {
     "what failed to leave taken as whole": Bug(
         (
             (
-                SWAP,
-                "    return gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);",
-                "    gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);\n"
-                "    return CUDA_SUCCESS;",
+                MAPPED,
+                "    result = gs_piece_copy(&block->pieces[i], address, true, stream);",
+                "    gs_piece_copy(&block->pieces[i], address, true, stream);",
             ),
         ),
         rules=("cuMemcpyDtoHAsync%gpushare@0.2",),

@@ -50,11 +50,11 @@ bool gs_backend_choose(uint32_t *backend, const char **why)
         gs_say("%s; running without sharing", *why);
         return false;
     }
-    const struct gs_backing backing = {.usual = *backend == GPUSHARE_BACKEND_SWAP      ? &gs_backend_swap
-                                                : *backend == GPUSHARE_BACKEND_MANAGED ? &gs_backend_managed
+    const struct gs_backing backing = {.usual = *backend == GPUSHARE_BACKEND_SWAP      ? gs_backend_swap
+                                                : *backend == GPUSHARE_BACKEND_MANAGED ? gs_backend_managed
                                                                                        : NULL,
-                                       .swap = &gs_backend_swap,
-                                       .managed = &gs_backend_managed};
+                                       .swap = gs_backend_swap,
+                                       .managed = gs_backend_managed};
     gs_backing_set(&backing);
     gs_vmm_set_backend(&gs_backend_vmm);
     return true;

@@ -12,6 +12,7 @@
 #include "backends/managed.h"
 
 #include "loader/real.h"
+#include "protocol.h"
 
 static CUresult reserve(struct gs_block *block)
 {
@@ -126,8 +127,8 @@ static void drop(struct gs_block *block, unsigned i)
     block->pieces[i].state = GS_PIECE_EMPTY;
 }
 
-const struct gs_backend gs_backend_managed = {
-    .id = 2,
+static const struct gs_backend managed = {
+    .id = GPUSHARE_BACKEND_MANAGED,
     .name = "managed",
     .reserve = reserve,
     .unreserve = unreserve,
@@ -141,3 +142,5 @@ const struct gs_backend gs_backend_managed = {
     .abort_in = abort_in,
     .drop = drop,
 };
+
+const struct gs_backend *const gs_backend_managed = &managed;

@@ -5,6 +5,6 @@
 
 #include "memory/block.h"
 
-extern const struct gs_backend gs_backend_managed;
+extern const struct gs_backend *const gs_backend_managed;
 
 #endif

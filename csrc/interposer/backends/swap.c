@@ -6,6 +6,7 @@
  */
 #include "backends/swap.h"
 
+#include "backends/mapped.h"
 #include "base/say.h"
 #include "loader/real.h"
 #include "memory/devices.h"
@@ -58,6 +59,11 @@ static CUresult unmap(struct gs_block *block, unsigned i)
     return CUDA_SUCCESS;
 }
 
+static void unmap_if_possible(struct gs_block *block, unsigned i)
+{
+    unmap(block, i);
+}
+
 static CUresult map(struct gs_block *block, unsigned i)
 {
     CUmemAllocationProp properties = properties_of(block);
@@ -84,77 +90,26 @@ static CUresult map(struct gs_block *block, unsigned i)
     return result;
 }
 
-static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
+/* It has one address, at which it can be copied. */
+static CUresult begin_copy(struct gs_block *block, unsigned i, CUdeviceptr *address)
 {
-    (void)stream;
-    CUresult result = map(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_RESIDENT;
-    return result;
+    *address = gs_piece_address(block, i);
+    return CUDA_SUCCESS;
 }
 
-static CUresult start_out(struct gs_block *block, unsigned i, CUstream stream)
+static void end_copy(struct gs_block *block, unsigned i)
 {
-    return gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), true, stream);
+    (void)block;
+    (void)i;
 }
 
-static CUresult finish_out(struct gs_block *block, unsigned i)
-{
-    CUresult result = unmap(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_SWAPPED;
-    return result;
-}
-
-static CUresult discard(struct gs_block *block, unsigned i)
-{
-    CUresult result = unmap(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_EMPTY;
-    return result;
-}
-
-static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
-{
-    CUresult result = map(block, i);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = gs_piece_copy(&block->pieces[i], gs_piece_address(block, i), false, stream);
-    if (result != CUDA_SUCCESS)
-        unmap(block, i);
-    return result;
-}
-
-static void finish_in(struct gs_block *block, unsigned i)
-{
-    block->pieces[i].state = GS_PIECE_RESIDENT;
-}
-
-static void abort_in(struct gs_block *block, unsigned i)
-{
-    unmap(block, i);
-}
-
-static void drop(struct gs_block *block, unsigned i)
-{
-    struct gs_piece *piece = &block->pieces[i];
-    if (piece->handle != 0) /* also what the driver refused to unmap in a context that has failed */
-        unmap(block, i);
-    piece->state = GS_PIECE_EMPTY;
-}
-
-const struct gs_backend gs_backend_swap = {
-    .id = 1,
-    .name = "swap",
-    .needs_host = true,
-    .reserve = reserve,
-    .unreserve = unreserve,
-    .populate = populate,
-    .start_out = start_out,
-    .finish_out = finish_out,
-    .discard = discard,
-    .start_in = start_in,
-    .finish_in = finish_in,
-    .abort_in = abort_in,
-    .drop = drop,
+static const struct gs_mapped_backend swap = {
+    .of_blocks = {.id = GPUSHARE_BACKEND_SWAP, .name = "swap", .reserve = reserve, .unreserve = unreserve, GS_MAPPED},
+    .acquire = map,
+    .withdraw = unmap,
+    .relinquish = unmap_if_possible,
+    .begin_copy = begin_copy,
+    .end_copy = end_copy,
 };
+
+const struct gs_backend *const gs_backend_swap = &swap.of_blocks;

@@ -5,6 +5,6 @@
 
 #include "memory/block.h"
 
-extern const struct gs_backend gs_backend_swap;
+extern const struct gs_backend *const gs_backend_swap;
 
 #endif

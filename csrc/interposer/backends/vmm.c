@@ -6,6 +6,7 @@
  */
 #include "backends/vmm.h"
 
+#include "backends/mapped.h"
 #include "loader/real.h"
 #include "memory/block.h"
 #include "memory/reservations.h"
@@ -106,7 +107,7 @@ static void end_scratch(struct gs_block *block, unsigned i)
 }
 
 /* An address through which a copy can read and write the whole piece. */
-static CUresult copy_address(struct gs_block *block, unsigned i, CUdeviceptr *address)
+static CUresult begin_copy(struct gs_block *block, unsigned i, CUdeviceptr *address)
 {
     struct gs_piece *piece = &block->pieces[i];
     size_t bytes = gs_piece_bytes(block, i), shown;
@@ -183,95 +184,17 @@ static void unreserve(struct gs_block *block)
     free(block->owner);
 }
 
-static CUresult populate(struct gs_block *block, unsigned i, CUstream stream)
-{
-    (void)stream;
-    CUresult result = acquire(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_RESIDENT;
-    return result;
-}
-
-static CUresult start_out(struct gs_block *block, unsigned i, CUstream stream)
-{
-    CUdeviceptr address;
-    CUresult result = copy_address(block, i, &address);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = gs_piece_copy(&block->pieces[i], address, true, stream);
-    if (result != CUDA_SUCCESS)
-        end_scratch(block, i);
-    return result;
-}
-
-static CUresult finish_out(struct gs_block *block, unsigned i)
-{
-    end_scratch(block, i);
-    CUresult result = withdraw(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_SWAPPED;
-    return result;
-}
-
-static CUresult discard(struct gs_block *block, unsigned i)
-{
-    CUresult result = withdraw(block, i);
-    if (result == CUDA_SUCCESS)
-        block->pieces[i].state = GS_PIECE_EMPTY;
-    return result;
-}
-
-static void abort_in(struct gs_block *block, unsigned i)
-{
-    end_scratch(block, i);
-    relinquish(block, i);
-}
-
-static CUresult start_in(struct gs_block *block, unsigned i, CUstream stream)
-{
-    CUdeviceptr address;
-    CUresult result = acquire(block, i);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = copy_address(block, i, &address);
-    if (result == CUDA_SUCCESS)
-        result = gs_piece_copy(&block->pieces[i], address, false, stream);
-    if (result != CUDA_SUCCESS)
-        abort_in(block, i);
-    return result;
-}
-
-static void finish_in(struct gs_block *block, unsigned i)
-{
-    end_scratch(block, i);
-    block->pieces[i].state = GS_PIECE_RESIDENT;
-}
-
-static void drop(struct gs_block *block, unsigned i)
-{
-    if (block->pieces[i].state == GS_PIECE_RESIDENT)
-        relinquish(block, i);
-    block->pieces[i].state = GS_PIECE_EMPTY;
-}
-
-static const struct gs_backend of_blocks = {
-    .id = GPUSHARE_BACKEND_SWAP,
-    .name = "vmm",
-    .needs_host = true,
-    .reserve = reserve,
-    .unreserve = unreserve,
-    .populate = populate,
-    .start_out = start_out,
-    .finish_out = finish_out,
-    .discard = discard,
-    .start_in = start_in,
-    .finish_in = finish_in,
-    .abort_in = abort_in,
-    .drop = drop,
+static const struct gs_mapped_backend mapped = {
+    .of_blocks = {.id = GPUSHARE_BACKEND_SWAP, .name = "vmm", .reserve = reserve, .unreserve = unreserve, GS_MAPPED},
+    .acquire = acquire,
+    .withdraw = withdraw,
+    .relinquish = relinquish,
+    .begin_copy = begin_copy,
+    .end_copy = end_scratch,
 };
 
 const struct gs_vmm_backend gs_backend_vmm = {
-    .of_blocks = &of_blocks,
+    .of_blocks = &mapped.of_blocks,
     .granularity = 2 << 20,
     .apply_mapping = apply_mapping,
     .withdraw_mapping = withdraw_mapping,

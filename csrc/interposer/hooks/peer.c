@@ -21,7 +21,7 @@ static bool includes(const CUmemAccessDesc *access, unsigned count, CUdevice dev
 
 static void apply(struct gs_block *block, void *argument)
 {
-    if (block->backend != &gs_backend_swap)
+    if (block->backend != gs_backend_swap)
         return;
     CUdevice accessor = *(const CUdevice *)argument;
     GS_LEAVES_CAPTURES_ALONE;
