@@ -185,6 +185,9 @@ class Client:
         return self.process.communicate()[1]
 
 
+SOURCES = ("memory/host", "memory/host_pool", "memory/population", "base/lock", "base/say")
+
+
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[..., Path]:
     """Return a function that compiles the program, with flags."""
@@ -216,9 +219,7 @@ def build(tmp_path_factory: pytest.TempPathFactory, root: Path) -> Callable[...,
         command += ["-include", str(interop / "driver.h"), "-Wl,--wrap=madvise"]
         command += [*flags, "-o", str(folder / "host_pool")]
         command += ["-DGS_LOCK_RANKS", str(HERE / "host_pool.c")]
-        command += [
-            str(csrc / f"interposer/{name}.c") for name in ("memory/host", "base/lock", "base/say")
-        ]
+        command += [str(csrc / f"interposer/{name}.c") for name in SOURCES]
         subprocess.run(command, check=True)
         made[flags] = folder / "host_pool"
         return made[flags]

@@ -29,14 +29,12 @@
 #include "gate/awake.h"
 #include "gate/slots.h"
 #include "loader/real.h"
+#include "memory/host_pool.h"
+#include "memory/population.h"
 #include "pool.h"
-#include "pool_pages.h"
 #include "protocol.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -45,12 +43,6 @@
 #include <sys/sysinfo.h>
 #include <time.h>
 #include <unistd.h>
-
-/* What a chunk is shared by, where pieces are smaller: device memory comes in multiples of it. */
-enum { UNIT = 2 << 20, UNITS = GPUSHARE_POOL_CHUNK / UNIT, ALL_UNITS = (1 << UNITS) - 1 };
-
-/* That populate for a move, the one that waits included; beyond that they hinder each other. */
-enum { POPULATING_THREADS = 4 };
 
 /* After each chunk, while the gate is open: about 3 % of the time is spent in the driver; 15 % while somebody waits. */
 static const uint64_t pause_ns = 20 * GS_MILLISECOND;
@@ -64,30 +56,8 @@ static const uint64_t linger_ns = 1000 * GS_MILLISECOND;
 /* Others return chunks, and the scheduler changes the limit, without telling us. */
 static const uint64_t look_again_ns = 1000 * GS_MILLISECOND;
 
-struct chunk {
-    CUcontext pinned_in; /* NULL: not page-locked by us */
-    uint8_t used;        /* a bit for each unit that a piece has */
-    bool fresh;          /* just claimed: others wait until it is page-locked */
-    struct chunk *next, **link;
-};
-
-struct pool {
-    struct gpushare_pool *shared;
-    char *data;
-    size_t mapped;
-    uint32_t count, slot;
-    bool own; /* not a scheduler's */
-    dev_t device;
-    ino_t inode;
-    struct chunk *chunks;
-    struct chunk *partial; /* ours, and neither full nor fresh */
-    unsigned pieces;
-    uint32_t pinned; /* chunks that we have page-locked, whoever owns them now */
-    struct pool *next;
-};
-
 struct gs_host_piece {
-    struct pool *pool;
+    struct gs_host_pool *pool;
     unsigned count;
     struct gs_host_extent extents[];
 };
@@ -95,122 +65,23 @@ struct gs_host_piece {
 static struct {
     struct gs_mutex lock;
     pthread_cond_t changed;
-    struct pool *pools; /* the first is the present one; the others are kept for what is in them */
-    CUcontext context;  /* to page-lock ahead in; NULL: none */
-    uint64_t wanted;    /* chunks to have page-locked */
-    bool refused;       /* the last attempt to page-lock ahead failed */
+    struct gs_host_pool *pools; /* the first is the present one; the others are kept for what is in them */
+    CUcontext context;          /* to page-lock ahead in; NULL: none */
+    uint64_t wanted;            /* chunks to have page-locked */
+    bool refused;               /* the last attempt to page-lock ahead failed */
     bool started;
     CUcontext working_in; /* the thread is in the driver */
     unsigned taking;
     uint64_t last_move_ns;
     uint64_t bytes, pinned_late; /* atomic */
-    uint32_t small;              /* see gpushare_pool_enlarge */
     bool said_unpinned;
 } host = {.lock = GS_MUTEX(GS_RANK_HOST)};
 
 /* --- Pools --- */
 
-static void destroy_pool(struct pool *pool)
-{
-    munmap(pool->chunks, pool->count * sizeof(*pool->chunks));
-    munmap(pool->shared, pool->mapped);
-    free(pool);
-}
-
-/* Takes the mapping over. NULL if there is no memory for the tables. */
-static struct pool *new_pool(void *mapping, size_t mapped, uint32_t slot)
-{
-    struct pool *pool = calloc(1, sizeof(*pool));
-    if (pool != NULL) {
-        pool->shared = mapping;
-        pool->mapped = mapped;
-        pool->slot = slot;
-        pool->count = pool->shared->chunk_count;
-        pool->data = (char *)mapping + pool->shared->data_offset;
-        pool->chunks = mmap(NULL, pool->count * sizeof(*pool->chunks), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (pool->chunks != MAP_FAILED) {
-            /* Recent kernels copy pinned pages at fork; a DataLoader's workers would copy all of them. */
-            madvise(mapping, mapped, MADV_DONTFORK);
-            madvise(mapping, mapped, MADV_DONTDUMP);
-            madvise(pool->chunks, pool->count * sizeof(*pool->chunks), MADV_DONTFORK);
-            return pool;
-        }
-    }
-    free(pool);
-    munmap(mapping, mapped);
-    return NULL;
-}
-
-/* What is wrong with the header, or NULL. */
-static const char *fault_of(const struct gpushare_pool *shared, uint64_t size, uint32_t slot)
-{
-    if (shared->magic != GPUSHARE_POOL_MAGIC)
-        return "it is none";
-    if (shared->version != GPUSHARE_POOL_VERSION)
-        return "its version is another";
-    if (slot >= GPUSHARE_POOL_SLOTS)
-        return "our place in it is out of range";
-    uint64_t count = shared->chunk_count, table = sizeof(*shared) + count * sizeof(shared->chunks[0]);
-    if (count == 0 || count > GPUSHARE_POOL_MOST_CHUNKS || shared->data_offset < table ||
-        shared->data_offset % (uint64_t)sysconf(_SC_PAGESIZE) != 0 || shared->data_offset > size ||
-        (size - shared->data_offset) / GPUSHARE_POOL_CHUNK < count)
-        return "its sizes do not fit together";
-    return NULL;
-}
-
-static struct pool *map_pool(int fd, const struct stat *file, uint32_t slot)
-{
-    size_t size = (size_t)file->st_size;
-    size_t mapped = (size + GPUSHARE_POOL_LARGE_PAGE - 1) / GPUSHARE_POOL_LARGE_PAGE * GPUSHARE_POOL_LARGE_PAGE;
-    const char *fault = "it is too short";
-    void *mapping = MAP_FAILED;
-    if (size >= sizeof(struct gpushare_pool)) {
-        mapping = gpushare_pool_map(fd, 0, mapped);
-        fault = mapping != MAP_FAILED ? fault_of(mapping, size, slot) : "it could not be mapped";
-    }
-    if (fault != NULL) {
-        if (mapping != MAP_FAILED)
-            munmap(mapping, mapped);
-        gs_say("the scheduler's pool of host memory cannot be used (%s); this process uses memory of its own", fault);
-        return NULL;
-    }
-    struct pool *pool = new_pool(mapping, mapped, slot);
-    if (pool != NULL) {
-        pool->device = file->st_dev;
-        pool->inode = file->st_ino;
-    }
-    return pool;
-}
-
-/* Addresses for as much as the host has, pages as they are needed. */
-static struct pool *make_own_pool(void)
-{
-    uint64_t memory = (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t count = memory / GPUSHARE_POOL_CHUNK;
-    if (count > GPUSHARE_POOL_MOST_CHUNKS)
-        count = GPUSHARE_POOL_MOST_CHUNKS;
-    for (; count != 0; count /= 2) {
-        size_t table = sizeof(struct gpushare_pool) + count * sizeof(struct gpushare_pool_chunk);
-        size_t offset = (table + UNIT - 1) / UNIT * UNIT, size = offset + count * GPUSHARE_POOL_CHUNK;
-        struct gpushare_pool *shared = gpushare_pool_map(-1, 0, size);
-        if ((void *)shared == MAP_FAILED)
-            continue; /* where addresses are limited, a smaller one may do */
-        shared->magic = GPUSHARE_POOL_MAGIC;
-        shared->version = GPUSHARE_POOL_VERSION;
-        shared->data_offset = offset;
-        shared->chunk_count = shared->limit = (uint32_t)count;
-        struct pool *pool = new_pool(shared, size, 0);
-        if (pool != NULL)
-            pool->own = true;
-        return pool;
-    }
-    return NULL;
-}
-
 static void wake_thread(void);
 
-static void make_present_locked(struct pool *pool)
+static void make_present_locked(struct gs_host_pool *pool)
 {
     pool->next = host.pools;
     host.pools = pool;
@@ -222,17 +93,17 @@ void gs_host_offer(int fd, uint32_t slot)
     struct stat file;
     bool offered = fd >= 0 && syscall(SYS_fstat, fd, &file) == 0;
     gs_mutex_lock(&host.lock);
-    struct pool **link = &host.pools;
+    struct gs_host_pool **link = &host.pools;
     while (*link != NULL &&
            (offered ? (*link)->own || (*link)->device != file.st_dev || (*link)->inode != file.st_ino : !(*link)->own))
         link = &(*link)->next;
-    struct pool *pool = *link;
+    struct gs_host_pool *pool = *link;
     if (pool != NULL)
         *link = pool->next;
     else if (offered)
-        pool = map_pool(fd, &file, slot);
+        pool = gs_host_pool_map(fd, &file, slot);
     if (pool == NULL && host.pools != NULL && !host.pools->own)
-        pool = make_own_pool(); /* the earlier scheduler's is not to be claimed from any more */
+        pool = gs_host_pool_make(); /* the earlier scheduler's is not to be claimed from any more */
     if (pool != NULL)
         make_present_locked(pool);
     gs_mutex_unlock(&host.lock);
@@ -240,93 +111,16 @@ void gs_host_offer(int fd, uint32_t slot)
         close(fd);
 }
 
-static struct pool *present_pool_locked(void)
+static struct gs_host_pool *present_pool_locked(void)
 {
     if (host.pools == NULL)
-        host.pools = make_own_pool();
+        host.pools = gs_host_pool_make();
     return host.pools;
 }
 
 /* --- Chunks --- */
 
-static uint32_t index_of(const struct pool *pool, const void *address)
-{
-    return (uint32_t)((size_t)((const char *)address - pool->data) / GPUSHARE_POOL_CHUNK);
-}
-
-static char *address_of(const struct pool *pool, uint32_t i)
-{
-    return pool->data + (size_t)i * GPUSHARE_POOL_CHUNK;
-}
-
-static uint32_t limit_of(const struct pool *pool)
-{
-    uint32_t limit = __atomic_load_n(&pool->shared->limit, __ATOMIC_RELAXED);
-    return limit < pool->count ? limit : pool->count;
-}
-
-static bool claim(struct pool *pool, uint32_t i)
-{
-    return gpushare_pool_claim(&pool->shared->chunks[i], pool->slot + 1);
-}
-
-/* The order in which chunks are preferred: none but the first is page-locked already. */
-enum preference { PINNED, PREPARED, PREPARED_FOR_ANOTHER, UNPREPARED, NO_PREFERENCE };
-
-static enum preference preference_of(const struct pool *pool, uint32_t i)
-{
-    const struct gpushare_pool_chunk *chunk = &pool->shared->chunks[i];
-    if (pool->chunks[i].pinned_in != NULL)
-        return PINNED;
-    if (!gpushare_pool_is_prepared(chunk))
-        return UNPREPARED;
-    return gpushare_pool_pinned_by(chunk) == 0 ? PREPARED : PREPARED_FOR_ANOTHER;
-}
-
-struct search {
-    enum preference preference;
-    uint32_t next;
-};
-
-/* The next best chunk, claimed. */
-static bool claim_best(struct pool *pool, struct search *search, uint32_t *found)
-{
-    uint32_t limit = limit_of(pool);
-    bool prepared_only = __atomic_load_n(&pool->shared->prepared_only, __ATOMIC_RELAXED) != 0;
-    enum preference end = prepared_only ? UNPREPARED : NO_PREFERENCE;
-    for (; search->preference < end; search->preference++, search->next = 0) {
-        for (uint32_t i = search->next; i < limit; i++) {
-            if (gpushare_pool_owner(&pool->shared->chunks[i]) == 0 && preference_of(pool, i) == search->preference &&
-                claim(pool, i)) {
-                *found = i;
-                search->next = i + 1;
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
-/* Makes its pages exist, and be in our page tables; the caller owns it. False if the host has none. */
-static bool populate(struct pool *pool, uint32_t i)
-{
-    struct gpushare_pool_chunk *chunk = &pool->shared->chunks[i];
-    if (!gpushare_pool_is_prepared(chunk))
-        gpushare_pool_enlarge(address_of(pool, i), &host.small);
-    if (madvise(address_of(pool, i), GPUSHARE_POOL_CHUNK, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
-        return false;
-    gpushare_pool_set_prepared(chunk, true);
-    return true;
-}
-
-static CUresult page_lock(struct pool *pool, uint32_t i)
-{
-    CUresult result =
-        GS_REAL(cuMemHostRegister_v2)(address_of(pool, i), GPUSHARE_POOL_CHUNK, CU_MEMHOSTREGISTER_PORTABLE);
-    return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED ? CUDA_SUCCESS : result;
-}
-
-static void record_pinned_locked(struct pool *pool, uint32_t i, CUcontext context)
+static void record_pinned_locked(struct gs_host_pool *pool, uint32_t i, CUcontext context)
 {
     gpushare_pool_set_pinned(&pool->shared->chunks[i], pool->slot, context != NULL);
     pool->pinned += (context != NULL) - (pool->chunks[i].pinned_in != NULL);
@@ -345,59 +139,23 @@ static void say_unpinned_locked(CUresult result)
 
 /* --- Pieces --- */
 
-static uint8_t mask_of(unsigned first, unsigned units)
-{
-    return (uint8_t)(((1u << units) - 1) << first);
-}
-
-/* Keeps the list of chunks that others of our pieces can share. */
-static void list_partial(struct pool *pool, struct chunk *chunk)
-{
-    bool partial = !chunk->fresh && chunk->used != 0 && chunk->used != ALL_UNITS;
-    if (partial == (chunk->link != NULL))
-        return;
-    if (partial) {
-        chunk->next = pool->partial;
-        chunk->link = &pool->partial;
-        pool->partial = chunk;
-        if (chunk->next != NULL)
-            chunk->next->link = &chunk->next;
-    } else {
-        *chunk->link = chunk->next;
-        if (chunk->next != NULL)
-            chunk->next->link = chunk->link;
-        chunk->link = NULL;
-    }
-}
-
 static void add_extent(struct gs_host_piece *piece, uint32_t i, unsigned first, unsigned units)
 {
-    struct pool *pool = piece->pool;
+    struct gs_host_pool *pool = piece->pool;
     piece->extents[piece->count++] = (struct gs_host_extent){
-        .address = address_of(pool, i) + (size_t)first * UNIT,
-        .bytes = (size_t)units * UNIT,
+        .address = gs_host_pool_address(pool, i) + (size_t)first * GS_HOST_UNIT,
+        .bytes = (size_t)units * GS_HOST_UNIT,
     };
-    pool->chunks[i].used |= mask_of(first, units);
-    list_partial(pool, &pool->chunks[i]);
-}
-
-/* The units of the first free run from `from` on. */
-static unsigned run_after(uint8_t used, unsigned from, unsigned *first)
-{
-    while (from < UNITS && (used >> from & 1))
-        from++;
-    *first = from;
-    while (from < UNITS && !(used >> from & 1))
-        from++;
-    return from - *first;
+    pool->chunks[i].used |= gs_host_pool_mask(first, units);
+    gs_host_pool_list_partial(pool, &pool->chunks[i]);
 }
 
 static bool add_run(struct gs_host_piece *piece, unsigned units)
 {
-    struct pool *pool = piece->pool;
-    for (struct chunk *chunk = pool->partial; chunk != NULL; chunk = chunk->next) {
+    struct gs_host_pool *pool = piece->pool;
+    for (struct gs_host_chunk *chunk = pool->partial; chunk != NULL; chunk = chunk->next) {
         unsigned first, run;
-        for (unsigned from = 0; (run = run_after(chunk->used, from, &first)) != 0; from = first + run) {
+        for (unsigned from = 0; (run = gs_host_pool_run_after(chunk->used, from, &first)) != 0; from = first + run) {
             if (run < units)
                 continue;
             add_extent(piece, (uint32_t)(chunk - pool->chunks), first, units);
@@ -409,14 +167,14 @@ static bool add_run(struct gs_host_piece *piece, unsigned units)
 
 static bool add_scattered(struct gs_host_piece *piece, size_t units)
 {
-    struct pool *pool = piece->pool;
+    struct gs_host_pool *pool = piece->pool;
     size_t available = 0;
-    for (const struct chunk *chunk = pool->partial; chunk != NULL && available < units; chunk = chunk->next)
-        available += UNITS - (unsigned)__builtin_popcount(chunk->used);
+    for (const struct gs_host_chunk *chunk = pool->partial; chunk != NULL && available < units; chunk = chunk->next)
+        available += GS_HOST_UNITS - (unsigned)__builtin_popcount(chunk->used);
     if (available < units)
         return false;
     while (units != 0) {
-        unsigned first, run = run_after(pool->partial->used, 0, &first);
+        unsigned first, run = gs_host_pool_run_after(pool->partial->used, 0, &first);
         if (run > units)
             run = (unsigned)units;
         add_extent(piece, (uint32_t)(pool->partial - pool->chunks), first, run);
@@ -425,11 +183,11 @@ static bool add_scattered(struct gs_host_piece *piece, size_t units)
     return true;
 }
 
-static bool add_fresh(struct gs_host_piece *piece, struct search *search, unsigned units)
+static bool add_fresh(struct gs_host_piece *piece, struct gs_host_search *search, unsigned units)
 {
-    struct pool *pool = piece->pool;
+    struct gs_host_pool *pool = piece->pool;
     uint32_t i;
-    if (!claim_best(pool, search, &i))
+    if (!gs_host_pool_claim_best(pool, search, &i))
         return false;
     pool->chunks[i].fresh = true;
     __atomic_add_fetch(&host.bytes, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
@@ -440,24 +198,25 @@ static bool add_fresh(struct gs_host_piece *piece, struct search *search, unsign
 /* Whole chunks, and for the rest what pieces before left of theirs. */
 static bool place(struct gs_host_piece *piece, size_t units)
 {
-    struct search search = {.preference = PINNED};
-    while (units >= UNITS && add_fresh(piece, &search, UNITS))
-        units -= UNITS;
-    return units == 0 || (units < UNITS && add_run(piece, (unsigned)units)) || add_scattered(piece, units) ||
-           (units < UNITS && add_fresh(piece, &search, (unsigned)units));
+    struct gs_host_search search = {.preference = GS_HOST_PINNED};
+    while (units >= GS_HOST_UNITS && add_fresh(piece, &search, GS_HOST_UNITS))
+        units -= GS_HOST_UNITS;
+    return units == 0 || (units < GS_HOST_UNITS && add_run(piece, (unsigned)units)) || add_scattered(piece, units) ||
+           (units < GS_HOST_UNITS && add_fresh(piece, &search, (unsigned)units));
 }
 
 static void release_locked(struct gs_host_piece *piece)
 {
-    struct pool *pool = piece->pool;
+    struct gs_host_pool *pool = piece->pool;
     for (unsigned e = 0; e < piece->count; e++) {
         const struct gs_host_extent *extent = &piece->extents[e];
-        uint32_t i = index_of(pool, extent->address);
-        struct chunk *chunk = &pool->chunks[i];
-        size_t offset = (size_t)((char *)extent->address - address_of(pool, i));
-        chunk->used &= (uint8_t)~mask_of((unsigned)(offset / UNIT), (unsigned)((extent->bytes + UNIT - 1) / UNIT));
+        uint32_t i = gs_host_pool_index(pool, extent->address);
+        struct gs_host_chunk *chunk = &pool->chunks[i];
+        size_t offset = (size_t)((char *)extent->address - gs_host_pool_address(pool, i));
+        chunk->used &= (uint8_t)~gs_host_pool_mask((unsigned)(offset / GS_HOST_UNIT),
+                                                   (unsigned)((extent->bytes + GS_HOST_UNIT - 1) / GS_HOST_UNIT));
         chunk->fresh = false;
-        list_partial(pool, chunk);
+        gs_host_pool_list_partial(pool, chunk);
         if (chunk->used == 0) {
             __atomic_sub_fetch(&host.bytes, GPUSHARE_POOL_CHUNK, __ATOMIC_RELAXED);
             gpushare_pool_return(&pool->shared->chunks[i]);
@@ -468,115 +227,18 @@ static void release_locked(struct gs_host_piece *piece)
     wake_thread();
 }
 
-/* --- Populating for a move --- */
-
-struct entry {
-    uint32_t chunk;
-    bool populated;
-};
-
-/* Chunks that threads populate in this order, each that is free the next one. */
-struct population {
-    struct gs_mutex lock;
-    pthread_cond_t progress;
-    struct pool *pool;
-    struct entry *entries;
-    unsigned count, next;
-    bool failed; /* none is begun any more */
-    pthread_t threads[POPULATING_THREADS - 1];
-    unsigned thread_count;
-};
-
-/* The application's signals are not for our threads. */
-static bool start_thread(pthread_t *thread, void *(*function)(void *), void *argument)
-{
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool started = pthread_create(thread, NULL, function, argument) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
-static unsigned processors(void)
-{
-    cpu_set_t set;
-    /* Fails where there are more than the set has room for. */
-    return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
-}
-
-/* False if none is left to begin. */
-static bool populate_next_locked(struct population *population)
-{
-    if (population->failed || population->next == population->count)
-        return false;
-    unsigned e = population->next++;
-    gs_mutex_unlock(&population->lock);
-    bool populated = populate(population->pool, population->entries[e].chunk);
-    gs_mutex_lock(&population->lock);
-    population->entries[e].populated = populated;
-    population->failed |= !populated;
-    pthread_cond_signal(&population->progress);
-    return true;
-}
-
-static void *help_populate(void *argument)
-{
-    struct population *population = argument;
-    gs_mutex_lock(&population->lock);
-    while (populate_next_locked(population))
-        ;
-    gs_mutex_unlock(&population->lock);
-    return NULL;
-}
-
-static void begin_population(struct population *population)
-{
-    unsigned most = processors();
-    if (most > population->count)
-        most = population->count;
-    if (most > POPULATING_THREADS)
-        most = POPULATING_THREADS;
-    /* Making a thread's stack would wait for those that populate already. */
-    gs_mutex_lock(&population->lock);
-    while (population->thread_count + 1 < most &&
-           start_thread(&population->threads[population->thread_count], help_populate, population))
-        population->thread_count++;
-    gs_mutex_unlock(&population->lock);
-}
-
-/* Helps until then. False if the host has no pages for one of them. */
-static bool await_populated(struct population *population, unsigned e)
-{
-    gs_mutex_lock(&population->lock);
-    while (!population->entries[e].populated && !population->failed)
-        if (!populate_next_locked(population))
-            gs_cond_wait(&population->progress, &population->lock);
-    bool populated = !population->failed;
-    gs_mutex_unlock(&population->lock);
-    return populated;
-}
-
-static void end_population(struct population *population)
-{
-    for (unsigned t = 0; t < population->thread_count; t++)
-        pthread_join(population->threads[t], NULL);
-    pthread_cond_destroy(&population->progress);
-    gs_mutex_destroy(&population->lock);
-}
-
 /* --- Taking and giving --- */
 
-static void unset_fresh_locked(struct pool *pool, uint32_t i)
+static void unset_fresh_locked(struct gs_host_pool *pool, uint32_t i)
 {
     pool->chunks[i].fresh = false;
-    list_partial(pool, &pool->chunks[i]);
+    gs_host_pool_list_partial(pool, &pool->chunks[i]);
 }
 
 /* Page-locks it, if there is a context to do it in. */
-static void finish_chunk(struct pool *pool, uint32_t i, CUcontext context)
+static void finish_chunk(struct gs_host_pool *pool, uint32_t i, CUcontext context)
 {
-    CUresult result = context != NULL ? page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
+    CUresult result = context != NULL ? gs_host_pool_page_lock(pool, i) : CUDA_ERROR_INVALID_CONTEXT;
     gs_mutex_lock(&host.lock);
     if (result == CUDA_SUCCESS) {
         record_pinned_locked(pool, i, context);
@@ -591,8 +253,8 @@ static void finish_chunk(struct pool *pool, uint32_t i, CUcontext context)
 /* Page-locks what was just claimed. False if the host has no pages for it. */
 static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
 {
-    struct pool *pool = piece->pool;
-    struct population population = {
+    struct gs_host_pool *pool = piece->pool;
+    struct gs_population population = {
         .lock = GS_MUTEX(GS_RANK_POPULATION),
         .progress = PTHREAD_COND_INITIALIZER,
         .pool = pool,
@@ -602,7 +264,7 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
         return false;
     gs_mutex_lock(&host.lock);
     for (unsigned e = 0; e < piece->count; e++) {
-        uint32_t i = index_of(pool, piece->extents[e].address);
+        uint32_t i = gs_host_pool_index(pool, piece->extents[e].address);
         if (!pool->chunks[i].fresh)
             continue;
         if (pool->chunks[i].pinned_in != NULL)
@@ -611,11 +273,11 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
             population.entries[population.count++].chunk = i;
     }
     gs_mutex_unlock(&host.lock);
-    begin_population(&population);
+    gs_population_begin(&population);
     unsigned done = 0;
-    while (done < population.count && await_populated(&population, done))
+    while (done < population.count && gs_population_await(&population, done))
         finish_chunk(pool, population.entries[done++].chunk, context);
-    end_population(&population);
+    gs_population_end(&population);
     free(population.entries);
     return done == population.count;
 }
@@ -630,14 +292,14 @@ static bool place_locked(struct gs_host_piece *piece, size_t units)
         gs_cond_wait(&host.changed, &host.lock);
         placed = 0;
         for (unsigned e = 0; e < piece->count; e++)
-            placed += piece->extents[e].bytes / UNIT;
+            placed += piece->extents[e].bytes / GS_HOST_UNIT;
     }
     return true;
 }
 
 struct gs_host_piece *gs_host_take(size_t bytes)
 {
-    size_t units = (bytes + UNIT - 1) / UNIT;
+    size_t units = (bytes + GS_HOST_UNIT - 1) / GS_HOST_UNIT;
     CUcontext context = NULL;
     GS_REAL(cuCtxGetCurrent)(&context);
     struct gs_host_piece *piece = malloc(sizeof(*piece) + units * sizeof(piece->extents[0]));
@@ -667,7 +329,7 @@ struct gs_host_piece *gs_host_take(size_t bytes)
     }
     gs_mutex_unlock(&host.lock);
     if (piece != NULL)
-        piece->extents[piece->count - 1].bytes -= units * UNIT - bytes;
+        piece->extents[piece->count - 1].bytes -= units * GS_HOST_UNIT - bytes;
     return piece;
 }
 
@@ -693,8 +355,8 @@ uint64_t gs_host_bytes(void)
 uint64_t gs_host_limit(void)
 {
     gs_mutex_lock(&host.lock);
-    const struct pool *pool = host.pools;
-    uint64_t bytes = pool != NULL ? (uint64_t)limit_of(pool) * GPUSHARE_POOL_CHUNK : 0;
+    const struct gs_host_pool *pool = host.pools;
+    uint64_t bytes = pool != NULL ? (uint64_t)gs_host_pool_limit(pool) * GPUSHARE_POOL_CHUNK : 0;
     gs_mutex_unlock(&host.lock);
     struct sysinfo system;
     if (pool == NULL && sysinfo(&system) == 0)
@@ -711,7 +373,7 @@ uint64_t gs_host_pinned_late(void)
 
 struct job {
     enum { NOTHING, PIN, JOIN, UNPIN, UNMAP } kind;
-    struct pool *pool;
+    struct gs_host_pool *pool;
     uint32_t chunk;
     bool claimed;
     uint32_t joined[JOINED_AT_ONCE]; /* these, instead of one */
@@ -719,9 +381,9 @@ struct job {
 };
 
 /* Of an earlier pool: nothing stays page-locked; once no piece is in it, it goes. */
-static bool leave_pool(struct pool **link, struct job *job)
+static bool leave_pool(struct gs_host_pool **link, struct job *job)
 {
-    struct pool *pool = *link;
+    struct gs_host_pool *pool = *link;
     if (pool->pinned == 0 && pool->pieces == 0) {
         *link = pool->next;
         *job = (struct job){.kind = UNMAP, .pool = pool};
@@ -730,7 +392,7 @@ static bool leave_pool(struct pool **link, struct job *job)
     for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
         if (pool->chunks[i].pinned_in == NULL)
             continue;
-        bool claimed = claim(pool, i);
+        bool claimed = gs_host_pool_claim(pool, i);
         /* Our lock on another's chunk does it no harm, nor does its end; but then the mapping must go as well. */
         if (!claimed && pool->pieces != 0)
             continue;
@@ -741,16 +403,16 @@ static bool leave_pool(struct pool **link, struct job *job)
 }
 
 /* A free chunk that is not to stay as it is; the highest first. */
-static bool claim_excess(struct pool *pool, bool settled, struct job *job)
+static bool claim_excess(struct gs_host_pool *pool, bool settled, struct job *job)
 {
     bool over = pool->pinned > host.wanted;
-    uint32_t limit = limit_of(pool);
+    uint32_t limit = gs_host_pool_limit(pool);
     for (uint32_t i = pool->count; i-- > 0;) {
         struct gpushare_pool_chunk *shared = &pool->shared->chunks[i];
         bool pinned = pool->chunks[i].pinned_in != NULL;
         bool excess =
             pinned ? i >= limit || (over && settled) : pool->own && settled && gpushare_pool_is_prepared(shared);
-        if (!excess || gpushare_pool_owner(shared) != 0 || !claim(pool, i))
+        if (!excess || gpushare_pool_owner(shared) != 0 || !gs_host_pool_claim(pool, i))
             continue;
         *job = (struct job){.kind = UNPIN, .pool = pool, .chunk = i, .claimed = true};
         return true;
@@ -759,11 +421,11 @@ static bool claim_excess(struct pool *pool, bool settled, struct job *job)
 }
 
 /* Chunks that others use. */
-static bool join_others(struct pool *pool, struct job *job)
+static bool join_others(struct gs_host_pool *pool, struct job *job)
 {
     *job = (struct job){.kind = JOIN, .pool = pool};
     uint64_t most = host.wanted - pool->pinned;
-    uint32_t limit = limit_of(pool);
+    uint32_t limit = gs_host_pool_limit(pool);
     for (uint32_t i = 0; i < limit && job->joined_count < most && job->joined_count < JOINED_AT_ONCE; i++) {
         struct gpushare_pool_chunk *shared = &pool->shared->chunks[i];
         if (pool->chunks[i].pinned_in == NULL && gpushare_pool_owner(shared) != pool->slot + 1 &&
@@ -774,13 +436,13 @@ static bool join_others(struct pool *pool, struct job *job)
     return job->joined_count != 0;
 }
 
-static bool claim_to_pin(struct pool *pool, struct job *job)
+static bool claim_to_pin(struct gs_host_pool *pool, struct job *job)
 {
-    struct search search = {.preference = PREPARED};
+    struct gs_host_search search = {.preference = GS_HOST_PREPARED};
     uint32_t i;
     if (host.context == NULL || host.refused || pool->pinned >= host.wanted)
         return false;
-    if (!claim_best(pool, &search, &i))
+    if (!gs_host_pool_claim_best(pool, &search, &i))
         return join_others(pool, job);
     *job = (struct job){.kind = PIN, .pool = pool, .chunk = i, .claimed = true};
     return true;
@@ -795,10 +457,10 @@ static uint64_t choose_locked(struct job *job)
         return 0;
     if (host.taking != 0 || now - host.last_move_ns < between_moves_ns)
         return between_moves_ns;
-    for (struct pool **link = &host.pools->next; *link != NULL; link = &(*link)->next)
+    for (struct gs_host_pool **link = &host.pools->next; *link != NULL; link = &(*link)->next)
         if (leave_pool(link, job))
             return 0;
-    struct pool *pool = host.pools;
+    struct gs_host_pool *pool = host.pools;
     bool settled = now - host.last_move_ns >= linger_ns;
     if (claim_excess(pool, settled, job) || claim_to_pin(pool, job))
         return 0;
@@ -819,23 +481,23 @@ static void rest_if_computing(void)
 /* A move that begins meanwhile comes first. */
 static void join(const struct job *job, CUcontext context)
 {
-    struct pool *pool = job->pool;
-    struct entry entries[JOINED_AT_ONCE] = {0};
+    struct gs_host_pool *pool = job->pool;
+    struct gs_population_entry entries[JOINED_AT_ONCE] = {0};
     for (unsigned e = 0; e < job->joined_count; e++)
         entries[e].chunk = job->joined[e];
-    struct population population = {
+    struct gs_population population = {
         .lock = GS_MUTEX(GS_RANK_POPULATION),
         .progress = PTHREAD_COND_INITIALIZER,
         .pool = pool,
         .entries = entries,
         .count = job->joined_count,
     };
-    begin_population(&population);
+    gs_population_begin(&population);
     GS_REAL(cuCtxSetCurrent)(context);
     bool goes_on = true;
     for (unsigned e = 0; e < job->joined_count; e++) {
         uint32_t i = job->joined[e];
-        bool locked = goes_on && await_populated(&population, e) && page_lock(pool, i) == CUDA_SUCCESS;
+        bool locked = goes_on && gs_population_await(&population, e) && gs_host_pool_page_lock(pool, i) == CUDA_SUCCESS;
         gs_mutex_lock(&host.lock);
         /* Else a move has claimed and page-locked it. */
         if (locked || pool->chunks[i].pinned_in == NULL)
@@ -847,22 +509,22 @@ static void join(const struct job *job, CUcontext context)
             rest_if_computing();
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
-    end_population(&population);
+    gs_population_end(&population);
 }
 
 static void do_job(const struct job *job, CUcontext context)
 {
-    struct pool *pool = job->pool;
+    struct gs_host_pool *pool = job->pool;
     bool no_pages = false;
     CUresult result = CUDA_SUCCESS;
     GS_REAL(cuCtxSetCurrent)(context);
     if (job->kind == PIN) {
-        no_pages = !populate(pool, job->chunk);
-        result = no_pages ? CUDA_ERROR_OUT_OF_MEMORY : page_lock(pool, job->chunk);
+        no_pages = !gs_host_pool_populate(pool, job->chunk);
+        result = no_pages ? CUDA_ERROR_OUT_OF_MEMORY : gs_host_pool_page_lock(pool, job->chunk);
     } else {
         if (context != NULL)
-            GS_REAL(cuMemHostUnregister)(address_of(pool, job->chunk));
-        if (pool->own && madvise(address_of(pool, job->chunk), GPUSHARE_POOL_CHUNK, MADV_REMOVE) == 0)
+            GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, job->chunk));
+        if (pool->own && madvise(gs_host_pool_address(pool, job->chunk), GPUSHARE_POOL_CHUNK, MADV_REMOVE) == 0)
             gpushare_pool_set_prepared(&pool->shared->chunks[job->chunk], false);
     }
     GS_REAL(cuCtxSetCurrent)(NULL);
@@ -929,7 +591,7 @@ static void *work_ahead(void *unused)
         host.working_in = context;
         gs_mutex_unlock(&host.lock);
         if (job.kind == UNMAP)
-            destroy_pool(job.pool);
+            gs_host_pool_destroy(job.pool);
         else if (job.kind == JOIN)
             join(&job, context);
         else
@@ -958,7 +620,7 @@ static void wake_thread(void)
     pthread_cond_init(&host.changed, &attributes);
     pthread_condattr_destroy(&attributes);
     pthread_t thread;
-    host.started = start_thread(&thread, work_ahead, NULL);
+    host.started = gs_population_start_thread(&thread, work_ahead, NULL);
     if (host.started)
         pthread_detach(thread);
 }
@@ -982,12 +644,12 @@ void gs_host_context_ends(CUcontext context)
         host.context = NULL;
     while (host.working_in == context && context != NULL)
         wait_locked(0);
-    for (struct pool *pool = host.pools; pool != NULL; pool = pool->next) {
+    for (struct gs_host_pool *pool = host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
             if (pool->chunks[i].pinned_in != context)
                 continue;
             /* Fails where the lock is gone already. */
-            GS_REAL(cuMemHostUnregister)(address_of(pool, i));
+            GS_REAL(cuMemHostUnregister)(gs_host_pool_address(pool, i));
             record_pinned_locked(pool, i, NULL);
         }
     }
@@ -995,11 +657,12 @@ void gs_host_context_ends(CUcontext context)
 }
 
 /* Page-locks it unless it is; false: it was not. */
-static bool stays_page_locked(struct pool *pool, uint32_t i)
+static bool stays_page_locked(struct gs_host_pool *pool, uint32_t i)
 {
     CUresult result = GS_REAL(cuCtxSetCurrent)(pool->chunks[i].pinned_in);
     if (result == CUDA_SUCCESS)
-        result = GS_REAL(cuMemHostRegister_v2)(address_of(pool, i), GPUSHARE_POOL_CHUNK, CU_MEMHOSTREGISTER_PORTABLE);
+        result = GS_REAL(cuMemHostRegister_v2)(gs_host_pool_address(pool, i), GPUSHARE_POOL_CHUNK,
+                                               CU_MEMHOSTREGISTER_PORTABLE);
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED)
         record_pinned_locked(pool, i, NULL);
     return result == CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
@@ -1011,7 +674,7 @@ void gs_host_restored(void)
     CUcontext before = NULL;
     GS_REAL(cuCtxGetCurrent)(&before);
     gs_mutex_lock(&host.lock);
-    for (struct pool *pool = host.pools; pool != NULL; pool = pool->next) {
+    for (struct gs_host_pool *pool = host.pools; pool != NULL; pool = pool->next) {
         for (uint32_t i = 0; pool->pinned != 0 && i < pool->count; i++) {
             if (pool->chunks[i].pinned_in != NULL && !stays_page_locked(pool, i))
                 lost++;
