@@ -35,7 +35,7 @@ class Calibration:
     grant: float = 0.00015
     #: H200, "Waits": hand-off at a quantum's end takes 0.57 ms in the median: what runs is drained.
     drain: float = 0.00057
-    #: The client's quiet gap while others wait, and the longest that it learns (csrc/interposer/client/client.c).
+    #: The client's quiet gap while others wait, and the longest that it learns (csrc/interposer/client/quiet.c).
     quiet: float = 0.008
     longest_quiet: float = 0.030
     #: The client looks every quarter of the gap, so finds it half of that late.

@@ -441,7 +441,7 @@ class Node(Machine):
             self._feed(*self._end_burst(client, "quiet"))
 
     def _learn(self, client: Client) -> None:
-        """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client/client.c)."""
+        """A burst that quiet ended goes on: the gap was one of the program's own (csrc/interposer/client/quiet.c)."""
         if not client.went_quiet:
             return
         client.went_quiet = False

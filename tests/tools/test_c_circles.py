@@ -69,3 +69,11 @@ def test_folders_whose_modules_do_not_may_form_a_circle(root: Path, tmp_path: Pa
 def test_without_objects_it_says_so(root: Path, tmp_path: Path) -> None:
     build(tmp_path, {"low/a.h": ""})
     assert run(root, tmp_path).returncode == 2
+
+
+def test_the_interposer_has_none(root: Path) -> None:
+    """The libraries are built where their objects are."""
+    script = root / "tools" / "c_circles.py"
+    command = [sys.executable, str(script), "csrc/interposer", "build/csrc/interposer"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")

@@ -522,7 +522,7 @@ static void finish_release(void)
     gs_meter_look_from_helper();
     gs_metering_send();
     gs_mutex_lock(&gs_client_lock);
-    /* A thread that gives new memory a place must be done with it: see gs_client_reach. */
+    /* A thread that gives new memory a place must be done with it: see gs_lease_reach. */
     if (gs_gate_empty()) {
         lease.held = false;
         lease.release = RELEASE_NONE;

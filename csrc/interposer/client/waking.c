@@ -62,7 +62,7 @@ void gs_waking_forget_question_locked(void)
     waking.asked = false;
 }
 
-/* Waits until the second gate is open, or for `patience` (ns). Ends as gs_client_acquire does. */
+/* Waits until the second gate is open, or for `patience` (ns). Ends as gs_lease_acquire does. */
 static CUresult await_awake(uint64_t patience)
 {
     CUresult result = CUDA_SUCCESS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The gate's slow side: threads that find it paced, held or shut, and what they do beside submitting. */
+/* The gate's slow side: threads that find it paced, held or shut. */
 #include "gate/enter.h"
 
 #include "gate/capture.h"

@@ -14,7 +14,7 @@
 struct gs_keeper {
     /*
      * Called by a thread that found the gate not open. CUDA_SUCCESS: try again, or (*entered) it is inside, for this
-     * one submission. Ends with GS_ERROR_CANCELLED (client.h) when the user interrupts.
+     * one submission. Ends with GS_ERROR_CANCELLED (client/waits.h) when the user interrupts.
      */
     CUresult (*acquire)(bool *entered);
 

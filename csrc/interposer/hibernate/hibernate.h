@@ -3,8 +3,8 @@
  * Whether this process may be checkpointed, and what has to be done about it besides the gates.
  *
  * While it is parked, no thread of it is in the driver (awake.h); then the scheduler's hibernator takes its contexts
- * off the GPU by the driver's checkpoint, and brings them back before the driver is called again. client.c has the
- * messages and the waits.
+ * off the GPU by the driver's checkpoint, and brings them back before the driver is called again. client/parking.c
+ * has the messages, client/waking.c the waits.
  */
 #ifndef GPUSHARE_HIBERNATE_H
 #define GPUSHARE_HIBERNATE_H

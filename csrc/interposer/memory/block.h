@@ -22,7 +22,7 @@ struct gs_piece {
     bool moving;         /* the mover's; under gs_memory_lock */
     bool far;            /* SWAPPED, and used where it is: the GPU has no room for it; under gs_memory_lock */
     uint64_t untouched;  /* nothing has written to it while this many submissions have been; GS_WRITTEN: unknown */
-    CUdeviceptr scratch; /* backend_vmm: where it is mapped for a copy */
+    CUdeviceptr scratch; /* backends/vmm.c: where it is mapped for a copy */
 };
 
 struct gs_backend;
@@ -40,7 +40,7 @@ struct gs_block {
     unsigned flights;            /* pieces that the mover has under way */
     bool pinned;                 /* shared with others: stays on the GPU, counted as pinned */
     bool of_pool;                /* stream-ordered memory: it outlives its context */
-    struct gs_vmm_handle *owner; /* backend_vmm's */
+    struct gs_vmm_handle *owner; /* backends/vmm.c's */
     bool written_off;            /* its context has failed: it has no memory and is not counted any more */
     bool lost;                   /* its addresses are not reserved any more: see gs_reserve_again */
     unsigned allocations;

@@ -23,10 +23,10 @@ enum gs_reach {
 struct gs_promises {
     /*
      * Asks the scheduler to promise more memory and waits for the answer. `least` is what must be promised, `most` what
-     * would be best. Returns GS_ERROR_CANCELLED (client.h) if waits were cancelled since `cancels` was returned by the
-     * function of that name, and GPUSHARE_GROWTH_SWAPPED if the scheduler stays away. `urgent`: what runs may need it
-     * before the lease can be given back. With GROWTH_SWAPPED the lease, if there was one, has been given up when this
-     * returns.
+     * would be best. Returns GS_ERROR_CANCELLED (client/waits.h) if waits were cancelled since `cancels` was returned
+     * by the function of that name, and GPUSHARE_GROWTH_SWAPPED if the scheduler stays away. `urgent`: what runs may
+     * need it before the lease can be given back. With GROWTH_SWAPPED the lease, if there was one, has been given up
+     * when this returns.
      */
     CUresult (*grow)(const struct gpushare_usage *least, uint64_t most, bool urgent, uint64_t cancels,
                      struct gpushare_grown *answer);
