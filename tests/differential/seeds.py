@@ -267,7 +267,7 @@ DEFECTS: dict[str, Defect] = {
             _in(
                 "client/lease.c",
                 "    gs_lease_send_last_released_locked(id, cause);\n    if (lease.waiters != 0)\n"
-                "        gs_lease_request_locked();\n",
+                "        send_request();\n",
                 "    gs_lease_send_last_released_locked(id, cause);\n    lease.requested = lease.waiters != 0;\n",
             ),
         ),

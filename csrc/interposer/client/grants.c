@@ -213,9 +213,8 @@ void gs_grants_restore_alone(void (*lack_locked)(void))
     unsigned devices;
     uint64_t no_lease = 0;
     enum gs_restored restored = GS_RESTORE_ENDED;
-    if (gs_memory_oversubscribed() || gs_mover_has_room()) {
+    if (gs_memory_oversubscribed() || gs_mover_has_room())
         restored = gs_moving_restore(GS_MOVE_IN, no_lease, moved, &devices, open_gate, &no_lease);
-    }
     bool last = false;
     CUresult failure =
         restored == GS_RESTORE_FAILED ? count_failed_restore(moved, devices, &last) : CUDA_ERROR_OUT_OF_MEMORY;

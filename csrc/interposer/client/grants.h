@@ -21,7 +21,7 @@ void gs_grants_prepare_bytes(const struct gpushare_prepare *prepare);
 void gs_grants_prepare(void);
 
 /*
- * Brings all memory to the GPU without a scheduler, for which there may be no room: lack(argument) is called then,
+ * Brings all memory to the GPU without a scheduler, for which there may be no room: lack_locked is called then,
  * under the client's lock.
  */
 void gs_grants_restore_alone(void (*lack_locked)(void));

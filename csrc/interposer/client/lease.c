@@ -100,7 +100,7 @@ void gs_lease_open_gate_locked(void)
 
 /* --- What the scheduler is told --- */
 
-void gs_lease_request_locked(void)
+static void send_request(void)
 {
     lease.requested = gs_channel_is_open();
     struct gpushare_lease request = {.lease = gs_channel_next_serial_locked(), .at_ns = gs_now_ns()};
@@ -119,7 +119,7 @@ void gs_lease_send_released_locked(uint64_t id, enum gpushare_cause cause)
 {
     gs_lease_send_last_released_locked(id, cause);
     if (lease.waiters != 0)
-        gs_lease_request_locked();
+        send_request();
 }
 
 static void send_burst(enum gpushare_phase phase, enum gpushare_cause cause)
@@ -144,7 +144,7 @@ void gs_lease_reattach_locked(void)
     /* What was asked of nobody, by one that waits no more, was not asked of this one. */
     lease.requested = false;
     if (lease.waiters != 0 && !lease.held)
-        gs_lease_request_locked();
+        send_request();
 }
 
 /* --- Application threads --- */
@@ -246,7 +246,7 @@ CUresult gs_lease_acquire(bool *entered)
         }
         /* While a lease is being given back, the helper asks for the next one after RELEASED. */
         if (!lease.requested && lease.release == RELEASE_NONE)
-            gs_lease_request_locked();
+            send_request();
         /* It was hibernated while it waits, and is woken in its turn. */
         bool asleep = gs_waking_state_locked() != GS_WAKING_AWAKE;
         if (asleep && counted)

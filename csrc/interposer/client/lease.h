@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The lease: application threads that wait for it at the gate, the gate's word, and how the lease is given back. The
- * scheduler grants it (grants.h). What has a suffix is under the client's lock.
+ * scheduler grants it (grants.h). Functions whose names end in
+ * _locked are called under the client's lock.
  */
 #ifndef GPUSHARE_CLIENT_LEASE_H
 #define GPUSHARE_CLIENT_LEASE_H
@@ -59,7 +60,6 @@ void gs_lease_take_alone(void);
 
 /* --- What the scheduler is told --- */
 
-void gs_lease_request_locked(void);
 void gs_lease_send_last_released_locked(uint64_t lease, enum gpushare_cause cause);
 
 /* Threads that are waiting ask for the next lease. */

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Whether this process is awake, parked or hibernated, and the threads that wait to enter the driver. The second gate
- * (gate/awake.h) is shut while it is not awake. What has a suffix is under the client's lock.
+ * (gate/awake.h) is shut while it is not awake. Functions whose names end
+ * in _locked are called under the client's lock.
  */
 #ifndef GPUSHARE_CLIENT_WAKING_H
 #define GPUSHARE_CLIENT_WAKING_H
