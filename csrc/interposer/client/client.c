@@ -18,24 +18,10 @@
 #include "client/moving.h"
 #include "client/waits.h"
 #include "client/waking.h"
-#include "gate/capture.h"
-#include "gate/contexts.h"
 #include "gate/keeper.h"
-#include "gate/meter.h"
-#include "gate/pace.h"
 #include "gate/slots.h"
-#include "hibernate/hibernate.h"
-#include "loader/pci.h"
-#include "memory/blocks.h"
-#include "memory/devices.h"
-#include "memory/host.h"
-#include "memory/lane.h"
-#include "memory/memory.h"
 #include "memory/mover.h"
-#include "memory/peers.h"
 #include "memory/promises.h"
-#include "memory/reservations.h"
-#include "memory/vmm.h"
 #include "protocol.h"
 
 #include <errno.h>
@@ -78,22 +64,7 @@ static void in_forked_child(void)
     gs_waking_after_fork();
     gs_alone_after_fork();
     gs_attach_after_fork();
-    gs_hibernate_after_fork();
-    gs_gate_after_fork();
-    gs_capture_after_fork();
-    gs_contexts_after_fork();
-    gs_pci_after_fork();
-    gs_devices_after_fork();
-    gs_blocks_after_fork();
-    gs_lanes_after_fork();
-    gs_vmm_after_fork();
-    gs_reservations_after_fork();
-    gs_peers_after_fork();
-    gs_host_after_fork();
-    gs_memory_after_fork();
     client.forked();
-    gs_meter_after_fork();
-    gs_pace_after_fork();
     gs_session_after_fork(client.begun);
 }
 

@@ -7,19 +7,43 @@
 #include "gate/capture.h"
 #include "gate/contexts.h"
 #include "gate/meter.h"
+#include "gate/pace.h"
+#include "gate/slots.h"
+#include "hibernate/hibernate.h"
 #include "hooks/array.h"
 #include "hooks/graph_memory.h"
 #include "hooks/ipc.h"
 #include "hooks/peer.h"
 #include "hooks/pool.h"
+#include "loader/pci.h"
 #include "memory/admission.h"
+#include "memory/blocks.h"
+#include "memory/devices.h"
 #include "memory/host.h"
 #include "memory/lane.h"
 #include "memory/memory.h"
+#include "memory/peers.h"
+#include "memory/reservations.h"
 #include "memory/vmm.h"
 
+/* The client has seen to itself. */
 static void in_forked_child(void)
 {
+    gs_pci_after_fork();
+    gs_gate_after_fork();
+    gs_capture_after_fork();
+    gs_contexts_after_fork();
+    gs_meter_after_fork();
+    gs_pace_after_fork();
+    gs_devices_after_fork();
+    gs_blocks_after_fork();
+    gs_lanes_after_fork();
+    gs_vmm_after_fork();
+    gs_reservations_after_fork();
+    gs_peers_after_fork();
+    gs_host_after_fork();
+    gs_memory_after_fork();
+    gs_hibernate_after_fork();
     gs_array_after_fork();
     gs_pool_after_fork();
     gs_ipc_after_fork();
