@@ -16,6 +16,13 @@ static bool try_enter(struct gs_slot *slot)
     return false;
 }
 
+/* The gate may be open again by now. */
+static CUresult await_open(void)
+{
+    bool shut = __atomic_load_n(&gs_awake_shut, __ATOMIC_ACQUIRE) != 0;
+    return shut ? gs_keeper()->await_awake() : CUDA_SUCCESS;
+}
+
 CUresult gs_awake_enter_slow(struct gs_slot **called)
 {
     *called = NULL;
@@ -27,7 +34,7 @@ CUresult gs_awake_enter_slow(struct gs_slot **called)
         return CUDA_SUCCESS;
     }
     while (!try_enter(slot)) {
-        CUresult refused = gs_keeper()->await_awake();
+        CUresult refused = await_open();
         if (refused != CUDA_SUCCESS)
             return refused;
     }
@@ -56,7 +63,7 @@ CUresult gs_awake_resume(struct gs_slot *paused, CUresult result)
     while (result == CUDA_SUCCESS) {
         if (try_enter(paused))
             return CUDA_SUCCESS;
-        result = gs_keeper()->await_awake();
+        result = await_open();
     }
     /* It takes the error back through the hook, which does not call the driver on its way. */
     __atomic_store_n(&paused->calls, paused->calls + 1, __ATOMIC_RELAXED);

@@ -51,7 +51,7 @@ CUresult gs_gate_enter_slow(struct gs_slot **entered, CUstream stream, enum gs_s
         /* What goes into a capturing stream is recorded, not run; waiting here could deadlock the capture. */
         if (gs_capture_includes(stream, kind))
             return CUDA_SUCCESS;
-        bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_RELAXED) == GS_GATE_PACED;
+        bool paces = __atomic_load_n(&gs_gate_word, __ATOMIC_ACQUIRE) == GS_GATE_PACED;
         /*
          * What the driver refuses in any case does not wait for memory. Where the current context has been destroyed,
          * it may be about another one, that of its stream.

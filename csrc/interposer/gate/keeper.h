@@ -31,6 +31,7 @@ struct gs_keeper {
     CUresult (*await_awake)(void);
 };
 
+/* To be called after a load of the gate's word that acquires what the side that shut it had done: there is a keeper. */
 const struct gs_keeper *gs_keeper(void);
 void gs_keeper_set(const struct gs_keeper *keeper);
 
