@@ -74,6 +74,63 @@ def test_the_player_sees_bytes_and_results(here: Places) -> None:
     assert "7 wrong cuMemAlloc=1" in bare.traces[0]
 
 
+@pytest.mark.parametrize(
+    "wait",
+    [
+        pytest.param("", id="no wait"),
+        # The thread captures, so it may not wait for the stream.
+        pytest.param("cuStreamSynchronize=900 ", id="refused wait"),
+    ],
+)
+def test_host_functions_count_for_the_stream_that_they_are_in(here: Places, wait: str) -> None:
+    # The first host function runs when there is another stream in the slot.
+    program = [
+        "! GPUSHARE_SIM_STRICT=1",
+        "0 alloc 0 64",
+        "0 writenow 0 0 64 1 1",
+        "0 alloc 1 64",
+        "0 writenow 1 0 64 1 1",
+        "0 mkstream 2 1 0",
+        "0 mkstream 3 1 0",
+        "0 slow 4900000",
+        *["0 mix 0 1 2 64 1"] * 60,
+        "0 host 2 3",
+        "0 begin 3 1 0",
+        f"0 rmstream 2 {1 if wait else 0}",
+        "0 mkstream 2 1 0",
+        "0 host 2 3",
+    ]
+    number = len(program)
+    chain = number * 0x9E3779B97F4A7C15 % 2**64
+    for run in here.run(0, program):
+        lines = run.traces[0].splitlines()
+        assert f"{number - 2} rmstream {wait}cuEventDestroy=0 cuStreamDestroy=0" in lines
+        assert f"{number} stream2 chain={chain:016x}" in lines
+
+
+@pytest.mark.parametrize(("work", "executables"), [("host 2 3", 1), ("set 0 2 0 0 64 1", 2)])
+def test_host_functions_of_a_graph_run_once_at_a_time(
+    here: Places, work: str, executables: int
+) -> None:
+    # Two executables of one graph run at once, and the order of their host functions is up to time.
+    program = [
+        "0 alloc 0 64",
+        "0 writenow 0 0 64 1 1",
+        "0 mkstream 2 1 0",
+        "0 mkstream 3 1 0",
+        "0 begin 2 1 0",
+        f"0 {work}",
+        "0 endcapture 1",
+        "0 instantiate 0",
+        "0 launch 0 2",
+        "0 rmgraph 0 0",
+        "0 instantiate 0",
+        "0 launch 0 3",
+    ]
+    for run in here.run(0, program):
+        assert run.traces[0].count("cuGraphLaunch=0") == executables
+
+
 def test_a_hang_is_a_difference_with_stacks(here: Places) -> None:
     # The host function waits for a lock that the thread holds.
     program = ["0 mkstream 2 1 0", "0 lock 0", "0 host 2 0", "0 forever"]

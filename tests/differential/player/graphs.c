@@ -194,6 +194,9 @@ static void op_instantiate(struct self *self, const unsigned long long *n)
     struct graph *graph = &self->space->graphs[n[0] % GRAPHS];
     if (graph->graph == NULL || graph->executable != NULL || !is_usable(self, graph))
         return;
+    /* The executable that was may still run: in which order host functions of both would run depends on time. */
+    if (graph->calls && graph->launched)
+        return;
     if (CALL(self, cuGraphInstantiateWithFlags, &graph->executable, graph->graph, 0) != CUDA_SUCCESS)
         graph->executable = NULL;
 }
@@ -212,6 +215,7 @@ static void op_launch(struct self *self, const unsigned long long *n)
             return;
     if (CALL(self, cuGraphLaunch, graph->executable, stream->handle) != CUDA_SUCCESS)
         return;
+    graph->launched = true;
     for (unsigned i = 0; i < EVENTS; i++)
         if (graph->records[i])
             self->space->events[i].captured = false;

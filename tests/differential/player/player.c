@@ -220,9 +220,9 @@ static void end_thread(struct self *self)
         note(self, "%u later bytes=%016llx\n", space->later[i].line,
              (unsigned long long)hash(space->later[i].bytes, space->later[i].size));
     for (unsigned i = 0; i < STREAMS; i++)
-        if (space->streams[i].chain != 0)
+        if (space->streams[i].chain != NULL && *space->streams[i].chain != 0)
             note(self, "%u stream%u chain=%016llx\n", program.count + 1, i,
-                 (unsigned long long)space->streams[i].chain);
+                 (unsigned long long)*space->streams[i].chain);
     for (unsigned i = 0; i < space->chain_count; i++)
         note(self, "%u capture%u chain=%016llx\n", program.count + 1, i, (unsigned long long)space->chains[i]);
     for (unsigned i = 0; i < BLOCKS; i++) {

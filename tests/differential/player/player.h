@@ -208,9 +208,8 @@ struct stream {
     bool open;
     CUstream handle;
     unsigned context;
-    CUevent edge;   /* of the player, to order work on blocks */
-    uint64_t chain; /* what its host functions did */
-    bool calls;     /* it has had some */
+    CUevent edge;    /* of the player, to order work on blocks */
+    uint64_t *chain; /* what its host functions did */
 };
 
 struct event {
@@ -245,6 +244,7 @@ struct graph {
     bool records[EVENTS];
     unsigned event_lives[EVENTS]; /* of those that nodes are about, or 0 */
     uint64_t *chain;              /* what its host functions did */
+    bool calls, launched;         /* it has host functions; it was launched */
 };
 
 struct capture {

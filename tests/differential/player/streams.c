@@ -125,8 +125,8 @@ static void op_mkstream(struct self *self, const unsigned long long *n)
         return;
     }
     stream->open = true;
-    stream->chain = 0;
-    stream->calls = false;
+    /* Host functions of the slot's last stream may still be under way, so each has its own, as long as the process. */
+    stream->chain = calloc(1, sizeof *stream->chain);
 }
 
 /* rmstream STREAM WAIT: also while it has work */
@@ -136,8 +136,7 @@ static void op_rmstream(struct self *self, const unsigned long long *n)
     struct stream *stream = &self->space->streams[slot];
     if (slot < FIRST_OWN || !stream->open || is_capturing(self, slot))
         return;
-    /* What its host functions do would be counted for the next stream of the slot. */
-    bool waits = !alone || n[1] % 2 != 0 || stream->calls;
+    bool waits = !alone || n[1] % 2 != 0;
     if (waits && CALL(self, cuStreamSynchronize, stream->handle) != CUDA_SUCCESS)
         waits = false;
     CALL(self, cuEventDestroy, stream->edge);
@@ -340,13 +339,14 @@ static void op_host(struct self *self, const unsigned long long *n)
     unsigned slot = (unsigned)(n[0] % STREAMS);
     if (stream == NULL || slot < FIRST_OWN)
         return;
+    struct graph *graph = is_capturing(self, slot) ? &space->graphs[space->capture.graph] : NULL;
     /* A graph may run it more than once, so it lives as long as the process. */
     struct call *call = malloc(sizeof *call);
-    *call =
-        (struct call){.chain = is_capturing(self, slot) ? space->graphs[space->capture.graph].chain : &stream->chain,
-                      .lock = n[1] % 4 < LOCKS ? &space->locks[n[1] % 4] : NULL,
-                      .number = self->line->number};
-    stream->calls = true;
+    *call = (struct call){.chain = graph != NULL ? graph->chain : stream->chain,
+                          .lock = n[1] % 4 < LOCKS ? &space->locks[n[1] % 4] : NULL,
+                          .number = self->line->number};
+    if (graph != NULL)
+        graph->calls = true;
     CALL(self, cuLaunchHostFunc, stream->handle, run_call, call);
 }
 
