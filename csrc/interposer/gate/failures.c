@@ -11,8 +11,7 @@
 
 static unsigned failed; /* contexts; read without the lock */
 
-/* What no call in the context recovers from. */
-static bool is_sticky(CUresult result)
+bool gs_context_is_lost(CUresult result)
 {
     switch (result) {
     case CUDA_ERROR_ECC_UNCORRECTABLE:
@@ -42,7 +41,7 @@ void gs_context_forget_failure_locked(struct gs_context *context)
 
 void gs_context_note_failure_locked(struct gs_context *context, CUresult result)
 {
-    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)
+    if (!gs_context_is_lost(result) || context->failure != CUDA_SUCCESS)
         return;
     context->failure = result;
     __atomic_add_fetch(&failed, 1, __ATOMIC_RELEASE);
@@ -68,7 +67,7 @@ static CUresult ask_whether_gone(CUcontext current)
 {
     size_t available, total;
     CUresult result = GS_REAL(cuMemGetInfo_v2)(&available, &total);
-    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || is_sticky(result))
+    if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED || gs_context_is_lost(result))
         return result;
     gs_mutex_lock(&gs_contexts.lock);
     struct gs_context *context = gs_context_find_locked(current);
@@ -125,7 +124,7 @@ static CUresult ask_failure(CUcontext current)
     if (failure != CUDA_SUCCESS || probe == NULL)
         return failure;
     CUresult result = GS_REAL(cuEventQuery)(probe);
-    if (!is_sticky(result))
+    if (!gs_context_is_lost(result))
         return CUDA_SUCCESS;
     note_failure(current, result);
     return result;
@@ -166,7 +165,7 @@ CUresult gs_context_ask_captures(void)
 /* Which context it was is for each of them to say: the error of a call may be that of another than the current one. */
 void gs_context_observed(CUresult result)
 {
-    if (!is_sticky(result) || !gs_session_attached())
+    if (!gs_context_is_lost(result) || !gs_session_attached())
         return;
     GS_LEAVES_CAPTURES_ALONE;
     gs_mutex_lock(&gs_contexts.lock);

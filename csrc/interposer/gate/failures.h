@@ -3,9 +3,14 @@
 #ifndef GPUSHARE_GATE_FAILURES_H
 #define GPUSHARE_GATE_FAILURES_H
 
+#include <stdbool.h>
+
 #include "driver.h"
 
 struct gs_context;
+
+/* Whether no call in a context recovers from that result. */
+bool gs_context_is_lost(CUresult result);
 
 /*
  * A context fails for good (an illegal address, an assertion of a kernel): from then on the driver refuses every call

@@ -110,16 +110,22 @@ static bool ours(CUstream stream, enum gs_stream_kind kind)
 
 /*
  * What a program allocates and frees in a stream that it made belongs to the stream's context. The driver does not
- * mind if another context is current, none is, or one that has been destroyed. True: leave_context() has to follow.
+ * mind if another context is current, none is, or one that has been destroyed. Returns the failure of that context, if
+ * any. In any case, leave_context() has to follow.
  */
-static bool enter_context_of(CUstream stream)
+static CUresult enter_context_of(CUstream stream, bool *entered)
 {
     CUcontext current = NULL, context = NULL;
-    if (stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD ||
-        GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS ||
-        GS_REAL(cuStreamGetCtx)(stream, &context) != CUDA_SUCCESS || context == current)
-        return false;
-    return GS_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    *entered = false;
+    if (stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD &&
+        GS_REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS) {
+        CUresult result = GS_REAL(cuStreamGetCtx)(stream, &context);
+        if (gs_context_is_lost(result))
+            return result;
+        if (result == CUDA_SUCCESS && context != current)
+            *entered = GS_REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    }
+    return gs_context_ask_failure();
 }
 
 static void leave_context(bool entered)
@@ -141,8 +147,8 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool pool, C
     if (pointer == NULL || size == 0)
         return CUDA_ERROR_NOT_FOUND; /* nothing to manage, and what the driver answers is its own affair */
     *pointer = 0;
-    bool entered = enter_context_of(stream);
-    CUresult result = gs_context_ask_failure();
+    bool entered;
+    CUresult result = enter_context_of(stream, &entered);
     if (result == CUDA_SUCCESS)
         result = gs_pool_allocate(pointer, size, pool);
     leave_context(entered);
@@ -196,8 +202,8 @@ static CUresult free_ordered(CUdeviceptr pointer, CUstream stream, enum gs_strea
 {
     if (!ours(stream, kind))
         return CUDA_ERROR_NOT_FOUND;
-    bool entered = enter_context_of(stream);
-    CUresult result = gs_context_ask_failure();
+    bool entered;
+    CUresult result = enter_context_of(stream, &entered);
     if (result == CUDA_SUCCESS) {
         struct gs_pooled *pooled = gs_pool_take(pointer);
         result = gs_memory_free_async(pointer, stream, kind == GS_STREAM_PTSZ);
