@@ -435,7 +435,7 @@ class Pages:
 
 _HEADERS = {"Authorization": f"token {TOKEN}"}
 
-#: The shortest time between two requests of our page for deltas, in seconds (PACE in labextension/src/model.ts).
+#: The shortest time between two requests of our page for deltas, in seconds (PACE in labextension/src/state/model.ts).
 _PACE = 0.25
 
 

@@ -13,15 +13,15 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 
-import { addCommands, entryLabel, PALETTE } from './commands';
-import { Documents, IDocuments } from './documents';
-import { FocusTeller } from './focus';
+import { addCommands, entryLabel, PALETTE } from './actions/table';
+import { Documents, IDocuments } from './state/documents';
+import { FocusTeller } from './state/focus';
 import { gpuShareIcon } from './icon';
-import { GpuShareModel } from './model';
-import { DEFAULTS, followPreferences } from './settings';
-import { GpuSharePanel } from './sidebar';
-import type { ISession } from './status';
-import { statusBarPlugin } from './statusbar';
+import { GpuShareModel } from './state/model';
+import { DEFAULTS, followPreferences } from './state/preferences';
+import { GpuSharePanel } from './panel/sidebar';
+import type { ISession } from './core/status';
+import { statusBarPlugin } from './statusbar/item';
 import { CommandIds, IGpuShareModel } from './tokens';
 
 function load(translator: ITranslator | null): TranslationBundle {
@@ -214,7 +214,7 @@ const notebookPlugin: JupyterFrontEndPlugin<void> = {
       if (notebooks.size > 0 && groups.length + unshared.length > 0) {
         model.changed.disconnect(update);
         notebooks.widgetAdded.disconnect(update);
-        import(/* webpackChunkName: "notebooks" */ './notebooks')
+        import(/* webpackChunkName: "notebooks" */ './notebook')
           .then(({ NotebookParts }) => {
             const { commands } = app;
             const trans = load(translator);
@@ -239,7 +239,7 @@ const notebookPlugin: JupyterFrontEndPlugin<void> = {
   }
 };
 
-export * from './documents';
+export * from './state/documents';
 export * from './tokens';
 
 export default [

@@ -3,7 +3,7 @@ import { Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 
-import type { AntiThrash, IGroup, IStatus, Priority } from './status';
+import type { AntiThrash, IGroup, IStatus, Priority } from './core/status';
 
 /** The state of the shared GPUs as this page knows it. */
 export interface IGpuShareModel {

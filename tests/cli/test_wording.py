@@ -197,7 +197,7 @@ def test_why_nobody_hibernates() -> None:
 
 
 def test_the_panel_says_why_in_the_schedulers_words() -> None:
-    panel = Path(__file__).parents[2] / "labextension" / "src" / "alone.ts"
+    panel = Path(__file__).parents[2] / "labextension" / "src" / "words" / "refusals.ts"
     texts = dict(
         re.findall(
             r"case '(\w+)':\s+return trans\.__\(\s*['\"](.*?)['\"]\s*\);",
@@ -324,7 +324,7 @@ def test_one_state_has_one_word_everywhere() -> None:
     block = re.search(r"\n  states: \{(.*?)\}", page, re.S)
     assert block
     assert dict(re.findall(r"(\w+): '([^']*)'", block[1])) == wording.STATES
-    lab = (root / "labextension" / "src" / "words.ts").read_text()
+    lab = (root / "labextension" / "src" / "words" / "short.ts").read_text()
     function = re.search(r"function stateName\(.*?\n\}", lab, re.S)
     assert function
     said = dict(re.findall(r"case '(\w+)':\s+return trans\.__\('([^']*)'\)", function[0]))

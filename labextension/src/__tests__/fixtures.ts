@@ -13,8 +13,8 @@ import type {
   IStatus,
   ITimeline,
   IWishes
-} from '../status';
-import { isOf } from '../status';
+} from '../core/status';
+import { isOf } from '../core/status';
 import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
 
 export const GiB = 1024 ** 3;

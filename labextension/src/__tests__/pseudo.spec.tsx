@@ -6,21 +6,21 @@ import { Widget } from '@lumino/widgets';
 import { act, cleanup, render } from '@testing-library/react';
 import React from 'react';
 
-import { addCommands, PALETTE } from '../commands';
-import type { IDocuments } from '../documents';
-import { nameGroups } from '../documents';
-import { statusTitle } from '../details';
-import { explanationText } from '../explanation';
+import { addCommands, PALETTE } from '../actions/table';
+import type { IDocuments } from '../state/documents';
+import { nameGroups } from '../state/documents';
+import { statusTitle } from '../statusbar/title';
+import { explanationText } from '../words/explanation';
 import { ChipWidget } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
 import { nobodyText, noGpuText, noticeText } from '../panel/view';
-import type { ICode, IGroup, IStatus, State } from '../status';
-import { statusText } from '../statusbar';
+import type { ICode, IGroup, IStatus, State } from '../core/status';
+import { statusText } from '../statusbar/item';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
+import type { IWording } from '../words/short';
 import { extract, extractFrom } from './extraction';
-import { availabilityText, memoryText, unsharedText } from '../sentences';
+import { availabilityText, memoryText, unsharedText } from '../words/sentences';
 import {
   FakeModel,
   GiB,

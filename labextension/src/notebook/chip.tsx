@@ -4,17 +4,17 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
-import type { IEntry } from '../commands';
-import { priorityEntries, run } from '../commands';
-import { useExplanation } from '../explain';
-import type { IGroup, IUnshared } from '../status';
+import type { IEntry } from '../actions/table';
+import { priorityEntries, run } from '../actions/table';
+import { useExplanation } from '../components/explain';
+import type { IGroup, IUnshared } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
-import { unsharedText } from '../sentences';
-import { placeText, stateName } from '../words';
-import { markOf, Shape } from './shape';
-import { detailsOf, nameIn } from './words';
+import type { IWording } from '../words/short';
+import { unsharedText } from '../words/sentences';
+import { placeText, stateName } from '../words/short';
+import { markOf, Shape } from '../components/shape';
+import { detailsOf, nameIn } from '../words/details';
 
 /** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
 export interface IChipState {

@@ -3,14 +3,14 @@ import { Notification } from '@jupyterlab/apputils';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 
-import { run } from '../commands';
-import { whyText } from '../sentences';
-import type { IGroup, IStatus } from '../status';
-import { isWaiting } from '../status';
+import { run } from '../actions/table';
+import { whyText } from '../words/sentences';
+import type { IGroup, IStatus } from '../core/status';
+import { isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
-import { placeText, shorten } from '../words';
-import { holderOf, nameIn } from './words';
+import type { IWording } from '../words/short';
+import { placeText, shorten } from '../words/short';
+import { holderOf, nameIn } from '../words/details';
 
 /** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
 const LONGEST_NAME = 36;

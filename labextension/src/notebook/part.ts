@@ -5,9 +5,9 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 
-import type { ICell, IGroup, IStatus } from '../status';
-import { isWaiting, showsBackground } from '../status';
-import type { IWording } from '../words';
+import type { ICell, IGroup, IStatus } from '../core/status';
+import { isWaiting, showsBackground } from '../core/status';
+import type { IWording } from '../words/short';
 import type { IPartOptions } from './chip';
 import { ChipWidget } from './chip';
 import { WaitNotification } from './notification';

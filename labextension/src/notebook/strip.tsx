@@ -4,19 +4,19 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import type { IEntry } from '../commands';
-import { run } from '../commands';
-import { useExplanation } from '../explain';
-import { formatExactly } from '../format';
-import type { IGroup, IStatus } from '../status';
+import type { IEntry } from '../actions/table';
+import { run } from '../actions/table';
+import { useExplanation } from '../components/explain';
+import { formatExactly } from '../core/format';
+import type { IGroup, IStatus } from '../core/status';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
-import { cellText, intervalText, reasonText } from '../sentences';
+import type { IWording } from '../words/short';
+import { cellText, intervalText, reasonText } from '../words/sentences';
 import type { IPartOptions } from './chip';
-import type { Mark } from './shape';
-import { Shape } from './shape';
-import { waitText } from '../words';
-import { holderOf, nameIn } from './words';
+import type { Mark } from '../components/shape';
+import { Shape } from '../components/shape';
+import { waitText } from '../words/short';
+import { holderOf, nameIn } from '../words/details';
 
 /** What a strip says. */
 export interface IStripState {

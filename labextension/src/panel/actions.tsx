@@ -13,11 +13,11 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
-import type { IEntry } from '../commands';
-import { priorityEntries, run } from '../commands';
-import type { IGroup } from '../status';
+import type { IEntry } from '../actions/table';
+import { priorityEntries, run } from '../actions/table';
+import type { IGroup } from '../core/status';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
+import type { IWording } from '../words/short';
 
 /** Open a menu below a button; the focus returns to the button. */
 export function openMenu(

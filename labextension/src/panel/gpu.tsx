@@ -14,13 +14,13 @@ import type {
   IHost,
   ISettings,
   ITimeline
-} from '../status';
+} from '../core/status';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
+import type { IWording } from '../words/short';
 import { openMenu } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
-import { utilisationPath } from './timeline';
+import { utilisationPath } from './timeline/lanes';
 import type { IGroupShare, ISegment } from './view';
 import { idlenessText, makeGpu, modeText, REST } from './view';
 

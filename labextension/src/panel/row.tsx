@@ -2,14 +2,14 @@
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import { run } from '../commands';
-import { canExplain, useExplanation } from '../explain';
-import { formatBytes } from '../format';
-import type { IGroup, ISettings } from '../status';
-import { isWaiting, memoryOf } from '../status';
+import { run } from '../actions/table';
+import { canExplain, useExplanation } from '../components/explain';
+import { formatBytes } from '../core/format';
+import type { IGroup, ISettings } from '../core/status';
+import { isWaiting, memoryOf } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
-import type { IWording } from '../words';
+import type { IWording } from '../words/short';
 import {
   classText,
   intervalText,
@@ -17,12 +17,12 @@ import {
   waitedText,
   whyText,
   wishesText
-} from '../sentences';
-import { printable } from '../words';
+} from '../words/sentences';
+import { printable } from '../words/short';
 import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
-import { Name } from './name';
+import { Name } from '../components/name';
 import { detailText, turnPercent, whereText } from './view';
 
 /** What the rows have in common; the same object until something of it changes. */

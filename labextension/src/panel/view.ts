@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-import { aloneText } from '../alone';
-import { formatBytes, formatDuration, formatPart } from '../format';
+import { aloneText } from '../words/refusals';
+import { formatBytes, formatDuration, formatPart } from '../core/format';
 import type {
   ICode,
   IGpu,
@@ -14,11 +14,11 @@ import type {
   IShare,
   IStatus,
   Params
-} from '../status';
-import { isRunning, isWaiting, memoryOf } from '../status';
-import type { IExplanation } from '../sentences';
-import type { IWording } from '../words';
-import { isolate, shortName } from '../words';
+} from '../core/status';
+import { isRunning, isWaiting, memoryOf } from '../core/status';
+import type { IExplanation } from '../words/sentences';
+import type { IWording } from '../words/short';
+import { isolate, shortName } from '../words/short';
 import {
   availabilityText,
   memoryText,
@@ -26,7 +26,7 @@ import {
   stateText,
   text,
   whyText
-} from '../sentences';
+} from '../words/sentences';
 
 /** What belongs to no notebook, or to many small ones. */
 export type Part =

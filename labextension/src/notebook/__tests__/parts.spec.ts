@@ -15,8 +15,8 @@ import type { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import axe from 'axe-core';
 
-import { NotebookParts } from '..';
-import type { IGroup } from '../../status';
+import { NotebookParts } from '../parts';
+import type { IGroup } from '../../core/status';
 import { CommandIds } from '../../tokens';
 import {
   explained,
@@ -31,7 +31,11 @@ import {
   PREFERENCES,
   trans
 } from '../../__tests__/fixtures';
-import { FakeDocuments, FakePanel, makeTracker } from './notebooks';
+import {
+  FakeDocuments,
+  FakePanel,
+  makeTracker
+} from '../../__tests__/notebooks';
 
 let model: FakeModel;
 let commands: CommandRegistry;

@@ -29,7 +29,7 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { IStatus, IUnshared } from '../../status';
+import type { IStatus, IUnshared } from '../../core/status';
 import { CommandIds } from '../../tokens';
 import { PanelContent } from '../content';
 

@@ -10,9 +10,9 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
-import type { IGpu, IGroup, IStatus } from '../../status';
-import type { IWording } from '../../words';
-import { linkText } from '../../words';
+import type { IGpu, IGroup, IStatus } from '../../core/status';
+import type { IWording } from '../../words/short';
+import { linkText } from '../../words/short';
 import type { IGpuView } from '../view';
 import {
   announce,

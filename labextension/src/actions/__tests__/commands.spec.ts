@@ -1,0 +1,524 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { Dialog, Notification } from '@jupyterlab/apputils';
+import { CommandRegistry } from '@lumino/commands';
+import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
+import { Signal } from '@lumino/signaling';
+import { waitFor } from '@testing-library/react';
+
+import { addCommands, PALETTE, run } from '../table';
+import type { IDocuments } from '../../state/documents';
+import type { IGroup, ISession } from '../../core/status';
+import { CommandIds } from '../../tokens';
+import {
+  FakeModel,
+  GiB,
+  makeGroup,
+  makeSleep,
+  makeStatus,
+  makeWishes,
+  trans
+} from '../../__tests__/fixtures';
+
+let commands: CommandRegistry;
+let model: FakeModel;
+let opened: ISession[];
+let current: string | null;
+
+beforeAll(() => {
+  // It is JupyterLab that draws the dialogs, in its own time.
+  Object.assign(globalThis, { IS_REACT_ACT_ENVIRONMENT: false });
+});
+
+beforeEach(() => {
+  commands = new CommandRegistry();
+  model = new FakeModel(makeStatus(makeGroup('a'), makeGroup('b')));
+  opened = [];
+  current = 'a';
+  const documents: IDocuments = {
+    changed: new Signal({} as IDocuments),
+    get currentKernel() {
+      return current;
+    },
+    get currentGroup() {
+      return model.groupOf(current);
+    },
+    of: group => group.sessions,
+    names: () => new Map([['b', 'x/b.ipynb']])
+  };
+  addCommands({
+    commands,
+    model,
+    documents,
+    trans,
+    open: document => {
+      opened.push(document);
+      return Promise.resolve();
+    }
+  });
+});
+
+afterEach(() => {
+  Dialog.flush();
+  Notification.dismiss();
+});
+
+function change(id: string, changes: Partial<IGroup>): void {
+  const { groups, ...status } = model.status ?? makeStatus();
+  model.status = {
+    ...status,
+    groups: groups.map(group =>
+      group.id === id ? { ...group, ...changes } : group
+    )
+  };
+}
+
+/** What a dialog says, and what to type into it. */
+type Step = [says: string, text?: string];
+
+/** Run a command that asks, and press a button of each of its dialogs. */
+async function answer(
+  command: string,
+  args: ReadonlyPartialJSONObject,
+  button: 'accept' | 'reject',
+  ...steps: Step[]
+): Promise<void> {
+  const done = commands.execute(command, args);
+  for (const [says, text] of steps) {
+    const dialog = await waitFor(() => {
+      const found = document.querySelector<HTMLElement>('.jp-Dialog');
+      expect(found?.textContent).toContain(says);
+      return found;
+    });
+    const input = dialog?.querySelector('input');
+    if (input && text !== undefined) {
+      input.value = text;
+    }
+    dialog?.querySelector<HTMLElement>(`.jp-mod-${button}`)?.click();
+    await waitFor(() => expect(dialog?.isConnected).toBe(false));
+  }
+  await done;
+}
+
+describe('commands', () => {
+  it('mean the notebook in front unless they are told another', async () => {
+    await commands.execute(CommandIds.toggleKeep);
+    await commands.execute(CommandIds.toggleKeep, { group: 'b' });
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', keep: true },
+      { op: 'adjust', group: 'b', keep: true }
+    ]);
+    current = null;
+    expect(commands.isEnabled(CommandIds.toggleKeep)).toBe(false);
+    expect(commands.isEnabled(CommandIds.toggleKeep, { group: 'c' })).toBe(
+      false
+    );
+  });
+
+  it('are named with what they are about in the palette alone', () => {
+    const { release, setAntiThrash, setQuantum } = CommandIds;
+    const palette = PALETTE.filter(({ command }) =>
+      commands.hasCommand(command)
+    );
+    expect(palette.length).toBeGreaterThan(10);
+    for (const { command, args } of palette) {
+      expect(commands.label(command, args)).toMatch(/^GPU sharing: \S/);
+    }
+    for (const command of [release, setAntiThrash, setQuantum]) {
+      expect(commands.label(command)).not.toContain('GPU sharing');
+    }
+  });
+
+  it('say what a release does to the others', () => {
+    const caption = (): string => commands.caption(CommandIds.release);
+    expect(caption()).toContain('No other notebook is waiting now.');
+    change('b', { state: 'waiting' });
+    expect(caption()).toContain('1 waiting notebook gets its turn sooner.');
+    expect(caption()).toContain('keeps its memory');
+    change('a', { state: 'waiting' });
+    expect(caption()).toContain('1 waiting notebook');
+  });
+
+  it('say what they will do now', () => {
+    const keep = CommandIds.toggleKeep;
+    expect(commands.label(keep)).toBe('Keep on the GPU');
+    const caption = commands.caption(keep);
+    change('a', { wishes: makeWishes({ keep: true, frozen: true }) });
+    expect(commands.label(keep)).toBe('No Longer Keep on the GPU');
+    expect(commands.caption(keep)).not.toBe(caption);
+    expect(commands.label(CommandIds.toggleFrozen)).toBe('Unfreeze');
+    for (const { command, args } of PALETTE) {
+      if (command !== CommandIds.openPanel) {
+        expect(commands.label(command, args)).not.toBe('');
+        expect(commands.caption(command, args)).not.toBe('');
+      }
+    }
+  });
+
+  it('are possible only where they make sense', () => {
+    const { release, setPriority, goTo } = CommandIds;
+    expect(commands.isEnabled(release)).toBe(false);
+    change('a', { state: 'running' });
+    expect(commands.isEnabled(release)).toBe(true);
+    for (const [priority, asked] of [
+      ['interactive', 'background'],
+      ['background', 'auto']
+    ] as const) {
+      change('a', { wishes: makeWishes({ priority: asked }) });
+      expect(commands.isEnabled(setPriority, { priority })).toBe(true);
+      const same = { priority: asked };
+      expect(commands.isEnabled(setPriority, same)).toBe(false);
+    }
+    expect(commands.isEnabled(goTo)).toBe(true);
+    change('a', { sessions: [] });
+    expect(commands.isEnabled(goTo)).toBe(false);
+  });
+
+  it('hibernate what is idle, and wake it', async () => {
+    const { hibernate, wake } = CommandIds;
+    expect(commands.isVisible(wake)).toBe(false);
+    await commands.execute(hibernate);
+    change('a', { state: 'hibernated', hibernation: makeSleep() });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.isVisible(wake)).toBe(true);
+    await commands.execute(wake);
+    expect(model.acts).toEqual([
+      { op: 'hibernate', group: 'a' },
+      { op: 'wake', group: 'a' }
+    ]);
+    change('a', {
+      state: 'waking',
+      hibernation: makeSleep({ state: 'waking' })
+    });
+    expect(commands.isEnabled(wake)).toBe(false);
+    expect(commands.caption(wake)).toBe('It is being woken.');
+    change('a', {
+      state: 'idle',
+      hibernation: makeSleep({ state: 'parking' })
+    });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.isEnabled(wake)).toBe(true);
+  });
+
+  it('hibernate what is at work once that is over, unless taken back', async () => {
+    const { hibernate, wake } = CommandIds;
+    change('a', { state: 'running' });
+    expect(commands.label(hibernate)).toBe('Hibernate When Idle');
+    await commands.execute(hibernate);
+    change('a', {
+      state: 'running',
+      hibernation: makeSleep({ state: 'ordered' })
+    });
+    expect(commands.isVisible(hibernate)).toBe(false);
+    expect(commands.label(wake)).toBe('Do Not Hibernate');
+    expect(commands.caption(wake)).toBe(
+      'Take back that it hibernates as soon as it is idle.'
+    );
+    await commands.execute(wake);
+    expect(model.acts).toEqual([
+      { op: 'hibernate', group: 'a' },
+      { op: 'wake', group: 'a' }
+    ]);
+    change('a', { state: 'idle' });
+    expect(commands.label(hibernate)).toBe('Hibernate Now');
+  });
+
+  it.each<[string, Partial<IGroup>, string]>([
+    [
+      'one that is kept',
+      { wishes: makeWishes({ keep: true }) },
+      'it is kept on the GPU'
+    ],
+    [
+      'one that never can',
+      { hibernation: makeSleep({ state: 'refused', code: 'gpus' }) },
+      'its process uses several GPUs'
+    ]
+  ])('say why they do not hibernate %s', (_, changes, why) => {
+    change('a', changes);
+    expect(commands.isVisible(CommandIds.hibernate)).toBe(true);
+    expect(commands.isEnabled(CommandIds.hibernate)).toBe(false);
+    expect(commands.caption(CommandIds.hibernate)).toBe(
+      `It cannot be hibernated now: ${why}.`
+    );
+  });
+
+  it('try again what may not be refused again', () => {
+    const hibernation = makeSleep({ state: 'refused', code: 'busy' });
+    change('a', { hibernation });
+    expect(commands.isEnabled(CommandIds.hibernate)).toBe(true);
+  });
+
+  it('say why nothing can be hibernated', () => {
+    const { hibernate, toggleHibernation, setHibernation } = CommandIds;
+    model.status = {
+      ...makeStatus(makeGroup('a')),
+      hibernation: {
+        able: false,
+        code: 'driver',
+        text: 'the driver is older than 570',
+        moves: false
+      }
+    };
+    for (const command of [hibernate, toggleHibernation, setHibernation]) {
+      expect(commands.isVisible(command)).toBe(true);
+      expect(commands.isEnabled(command)).toBe(false);
+      expect(commands.caption(command)).toContain(
+        'cannot checkpoint processes: the driver is older than 570.'
+      );
+    }
+  });
+
+  it('leave out what an older scheduler does not know', () => {
+    const status = makeStatus(makeGroup('a'));
+    model.status = {
+      ...status,
+      settings: { quantum: 'auto', anti_thrash: 'auto', policy: 'burst' },
+      hibernation: null
+    };
+    const { hibernate, wake, toggleHibernation, setHibernation } = CommandIds;
+    for (const id of [hibernate, wake, toggleHibernation, setHibernation]) {
+      expect(commands.isVisible(id)).toBe(false);
+    }
+  });
+
+  it('switch hibernation off, and on again', async () => {
+    const { toggleHibernation } = CommandIds;
+    expect(commands.isToggled(toggleHibernation)).toBe(true);
+    await commands.execute(toggleHibernation);
+    const status = makeStatus();
+    model.status = {
+      ...status,
+      settings: status.settings && { ...status.settings, hibernate_after: null }
+    };
+    expect(commands.isToggled(toggleHibernation)).toBe(false);
+    await commands.execute(toggleHibernation);
+    expect(model.acts).toEqual([
+      { op: 'settings', hibernate_after: 0 },
+      { op: 'settings', hibernate_after: 600 }
+    ]);
+  });
+
+  it('leave the class to itself again only where it is not', async () => {
+    const { setPriority } = CommandIds;
+    const auto = { priority: 'auto' };
+    expect(commands.isVisible(setPriority, auto)).toBe(false);
+    change('a', { wishes: makeWishes({ priority: 'background' }) });
+    expect(commands.isVisible(setPriority, auto)).toBe(true);
+    await commands.execute(setPriority, auto);
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', priority: 'auto' }
+    ]);
+  });
+
+  it('offer the class that it has not, whoever gave it', () => {
+    const { setPriority } = CommandIds;
+    expect(commands.label(setPriority)).toBe('Make Background');
+    change('a', { class: 'background' });
+    expect(commands.label(setPriority)).toBe('Make Interactive');
+    expect(commands.isEnabled(setPriority)).toBe(true);
+  });
+
+  it('are not there for those who may not', () => {
+    model.status = {
+      ...makeStatus(makeGroup('a', { state: 'running' })),
+      may: { adjust: false, settings: false }
+    };
+    for (const command of Object.values(CommandIds)) {
+      if (commands.hasCommand(command) && command !== CommandIds.goTo) {
+        expect(commands.isVisible(command)).toBe(false);
+        expect(commands.isEnabled(command)).toBe(false);
+      }
+    }
+    expect(commands.isVisible(CommandIds.goTo)).toBe(true);
+  });
+
+  it('tell menus of a change, but not of each status', () => {
+    let changes = 0;
+    commands.commandChanged.connect(() => changes++);
+    change('a', { state: 'running' });
+    const once = changes;
+    expect(once).toBeGreaterThan(0);
+    change('a', { yields_in: 3 });
+    change('b', { state: 'running' });
+    expect(changes).toBe(once);
+  });
+
+  it('go to the notebook rather than to its console', async () => {
+    const console = { path: 'c', name: 'C', type: 'console', kernel_id: 'a' };
+    const [notebook] = makeGroup('a').sessions;
+    change('a', { sessions: [console, ...(notebook ? [notebook] : [])] });
+    await commands.execute(CommandIds.goTo);
+    expect(opened).toEqual([notebook]);
+  });
+
+  it("show the server's sentence when it refuses", async () => {
+    model.refusal = 'The scheduler does not answer.';
+    await commands.execute(CommandIds.toggleKeep);
+    expect(Notification.manager.notifications[0]).toMatchObject({
+      type: 'error',
+      message: 'The scheduler does not answer.'
+    });
+  });
+
+  it('describe their arguments', async () => {
+    for (const command of Object.values(CommandIds)) {
+      if (commands.hasCommand(command)) {
+        const { args } = await commands.describedBy(command);
+        expect(args).toHaveProperty('properties');
+      }
+    }
+  });
+});
+
+describe('dangerous commands', () => {
+  it.each([
+    [CommandIds.toggleFrozen, { group: 'b' }, 'Freeze x/b.ipynb?'],
+    [CommandIds.setAntiThrash, { anti_thrash: 'on' }, 'all notebooks'],
+    [CommandIds.setAntiThrash, { anti_thrash: 'off' }, 'very slow']
+  ])('ask first: %s %j', async (command, args, said) => {
+    await answer(command, args, 'reject', [said]);
+    expect(model.acts).toEqual([]);
+    await answer(command, args, 'accept', [said]);
+    expect(model.acts).toHaveLength(1);
+  });
+
+  it('ask before they move the memory of one that works', async () => {
+    await commands.execute(CommandIds.offload);
+    expect(model.acts).toEqual([{ op: 'offload', group: 'a' }]);
+    change('a', { state: 'running' });
+    await answer(CommandIds.offload, {}, 'reject', ['It is in use.']);
+    expect(model.acts).toHaveLength(1);
+  });
+
+  it('do not ask before they undo', async () => {
+    change('a', { wishes: makeWishes({ frozen: true }) });
+    await commands.execute(CommandIds.toggleFrozen);
+    await commands.execute(CommandIds.setAntiThrash, { anti_thrash: 'auto' });
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', frozen: false },
+      { op: 'settings', anti_thrash: 'auto' }
+    ]);
+  });
+});
+
+describe('commands that want a value', () => {
+  it('ask for a cap until it is a size', async () => {
+    await answer(
+      CommandIds.setMemory,
+      {},
+      'accept',
+      ['Limit the memory of a.ipynb', '-3'],
+      ['"-3" is not a size', '20 GiB']
+    );
+    expect(model.acts).toEqual([
+      { op: 'adjust', group: 'a', memory: 20 * GiB }
+    ]);
+  });
+
+  it('take nothing for no cap', async () => {
+    await answer(CommandIds.setMemory, {}, 'accept', ['no limit', '']);
+    expect(model.acts).toEqual([{ op: 'adjust', group: 'a', memory: 0 }]);
+  });
+
+  it('ask for a quantum until it is one', async () => {
+    await answer(
+      CommandIds.setQuantum,
+      {},
+      'accept',
+      ['Seconds', 'soon'],
+      ['"soon" is not', '4000'],
+      ['"4000" is not', '2,5']
+    );
+    expect(model.acts).toEqual([{ op: 'settings', quantum: 2.5 }]);
+  });
+
+  it('take nothing for the quantum that is chosen by itself', async () => {
+    await answer(CommandIds.setQuantum, {}, 'accept', ['Seconds', '']);
+    expect(model.acts).toEqual([{ op: 'settings', quantum: 'auto' }]);
+  });
+
+  it('ask after how many minutes idle notebooks hibernate', async () => {
+    await answer(
+      CommandIds.setHibernation,
+      {},
+      'accept',
+      ['Minutes', 'soon'],
+      ['"soon" is not', '-1'],
+      ['"-1" is not', '2,5']
+    );
+    await answer(CommandIds.setHibernation, {}, 'accept', ['never', '']);
+    await commands.execute(CommandIds.setHibernation, { hibernate_after: 60 });
+    expect(model.acts).toEqual([
+      { op: 'settings', hibernate_after: 150 },
+      { op: 'settings', hibernate_after: 0 },
+      { op: 'settings', hibernate_after: 60 }
+    ]);
+  });
+
+  it('offer the policies that the server names, and no other', async () => {
+    const status = makeStatus(makeGroup('a'));
+    const policies = ['another', 'burst', 'of_another_package'];
+    model.status = {
+      ...status,
+      settings: status.settings && { ...status.settings, policies }
+    };
+    const done = commands.execute(CommandIds.setPolicy);
+    const select = await waitFor(() => {
+      const found =
+        document.querySelector<HTMLSelectElement>('.jp-Dialog select');
+      expect(found).not.toBeNull();
+      return found!;
+    });
+    expect([...select.options].map(({ value }) => value)).toEqual(policies);
+    expect(select.value).toBe('burst');
+    select.value = 'of_another_package';
+    document.querySelector<HTMLElement>('.jp-Dialog .jp-mod-accept')?.click();
+    await done;
+    expect(model.acts).toEqual([
+      { op: 'settings', policy: 'of_another_package' }
+    ]);
+  });
+
+  it('take a policy by its name where an older server names none', async () => {
+    await answer(CommandIds.setPolicy, {}, 'accept', ['all notebooks', 'ours']);
+    expect(model.acts).toEqual([{ op: 'settings', policy: 'ours' }]);
+    await answer(CommandIds.setPolicy, {}, 'reject', ['all notebooks', 'fcfs']);
+    expect(model.acts).toHaveLength(1);
+  });
+
+  it('do nothing when people change their minds', async () => {
+    await answer(CommandIds.setMemory, {}, 'reject', ['no limit', '20 GiB']);
+    expect(model.acts).toEqual([]);
+  });
+});
+
+describe('a command that fails', () => {
+  const failed = jest.fn();
+
+  beforeEach(() => {
+    failed.mockReset();
+    jest.spyOn(console, 'error').mockImplementation(failed);
+  });
+
+  afterEach(() => {
+    jest.restoreAllMocks();
+    jest.dontMock('../perform');
+  });
+
+  it('says so when what it does cannot be loaded', async () => {
+    jest.resetModules();
+    jest.doMock('../perform', () => {
+      throw new Error('There is no network.');
+    });
+    await commands.execute(CommandIds.release, { group: 'a' });
+    expect(failed).toHaveBeenCalled();
+    expect(Notification.manager.notifications[0]?.message).toContain(
+      'could not be loaded'
+    );
+  });
+
+  it('does no harm to the page when it is not there', async () => {
+    run(commands, { command: CommandIds.openPanel });
+    await waitFor(() => expect(failed).toHaveBeenCalled());
+  });
+});

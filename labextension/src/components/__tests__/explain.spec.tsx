@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { act, fireEvent, render, screen } from '@testing-library/react';
+import React from 'react';
+
+import { useExplanation } from '../explain';
+import { explanationText } from '../../words/explanation';
+import type { IGroup } from '../../core/status';
+import type { IWording } from '../../words/short';
+import {
+  explained,
+  FakeModel,
+  makeGroup,
+  makeWaiting,
+  plain,
+  trans
+} from '../../__tests__/fixtures';
+
+const wording: IWording = {
+  trans,
+  units: 'binary',
+  names: new Map([['train', 'deep/train.ipynb']])
+};
+
+const before = (code: string, group = 'train', params = {}): IBefore => ({
+  group,
+  name: `${group}.ipynb`,
+  code,
+  params
+});
+
+type IBefore = Parameters<typeof explained>[0];
+
+/** What is said about one that waits, with ordinary spaces. */
+const said = (found: object): string =>
+  plain(explanationText({ explanation: { groups: [found] } }, wording));
+
+describe('explanationText', () => {
+  it.each([
+    ['came', {}, 'it has waited for longer'],
+    ['retry', {}, 'it is back at its place'],
+    ['made_way', {}, 'this one has made way for it'],
+    ['background', {}, 'it is interactive, this one is in the background'],
+    ['focus', {}, 'it is the notebook that somebody works in'],
+    [
+      'length',
+      { theirs: 0.2, own: 4 },
+      'it is expected to need 0.2 s, moving included, this one 4 s'
+    ],
+    [
+      'user_share',
+      {
+        whose: 'user:ada',
+        used: 0.4,
+        their_whose: 'team:course',
+        their_used: 0.051
+      },
+      'the team course has had 5.1 % of the GPU lately, the user ada has had 40 %'
+    ],
+    ['share', {}, 'it has had less of what it is entitled to'],
+    ['turn', { their_whose: 'user:ben' }, 'it is the turn of the user ben']
+  ])('words %s', (code, params, expected) => {
+    expect(said({ before: [before(code, 'train', params)] })).toBe(
+      `deep/train comes first: ${expected}`
+    );
+  });
+
+  it('names the rule of a policy that it does not know', () => {
+    expect(said({ before: [before('moon', 'x')] })).toBe(
+      'x comes first, by the rule "moon"'
+    );
+  });
+
+  it('names three, and counts the others', () => {
+    const lines = said({
+      before: [...'abcde'].map(id => before('came', id))
+    }).split('\n');
+    expect(lines.map(line => line.split(' ')[0])).toEqual([
+      ...['a', 'b', 'c', 'and']
+    ]);
+    expect(lines[3]).toBe('and 2 others');
+  });
+
+  it.each([
+    ['room', [], 'Nobody comes before it.'],
+    ['served', [before('came')], ''],
+    [
+      'interactive',
+      [before('background')],
+      'As interactive, it would come before deep/train.'
+    ]
+  ])('says what it takes to be next: %s', (code, others, expected) => {
+    const lines = said({ before: others, next: { code, params: {} } });
+    expect(lines.split('\n').slice(others.length).join()).toBe(expected);
+  });
+
+  it.each([
+    [
+      'paused',
+      { names: ['x/plots.ipynb'] },
+      'It pauses for the work of plots.'
+    ],
+    ['paused', { names: [] }, 'It pauses until others have had their share.'],
+    ['share', { share: 0.5 }, 'It has at most 50 % of the time.']
+  ])('says what holds one back that runs: %s', (code, params, expected) => {
+    expect(said({ before: [], pace: { code, params } })).toBe(expected);
+  });
+
+  it.each([
+    null,
+    7,
+    {},
+    { explanation: { groups: [] } },
+    ...[1, [null, 3, { group: 'a' }]].map(before => ({
+      explanation: { groups: [{ before, next: null, pace: 'x' }] }
+    }))
+  ])('says nothing of what is no explanation: %j', answer => {
+    expect(explanationText(answer, wording)).toBe('');
+  });
+});
+
+describe('an explanation', () => {
+  let model: FakeModel;
+
+  function Asked({ group }: { group: IGroup }): JSX.Element {
+    const [text, pointing] = useExplanation(model, group, wording);
+    return (
+      <button type="button" title={text} {...pointing}>
+        why
+      </button>
+    );
+  }
+
+  const why = (): HTMLElement => screen.getByText('why');
+
+  /** Do something, and let come what was asked for. */
+  async function settle(something: () => void): Promise<void> {
+    await act(async () => {
+      something();
+      await new Promise(resolve => setTimeout(resolve));
+    });
+  }
+
+  beforeEach(() => {
+    model = new FakeModel();
+    model.explanation = explained(before('came'));
+  });
+
+  it.each([
+    ['pointed at', fireEvent.mouseEnter, fireEvent.mouseLeave],
+    ['focused', fireEvent.focus, fireEvent.blur]
+  ])('is asked for when it is %s', async (_, begin, end) => {
+    render(<Asked group={makeWaiting('plots', 1)} />);
+    expect(model.explained).toEqual([]);
+    await settle(() => begin(why()));
+    expect(model.explained).toEqual(['plots']);
+    expect(why().title).toContain('deep/train comes first');
+    await settle(() => end(why()));
+    expect(why().title).toBe('');
+  });
+
+  it('is asked for again when the place is another, but not when time goes by', async () => {
+    const { rerender } = render(<Asked group={makeWaiting('plots', 2)} />);
+    await settle(() => fireEvent.mouseEnter(why()));
+    await settle(() =>
+      rerender(<Asked group={makeWaiting('plots', 2, { at: 101 })} />)
+    );
+    expect(model.explained).toHaveLength(1);
+    await settle(() => rerender(<Asked group={makeWaiting('plots', 1)} />));
+    expect(model.explained).toHaveLength(2);
+    await settle(() => rerender(<Asked group={makeGroup('plots')} />));
+    expect(model.explained).toHaveLength(2);
+    expect(why().title).toBe('');
+  });
+
+  it('is of nobody who does not wait', async () => {
+    render(<Asked group={makeGroup('plots')} />);
+    await settle(() => fireEvent.mouseEnter(why()));
+    expect(model.explained).toEqual([]);
+  });
+});

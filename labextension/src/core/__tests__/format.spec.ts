@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { formatBytes, formatDuration, formatPart, parseBytes } from '../format';
+import { GiB, plain } from '../../__tests__/fixtures';
+
+describe('formatBytes', () => {
+  it.each([
+    [0, '0 B', '0 B'],
+    [900, '900 B', '900 B'],
+    [1023, '1 KiB', '1.02 kB'],
+    [1536 * 1024, '1.5 MiB', '1.57 MB'],
+    [1023.9 * 1024 ** 2, '1 GiB', '1.07 GB'],
+    [12.34 * GiB, '12.3 GiB', '13.2 GB'],
+    [139 * GiB, '139 GiB', '149 GB']
+  ])('words %d as %s or %s', (bytes, binary, decimal) => {
+    expect(plain(formatBytes(bytes, 'binary'))).toBe(binary);
+    expect(plain(formatBytes(bytes, 'decimal'))).toBe(decimal);
+  });
+
+  it('uses the unit of the whole for a part', () => {
+    const part = (bytes: number): string[] =>
+      formatPart(bytes, 8 * GiB, 'binary').map(plain);
+    expect(part(512 * 1024 ** 2)).toEqual(['0.5', '8 GiB']);
+    expect(part(0)).toEqual(['0', '8 GiB']);
+    expect(part(1000)).toEqual(['< 0.01', '8 GiB']);
+  });
+});
+
+describe('parseBytes', () => {
+  it.each([
+    ['20 GiB', 20 * GiB],
+    ['20GiB', 20 * GiB],
+    ['20', 20 * GiB],
+    ['20g', 20 * GiB],
+    ['20 GB', 20e9],
+    ['1.5 MiB', 1.5 * 1024 ** 2],
+    ['1,5 MiB', 1.5 * 1024 ** 2],
+    ['0', 0]
+  ])('reads %s', (text, bytes) => {
+    expect(parseBytes(text, 'binary')).toBe(bytes);
+  });
+
+  it('takes a number alone for the unit that people chose', () => {
+    expect(parseBytes('20', 'decimal')).toBe(20e9);
+    expect(parseBytes('20 GiB', 'decimal')).toBe(20 * GiB);
+  });
+
+  it('reads back what it writes', () => {
+    for (const units of ['binary', 'decimal'] as const) {
+      expect(parseBytes(formatBytes(24e9, units), units)).toBeCloseTo(24e9, -9);
+    }
+  });
+
+  it.each(['', 'much', '-1 GiB', '20 QiB', '1 2 GiB', 'NaN'])(
+    'does not take "%s" for a size',
+    text => {
+      expect(parseBytes(text, 'binary')).toBeNull();
+    }
+  );
+});
+
+describe('formatDuration', () => {
+  it.each([
+    [-1, '0.0 s'],
+    [0.42, '0.4 s'],
+    [0.97, '1 s'],
+    [59.4, '59 s'],
+    [59.6, '1 min'],
+    [3599, '59 min'],
+    [3600, '1 h'],
+    [4800, '1 h 20 min'],
+    [200000, '2 d']
+  ])('words %d as %s', (seconds, expected) => {
+    expect(plain(formatDuration(seconds))).toBe(expected);
+  });
+});

@@ -1,0 +1,594 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { Event } from '@jupyterlab/services';
+import { ServerConnection } from '@jupyterlab/services';
+import { Signal } from '@lumino/signaling';
+
+import { GpuShareModel, SCHEMA_ID } from '../model';
+import type { IDelta, IStatus } from '../../core/status';
+import {
+  makeGroup,
+  makeHibernated,
+  makeSpan,
+  makeStatus,
+  makeTimeline,
+  makeWaking,
+  PREFERENCES,
+  trans
+} from '../../__tests__/fixtures';
+
+const BASE = 'http://localhost/user/ada/';
+
+interface IRequested {
+  method: string;
+  /** Below the base URL, without what defeats caches. */
+  path: string;
+  body: unknown;
+}
+
+/** A request as `jest.setup.js` makes it. */
+interface IFakeRequest {
+  url: string;
+  init: RequestInit;
+}
+
+/** What the model talks to: a server whose answers the test sets. */
+class FakeServer {
+  constructor() {
+    this.settings = ServerConnection.makeSettings({
+      baseUrl: BASE,
+      fetch: request => {
+        const { url, init } = request as unknown as IFakeRequest;
+        expect(url.startsWith(BASE)).toBe(true);
+        this.requests.push({
+          method: init.method ?? 'GET',
+          path: url.slice(BASE.length).replace(/[?&]\d+$/, ''),
+          body: init.body ? JSON.parse(init.body as string) : null
+        });
+        return url.includes('/changes?')
+          ? this.changes(Number(/since=(\d+)/.exec(url)?.[1]))
+          : this.answer(init);
+      }
+    });
+  }
+
+  /** How many whole states it was asked for. */
+  get asked(): number {
+    return this.requests.filter(({ path }) => path.includes('/status?')).length;
+  }
+
+  /** How many times it was asked for deltas. */
+  get fetched(): number {
+    return this.requests.filter(({ path }) => path.includes('/changes?'))
+      .length;
+  }
+
+  changes: (since: number) => Promise<Response> = since =>
+    this.ok({
+      stream: 'stream',
+      sequence:
+        this.deltas[this.deltas.length - 1]?.sequence ?? this.status.sequence,
+      deltas: this.deltas.filter(({ sequence }) => sequence > since)
+    });
+
+  answer: (init: RequestInit) => Promise<Response> = () => this.ok(this.status);
+
+  ok(body: unknown): Promise<Response> {
+    return Promise.resolve({
+      ok: true,
+      status: 200,
+      // As it comes over the wire: nothing is shared with the server.
+      json: () => Promise.resolve(JSON.parse(JSON.stringify(body)))
+    } as Response);
+  }
+
+  refuse(status: number, message = ''): Promise<Response> {
+    return Promise.resolve({
+      ok: false,
+      status,
+      statusText: '',
+      json: () => Promise.resolve({ message })
+    } as Response);
+  }
+
+  /** Push what anybody may post. */
+  push(event: object): void {
+    this.stream.emit({ schema_id: SCHEMA_ID, ...event });
+  }
+
+  /** Keep a delta, and announce it. */
+  delta(sequence: number, changes: Partial<IDelta> = {}): void {
+    this.deltas.push({
+      stream: 'stream',
+      sequence,
+      time: 100 + sequence,
+      set: {},
+      gpus: [],
+      groups: [],
+      removed: [],
+      spans: [],
+      samples: [],
+      ...changes
+    });
+    this.push({ stream: 'stream', sequence });
+  }
+
+  deltas: IDelta[] = [];
+
+  readonly requests: IRequested[] = [];
+  readonly settings: ServerConnection.ISettings;
+  status: IStatus = makeStatus(makeGroup('a'), makeGroup('b'));
+  readonly stream = new Signal<this, Event.Emission>(this);
+}
+
+let server: FakeServer;
+let model: GpuShareModel;
+let changes: number;
+
+async function pass(seconds: number): Promise<void> {
+  await jest.advanceTimersByTimeAsync(1000 * seconds);
+}
+
+function hide(hidden: boolean): void {
+  Object.defineProperty(document, 'hidden', {
+    configurable: true,
+    value: hidden
+  });
+  document.dispatchEvent(new window.Event('visibilitychange'));
+}
+
+beforeEach(() => {
+  jest.useFakeTimers();
+  server = new FakeServer();
+  model = new GpuShareModel({
+    serverSettings: server.settings,
+    events: { stream: server.stream } as unknown as Event.IManager,
+    preferences: PREFERENCES,
+    trans
+  });
+  changes = 0;
+  model.changed.connect(() => changes++);
+});
+
+afterEach(() => {
+  model.dispose();
+  hide(false);
+  jest.useRealTimers();
+});
+
+describe('looking', () => {
+  it('asks once for the whole state, below the base URL, as a watcher', async () => {
+    expect(server.requests).toEqual([]);
+    model.look();
+    await pass(0.1);
+    expect(server.requests.map(({ path }) => path)).toEqual([
+      expect.stringMatching(/^gpushare\/api\/status\?watch=[0-9a-f-]{36}$/)
+    ]);
+    expect(model.status?.groups.map(({ id }) => id)).toEqual(['a', 'b']);
+    expect(model.groupOf('b')?.id).toBe('b');
+    expect(model.groupOf(null)).toBeNull();
+  });
+
+  it('shares one registration among all who look, until the last one goes', async () => {
+    const first = model.look();
+    const second = model.look();
+    await pass(0.1);
+    first.dispose();
+    await pass(10);
+    expect(server.requests).toHaveLength(1);
+    second.dispose();
+    await pass(10);
+    const id = server.requests[0]?.path.split('=')[1];
+    expect(server.requests.slice(1)).toEqual([
+      { method: 'DELETE', path: `gpushare/api/watchers/${id}`, body: null }
+    ]);
+    server.delta(2);
+    await pass(60);
+    expect(server.requests).toHaveLength(2);
+  });
+
+  it('does not tell the server of a panel that is only moved', async () => {
+    model.look().dispose();
+    model.look();
+    await pass(10);
+    expect(server.requests).toHaveLength(1);
+  });
+
+  it('costs nothing while the page is hidden, and asks when it is seen', async () => {
+    model.look();
+    await pass(0.1);
+    hide(true);
+    await pass(2);
+    expect(server.requests[1]?.method).toBe('DELETE');
+    server.delta(9);
+    await pass(300);
+    expect(server.requests).toHaveLength(2);
+    hide(false);
+    await pass(0.1);
+    expect(server.asked).toBe(2);
+  });
+
+  it('asks for the timeline only if somebody wants it', async () => {
+    model.look();
+    await pass(0.1);
+    const look = model.look({ timeline: true });
+    await pass(0.1);
+    expect(server.requests[1]?.path).toMatch(/&timeline=1$/);
+    look.dispose();
+    await pass(20);
+    expect(server.requests[2]?.path).not.toMatch(/timeline/);
+  });
+});
+
+describe('deltas', () => {
+  beforeEach(async () => {
+    server.status.timeline = makeTimeline(makeSpan(1, 'a', { end: null }));
+    model.look();
+    await pass(0.1);
+    changes = 0;
+  });
+
+  it('change what they name, and leave the rest the same objects', async () => {
+    const [before] = model.status?.groups ?? [];
+    server.delta(2, {
+      groups: [makeGroup('b', { state: 'running' }), makeGroup('c')],
+      set: { notices: [] }
+    });
+    server.delta(3, { removed: ['c'] });
+    await pass(0.1);
+    expect(model.status?.sequence).toBe(3);
+    expect(model.status?.groups.map(({ id }) => id)).toEqual(['a', 'b']);
+    expect(model.status?.groups[0]).toBe(before);
+    expect(model.status?.groups[1]).toMatchObject({
+      state: 'running',
+      at: 102
+    });
+    expect(server.asked).toBe(1);
+  });
+
+  it('bring what is hibernated, and that nothing can be', async () => {
+    const hibernation = { able: false, code: 'helper', text: '', moves: false };
+    server.delta(2, {
+      groups: [makeHibernated('b'), makeWaking('c')],
+      set: { hibernation }
+    });
+    await pass(0.1);
+    expect(model.status?.hibernation).toEqual(hibernation);
+    expect(model.groupOf('b')?.hibernation?.frees).toBe(719 * 2 ** 20);
+    expect(model.groupOf('c')?.state).toBe('waking');
+    expect(server.asked).toBe(1);
+  });
+
+  it('are told of once for each picture', async () => {
+    for (let sequence = 2; sequence < 12; sequence++) {
+      server.delta(sequence);
+    }
+    await pass(0.1);
+    expect(changes).toBe(1);
+    expect(model.status?.sequence).toBe(11);
+  });
+
+  it('are fetched a few times a second, however many are announced', async () => {
+    for (let sequence = 2; sequence < 42; sequence++) {
+      server.delta(sequence);
+      await pass(0.1);
+    }
+    await pass(0.5);
+    expect(model.status?.sequence).toBe(41);
+    expect(server.fetched).toBeLessThanOrEqual(4 * 4 + 2);
+    expect(server.asked).toBe(1);
+  });
+
+  it('are not fetched where the number is the known one: the server is there', async () => {
+    for (let time = 0; time < 40; time += 5) {
+      await pass(5);
+      server.push({ stream: 'stream', sequence: 1 });
+    }
+    await pass(3);
+    expect(server.fetched).toBe(0);
+    expect(model.status?.sequence).toBe(1);
+  });
+
+  it('merge spans by their ids, append samples, and forget what is old', async () => {
+    server.delta(2, {
+      spans: [makeSpan(1, 'a', { end: 101 }), makeSpan(2, 'b', { end: null })],
+      samples: [[101, 'GPU-0', 50]]
+    });
+    await pass(0.1);
+    expect(model.status?.timeline?.spans).toMatchObject([
+      { id: 1, end: 101 },
+      { id: 2, end: null }
+    ]);
+    expect(model.status?.timeline?.samples).toHaveLength(1);
+    server.delta(3, { time: 102 + 60 * PREFERENCES.history });
+    await pass(0.3);
+    expect(model.status?.timeline?.spans).toMatchObject([{ id: 2 }]);
+    expect(model.status?.timeline?.samples).toEqual([]);
+    expect(model.status?.timeline?.start).toBe(102);
+  });
+
+  it.each([
+    ['a gap', { deltas: [], sequence: 3 }],
+    ['another server process', { stream: 'other' }],
+    ['what is no delta', { deltas: 'all' }],
+    ['a group without sense', { deltas: [{ groups: [{ id: 'a' }] }] }],
+    ['a number that is none', { sequence: null }]
+  ])(
+    'are left for the whole state after an answer with %s',
+    async (_, wrong) => {
+      server.changes = () =>
+        server.ok({ stream: 'stream', sequence: 2, deltas: [], ...wrong });
+      server.delta(2);
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+      expect(model.status?.sequence).toBe(1);
+    }
+  );
+
+  it.each([
+    ['another server process', { stream: 'other' }],
+    ['no sense', { stream: 7 }],
+    ['a number that is none', { sequence: null }]
+  ])(
+    'make it ask for the whole state after an announcement of %s',
+    async (_, wrong) => {
+      server.push({ stream: 'stream', sequence: 2, ...wrong });
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+    }
+  );
+
+  it.each([403, 404, 500])(
+    'that are refused with %s are left for the whole state',
+    async status => {
+      server.changes = () => server.refuse(status);
+      server.delta(2);
+      await pass(0.1);
+      expect(server.asked).toBe(2);
+    }
+  );
+
+  it('that are old are ignored, and so are other events', async () => {
+    server.delta(1, { removed: ['a'] });
+    server.push({ schema_id: 'https://example.org/other', sequence: 7 });
+    await pass(0.1);
+    expect(server.asked).toBe(1);
+    expect(changes).toBe(0);
+  });
+
+  it('that are announced and do not exist cannot make it ask all the time', async () => {
+    for (let time = 0; time < 100; time++) {
+      server.push({ stream: 'stream', sequence: 1000 + time });
+      await pass(0.05);
+    }
+    expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
+  });
+
+  it('of other servers that are announced cannot make it ask all the time', async () => {
+    for (let time = 0; time < 100; time++) {
+      server.push({ stream: 'other', sequence: 1000 + time });
+      await pass(0.05);
+    }
+    expect(server.asked + server.fetched).toBeLessThanOrEqual(1 + 6);
+  });
+
+  it('cannot make it ask a server that stays unwell all the time', async () => {
+    server.answer = () => server.refuse(500, 'Oh.');
+    server.changes = () => server.refuse(500, 'Oh.');
+    for (let time = 0; time < 600; time++) {
+      server.delta(1000 + time);
+      await pass(0.1);
+    }
+    expect(server.asked).toBeLessThanOrEqual(1 + 8);
+    expect(server.fetched).toBeLessThanOrEqual(2);
+  });
+
+  it('that are wrong make it ask no more when nobody looks', async () => {
+    let send: (response: Response) => void = () => undefined;
+    server.answer = ({ method }) =>
+      method === 'DELETE'
+        ? server.ok({})
+        : new Promise(resolve => (send = resolve));
+    model.refresh();
+    server.delta(9);
+    hide(true);
+    await pass(2);
+    send(await server.ok(server.status));
+    await pass(60);
+    expect(server.asked).toBe(2);
+  });
+
+  it('that overtake the answer are applied after it', async () => {
+    let send: (response: Response) => void = () => undefined;
+    server.answer = () => new Promise(resolve => (send = resolve));
+    model.refresh();
+    server.delta(2, { removed: ['a'] });
+    server.delta(3, { removed: ['b'] });
+    // The answer takes in the first of the two.
+    send(
+      await server.ok({ ...makeStatus(makeGroup('b')), sequence: 2, time: 102 })
+    );
+    await pass(0.3);
+    expect(model.status?.sequence).toBe(3);
+    expect(model.status?.groups).toEqual([]);
+    expect(server.asked).toBe(2);
+  });
+});
+
+describe('the connection', () => {
+  it('is doubted after 15 s of silence, and tried each 5 s until something comes', async () => {
+    model.look();
+    await pass(14);
+    expect(server.asked).toBe(1);
+    await pass(1.5);
+    expect(server.asked).toBe(2);
+    await pass(10.5);
+    expect(server.asked).toBe(4);
+    server.delta(2);
+    await pass(14);
+    expect(server.asked).toBe(4);
+  });
+
+  it('is renewed before the server forgets the page', async () => {
+    model.look();
+    await pass(0.1);
+    for (let sequence = 2; sequence < 14; sequence++) {
+      server.delta(sequence);
+      server.status.sequence = sequence;
+      await pass(5);
+    }
+    expect(server.asked).toBe(2);
+  });
+
+  it('that is lost leaves what is known, and is tried less and less often', async () => {
+    model.look();
+    await pass(0.1);
+    server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
+    model.refresh();
+    await pass(0.1);
+    expect(model.status?.availability.code).toBe('server_unreachable');
+    expect(model.status?.groups).toHaveLength(2);
+    const { now } = model;
+    await pass(120);
+    // After 5, 10, 20, 30, 30 s.
+    expect(server.asked).toBe(2 + 5);
+    expect(model.now).toBe(now);
+    server.answer = () => server.ok({ ...server.status, time: 300 });
+    window.dispatchEvent(new window.Event('online'));
+    await pass(0.1);
+    expect(model.status?.availability.code).toBe('ok');
+    expect(model.now).toBeGreaterThanOrEqual(300);
+  });
+
+  it('that answers never does not hold it up for ever', async () => {
+    server.answer = ({ signal }) =>
+      new Promise((_, reject) =>
+        signal?.addEventListener('abort', () => reject(new Error('aborted')))
+      );
+    model.look();
+    await pass(11);
+    expect(model.status?.availability.code).toBe('server_unreachable');
+    await pass(6);
+    expect(server.asked).toBe(2);
+  });
+
+  it.each([
+    [403, 'forbidden'],
+    [404, 'server_extension_missing'],
+    [503, 'server_unreachable'],
+    [500, 'error']
+  ])('with status %d is %s', async (status, code) => {
+    server.answer = () => server.refuse(status, 'Oh.');
+    model.look();
+    await pass(0.1);
+    expect(model.status?.availability.code).toBe(code);
+    expect(model.status?.groups).toEqual([]);
+  });
+
+  it('with another version says so', async () => {
+    server.answer = () => server.ok({ hint: 3, groups: [] });
+    model.look();
+    await pass(0.1);
+    expect(model.status?.availability.code).toBe('other_version');
+  });
+});
+
+describe('the whole state', () => {
+  it('keeps what did not change the same object', async () => {
+    model.look();
+    await pass(0.1);
+    const before = model.status;
+    server.status = {
+      ...makeStatus(makeGroup('a'), makeGroup('b', { state: 'running' })),
+      time: 105
+    };
+    model.refresh();
+    await pass(0.1);
+    expect(model.status).not.toBe(before);
+    expect(model.status?.gpus[0]).toBe(before?.gpus[0]);
+    expect(model.status?.groups[0]).toBe(before?.groups[0]);
+    expect(model.status?.groups[1]?.state).toBe('running');
+  });
+});
+
+describe('an action', () => {
+  beforeEach(async () => {
+    model.look();
+    await pass(0.1);
+    server.requests.length = 0;
+  });
+
+  it('is posted, and then the state is asked for', async () => {
+    await model.act({ op: 'adjust', group: 'a', keep: true });
+    await pass(0.1);
+    expect(server.requests[0]).toEqual({
+      method: 'POST',
+      path: 'gpushare/api/adjust',
+      body: { group: 'a', keep: true }
+    });
+    expect(server.asked).toBe(1);
+  });
+
+  it("fails with the server's sentence", async () => {
+    server.answer = () => server.refuse(409, 'It is gone.');
+    await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
+      'It is gone.'
+    );
+  });
+
+  it('fails with a sentence when the connection died', async () => {
+    server.answer = ({ signal }) =>
+      new Promise((_, reject) =>
+        signal?.addEventListener('abort', () => reject(new Error('aborted')))
+      );
+    const failed = jest.fn();
+    model.act({ op: 'release', group: 'a' }).catch(failed);
+    await pass(11);
+    expect(failed).toHaveBeenCalled();
+  });
+
+  it('fails with a sentence when nobody answers', async () => {
+    server.answer = () => Promise.reject(new TypeError('Failed to fetch'));
+    await expect(model.act({ op: 'release', group: 'a' })).rejects.toThrow(
+      'The Jupyter server does not answer.'
+    );
+  });
+});
+
+describe('what is told and asked aside', () => {
+  it('is posted: what is in front of this page', async () => {
+    model.look();
+    await pass(0.1);
+    const page = server.requests[0]?.path.split('watch=')[1];
+    server.requests.length = 0;
+    model.focus('a');
+    model.focus(null);
+    await pass(0.1);
+    expect(server.requests).toEqual(
+      ['a', null].map(kernel_id => ({
+        method: 'POST',
+        path: 'gpushare/api/focus',
+        body: { page, kernel_id }
+      }))
+    );
+  });
+
+  it('is asked for: why a group stands where it does', async () => {
+    server.answer = () => server.ok({ ahead: [] });
+    expect(await model.explain('a&b')).toEqual({ ahead: [] });
+    expect(server.requests.map(({ path }) => path)).toEqual([
+      'gpushare/api/explain?group=a%26b'
+    ]);
+  });
+
+  it('fails in silence', async () => {
+    for (const answer of [
+      () => server.refuse(404),
+      () => Promise.reject(new TypeError('Failed to fetch'))
+    ]) {
+      server.answer = answer;
+      model.focus('a');
+      expect(await model.explain('a')).toBeNull();
+    }
+    await pass(0.1);
+  });
+});

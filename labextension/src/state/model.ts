@@ -1,0 +1,581 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { URLExt } from '@jupyterlab/coreutils';
+import type { Event } from '@jupyterlab/services';
+import { ServerConnection } from '@jupyterlab/services';
+import type { TranslationBundle } from '@jupyterlab/translation';
+import { UUID } from '@lumino/coreutils';
+import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate } from '@lumino/disposable';
+import type { ISignal } from '@lumino/signaling';
+import { Signal } from '@lumino/signaling';
+
+import {
+  applyDelta,
+  keepSame,
+  readAnnouncement,
+  readChanges,
+  readStatus,
+  trim
+} from '../core/delta';
+import type {
+  IAnnouncement,
+  ICode,
+  IDelta,
+  IGroup,
+  IStatus
+} from '../core/status';
+import { isOf } from '../core/status';
+import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
+
+/** Announces on the event bus that there are new deltas; what they say is fetched. */
+export const SCHEMA_ID =
+  'https://events.jupyter.org/jupyter_gpushare/changed/v1';
+
+/** The shortest time between two requests for deltas: the server may announce ten a second. */
+const PACE = 250;
+
+/** The server says something every 5 s; a lost connection loses events without a sign. */
+const SILENCE = 15_000;
+
+/** How often to ask a server whose events do not come. */
+const DEAF = 5_000;
+
+/** The longest pause between two attempts while the server does not answer. */
+const LONGEST_RETRY = 30_000;
+
+/** The server forgets who has not asked for 60 s. */
+const RENEWAL = 45_000;
+
+/** How long an answer may take: a connection that died in a sleep answers never. */
+const PATIENCE = 10_000;
+
+/** How long nobody may look before the server is told: a panel that moves is shown again. */
+const GRACE = 1_000;
+
+/** The pause after a request that a wrong announcement caused: anybody can post those. */
+const CALM = 1_000;
+
+/** A clock that differs by more than this, in seconds, was moved, or slept. */
+const JUMP = 1;
+
+/**
+ * The state of the GPUs as the server tells it.
+ *
+ * While somebody looks at the visible page, it asks once for the whole state, and then
+ * fetches the deltas that the server announces. It asks nothing while nobody looks.
+ */
+export class GpuShareModel implements IGpuShareModel, IDisposable {
+  constructor(options: GpuShareModel.IOptions) {
+    this._options = options;
+    this._preferences = options.preferences;
+    document.addEventListener('visibilitychange', this._onVisibility);
+    window.addEventListener('online', this._onOnline);
+    options.connectionFailure?.connect(this._onFailure, this);
+  }
+
+  get changed(): ISignal<this, void> {
+    return this._changed;
+  }
+
+  get status(): IStatus | null {
+    return this._status;
+  }
+
+  get now(): number {
+    return this._stopped ?? performance.now() / 1000 + this._offset;
+  }
+
+  get preferences(): IPreferences {
+    return this._preferences;
+  }
+  set preferences(value: IPreferences) {
+    this._preferences = value;
+    this._emit();
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  /** Whether somebody looks, so that the server is asked. */
+  get isActive(): boolean {
+    return this._active;
+  }
+
+  look(options: { timeline?: boolean } = {}): IDisposable {
+    const timeline = this._wantsTimeline;
+    this._looks.add(options);
+    if (this._active && this._wantsTimeline && !timeline) {
+      this.refresh();
+    }
+    this._update();
+    return new DisposableDelegate(() => {
+      this._looks.delete(options);
+      this._update();
+    });
+  }
+
+  groupOf(kernelId: string | null | undefined): IGroup | null {
+    return this._status?.groups.find(group => isOf(group, kernelId)) ?? null;
+  }
+
+  async act(action: IAction): Promise<void> {
+    const { op, ...body } = action;
+    const { signal, end } = patience();
+    let response: Response;
+    try {
+      response = await this._request(op, {
+        method: 'POST',
+        body: JSON.stringify(body),
+        signal
+      });
+    } catch {
+      const { trans } = this._options;
+      throw new Error(trans.__('The Jupyter server does not answer.'));
+    } finally {
+      end();
+    }
+    if (!response.ok) {
+      throw new Error(await messageOf(response));
+    }
+    if (this._active) {
+      this.refresh();
+    }
+  }
+
+  focus(kernelId: string | null): void {
+    // It is kept alive: the page may be on its way out.
+    this._request('focus', {
+      method: 'POST',
+      body: JSON.stringify({ page: this._id, kernel_id: kernelId }),
+      keepalive: true
+    }).catch(() => undefined);
+  }
+
+  async explain(group: string): Promise<unknown> {
+    const { signal, end } = patience();
+    try {
+      const response = await this._request(
+        `explain?group=${encodeURIComponent(group)}`,
+        { cache: 'no-store', signal }
+      );
+      return response.ok ? await response.json() : null;
+    } catch {
+      return null;
+    } finally {
+      end();
+    }
+  }
+
+  /** Ask for the whole state; one request at a time, and one more if this comes meanwhile. */
+  refresh(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    if (this._asking) {
+      this._again = true;
+      return;
+    }
+    this._asking = true;
+    void this._ask().finally(() => {
+      this._asking = false;
+      const again = this._again;
+      this._again = false;
+      if (this._active && again) {
+        this.refresh();
+      } else {
+        this._schedule();
+      }
+    });
+  }
+
+  dispose(): void {
+    if (this._isDisposed) {
+      return;
+    }
+    this._looks.clear();
+    this._end();
+    this._isDisposed = true;
+    document.removeEventListener('visibilitychange', this._onVisibility);
+    window.removeEventListener('online', this._onOnline);
+    window.clearTimeout(this._grace);
+    window.cancelAnimationFrame(this._frame);
+    Signal.clearData(this);
+  }
+
+  private get _wantsTimeline(): boolean {
+    return [...this._looks].some(({ timeline }) => timeline);
+  }
+
+  /** Begin, or end in a moment, as people look or no longer do. */
+  private _update(): void {
+    const wanted = this._looks.size > 0 && !document.hidden;
+    window.clearTimeout(this._grace);
+    if (wanted && !this._active) {
+      this._active = true;
+      this._options.events.stream.connect(this._onEvent, this);
+      this.refresh();
+    } else if (!wanted && this._active) {
+      this._grace = window.setTimeout(() => this._end(), GRACE);
+    }
+  }
+
+  private _end(): void {
+    if (!this._active) {
+      return;
+    }
+    this._active = false;
+    this._options.events.stream.disconnect(this._onEvent, this);
+    window.clearTimeout(this._timer);
+    window.clearTimeout(this._calm);
+    window.clearTimeout(this._following);
+    this._calm = this._following = 0;
+    // The server forgets us by itself, if this does not arrive.
+    this._request(`watchers/${this._id}`, {
+      method: 'DELETE',
+      keepalive: true
+    }).catch(() => undefined);
+  }
+
+  private async _ask(): Promise<void> {
+    const { signal, end } = patience();
+    let failure: ICode;
+    try {
+      const timeline = this._wantsTimeline ? '&timeline=1' : '';
+      const response = await this._request(
+        `status?watch=${this._id}${timeline}`,
+        { cache: 'no-store', signal }
+      );
+      if (response.ok) {
+        const answer = readStatus(await response.json());
+        if (answer) {
+          this._take(answer);
+          return;
+        }
+        failure = { code: 'other_version', params: {} };
+      } else {
+        failure = await failureOf(response);
+      }
+    } catch (error) {
+      failure = {
+        code: 'server_unreachable',
+        params: { error: String(error) }
+      };
+    } finally {
+      end();
+    }
+    this._fail(failure);
+  }
+
+  /** Take a whole state, and ask for what was announced while it was on its way. */
+  private _take(answer: IStatus): void {
+    this._failures = 0;
+    this._setClock(answer.time, answer.stream !== this._status?.stream);
+    this._status = keepSame(this._status, {
+      ...answer,
+      timeline:
+        answer.timeline && trim(answer.timeline, answer.time - this._history)
+    });
+    this._asked = this._heard = performance.now();
+    this._emit();
+    this._follow();
+  }
+
+  private _fail(failure: ICode): void {
+    this._failures++;
+    this._failed = performance.now();
+    // A server that does not answer for a moment leaves what is known in place.
+    const known = failure.code === 'server_unreachable' ? this._status : null;
+    this._stopped ??= this.now;
+    this._status = { ...(known ?? NOTHING), availability: failure };
+    this._emit();
+  }
+
+  private _onEvent(_: unknown, event: Event.Emission): void {
+    if (event.schema_id !== SCHEMA_ID) {
+      return;
+    }
+    const announcement = readAnnouncement(event);
+    if (!announcement || this._failures > 0) {
+      this._askCalmly();
+      return;
+    }
+    this._announced = announcement;
+    // While the whole state is on its way, it may be older than this, or newer.
+    if (!this._asking) {
+      this._follow();
+    }
+  }
+
+  /** Fetch the deltas that were announced: once for all that are announced meanwhile. */
+  private _follow(): void {
+    const announced = this._announced;
+    const status = this._status;
+    if (!announced || !status || !this._active) {
+      return;
+    }
+    if (announced.stream !== status.stream) {
+      this._announced = null;
+      this._askCalmly();
+    } else if (announced.sequence <= status.sequence) {
+      this._announced = null;
+      if (announced.sequence === status.sequence) {
+        this._hear();
+      }
+    } else if (!this._fetching && this._following === 0) {
+      const pause = this._followed + this._pace - performance.now();
+      this._following = window.setTimeout(
+        () => {
+          this._following = 0;
+          this._followed = performance.now();
+          this._fetching = true;
+          void this._fetch().finally(() => {
+            this._fetching = false;
+            if (!this._asking) {
+              this._follow();
+            }
+          });
+        },
+        Math.max(0, pause)
+      );
+    }
+  }
+
+  private async _fetch(): Promise<void> {
+    const { signal, end } = patience();
+    const sequence = this._status?.sequence ?? 0;
+    try {
+      const response = await this._request(`changes?since=${sequence}`, {
+        cache: 'no-store',
+        signal
+      });
+      const answer = response.ok ? readChanges(await response.json()) : null;
+      if (this._active) {
+        this._takeChanges(answer, sequence);
+      }
+    } catch {
+      // The request for the whole state finds out what is wrong.
+      this._announced = null;
+      this._askCalmly();
+    } finally {
+      end();
+    }
+  }
+
+  private _takeChanges(
+    answer: (IAnnouncement & { deltas: IDelta[] }) | null,
+    since: number
+  ): void {
+    answer?.deltas.forEach(delta => this._apply(delta));
+    const status = this._status;
+    if (
+      answer?.stream !== status?.stream ||
+      (answer?.sequence ?? 0) > (status?.sequence ?? 0)
+    ) {
+      // It is of another server, or not all that is missing is kept there.
+      this._announced = null;
+      this._askCalmly();
+    } else if (answer?.sequence === since) {
+      // There was nothing new, though somebody announced it.
+      this._announced = null;
+      this._pace = CALM;
+    } else {
+      this._pace = PACE;
+    }
+  }
+
+  private _apply(delta: IDelta): void {
+    const status = this._status;
+    if (
+      status &&
+      delta.stream === status.stream &&
+      delta.sequence === status.sequence + 1
+    ) {
+      this._setClock(delta.time, false);
+      this._status = applyDelta(status, delta, this._history);
+      this._hear();
+      this._emit();
+    }
+  }
+
+  /** Note that the server is there, and that its events come. */
+  private _hear(): void {
+    this._heard = performance.now();
+    this._deaf = false;
+  }
+
+  /** Ask, but not all the time: anybody may post wrong announcements, and a server may stay unwell. */
+  private _askCalmly(): void {
+    if (this._active && this._calm === 0) {
+      const rest = Math.min(CALM * 2 ** this._failures, LONGEST_RETRY);
+      const pause = Math.max(0, this._calmed + rest - performance.now());
+      this._calm = window.setTimeout(() => {
+        this._calm = 0;
+        this._calmed = performance.now();
+        this.refresh();
+      }, pause);
+    }
+  }
+
+  /** Ask again when it is time to. */
+  private _schedule(): void {
+    window.clearTimeout(this._timer);
+    if (this._active) {
+      const pause = this._due - performance.now();
+      this._timer = window.setTimeout(this._onTimer, Math.max(0, pause));
+    }
+  }
+
+  private get _due(): number {
+    if (this._failures > 0) {
+      const pause = Math.min(DEAF * 2 ** (this._failures - 1), LONGEST_RETRY);
+      return this._failed + pause;
+    }
+    const silence = this._heard + (this._deaf ? DEAF : SILENCE);
+    return Math.min(silence, this._asked + RENEWAL);
+  }
+
+  private _onTimer = (): void => {
+    const now = performance.now();
+    if (now < this._due) {
+      // Something came since the timer was set.
+      this._schedule();
+      return;
+    }
+    this._deaf ||= now >= this._heard + SILENCE;
+    this.refresh();
+  };
+
+  private _onVisibility = (): void => this._update();
+
+  private _onOnline = (): void => {
+    if (this._active) {
+      this.refresh();
+    }
+  };
+
+  /** Somebody else's request failed; if ours fails too, it is repeated in its own time. */
+  private _onFailure(): void {
+    if (this._active && this._failures === 0) {
+      this.refresh();
+    }
+  }
+
+  private _setClock(time: number, anew: boolean): void {
+    this._stopped = null;
+    const offset = time - performance.now() / 1000;
+    // The message that was under way for the shortest time is the most exact.
+    this._offset =
+      anew || Math.abs(offset - this._offset) > JUMP
+        ? offset
+        : Math.max(offset, this._offset);
+  }
+
+  /** Say that there is news, once for each picture that the page draws. */
+  private _emit(): void {
+    if (this._frame === 0 && !this._isDisposed) {
+      this._frame = window.requestAnimationFrame(() => {
+        this._frame = 0;
+        this._changed.emit();
+      });
+    }
+  }
+
+  private get _history(): number {
+    return 60 * this._preferences.history;
+  }
+
+  private _request(path: string, init: RequestInit): Promise<Response> {
+    const { serverSettings } = this._options;
+    return ServerConnection.makeRequest(
+      URLExt.join(serverSettings.baseUrl, 'gpushare/api', path),
+      init,
+      serverSettings
+    );
+  }
+
+  private _active = false;
+  private _again = false;
+  /** The last announcement, until its deltas are here. */
+  private _announced: IAnnouncement | null = null;
+  private _asked = 0;
+  private _asking = false;
+  private _calm = 0;
+  private _calmed = -Infinity;
+  private _changed = new Signal<this, void>(this);
+  private _deaf = false;
+  private _failed = 0;
+  private _failures = 0;
+  private _fetching = false;
+  private _followed = -Infinity;
+  private _following = 0;
+  private _frame = 0;
+  private _grace = 0;
+  private _heard = 0;
+  private _id = UUID.uuid4();
+  private _isDisposed = false;
+  private _looks = new Set<{ timeline?: boolean }>();
+  private _offset = 0;
+  private _options: GpuShareModel.IOptions;
+  /** Milliseconds between two requests for deltas, at least. */
+  private _pace = PACE;
+  private _preferences: IPreferences;
+  private _status: IStatus | null = null;
+  private _stopped: number | null = null;
+  private _timer = 0;
+}
+
+export namespace GpuShareModel {
+  export interface IOptions {
+    serverSettings: ServerConnection.ISettings;
+    events: Pick<Event.IManager, 'stream'>;
+    /** Emitted when some request of the page failed. */
+    connectionFailure?: ISignal<unknown, Error>;
+    preferences: IPreferences;
+    trans: TranslationBundle;
+  }
+}
+
+const NOTHING: IStatus = {
+  stream: '',
+  sequence: -1,
+  availability: { code: 'ok', params: {} },
+  may: { adjust: false, settings: false },
+  settings: null,
+  hibernation: null,
+  time: 0,
+  gpus: [],
+  host: null,
+  groups: [],
+  notices: [],
+  unshared: [],
+  timeline: null
+};
+
+/** What ends a request that takes too long, unless it ended before. */
+function patience(): { signal: AbortSignal; end: () => void } {
+  const abort = new AbortController();
+  const timer = window.setTimeout(() => abort.abort(), PATIENCE);
+  return { signal: abort.signal, end: () => window.clearTimeout(timer) };
+}
+
+async function messageOf(response: Response): Promise<string> {
+  const { message } = await ServerConnection.ResponseError.create(response);
+  return message;
+}
+
+async function failureOf(response: Response): Promise<ICode> {
+  switch (response.status) {
+    case 401:
+    case 403:
+      return { code: 'forbidden', params: {} };
+    case 404:
+      return { code: 'server_extension_missing', params: {} };
+    case 502:
+    case 503:
+    case 504:
+      return { code: 'server_unreachable', params: {} };
+    default:
+      return { code: 'error', params: { error: await messageOf(response) } };
+  }
+}

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { act, fireEvent, screen } from '@testing-library/react';
+import { CommandRegistry } from '@lumino/commands';
+import { MessageLoop } from '@lumino/messaging';
+import { Widget } from '@lumino/widgets';
+import axe from 'axe-core';
+
+import { FakeDocuments } from '../../__tests__/notebooks';
+import type { IGroup, IStatus } from '../../core/status';
+import { StatusItem } from '../item';
+import type { IPreferences } from '../../tokens';
+import { CommandIds } from '../../tokens';
+import {
+  FakeModel,
+  makeGroup,
+  makeHibernated,
+  makeStatus,
+  makeWaiting,
+  makeWaking,
+  makeWishes,
+  plain,
+  PREFERENCES,
+  trans
+} from '../../__tests__/fixtures';
+
+let model: FakeModel;
+let documents: FakeDocuments;
+let item: StatusItem;
+let opened: number;
+
+beforeEach(async () => {
+  jest.useFakeTimers();
+  opened = 0;
+  model = new FakeModel();
+  documents = new FakeDocuments(model, 'plots');
+  const commands = new CommandRegistry();
+  commands.addCommand(CommandIds.openPanel, { execute: () => void opened++ });
+  item = new StatusItem({ model, documents, commands, trans });
+  await settle(() => Widget.attach(item, document.body));
+});
+
+afterEach(async () => {
+  await settle(() => item.dispose());
+  jest.useRealTimers();
+});
+
+async function settle(something: () => void): Promise<void> {
+  await act(async () => {
+    something();
+    MessageLoop.flush();
+    await Promise.resolve();
+  });
+}
+
+const tell = (
+  groups: IGroup[],
+  changes: Partial<IStatus> = {}
+): Promise<void> =>
+  settle(() => (model.status = { ...makeStatus(...groups), ...changes }));
+
+const prefer = (statusBar: IPreferences['statusBar']): Promise<void> =>
+  settle(() => {
+    model.preferences = { ...PREFERENCES, statusBar };
+    model.changed.emit();
+  });
+
+const text = (): string => plain(item.node.textContent ?? '');
+
+const title = (): string =>
+  plain(screen.getByRole('button').getAttribute('title') ?? '');
+
+it('says nothing while nothing is known', () => {
+  expect(text()).toBe('');
+});
+
+it.each<[string, Partial<IGroup>]>([
+  ['GPU: running', { state: 'running' }],
+  ['GPU: moving in', { state: 'moving' }],
+  ['GPU: idle, 5 GiB resident', { state: 'idle' }],
+  ['GPU: idle', { state: 'idle', gpus: [] }],
+  ['GPU: hibernated', makeHibernated('plots')],
+  ['GPU: waking, about 0.7 s', makeWaking('plots')],
+  ['GPU: frozen, 5 GiB resident', { wishes: makeWishes({ frozen: true }) }]
+])('says of the notebook in front: %s', async (expected, changes) => {
+  await tell([makeGroup('plots', changes), makeWaiting('train', 1)]);
+  expect(text()).toBe(expected);
+});
+
+it('says the place in the queue and the time, which runs', async () => {
+  await tell([
+    makeWaiting('plots', 22, { estimate: { seconds: 12, low: 8, high: 20 } }),
+    makeGroup('train', { state: 'running' })
+  ]);
+  expect(text()).toBe('GPU: waiting (22nd, about 12 s)');
+  expect(title()).toContain(
+    'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+  );
+  model.now += 2;
+  await settle(() => jest.advanceTimersByTime(1000));
+  expect(text()).toBe('GPU: waiting (22nd, about 10 s)');
+});
+
+it('says what it means that the notebook in front is hibernated', async () => {
+  await tell([makeHibernated('plots')]);
+  expect(title()).toContain('its next cell takes about 1.2 s to wake it');
+  await tell([makeWaking('plots')]);
+  expect(title()).toContain('it was hibernated, and is being woken');
+});
+
+it('says how the GPUs stand if the notebook in front has not used them', async () => {
+  await tell([]);
+  expect(text()).toBe('GPU: idle');
+  await tell([
+    makeGroup('a', { state: 'running' }),
+    makeGroup('b', { state: 'running' }),
+    makeWaiting('c', 1)
+  ]);
+  expect(text()).toBe('GPU: 2 running, 1 waiting, 15 GiB resident');
+  documents.currentKernel = 'c';
+  await settle(() => documents.changed.emit());
+  expect(text()).toContain('GPU: waiting (1st');
+});
+
+it('says why nothing is shared', async () => {
+  await tell([], { availability: { code: 'no_driver', params: {} } });
+  expect(text()).toBe('GPU: not shared');
+  expect(title()).toBe('No NVIDIA driver was found');
+  await tell([], { availability: { code: 'server_unreachable', params: {} } });
+  expect(text()).toBe('GPU: connection lost');
+  await tell([], {
+    unshared: [
+      { kernel_id: 'plots', code: 'started_before', params: {}, sessions: [] }
+    ]
+  });
+  expect(text()).toBe('GPU: not shared');
+  expect(title()).toContain('Restart the kernel');
+});
+
+it('shows what people want to see', async () => {
+  await tell([makeGroup('plots')]);
+  await prefer('state');
+  expect(text()).toBe('GPU: idle');
+  const changes = jest.fn();
+  item.wantedChanged.connect(changes);
+  await prefer('none');
+  expect(item.wanted).toBe(false);
+  expect(item.node.textContent).toBe('');
+  await prefer('state');
+  expect(item.wanted).toBe(true);
+  expect(changes).toHaveBeenCalledTimes(2);
+});
+
+it('opens the panel, by the keyboard too', async () => {
+  await tell([makeGroup('plots')]);
+  const button = screen.getByRole('button');
+  expect(button.tabIndex).toBe(0);
+  fireEvent.click(button);
+  fireEvent.keyDown(button, { key: 'Enter' });
+  fireEvent.keyDown(button, { key: ' ' });
+  fireEvent.keyDown(button, { key: 'a' });
+  expect(opened).toBe(3);
+});
+
+it('looks only while it is shown', async () => {
+  expect(model.looks).toHaveLength(1);
+  await settle(() => item.hide());
+  expect(model.looks).toHaveLength(0);
+  await settle(() => item.show());
+  expect(model.looks).toHaveLength(1);
+  await settle(() => Widget.detach(item));
+  expect(model.looks).toHaveLength(0);
+});
+
+it('is what axe finds no fault with', async () => {
+  await tell([makeGroup('plots')]);
+  jest.useRealTimers();
+  const { violations } = await axe.run(item.node, {
+    // There are no colours without a browser, and it is no page.
+    rules: { 'color-contrast': { enabled: false }, region: { enabled: false } }
+  });
+  expect(violations).toEqual([]);
+});

@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { noticeText } from '../../panel/view';
+import type { IWording } from '../short';
+import {
+  availabilityText,
+  cellText,
+  classText,
+  intervalText,
+  memoryText,
+  reasonText,
+  sleepText,
+  sleepTitle,
+  stateText,
+  unsharedText,
+  whyText,
+  waitedText,
+  wishesText
+} from '../sentences';
+import type { ISleep, State } from '../../core/status';
+import { estimateText, isolate, placeText, shorten, waitText } from '../short';
+import {
+  GiB,
+  makeGroup,
+  makeSleep,
+  makeWaking,
+  makeWishes,
+  plain,
+  trans
+} from '../../__tests__/fixtures';
+
+const wording: IWording = { trans, units: 'binary', names: new Map() };
+
+describe('a name in a sentence', () => {
+  it('that is written from right to left is one isolated run', () => {
+    expect(isolate('train.ipynb')).toBe('train.ipynb');
+    expect(isolate('تجربة 2')).toBe('\u2068تجربة 2\u2069');
+    expect(isolate('ניסוי.ipynb')).toBe('\u2068ניסוי.ipynb\u2069');
+    const reason = {
+      code: 'behind',
+      params: { ahead: 'h', ahead_name: 'ניסוי.ipynb' }
+    };
+    expect(reasonText(reason, wording)).toBe('after \u2068ניסוי\u2069');
+  });
+
+  it('is not cut in the middle of a letter', () => {
+    expect(shorten('😀'.repeat(40), 36)).toBe(
+      `${'😀'.repeat(24)}…${'😀'.repeat(11)}`
+    );
+  });
+});
+
+describe('waitedText', () => {
+  const waiting = makeGroup('a', { state: 'waiting', since: 92 });
+  const estimate = { seconds: 11, low: 2, high: 20 };
+
+  it.each([
+    ['waited 10 s', waiting, 102],
+    ['waited 10 s, about 9 s more', { ...waiting, estimate }, 102],
+    ['waited 19 s, any moment', { ...waiting, estimate }, 111],
+    ['waited 40 s, longer than expected', { ...waiting, estimate }, 132]
+  ])('says %s', (expected, group, now) => {
+    expect(plain(waitedText(group, trans, now))).toBe(expected);
+  });
+});
+
+describe('a reason in a row, which has a time of its own', () => {
+  const holder = { holder: 'h', holder_name: 'train.ipynb' };
+
+  it.each([
+    ['needs_memory', { ...holder, need: 1, lack: 1, yields_in: 5 }],
+    ['serialised', { ...holder, yields_in: 5 }],
+    ['draining', { ...holder, for: 5 }],
+    ['draining', { ...holder, kernel: 'k', kernel_for: 5 }],
+    ['residency', { ...holder, until_in: 5 }],
+    ['kept', { ...holder, lack: 1, until_in: 5 }],
+    ['exclusive', { ...holder, until_in: 5 }],
+    ['limited', { whose: 'user:ada', until_in: 5 }],
+    ['quota_gpus', { ...holder, gpus: 1, own: 1, yields_in: 5 }],
+    ['thrashing', { ...holder, yields_in: 5 }]
+  ])('says nothing of %s that counts', (code, params) => {
+    const seconds = /\d\s?s\b/;
+    expect(plain(reasonText({ code, params }, wording, null))).not.toMatch(
+      seconds
+    );
+    expect(plain(reasonText({ code, params }, wording, 0))).toMatch(seconds);
+  });
+});
+
+describe('reasonText', () => {
+  const holder = { holder: 'h', holder_name: 'deep/train.ipynb' };
+
+  it.each([
+    [
+      'needs_memory',
+      { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: 5 },
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+    ],
+    [
+      'needs_memory',
+      { need: 60 * GiB, lack: 15 * GiB, ...holder, yields_in: null },
+      'needs 60 GiB, lacks 15 GiB: train has the GPU'
+    ],
+    [
+      'serialised',
+      { ...holder, yields_in: 1 },
+      'one notebook at a time: train is about to yield'
+    ],
+    [
+      'making_room',
+      { lack: GiB, victims: ['a.ipynb', 'x/b.ipynb'] },
+      'making room: moving 1 GiB of a, b to host memory'
+    ],
+    [
+      'filling',
+      { arrived: GiB, footprint: 3 * GiB, victims: ['a.ipynb'] },
+      'its memory is arriving while that of a leaves: 1 GiB of 3 GiB'
+    ],
+    [
+      'filling',
+      { arrived: GiB, footprint: 3 * GiB, victims: [] },
+      'its memory is arriving: 1 GiB of 3 GiB'
+    ],
+    [
+      'draining',
+      { ...holder, for: 1 },
+      'train is finishing its last GPU work (for 3 s)'
+    ],
+    [
+      'draining',
+      { ...holder, for: 1, kernel: 'matmul', kernel_for: 10 },
+      'the kernel `matmul` of train has been running for 12 s'
+    ],
+    [
+      'stuck',
+      { ...holder, for: 40, lack: GiB },
+      'train has not answered for 42 s: it was stopped, or its GPU work does not end; interrupt or restart it'
+    ],
+    [
+      'stuck',
+      { ...holder, for: 40, kernel: 'matmul', kernel_for: 50 },
+      'train does not give the GPU up: its kernel `matmul` has been running for 52 s; interrupt or restart it'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: '' },
+      'it had its share of the GPU; more in 3 s'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: 'user:ada' },
+      'the user ada had its share of the GPU; more in 3 s'
+    ],
+    [
+      'limited',
+      { until_in: 5, whose: 'team:course' },
+      'the team course had its share of the GPU; more in 3 s'
+    ],
+    [
+      'thrashing',
+      { ...holder, yields_in: 5 },
+      'side by side both were slowed by paging, so they take turns: train yields within 3 s'
+    ],
+    ['behind', { ahead: 'a', ahead_name: 'plots.ipynb' }, 'after plots'],
+    [
+      'residency',
+      { ...holder, until_in: 4 },
+      'its memory has only just arrived: train yields within 2 s'
+    ],
+    [
+      'foreign_use',
+      { lack: GiB, foreign: 3 * GiB },
+      'lacks 1 GiB: programs outside the sharing hold 3 GiB'
+    ],
+    [
+      'crowded',
+      { lack: GiB, fixed: 3 * GiB },
+      'lacks 1 GiB: others hold 3 GiB that cannot move (CUDA contexts, shared memory); shut a notebook down, or restart one that holds such memory'
+    ],
+    [
+      'dying',
+      { lack: GiB, ghosts: GiB },
+      'lacks 1 GiB: memory of a process that ended is being freed'
+    ],
+    [
+      'returning',
+      { lack: GiB, clients: 2 },
+      'lacks 1 GiB until 2 processes of the previous scheduler have connected again'
+    ],
+    [
+      'host_memory',
+      { lack: GiB, until_in: 20 },
+      'lacks 1 GiB: the host has too little free memory at the moment'
+    ],
+    [
+      'restore_failed',
+      { attempts: 3, error: 999 },
+      'its memory could not be moved back to the GPU in 3 attempts (CUDA error 999); trying again, nothing is lost'
+    ],
+    [
+      'restore_failed',
+      { attempts: 1, error: null },
+      'its memory could not be moved back to the GPU in 1 attempt; trying again, nothing is lost'
+    ],
+    ['frozen', {}, 'frozen until somebody unfreezes it'],
+    [
+      'on_hold',
+      {},
+      'an administrator took the GPU from it, and has to let it go on'
+    ],
+    [
+      'quota_gpus',
+      { ...holder, whose: 'user:ada', gpus: 1, own: 1, yields_in: 5 },
+      'the user ada may use 1 GPU at once: train yields within 3 s'
+    ],
+    [
+      'quota_gpus',
+      { whose: 'team:lab', gpus: 2, own: 1, holder_name: null },
+      'the team lab may use 2 GPUs at once: others of the same come first'
+    ],
+    [
+      'quota_gpus',
+      { whose: 'user:ada', gpus: 1, own: 2, holder_name: null },
+      'the user ada may use 1 GPU at once, and it uses 2 by itself: restart it on fewer'
+    ],
+    [
+      'gpu_draining',
+      { gpu: 'GPU-0' },
+      'an administrator wants its GPU empty: wait, or restart the kernel to get another GPU'
+    ],
+    [
+      'kept',
+      { ...holder, lack: GiB, until_in: 240 },
+      'lacks 1 GiB: the memory of train is kept on the GPU, for at most 3 min more'
+    ],
+    [
+      'exclusive',
+      { ...holder, lack: GiB, until_in: 62 },
+      'train has the GPU for a whole cell, for at most 1 min more'
+    ],
+    [
+      'making_room',
+      { lack: 'much', victims: [7, null, 'a.ipynb'] },
+      'making room: moving 0 B of a to host memory'
+    ],
+    ['of_a_newer_scheduler', {}, 'waiting for the GPU']
+  ])('words %s', (code, params, expected) => {
+    expect(plain(reasonText({ code, params }, wording, 2))).toBe(expected);
+  });
+
+  it('calls the holder what the page calls it now', () => {
+    const reason = { code: 'serialised', params: { ...holder, yields_in: 9 } };
+    const names = new Map([['h', 'b/renamed.ipynb']]);
+    expect(plain(reasonText(reason, { ...wording, names }))).toBe(
+      'one notebook at a time: b/renamed yields within 9 s'
+    );
+  });
+
+  it('writes sizes in the units that people chose', () => {
+    const reason = { code: 'making_room', params: { lack: 2e9 } };
+    expect(plain(reasonText(reason, { ...wording, units: 'decimal' }))).toBe(
+      'making room for 2 GB'
+    );
+  });
+});
+
+describe('availabilityText', () => {
+  it('says nothing when all is well', () => {
+    expect(availabilityText({ code: 'ok', params: {} }, trans)).toBeNull();
+  });
+
+  it.each([
+    ['no_driver', {}, 'GPUSHARE_SIM=1 jupyter lab'],
+    ['scheduler_unreachable', { error: 'no answer' }, 'gpushare doctor'],
+    ['not_started', { error: 'jupyter_server is too old' }, 'gpushare doctor'],
+    [
+      'server_extension_missing',
+      {},
+      'jupyter server extension enable jupyter_gpushare'
+    ],
+    [
+      'provisioner_not_default',
+      { provisioner: 'local-provisioner' },
+      'c.KernelProvisionerFactory.default_provisioner_name = "gpushare"'
+    ]
+  ])('names a remedy for %s', (code, params, command) => {
+    const explanation = availabilityText({ code, params }, trans);
+    expect(explanation?.command).toBe(command);
+    expect(explanation?.text).not.toContain('%');
+    expect(explanation?.text).not.toContain('undefined');
+  });
+
+  it('shows what an unknown code of a newer server says', () => {
+    const explanation = availabilityText(
+      { code: 'on_strike', params: { error: 'No.' } },
+      trans
+    );
+    expect(explanation?.text).toBe('No.');
+  });
+});
+
+describe('memoryText', () => {
+  it('says where the memory is', () => {
+    expect(memoryText(0, 0, wording)).toBe('no memory');
+    expect(memoryText(GiB, 0, wording)).toBe('all resident');
+    expect(memoryText(0, GiB, wording)).toBe('all in host memory');
+    expect(plain(memoryText(2 * GiB, GiB, wording))).toBe(
+      '2 GiB resident, 1 GiB in host memory'
+    );
+  });
+});
+
+describe('noticeText', () => {
+  it('explains a kernel that runs without us', () => {
+    expect(
+      noticeText(
+        'a.ipynb',
+        { code: 'started_without_interposer', params: {} },
+        trans
+      )
+    ).toContain('Restart the kernel');
+  });
+
+  it('says who does not answer', () => {
+    expect(
+      noticeText('a.ipynb', { code: 'stuck', params: {} }, trans)
+    ).toContain('a.ipynb was told to give the GPU up and does not answer');
+  });
+
+  it('says that a policy failed, which is of no notebook', () => {
+    const params = { policy: 'ours', instead: 'burst', error: 'No.' };
+    expect(noticeText('', { code: 'policy_failed', params }, trans)).toBe(
+      'The policy "ours" failed, and "burst" took over: No.'
+    );
+  });
+});
+
+describe('unsharedText', () => {
+  it.each([
+    ['other_provisioner', { provisioner: 'slurm' }, '"slurm"'],
+    ['opted_out', {}, 'GPUSHARE_DISABLE=1'],
+    ['started_without_interposer', { status: 127 }, 'Restart the kernel'],
+    ['started_before', {}, 'Restart the kernel'],
+    ['on_strike', {}, 'on_strike']
+  ])('names a remedy for %s', (code, params, remedy) => {
+    const { title, text } = unsharedText('a.ipynb', { code, params }, trans);
+    expect(title).toBe('a.ipynb does not share the GPU');
+    expect(text).toContain(remedy);
+  });
+});
+
+describe('the wait', () => {
+  it.each([
+    [1, '1st'],
+    [2, '2nd'],
+    [3, '3rd'],
+    [4, '4th'],
+    [11, '11th'],
+    [22, '22nd'],
+    [112, '112th']
+  ])('words place %d as %s', (position, expected) => {
+    expect(placeText(position, trans)).toBe(expected);
+  });
+
+  it('cuts a long name in a sentence in its middle', () => {
+    const holder_name = `deep/${'very-'.repeat(20)}long.ipynb`;
+    const reason = { code: 'behind', params: { ahead_name: holder_name } };
+    expect(reasonText(reason, wording)).toBe(
+      'after very-very-very-very-very…y-very-long'
+    );
+  });
+
+  it('counts down the estimate and its interval', () => {
+    const estimate = { seconds: 4, low: 2, high: 9 };
+    expect(plain(estimateText(estimate, trans))).toBe('about 4 s');
+    expect(plain(estimateText(estimate, trans, 1))).toBe('about 3 s');
+    expect(estimateText(estimate, trans, 4)).toBe('any moment');
+    expect(estimateText(estimate, trans, 11)).toBe('longer than expected');
+    expect(plain(intervalText(estimate))).toBe('2–9 s');
+    expect(plain(intervalText(estimate, 5))).toBe('0–4 s');
+    expect(plain(intervalText({ seconds: 60, low: 0, high: 240 }))).toBe(
+      '0–4 min'
+    );
+    expect(plain(intervalText({ seconds: 60, low: 50, high: 4000 }))).toBe(
+      '50 s – 1 h 6 min'
+    );
+  });
+
+  it('tells how a cell fared', () => {
+    expect(plain(cellText({ waited: 2.13, ran: 0.8 }, trans))).toBe(
+      'waited 2.1 s, ran 0.8 s'
+    );
+    expect(plain(cellText({ waited: 0, ran: 75 }, trans))).toBe(
+      'waited 0.0 s, ran 1 min'
+    );
+  });
+});
+
+describe('stateText', () => {
+  const cell = { msg_id: 'm', since: 88, waited: 0, ran: 0 };
+
+  it('counts from the time of the message that brought the group', () => {
+    const group = makeGroup('a', { state: 'running', cell, yields_in: 5 });
+    expect(plain(stateText(group, trans, 102))).toBe(
+      'cell for 14 s · yields within 3 s'
+    );
+  });
+
+  it('tells a cell that computes elsewhere from one that is over', () => {
+    expect(plain(stateText(makeGroup('a', { cell }), trans, 100))).toBe(
+      'cell for 12 s, not using the GPU'
+    );
+    expect(plain(stateText(makeGroup('a'), trans, 100))).toBe('for 10 s');
+  });
+});
+
+describe('hibernation', () => {
+  const asleep = (changes: Partial<ISleep>, state: State = 'idle'): string =>
+    plain(
+      sleepTitle(
+        makeGroup('a', { state, hibernation: makeSleep(changes) }),
+        trans
+      )
+    );
+
+  it('says what it means, and how long it takes to wake', () => {
+    expect(asleep({}, 'hibernated')).toBe(
+      'Hibernated: nothing of it is on the GPU; its next cell takes about 1.2 s to wake it.'
+    );
+    expect(asleep({ estimate: null }, 'hibernated')).toBe(
+      'Hibernated: nothing of it is on the GPU; its next cell wakes it.'
+    );
+    expect(plain(sleepText(makeSleep(), wording))).toBe(
+      'frees 719 MiB · about 1.2 s to wake'
+    );
+    expect(plain(sleepText(makeSleep({ estimate: null }), wording))).toBe(
+      'frees 719 MiB'
+    );
+    expect(asleep({ state: 'parking' })).toBe('It is being hibernated.');
+    expect(sleepTitle(makeGroup('a'), trans)).toBe('');
+  });
+
+  it('says why one is left alone, but not what people asked for', () => {
+    const refused = (code: string, text = ''): string =>
+      asleep({ state: 'refused', code, text });
+    expect(refused('gpus', 'its process uses several GPUs')).toBe(
+      'Not hibernated: its process uses several GPUs.'
+    );
+    expect(refused('failed', 'CUDA_ERROR_UNKNOWN')).toBe(
+      'Not hibernated: the driver failed at it: CUDA_ERROR_UNKNOWN.'
+    );
+    expect(refused('of_a_newer', 'it is a Tuesday')).toBe(
+      'Not hibernated: it is a Tuesday.'
+    );
+    expect(refused('of_a_newer')).toBe(
+      'Not hibernated: the scheduler says: of_a_newer.'
+    );
+    expect(refused('off')).toBe('');
+    expect(refused('nothing', 'it has no CUDA context')).toBe('');
+    const kept = makeGroup('a', {
+      wishes: makeWishes({ keep: true }),
+      hibernation: makeSleep({ state: 'refused', code: 'busy' })
+    });
+    expect(sleepTitle(kept, trans)).toBe('');
+  });
+
+  it('counts down until it is awake', () => {
+    const waking = makeWaking('a');
+    const text = (now: number): string => plain(waitText(waking, trans, now));
+    expect(text(100)).toBe('waking, about 0.7 s');
+    expect(text(101)).toBe('waking, any moment');
+    expect(text(110)).toBe('waking, longer than expected');
+    expect(waitText({ ...waking, reason: null }, trans, 100)).toBe('waking');
+    // It waits for room: then the scheduler says how long that takes.
+    const estimate = { seconds: 5, low: 2, high: 9 };
+    expect(plain(waitText({ ...waking, estimate }, trans, 101))).toBe(
+      'waking, about 4 s'
+    );
+  });
+
+  it('gives the reason for which one is not awake yet', () => {
+    const waking = makeWaking('a');
+    const woken = 'it was hibernated, and is being woken';
+    expect(whyText(waking, wording)).toBe(woken);
+    expect(whyText({ ...waking, reason: null }, wording)).toBe(woken);
+    const reason = { code: 'making_room', params: { lack: GiB } };
+    expect(plain(whyText({ ...waking, reason }, wording))).toBe(
+      'making room for 1 GiB'
+    );
+  });
+});
+
+describe('wishesText', () => {
+  it('names what differs from the usual', () => {
+    expect(wishesText(makeWishes(), wording)).toEqual([]);
+    const wishes = makeWishes({
+      keep: true,
+      memory: 20 * GiB,
+      request: 0.25,
+      limit: 0.5,
+      weight: 2
+    });
+    expect(wishesText(wishes, wording).map(plain)).toEqual([
+      'kept on the GPU',
+      'at most 20 GiB',
+      'request 25 %',
+      'limit 50 %',
+      'weight 2'
+    ]);
+  });
+});
+
+describe('classText', () => {
+  const cell = { msg_id: 'm', waited: 0, ran: 12 };
+
+  it.each([
+    ['auto', 'interactive', {}, null],
+    ['interactive', 'interactive', {}, 'interactive, as somebody asked'],
+    ['background', 'background', {}, 'background, as somebody asked'],
+    [
+      'auto',
+      'background',
+      { cell: { ...cell, since: 80 } },
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    ],
+    [
+      'auto',
+      'background',
+      { last_cell: cell },
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    ],
+    [
+      'auto',
+      'background',
+      {},
+      'background: it has used the GPU for long; after a pause it is interactive again'
+    ]
+  ] as const)('says of %s, %s', (priority, class_, changes, expected) => {
+    const wishes = makeWishes({ priority });
+    const group = makeGroup('a', { ...changes, wishes, class: class_ });
+    const text = classText(group, trans);
+    expect(text && plain(text)).toBe(expected);
+  });
+});
