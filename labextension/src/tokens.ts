@@ -3,7 +3,19 @@ import { Token } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 
-import type { AntiThrash, IGroup, IStatus, Priority } from './core/status';
+import type { Units } from './core/format';
+import type {
+  AntiThrash,
+  IGroup,
+  ISession,
+  IStatus,
+  Priority
+} from './core/status';
+import type { Names } from './words/names';
+
+export type { Units } from './core/format';
+export type * from './core/status';
+export type { Names } from './words/names';
 
 /** The state of the shared GPUs as this page knows it. */
 export interface IGpuShareModel {
@@ -66,8 +78,7 @@ export interface IPreferences {
   /** Minutes of the timeline. */
   history: number;
   side: 'left' | 'right';
-  /** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */
-  units: 'binary' | 'decimal';
+  units: Units;
   statusBar: 'state' | 'state-and-memory' | 'none';
 }
 
@@ -107,3 +118,22 @@ export namespace CommandIds {
   /** Choose the policy; asks for it. */
   export const setPolicy = 'gpushare:set-policy';
 }
+
+/** The documents of this page, and what they have to do with the groups. */
+export interface IDocuments {
+  /** Emitted when a name changed, or another document came to the front. */
+  readonly changed: ISignal<IDocuments, void>;
+  /** The kernel of the notebook or console in front, or of the last one that was. */
+  readonly currentKernel: string | null;
+  /** The group of that kernel. */
+  readonly currentGroup: IGroup | null;
+  /** The documents that use a group's kernel, as the page knows them. */
+  of(group: Pick<IGroup, 'id' | 'sessions'>): ISession[];
+  /** What the groups are called; the same object until a name changes. */
+  names(status: IStatus): Names;
+}
+
+export const IDocuments = new Token<IDocuments>(
+  'jupyter-gpushare:IDocuments',
+  'What the documents of the page have to do with the GPUs that they share.'
+);

@@ -12,10 +12,9 @@ import { Toolbar } from '@jupyterlab/ui-components';
 import { Signal } from '@lumino/signaling';
 import { Panel, Widget } from '@lumino/widgets';
 
-import type { IDocuments } from '../state/documents';
-import { nameGroups } from '../state/documents';
 import type { IStatus } from '../core/status';
-import type { IGpuShareModel } from '../tokens';
+import type { IDocuments, IGpuShareModel } from '../tokens';
+import { nameGroups } from '../words/names';
 import { trans } from './fixtures';
 
 /** A notebook as JupyterLab makes it, with a toolbar and a kernel that only has an id. */

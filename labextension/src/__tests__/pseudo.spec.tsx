@@ -7,20 +7,26 @@ import { act, cleanup, render } from '@testing-library/react';
 import React from 'react';
 
 import { addCommands, PALETTE } from '../actions/table';
-import type { IDocuments } from '../state/documents';
-import { nameGroups } from '../state/documents';
-import { statusTitle } from '../statusbar/title';
-import { explanationText } from '../words/explanation';
+import type { ICode, IGroup, IStatus, State } from '../core/status';
 import { ChipWidget } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
-import { nobodyText, noGpuText, noticeText } from '../panel/view';
-import type { ICode, IGroup, IStatus, State } from '../core/status';
-import { statusText } from '../statusbar/item';
+import type { IDocuments } from '../tokens';
 import { CommandIds } from '../tokens';
+import {
+  availabilityText,
+  nobodyText,
+  noGpuText,
+  unsharedText
+} from '../words/availability';
+import { statusTitle } from '../words/details';
+import { explanationText } from '../words/explanation';
+import { nameGroups } from '../words/names';
+import { noticeText } from '../words/notices';
 import type { IWording } from '../words/short';
+import { memoryText } from '../words/states';
+import { statusText } from '../words/statusbar';
 import { extract, extractFrom } from './extraction';
-import { availabilityText, memoryText, unsharedText } from '../words/sentences';
 import {
   FakeModel,
   GiB,

@@ -6,6 +6,11 @@ import {
   showDialog
 } from '@jupyterlab/apputils';
 
+import { formatBytes, parseBytes } from '../core/format';
+import type { IGroup } from '../core/status';
+import type { IAction } from '../tokens';
+import { CommandIds } from '../tokens';
+import { isolate, shortName } from '../words/names';
 import type { Args, ICommandsOptions } from './table';
 import {
   LONGEST_QUANTUM,
@@ -14,11 +19,6 @@ import {
   SHOWN,
   USUAL_IDLENESS
 } from './table';
-import { formatBytes, parseBytes } from '../core/format';
-import type { IGroup } from '../core/status';
-import type { IAction } from '../tokens';
-import { CommandIds } from '../tokens';
-import { isolate, shortName } from '../words/short';
 
 /**
  * What the commands do when somebody chooses one: ask, if it is dangerous or needs a

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { Notification } from '@jupyterlab/apputils';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import type {
   ReadonlyJSONObject,
   ReadonlyPartialJSONObject
 } from '@lumino/coreutils';
 
-import { aloneText, isFinal } from '../words/refusals';
-import type { IDocuments } from '../state/documents';
+import type { ITranslation } from '../core/translation';
 import type { AntiThrash, IGroup, ISession, Priority } from '../core/status';
 import { isRunning, isWaiting } from '../core/status';
-import type { IGpuShareModel } from '../tokens';
+import type { IDocuments, IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
+import { aloneText, isFinal } from '../words/refusals';
 
 export type Args = ReadonlyPartialJSONObject;
 
@@ -26,7 +25,7 @@ export interface ICommandsOptions {
   commands: CommandRegistry;
   model: IGpuShareModel;
   documents: IDocuments;
-  trans: TranslationBundle;
+  trans: ITranslation;
   /** Go to a document of this server. */
   open: (document: ISession) => Promise<void>;
 }
@@ -80,7 +79,7 @@ export const PALETTE: { command: string; args: ReadonlyJSONObject }[] =
 export function entryLabel(
   label: string,
   args: Args,
-  trans: TranslationBundle
+  trans: ITranslation
 ): string {
   return args['isPalette'] ? trans.__('GPU sharing: %1', label) : label;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import { isRightToLeft } from '../words/short';
+import { isRightToLeft } from '../words/names';
 
 const EXTENSION = '.ipynb';
 

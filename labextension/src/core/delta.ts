@@ -1,7 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ReadonlyJSONValue } from '@lumino/coreutils';
-import { JSONExt } from '@lumino/coreutils';
-
 import type { IAnnouncement, IDelta, IStatus, ITimeline } from './status';
 
 /** As many as the scheduler keeps. */
@@ -338,13 +335,10 @@ export function keepSame(before: IStatus | null, after: IStatus): IStatus {
   };
 }
 
-/** The old one if it says the same. */
+/** The old one if it says the same. The server writes members in one order, so that equal values are equal texts. */
 function same<T>(before: T | undefined, after: T): T {
   return before !== undefined &&
-    JSONExt.deepEqual(
-      before as unknown as ReadonlyJSONValue,
-      after as unknown as ReadonlyJSONValue
-    )
+    JSON.stringify(before) === JSON.stringify(after)
     ? before
     : after;
 }

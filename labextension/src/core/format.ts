@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { IPreferences } from '../tokens';
 
-export type Units = IPreferences['units'];
+/** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */
+export type Units = 'binary' | 'decimal';
 
 /** Between a number and its unit: a line is not broken there. */
 const SPACE = '\u00a0';

@@ -318,3 +318,16 @@ export function memoryOf(group: IGroup): {
   }
   return sum;
 }
+
+export type Kind = ISpan['kind'];
+
+export function isUnavailable({ availability }: IStatus): boolean {
+  return availability.code !== 'ok';
+}
+
+export function isUnshared(
+  { unshared }: IStatus,
+  kernelId: string | null
+): boolean {
+  return unshared.some(({ kernel_id }) => kernel_id === kernelId);
+}

@@ -7,14 +7,15 @@ import React from 'react';
 import type { IEntry } from '../actions/table';
 import { priorityEntries, run } from '../actions/table';
 import { useExplanation } from '../components/explain';
+import { markOf, Shape } from '../components/shape';
 import type { IGroup, IUnshared } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
+import { unsharedText } from '../words/availability';
+import { detailsOf } from '../words/details';
+import { nameIn } from '../words/names';
 import type { IWording } from '../words/short';
-import { unsharedText } from '../words/sentences';
 import { placeText, stateName } from '../words/short';
-import { markOf, Shape } from '../components/shape';
-import { detailsOf, nameIn } from '../words/details';
 
 /** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
 export interface IChipState {

@@ -4,13 +4,14 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 
 import { run } from '../actions/table';
-import { whyText } from '../words/sentences';
+import { holderOf } from '../core/queue';
 import type { IGroup, IStatus } from '../core/status';
 import { isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
+import { nameIn, shorten } from '../words/names';
+import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
-import { placeText, shorten } from '../words/short';
-import { holderOf, nameIn } from '../words/details';
+import { placeText } from '../words/short';
 
 /** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
 const LONGEST_NAME = 36;

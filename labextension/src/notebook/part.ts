@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { Cell, CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 
+import type { ITranslation } from '../core/translation';
 import type { ICell, IGroup, IStatus } from '../core/status';
 import { isWaiting, showsBackground } from '../core/status';
 import type { IWording } from '../words/short';
@@ -257,7 +257,7 @@ export class NotebookPart implements IDisposable {
 
 export namespace NotebookPart {
   export interface IOptions extends IPartOptions {
-    trans: TranslationBundle;
+    trans: ITranslation;
   }
 }
 

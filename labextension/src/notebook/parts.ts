@@ -2,17 +2,16 @@
 import type { Cell } from '@jupyterlab/cells';
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { NotebookActions } from '@jupyterlab/notebook';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import { MessageLoop } from '@lumino/messaging';
 import { Signal } from '@lumino/signaling';
 
-import type { IDocuments } from '../state/documents';
-import type { IGpuShareModel } from '../tokens';
+import type { ITranslation } from '../core/translation';
+import { wordingOf } from '../state/wording';
+import type { IDocuments, IGpuShareModel } from '../tokens';
 import { NotebookPart } from './part';
-import { wordingOf } from '../words/short';
 
 /** Milliseconds for which it looks on when no notebook needs it: cells follow each other. */
 const PATIENCE = 5000;
@@ -159,6 +158,6 @@ export namespace NotebookParts {
     model: IGpuShareModel;
     documents: IDocuments;
     commands: CommandRegistry;
-    trans: TranslationBundle;
+    trans: ITranslation;
   }
 }

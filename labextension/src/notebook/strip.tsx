@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
+import type { ITranslation } from '../core/translation';
 import type { IEntry } from '../actions/table';
 import { run } from '../actions/table';
 import { useExplanation } from '../components/explain';
-import { formatExactly } from '../core/format';
-import type { IGroup, IStatus } from '../core/status';
-import { CommandIds } from '../tokens';
-import type { IWording } from '../words/short';
-import { cellText, intervalText, reasonText } from '../words/sentences';
-import type { IPartOptions } from './chip';
 import type { Mark } from '../components/shape';
 import { Shape } from '../components/shape';
+import { formatExactly } from '../core/format';
+import { holderOf } from '../core/queue';
+import type { IGroup, IStatus } from '../core/status';
+import { CommandIds } from '../tokens';
+import { nameIn } from '../words/names';
+import { reasonText } from '../words/reasons';
+import type { IWording } from '../words/short';
 import { waitText } from '../words/short';
-import { holderOf, nameIn } from '../words/details';
+import { cellText, intervalText } from '../words/states';
+import type { IPartOptions } from './chip';
 
 /** What a strip says. */
 export interface IStripState {
@@ -268,7 +270,7 @@ function Strip(props: {
  */
 export class StripWidget extends ReactWidget {
   constructor(
-    { model, commands, trans }: IPartOptions & { trans: TranslationBundle },
+    { model, commands, trans }: IPartOptions & { trans: ITranslation },
     state: IStripState
   ) {
     super();

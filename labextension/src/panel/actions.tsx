@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   ellipsesIcon,
   launchIcon,
@@ -13,6 +12,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
+import type { ITranslation } from '../core/translation';
 import type { IEntry } from '../actions/table';
 import { priorityEntries, run } from '../actions/table';
 import type { IGroup } from '../core/status';
@@ -116,7 +116,7 @@ interface IButtonsProps {
   id: string;
   name: string;
   commands: CommandRegistry;
-  trans: TranslationBundle;
+  trans: ITranslation;
   frozen: boolean;
   background: boolean;
   canOpen: boolean;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
 import React from 'react';
 
+import type { ITranslation } from '../core/translation';
+
 interface IBoundaryProps {
-  trans: TranslationBundle;
+  trans: ITranslation;
   children: React.ReactNode;
 }
 

@@ -1,52 +1,36 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
-import { settingsIcon } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
-import { run } from '../actions/table';
-import { listNames, shortestNames } from '../state/documents';
-import { formatBytes } from '../core/format';
-import type { ICode, IGpu, IGroup, IStatus, IUnshared } from '../core/status';
-import { showsBackground } from '../core/status';
+import type { ITranslation } from '../core/translation';
+import { noticesOf } from '../core/notices';
+import { assignColours } from '../core/palette';
+import { makeSections } from '../core/sections';
+import type { IGroupShare } from '../core/shares';
+import { makeShares, restsSince } from '../core/shares';
+import type { IGpu, IGroup, IStatus } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
-import type { IExplanation } from '../words/sentences';
-import type { IWording, Names } from '../words/short';
-import { unsharedText } from '../words/sentences';
-import { isolate, linkText, printable, shortName } from '../words/short';
+import type { IExplanation } from '../words/availability';
+import { explain } from '../words/availability';
+import type { Names } from '../words/names';
+import { isolate, shortName } from '../words/names';
+import { noticeText } from '../words/notices';
+import type { IWording } from '../words/short';
+import { Announcement } from './announce';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
+import { useKeptFocus } from './focus';
 import { Gpu, Mode } from './gpu';
-import { Name } from '../components/name';
-import { assignColours } from '../core/palette';
-import { Timeline } from './timeline/picture';
+import { Header } from './header';
 import type { IRowContext } from './row';
-import { Row } from './row';
-import type { IGroupShare } from './view';
-import {
-  announce,
-  explain,
-  firstRows,
-  isResidue,
-  makeSections,
-  makeShares,
-  noticesOf,
-  noticeText,
-  restsSince
-} from './view';
-
-/** Rows of a section that is not shown whole. */
-const ROWS = 8;
-
-const NO_SHARES: readonly IGroupShare[] = [];
-
-const SETTINGS_COMMAND = 'settingeditor:open';
+import { NO_SHARES, NotSharing, OtherPrograms, Section } from './sections';
+import { Timeline } from './timeline/timeline';
 
 export interface IPanelProps {
   model: IGpuShareModel;
   commands: CommandRegistry;
-  trans: TranslationBundle;
+  trans: ITranslation;
   /** What the groups are called, by their ids. */
   names: (status: IStatus) => Names;
   /** The id of the group of the notebook in front. */
@@ -154,46 +138,6 @@ function useVisible(element: React.RefObject<Element>): boolean {
   }, [element]);
   return inView && inFront;
 }
-
-interface IHeaderProps {
-  availability: ICode | null;
-  commands: CommandRegistry;
-  trans: TranslationBundle;
-}
-
-function Head(props: IHeaderProps): JSX.Element {
-  const { availability, commands, trans } = props;
-  const link = availability && linkText(availability, trans);
-  const label = trans.__('Settings of GPU sharing');
-  return (
-    <div className="jp-GpuShare-title">
-      <h2>{trans.__('GPU sharing')}</h2>
-      {link && (
-        <span className="jp-GpuShare-link" data-state={link.state}>
-          {link.text}
-        </span>
-      )}
-      {commands.hasCommand(SETTINGS_COMMAND) && (
-        <button
-          type="button"
-          className="jp-GpuShare-icon"
-          title={label}
-          aria-label={label}
-          onClick={() =>
-            run(commands, {
-              command: SETTINGS_COMMAND,
-              args: { query: 'GPU sharing' }
-            })
-          }
-        >
-          <settingsIcon.react tag="span" />
-        </button>
-      )}
-    </div>
-  );
-}
-
-const Header = React.memo(Head);
 
 interface IBodyProps extends IPanelProps {
   status: IStatus;
@@ -383,264 +327,12 @@ function useNumbers(gpus: IGpu[]): ReadonlyMap<string, number> | null {
   );
 }
 
-/**
- * Keep the focus with a notebook whose button goes away under it: one that was released
- * goes to another section, and nobody should have to look for it from the top of the page.
- */
-function useKeptFocus(): Pick<
-  React.HTMLAttributes<HTMLElement>,
-  'onFocus' | 'onBlur'
-> {
-  const focused = React.useRef<HTMLElement | null>(null);
-  const group = React.useRef('');
-  const body = React.useRef<HTMLElement | null>(null);
-  React.useLayoutEffect(() => {
-    if (focused.current && !focused.current.isConnected) {
-      focused.current = null;
-      const rows = body.current?.querySelectorAll<HTMLElement>('li') ?? [];
-      [...rows]
-        .find(row => row.dataset['group'] === group.current)
-        ?.querySelector<HTMLElement>('[aria-haspopup]')
-        ?.focus();
-    }
-  });
-  return {
-    onFocus: ({ target, currentTarget }) => {
-      const row = target.closest('li');
-      body.current = currentTarget;
-      focused.current = row ? target : null;
-      group.current = row?.dataset['group'] ?? '';
-    },
-    onBlur: ({ target }) => {
-      // What is removed may say that it lost the focus before it is gone.
-      window.setTimeout(() => {
-        if (focused.current === target && target.isConnected) {
-          focused.current = null;
-        }
-      });
-    }
-  };
-}
-
 function Explanation({ title, text, command }: IExplanation): JSX.Element {
   return (
     <div className="jp-GpuShare-explanation">
       <h3>{title}</h3>
       <p>{text}</p>
       {command && <code>{command}</code>}
-    </div>
-  );
-}
-
-interface IListProps<T> {
-  id: string;
-  label: string;
-  items: readonly T[];
-  /** Those that are shown until somebody wants to see all. */
-  few: readonly T[];
-  draw: (item: T) => JSX.Element;
-  trans: TranslationBundle;
-}
-
-/** A section whose rows are not all shown at first; no section without rows. */
-function List<T>(props: IListProps<T>): JSX.Element | null {
-  const { id, label, items, few, draw, trans } = props;
-  const [all, setAll] = React.useState(false);
-  if (items.length === 0) {
-    return null;
-  }
-  const heading = `jp-GpuShare-${id}`;
-  return (
-    <section className="jp-GpuShare-section" aria-labelledby={heading}>
-      <h3 id={heading}>
-        {label} <small>{items.length}</small>
-      </h3>
-      <ul role="list" id={`${heading}-list`}>
-        {(all ? items : few).map(draw)}
-      </ul>
-      {few.length < items.length && (
-        <button
-          type="button"
-          className="jp-GpuShare-more"
-          aria-expanded={all}
-          aria-controls={`${heading}-list`}
-          onClick={() => setAll(!all)}
-        >
-          {all ? trans.__('Show fewer') : trans.__('Show all %1', items.length)}
-        </button>
-      )}
-    </section>
-  );
-}
-
-interface ISectionProps {
-  id: string;
-  label: string;
-  groups: IGroup[];
-  context: IRowContext;
-  /** Those of the other sections, too. */
-  all: readonly IGroup[];
-  colours: ReadonlyMap<string, number>;
-  current: string | null;
-}
-
-function Section(props: ISectionProps): JSX.Element {
-  const { id, label, groups, context, all, colours, current } = props;
-  const { trans, names } = context.wording;
-  return (
-    <List
-      id={id}
-      label={label}
-      items={groups}
-      few={firstRows(groups, ROWS, current)}
-      trans={trans}
-      draw={group => (
-        <Row
-          key={group.id}
-          group={group}
-          name={names.get(group.id) ?? shortName(group.name)}
-          colour={colours.get(group.id) ?? 0}
-          current={group.id === current}
-          background={showsBackground(group, all)}
-          context={context}
-        />
-      )}
-    />
-  );
-}
-
-interface IOtherProgramsProps {
-  status: IStatus;
-  shares: ReadonlyMap<string, readonly IGroupShare[]>;
-  wording: IWording;
-}
-
-/** What is on the GPUs without us. */
-function OtherPrograms(props: IOtherProgramsProps): JSX.Element | null {
-  const { status, shares, wording } = props;
-  const { trans, units } = wording;
-  const gpus = status.gpus.filter(
-    gpu => !isResidue(gpu, shares.get(gpu.uuid) ?? NO_SHARES)
-  );
-  if (gpus.length === 0) {
-    return null;
-  }
-  return (
-    <section
-      className="jp-GpuShare-section"
-      aria-labelledby="jp-GpuShare-foreign"
-    >
-      <h3 id="jp-GpuShare-foreign">{trans.__('Other programs')}</h3>
-      <ul role="list">
-        {gpus.map(gpu => (
-          <li key={gpu.uuid} className="jp-GpuShare-row">
-            <span className="jp-GpuShare-key" data-part="foreign" />
-            <div className="jp-GpuShare-name">
-              <span>{trans.__('outside the sharing')}</span>
-            </div>
-            <div className="jp-GpuShare-figure">
-              {formatBytes(gpu.foreign, units)}
-            </div>
-            <div className="jp-GpuShare-detail">
-              {status.gpus.length > 1
-                ? trans.__('on GPU %1; cannot be moved', gpu.index)
-                : trans.__('cannot be moved')}
-            </div>
-          </li>
-        ))}
-      </ul>
-      <p className="jp-GpuShare-detail">
-        {trans.__(
-          'Kernels that papermill, nbconvert, VS Code or jupyter console start can share the GPU, too. Make a kernelspec for them with: gpushare kernelspec add shared'
-        )}
-      </p>
-    </section>
-  );
-}
-
-interface INotSharingProps {
-  unshared: IUnshared[];
-  trans: TranslationBundle;
-}
-
-/** Kernels of this server that use the GPU without taking turns, and what to do about it. */
-function NotSharing({ unshared, trans }: INotSharingProps): JSX.Element {
-  const short = shortestNames(
-    new Set(
-      unshared.flatMap(({ sessions }) => sessions.map(({ path }) => path))
-    )
-  );
-  return (
-    <List
-      id="unshared"
-      label={trans.__('Not sharing')}
-      items={unshared}
-      few={unshared.slice(0, ROWS)}
-      trans={trans}
-      draw={kernel => {
-        const name =
-          listNames(
-            kernel.sessions.map(session =>
-              session.type === 'console'
-                ? printable(session.name)
-                : (short.get(session.path) ?? printable(session.name))
-            ),
-            trans
-          ) || trans.__('kernel %1', kernel.kernel_id.slice(0, 8));
-        const { title, text } = unsharedText(name, kernel, trans);
-        return (
-          <li key={kernel.kernel_id} className="jp-GpuShare-row">
-            <span className="jp-GpuShare-swatch" data-empty="true" />
-            <div className="jp-GpuShare-name">
-              <span title={title}>
-                <Name text={name} end={5} />
-              </span>
-            </div>
-            <div className="jp-GpuShare-detail">{text}</div>
-          </li>
-        );
-      }}
-    />
-  );
-}
-
-interface IAnnouncementProps {
-  group: IGroup | null;
-  nameOf: (id: string) => string;
-  /** How often another document came to the front. */
-  fronts: number;
-  trans: TranslationBundle;
-}
-
-/**
- * Says aloud when the document in front goes from one state to another, and nothing else.
- *
- * A cell of a notebook says it itself, in its strip: nobody should hear it twice.
- */
-function Announcement(props: IAnnouncementProps): JSX.Element {
-  const { nameOf, fronts, trans } = props;
-  const [said, say] = React.useState('');
-  const before = React.useRef<number | null>(null);
-  const inCell =
-    props.group !== null &&
-    props.group.cell !== null &&
-    props.group.sessions.some(({ type }) => type === 'notebook');
-  const group = inCell ? null : props.group;
-  const text = group ? announce(group, nameOf(group.id), trans) : '';
-  // A queue that moves on, or a new name, is no change of state.
-  const state = group ? announce({ ...group, position: null }, '', trans) : '';
-  React.useEffect(() => {
-    if (before.current === fronts) {
-      say(text);
-    }
-    // That a cell is over is no news either.
-    before.current = inCell ? null : fronts;
-    // The words are those of the moment of the change.
-    // eslint-disable-next-line react-hooks/exhaustive-deps
-  }, [fronts, state, inCell]);
-  return (
-    <div className="jp-GpuShare-announcement" role="status">
-      {said}
     </div>
   );
 }

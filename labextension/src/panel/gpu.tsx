@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
 import {
   caretDownEmptyIcon,
   caretDownIcon,
@@ -8,6 +7,9 @@ import {
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
+import type { ITranslation } from '../core/translation';
+import type { IGroupShare } from '../core/shares';
+import { REST } from '../core/shares';
 import type {
   IGpu,
   IHibernation,
@@ -16,13 +18,14 @@ import type {
   ITimeline
 } from '../core/status';
 import { CommandIds } from '../tokens';
+import { idlenessText, modeText } from '../words/settings';
 import type { IWording } from '../words/short';
 import { openMenu } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
+import type { ISegment } from './memory';
+import { makeGpu } from './memory';
 import { utilisationPath } from './timeline/lanes';
-import type { IGroupShare, ISegment } from './view';
-import { idlenessText, makeGpu, modeText, REST } from './view';
 
 const SPARK = { width: 64, height: 14 };
 
@@ -147,7 +150,7 @@ interface IBarProps {
   className: string;
   label: string;
   segments: ISegment[];
-  trans: TranslationBundle;
+  trans: ITranslation;
 }
 
 function Bar(props: IBarProps): JSX.Element {

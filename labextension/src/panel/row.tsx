@@ -4,26 +4,28 @@ import React from 'react';
 
 import { run } from '../actions/table';
 import { canExplain, useExplanation } from '../components/explain';
+import { Name } from '../components/name';
 import { formatBytes } from '../core/format';
+import { turnPercent } from '../core/queue';
 import type { IGroup, ISettings } from '../core/status';
 import { isWaiting, memoryOf } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
+import { detailText } from '../words/details';
+import { printable } from '../words/names';
+import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import {
   classText,
   intervalText,
   sleepTitle,
   waitedText,
-  whyText,
+  whereText,
   wishesText
-} from '../words/sentences';
-import { printable } from '../words/short';
+} from '../words/states';
 import { Actions, isPossible } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
-import { Name } from '../components/name';
-import { detailText, turnPercent, whereText } from './view';
 
 /** What the rows have in common; the same object until something of it changes. */
 export interface IRowContext {

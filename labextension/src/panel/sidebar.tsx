@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import React from 'react';
 
-import type { IDocuments } from '../state/documents';
+import type { ITranslation } from '../core/translation';
 import { gpuShareIcon } from '../icon';
+import type { IDocuments, IGpuShareModel } from '../tokens';
 import type { PanelContent } from './content';
-import type { IGpuShareModel } from '../tokens';
 
 /**
  * The side panel. Its content is loaded when it is first shown, and it looks at the
@@ -128,7 +127,7 @@ export namespace GpuSharePanel {
     model: IGpuShareModel;
     documents: IDocuments;
     commands: CommandRegistry;
-    trans: TranslationBundle;
+    trans: ITranslation;
     /** Load the content. */
     load: () => Promise<typeof PanelContent>;
   }

@@ -2,8 +2,7 @@
 import type { IDisposable } from '@lumino/disposable';
 import { Signal } from '@lumino/signaling';
 
-import type { IDocuments } from './documents';
-import type { IGpuShareModel } from '../tokens';
+import type { IDocuments, IGpuShareModel } from '../tokens';
 
 /** Milliseconds for which somebody stays at a document before the server is told. */
 const SETTLED = 150;

@@ -2,13 +2,13 @@
 import { URLExt } from '@jupyterlab/coreutils';
 import type { Event } from '@jupyterlab/services';
 import { ServerConnection } from '@jupyterlab/services';
-import type { TranslationBundle } from '@jupyterlab/translation';
 import { UUID } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { DisposableDelegate } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
+import type { ITranslation } from '../core/translation';
 import {
   applyDelta,
   keepSame,
@@ -532,7 +532,7 @@ export namespace GpuShareModel {
     /** Emitted when some request of the page failed. */
     connectionFailure?: ISignal<unknown, Error>;
     preferences: IPreferences;
-    trans: TranslationBundle;
+    trans: ITranslation;
   }
 }
 

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type {
-  JupyterFrontEnd,
-  JupyterFrontEndPlugin
-} from '@jupyterlab/application';
-import { IStatusBar, TextItem } from '@jupyterlab/statusbar';
-import type { TranslationBundle } from '@jupyterlab/translation';
-import { ITranslator, nullTranslator } from '@jupyterlab/translation';
+import { TextItem } from '@jupyterlab/statusbar';
 import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
@@ -14,83 +8,13 @@ import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 import React from 'react';
 
+import type { ITranslation } from '../core/translation';
 import { run } from '../actions/table';
-import type * as Details from './title';
-import { IDocuments } from '../state/documents';
-import { formatBytes } from '../core/format';
-import type { IGroup, IStatus } from '../core/status';
-import { isRunning, isWaiting, memoryOf } from '../core/status';
-import { CommandIds, IGpuShareModel } from '../tokens';
-import type { IWording } from '../words/short';
-import { linkText, stateName, waitText, wordingOf } from '../words/short';
-
-/**
- * What to say of the notebook in front, or of the GPUs if it has not used them.
- *
- * @param memory - Whether to say how much memory there is on the GPU.
- */
-export function statusText(
-  status: IStatus,
-  kernelId: string | null,
-  group: IGroup | null,
-  wording: IWording,
-  now: number,
-  memory: boolean
-): string {
-  const { trans, units } = wording;
-  if (isUnavailable(status) && !group) {
-    return trans.__('GPU: %1', linkText(status.availability, trans).text);
-  }
-  if (isUnshared(status, kernelId) && !group) {
-    return trans.__('GPU: not shared');
-  }
-  const resident = (bytes: number): string =>
-    trans.__('%1 resident', formatBytes(bytes, units));
-  const parts: string[] = [];
-  if (group) {
-    const bytes = memoryOf(group).resident;
-    if (group.wishes.frozen) {
-      parts.push(trans.__('frozen'));
-    } else if (group.state === 'waking') {
-      parts.push(waitText(group, trans, now));
-    } else if (group.state === 'waiting') {
-      parts.push(trans.__('waiting (%1)', waitText(group, trans, now)));
-    } else {
-      parts.push(stateName(group, trans));
-    }
-    if (memory && bytes > 0 && !isRunning(group) && !isWaiting(group)) {
-      parts.push(resident(bytes));
-    }
-  } else {
-    const running = status.groups.filter(isRunning).length;
-    const waiting = status.groups.filter(isWaiting).length;
-    const bytes = status.groups.reduce(
-      (sum, group) => sum + memoryOf(group).resident,
-      0
-    );
-    if (running > 0) {
-      parts.push(trans._n('%1 running', '%1 running', running));
-    }
-    if (waiting > 0) {
-      parts.push(trans._n('%1 waiting', '%1 waiting', waiting));
-    }
-    if (parts.length === 0) {
-      parts.push(trans.__('idle'));
-    }
-    if (memory && bytes > 0) {
-      parts.push(resident(bytes));
-    }
-  }
-  return trans.__('GPU: %1', parts.join(trans.__(', ')));
-}
-
-function isUnavailable({ availability }: IStatus): boolean {
-  return availability.code !== 'ok';
-}
-
-function isUnshared({ unshared }: IStatus, kernelId: string | null): boolean {
-  return unshared.some(({ kernel_id }) => kernel_id === kernelId);
-}
+import { isUnavailable, isUnshared, isWaiting } from '../core/status';
+import { wordingOf } from '../state/wording';
+import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
+import { statusText } from '../words/statusbar';
+import type * as Details from '../words/details';
 
 /** The item in the status bar. */
 export class StatusItem extends ReactWidget {
@@ -199,7 +123,9 @@ export class StatusItem extends ReactWidget {
 
   /** Load the sentences, with the first that there is to say. */
   private _load(): void {
-    this._loading ??= import(/* webpackChunkName: "details" */ './title')
+    this._loading ??= import(
+      /* webpackChunkName: "details" */ '../words/details'
+    )
       .then(details => {
         this._details = details;
         this.update();
@@ -246,40 +172,6 @@ export namespace StatusItem {
     model: IGpuShareModel;
     documents: IDocuments;
     commands: CommandRegistry;
-    trans: TranslationBundle;
+    trans: ITranslation;
   }
 }
-
-export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
-  id: 'jupyter-gpushare:status-bar',
-  description: 'Shows in the status bar how the notebook stands with the GPU.',
-  autoStart: true,
-  requires: [IGpuShareModel, IDocuments],
-  optional: [IStatusBar, ITranslator],
-  activate: (
-    app: JupyterFrontEnd,
-    model: IGpuShareModel,
-    documents: IDocuments,
-    statusBar: IStatusBar | null,
-    translator: ITranslator | null
-  ): void => {
-    if (!statusBar) {
-      return;
-    }
-    const item = new StatusItem({
-      model,
-      documents,
-      commands: app.commands,
-      trans: (translator ?? nullTranslator).load('jupyter_gpushare')
-    });
-    statusBar.registerStatusItem(statusBarPlugin.id, {
-      item,
-      align: 'left',
-      rank: 3,
-      // It stays where there is little room: that a cell waits matters more than its line.
-      priority: 1,
-      isActive: () => item.wanted,
-      activeStateChanged: item.wantedChanged
-    });
-  }
-};

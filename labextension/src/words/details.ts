@@ -1,17 +1,94 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import type { IGroup, IStatus } from '../core/status';
+import {
+  isRunning,
+  isWaiting,
+  memoryOf,
+  showsBackground
+} from '../core/status';
+import { availabilityText, unsharedText } from './availability';
+import { whyText } from './reasons';
+import type { IWording } from './short';
+import { waitText } from './short';
 import {
   classText,
   intervalText,
   memoryText,
+  sleepText,
   sleepTitle,
   stateText,
-  whyText,
+  whereText,
   wishesText
-} from './sentences';
-import type { IGroup, IStatus } from '../core/status';
-import { isWaiting, memoryOf } from '../core/status';
-import type { IWording } from './short';
-import { isolate, waitText, wordName } from './short';
+} from './states';
+
+/**
+ * What a group does or waits for, where its memory is, and on which GPU.
+ *
+ * @param gpus - The numbers of the GPUs by their uuids, where there are several.
+ */
+export function detailText(
+  group: IGroup,
+  wording: IWording,
+  now: number,
+  gpus: ReadonlyMap<string, number> | null = null
+): string {
+  const { trans } = wording;
+  const parts: string[] = [];
+  if (isWaiting(group) || (group.state === 'moving' && group.reason !== null)) {
+    parts.push(whyText(group, wording, null));
+  } else {
+    parts.push(stateText(group, trans, now));
+    if (group.state === 'hibernated' && group.hibernation) {
+      parts.push(sleepText(group.hibernation, wording));
+    } else if (!isRunning(group)) {
+      parts.push(whereText(group, wording));
+    }
+  }
+  const numbers = group.gpus
+    .map(({ uuid }) => gpus?.get(uuid))
+    .filter((index): index is number => index !== undefined)
+    .sort((a, b) => a - b);
+  if (numbers.length > 0) {
+    parts.push(
+      trans._n(
+        'GPU\u00a0%2',
+        'GPUs\u00a0%2',
+        numbers.length,
+        numbers.join(', ')
+      )
+    );
+  }
+  return parts.join(' · ');
+}
+
+/** What the status bar tells who points at it; '' where its text says it all. */
+export function statusTitle(
+  status: IStatus,
+  kernelId: string | null,
+  group: IGroup | null,
+  wording: IWording,
+  now: number
+): string {
+  const { trans } = wording;
+  const lines: string[] = [];
+  const unavailable = availabilityText(status.availability, trans);
+  if (unavailable) {
+    lines.push(unavailable.title);
+  }
+  const unshared = status.unshared.find(
+    ({ kernel_id }) => kernel_id === kernelId
+  );
+  if (group) {
+    lines.push(
+      detailsOf(group, wording, now, showsBackground(group, status.groups))
+    );
+  } else if (unshared && !unavailable) {
+    const notebook = trans.__('This notebook');
+    const { title, text } = unsharedText(notebook, unshared, trans);
+    lines.push(title, text);
+  }
+  return lines.join('\n');
+}
 
 /**
  * How a group stands: a line for each thing to know.
@@ -63,25 +140,4 @@ export function detailsOf(
   ]
     .filter(Boolean)
     .join('\n');
-}
-
-/** The group that another one waits for: who has the GPU, not who merely comes before it. */
-export function holderOf(group: IGroup, status: IStatus): IGroup | null {
-  const named = ({ reason }: IGroup, key: string): IGroup | null =>
-    status.groups.find(({ id }) => id === reason?.params[key]) ?? null;
-  const seen = new Set<IGroup>();
-  let waiting: IGroup | null = group;
-  while (waiting?.reason?.code === 'behind' && !seen.has(waiting)) {
-    seen.add(waiting);
-    waiting = named(waiting, 'ahead');
-  }
-  return waiting && named(waiting, 'holder');
-}
-
-/** What a group is called in a sentence. */
-export function nameIn(
-  names: ReadonlyMap<string, string>,
-  group: IGroup
-): string {
-  return isolate(wordName(names.get(group.id) ?? group.name));
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { formatDuration, formatPercent } from '../core/format';
 import type { ICode, Params } from '../core/status';
+import { isolate, shorten, shortName, wordName } from './names';
+import { ownerName } from './reasons';
 import type { IWording } from './short';
-import { ownerName } from './sentences';
-import { isolate, shorten, shortName, wordName } from './short';
 
 /** Those before a group that are named; the others are counted. */
 const MOST = 3;

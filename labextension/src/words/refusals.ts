@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ITranslation } from '../core/translation';
 
 import type { IHibernation, ISleep } from '../core/status';
 
 type Why = Pick<ISleep | IHibernation, 'code' | 'text'>;
 
 /** Why a notebook, or every one, is not hibernated; the words are those of scheduler/core/refusals.py. */
-export function aloneText(
-  { code, text }: Why,
-  trans: TranslationBundle
-): string {
+export function aloneText({ code, text }: Why, trans: ITranslation): string {
   const sentence = sentenceOf(code, trans);
   if (!sentence) {
     return text || trans.__('the scheduler says: %1', code ?? '');
@@ -22,7 +19,7 @@ export function aloneText(
 /** Of these the scheduler says more than the sentence. */
 const DETAILED = ['driver', 'helper', 'permission', 'failed', 'stuck'];
 
-function sentenceOf(code: string | null, trans: TranslationBundle): string {
+function sentenceOf(code: string | null, trans: ITranslation): string {
   switch (code) {
     case 'off':
       return trans.__(

@@ -1,76 +1,22 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ITranslation } from '../core/translation';
 
-import type { IDocuments } from '../state/documents';
 import type { Units } from '../core/format';
 import { formatDuration } from '../core/format';
-import type { ICode, IEstimate, IGroup, IStatus } from '../core/status';
-import type { IGpuShareModel } from '../tokens';
-
-/** What groups are called, by their ids. */
-export type Names = ReadonlyMap<string, string>;
+import type { ICode, IEstimate, IGroup } from '../core/status';
+import type { Names } from './names';
 
 /** How this page words things. */
 export interface IWording {
-  trans: TranslationBundle;
+  trans: ITranslation;
   units: Units;
   names: Names;
-}
-
-/** Characters that change what is shown around them: controls, line ends, and overrides of the direction of writing. */
-const UNSAFE =
-  // eslint-disable-next-line no-control-regex
-  /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
-
-/** A name of a file or program as it can be shown: `\x1b` and the like in the place of such characters. */
-export function printable(name: string): string {
-  return name.replace(UNSAFE, character => {
-    const code = character.charCodeAt(0);
-    const digits = code.toString(16);
-    return code < 0x100
-      ? `\\x${digits.padStart(2, '0')}`
-      : `\\u${digits.padStart(4, '0')}`;
-  });
-}
-
-/** What a notebook is called in a row: its file, without the folders. */
-export function shortName(name: string): string {
-  return printable(
-    name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name
-  );
-}
-
-/** What a notebook is called in a sentence. */
-export function wordName(name: unknown): string {
-  return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
-}
-
-/** A name whose middle gives way: its folder and its end tell it from others. */
-export function shorten(name: string, length: number): string {
-  const tail = Math.floor((length - 1) / 3);
-  const letters = [...name];
-  return letters.length > length
-    ? `${letters.slice(0, length - 1 - tail).join('')}…${letters.slice(-tail).join('')}`
-    : name;
-}
-
-/** Letters of scripts that are written from right to left. */
-const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
-
-/** Whether a name has letters that are written from right to left. */
-export function isRightToLeft(name: string): boolean {
-  return RIGHT_TO_LEFT.test(name);
-}
-
-/** A name for a sentence: one that is written from right to left leaves the words around it in their order. */
-export function isolate(name: string): string {
-  return isRightToLeft(name) ? `\u2068${name}\u2069` : name;
 }
 
 /** A place in the queue: `2nd`. */
 export function placeText(
   position: number | null,
-  trans: TranslationBundle
+  trans: ITranslation
 ): string {
   const place = position ?? 1;
   const last = Math.floor((place % 100) / 10) === 1 ? 0 : place % 10;
@@ -93,7 +39,7 @@ export function placeText(
  */
 export function estimateText(
   estimate: IEstimate,
-  trans: TranslationBundle,
+  trans: ITranslation,
   elapsed = 0
 ): string {
   const left = estimate.seconds - elapsed;
@@ -106,7 +52,7 @@ export function estimateText(
 }
 
 /** What a group does, in a word or two. */
-export function stateName(group: IGroup, trans: TranslationBundle): string {
+export function stateName(group: IGroup, trans: ITranslation): string {
   switch (group.state) {
     case 'running':
       return trans.__('running');
@@ -130,7 +76,7 @@ export function stateName(group: IGroup, trans: TranslationBundle): string {
 /** Whether it works, in a word or two. */
 export function linkText(
   { code }: ICode,
-  trans: TranslationBundle
+  trans: ITranslation
 ): { state: 'good' | 'starting' | 'bad'; text: string } {
   switch (code) {
     case 'ok':
@@ -142,23 +88,6 @@ export function linkText(
     default:
       return { state: 'bad', text: trans.__('not shared') };
   }
-}
-
-/** How things are worded now; names are looked for only if something is named. */
-export function wordingOf(
-  status: IStatus,
-  model: IGpuShareModel,
-  documents: IDocuments,
-  trans: TranslationBundle
-): IWording {
-  let names: Names | null = null;
-  return {
-    trans,
-    units: model.preferences.units,
-    get names() {
-      return (names ??= documents.names(status));
-    }
-  };
 }
 
 /** How long a group waits, or wakes, as of the time when the scheduler said so; null where nobody can say. */
@@ -175,7 +104,7 @@ export function estimateOf({ estimate, reason }: IGroup): IEstimate | null {
 /** How much longer one waits, or wakes: `about 4 s`; null where nobody can say. */
 export function leftText(
   group: IGroup,
-  trans: TranslationBundle,
+  trans: ITranslation,
   now: number
 ): string | null {
   const estimate = estimateOf(group);
@@ -185,7 +114,7 @@ export function leftText(
 /** `2nd, about 4 s`. */
 export function waitText(
   group: IGroup,
-  trans: TranslationBundle,
+  trans: ITranslation,
   now: number
 ): string {
   const place =

@@ -5,10 +5,6 @@ import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { Signal } from '@lumino/signaling';
 import { waitFor } from '@testing-library/react';
 
-import { addCommands, PALETTE, run } from '../table';
-import type { IDocuments } from '../../state/documents';
-import type { IGroup, ISession } from '../../core/status';
-import { CommandIds } from '../../tokens';
 import {
   FakeModel,
   GiB,
@@ -18,6 +14,10 @@ import {
   makeWishes,
   trans
 } from '../../__tests__/fixtures';
+import type { IGroup, ISession } from '../../core/status';
+import type { IDocuments } from '../../tokens';
+import { CommandIds } from '../../tokens';
+import { addCommands, PALETTE, run } from '../table';
 
 let commands: CommandRegistry;
 let model: FakeModel;

@@ -4,15 +4,15 @@ import { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
 import { waitFor } from '@testing-library/react';
 
-import type { IDocuments } from '../../state/documents';
 import { PanelContent } from '..';
-import { GpuSharePanel } from '../sidebar';
 import {
   FakeModel,
   makeGroup,
   makeStatus,
   trans
 } from '../../__tests__/fixtures';
+import type { IDocuments } from '../../tokens';
+import { GpuSharePanel } from '../sidebar';
 
 let model: FakeModel;
 let loads: number;

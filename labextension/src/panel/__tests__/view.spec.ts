@@ -10,24 +10,20 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
+import { noticesOf } from '../../core/notices';
+import { turnPercent } from '../../core/queue';
+import { firstRows, makeSections } from '../../core/sections';
+import { makeShares, restsSince } from '../../core/shares';
 import type { IGpu, IGroup, IStatus } from '../../core/status';
+import { announce } from '../../words/announcements';
+import { explain } from '../../words/availability';
+import { detailText } from '../../words/details';
+import { noticeText } from '../../words/notices';
+import { modeText } from '../../words/settings';
 import type { IWording } from '../../words/short';
 import { linkText } from '../../words/short';
-import type { IGpuView } from '../view';
-import {
-  announce,
-  detailText,
-  explain,
-  firstRows,
-  makeGpu,
-  makeSections,
-  makeShares,
-  modeText,
-  noticesOf,
-  noticeText,
-  restsSince,
-  turnPercent
-} from '../view';
+import type { IGpuView } from '../memory';
+import { makeGpu } from '../memory';
 
 function wordingOf(groups: IGroup[]): IWording {
   return {

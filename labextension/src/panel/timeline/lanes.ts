@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ISpan, ITimeline } from '../../core/status';
-
-export type Kind = ISpan['kind'];
+import type { ISpan, ITimeline, Kind } from '../../core/status';
 
 /** In the order in which they are drawn: the later lies above. */
 export const KINDS: readonly Kind[] = [

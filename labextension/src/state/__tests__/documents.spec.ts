@@ -4,8 +4,6 @@ import type { INotebookTracker } from '@jupyterlab/notebook';
 import type { Session } from '@jupyterlab/services';
 import { Signal } from '@lumino/signaling';
 
-import { Documents, nameGroups } from '../documents';
-import type { IGroup } from '../../core/status';
 import {
   FakeModel,
   makeGroup,
@@ -13,6 +11,9 @@ import {
   makeStatus,
   trans
 } from '../../__tests__/fixtures';
+import type { IGroup } from '../../core/status';
+import { nameGroups } from '../../words/names';
+import { Documents } from '../documents';
 
 function names(...groups: IGroup[]): string[] {
   return [

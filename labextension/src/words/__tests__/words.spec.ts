@@ -1,23 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { noticeText } from '../../panel/view';
-import type { IWording } from '../short';
-import {
-  availabilityText,
-  cellText,
-  classText,
-  intervalText,
-  memoryText,
-  reasonText,
-  sleepText,
-  sleepTitle,
-  stateText,
-  unsharedText,
-  whyText,
-  waitedText,
-  wishesText
-} from '../sentences';
-import type { ISleep, State } from '../../core/status';
-import { estimateText, isolate, placeText, shorten, waitText } from '../short';
 import {
   GiB,
   makeGroup,
@@ -27,6 +8,24 @@ import {
   plain,
   trans
 } from '../../__tests__/fixtures';
+import type { ISleep, State } from '../../core/status';
+import { availabilityText, unsharedText } from '../availability';
+import { isolate, shorten } from '../names';
+import { noticeText } from '../notices';
+import { reasonText, whyText } from '../reasons';
+import type { IWording } from '../short';
+import { estimateText, placeText, waitText } from '../short';
+import {
+  cellText,
+  classText,
+  intervalText,
+  memoryText,
+  sleepText,
+  sleepTitle,
+  stateText,
+  waitedText,
+  wishesText
+} from '../states';
 
 const wording: IWording = { trans, units: 'binary', names: new Map() };
 

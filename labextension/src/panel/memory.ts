@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { formatBytes, formatPart } from '../core/format';
+import type { IGroupShare } from '../core/shares';
+import { isResidue } from '../core/shares';
+import type { IGpu, IHost } from '../core/status';
+import { isolate, shortName } from '../words/names';
+import type { IWording } from '../words/short';
+
+/** What belongs to no notebook, or to many small ones. */
+export type Part =
+  | 'contexts'
+  | 'foreign'
+  | 'ghosts'
+  | 'free'
+  | 'others'
+  | 'pinned'
+  | 'resident'
+  | 'swapped';
+
+/** A part of a memory bar. */
+export interface ISegment {
+  key: string;
+  part: Part;
+  /** A number of the palette, or null if it is no notebook's. */
+  colour: number | null;
+  percent: number;
+  /** What it is, and how much. */
+  title: string;
+}
+
+export interface IGpuView {
+  /** What is on the GPU. */
+  segments: ISegment[];
+  /** What was moved to the host's memory, as parts of what the host may hold. */
+  host: ISegment[];
+  /** The parts of the bar that belong to no notebook. */
+  legend: { part: Part; text: string }[];
+  used: string;
+  hostText: string;
+}
+
+/** With more groups than these, those of less than MERGED percent share a segment. */
+const SEGMENTS = 12;
+
+const MERGED = 1.5;
+
+/** What the bar of a GPU is made of. */
+export function makeGpu(
+  gpu: IGpu,
+  groups: readonly IGroupShare[],
+  host: IHost | null,
+  colours: ReadonlyMap<string, number>,
+  wording: IWording
+): IGpuView {
+  const { trans, units, names } = wording;
+  const size = (bytes: number): string => formatBytes(bytes, units);
+  const labels: Partial<Record<Part, string>> = {
+    contexts: trans.__('CUDA contexts'),
+    foreign: isResidue(gpu, groups)
+      ? trans.__('left by hibernated notebooks')
+      : trans.__('other programs'),
+    ghosts: trans.__('being freed'),
+    free: trans.__('free')
+  };
+  const shares = groups.map(share => ({
+    ...share,
+    name: isolate(names.get(share.id) ?? shortName(share.name)),
+    colour: colours.get(share.id) ?? 0
+  }));
+  const crowded = shares.length > SEGMENTS;
+  const segment = (
+    key: string,
+    part: Part,
+    bytes: number,
+    whole: number,
+    label: string,
+    colour: number | null = null
+  ): ISegment => ({
+    key: `${key} ${part}`,
+    part,
+    colour,
+    percent: whole > 0 ? (100 * bytes) / whole : 0,
+    title: trans.__('%1: %2', label, size(bytes))
+  });
+  const stack = (
+    whole: number,
+    parts: ('resident' | 'pinned' | 'swapped')[]
+  ): ISegment[] => {
+    const result: ISegment[] = [];
+    let [others, count] = [0, 0];
+    for (const share of shares) {
+      const bytes = parts.reduce((sum, part) => sum + share[part], 0);
+      if (crowded && bytes > 0 && (100 * bytes) / whole < MERGED) {
+        others += bytes;
+        count++;
+        continue;
+      }
+      for (const part of parts.filter(part => share[part] > 0)) {
+        const { id, name, colour } = share;
+        const label =
+          part === 'pinned' ? trans.__('%1, cannot move', name) : name;
+        result.push(segment(id, part, share[part], whole, label, colour));
+      }
+    }
+    if (count > 0) {
+      const label = trans._n('%1 small notebook', '%1 small notebooks', count);
+      result.push(segment('', 'others', others, whole, label));
+    }
+    return result;
+  };
+
+  const segments = stack(gpu.total, ['resident', 'pinned']);
+  const legend: IGpuView['legend'] = [];
+  for (const part of ['contexts', 'ghosts', 'foreign'] as const) {
+    if (gpu[part] > 0) {
+      const label = labels[part] ?? '';
+      segments.push(segment('', part, gpu[part], gpu.total, label));
+      legend.push({
+        part,
+        text: trans.__('%1 %2', label, size(gpu[part]))
+      });
+    }
+  }
+  const pinned = shares.reduce((sum, share) => sum + share.pinned, 0);
+  if (pinned > 0) {
+    legend.unshift({
+      part: 'pinned',
+      text: trans.__('cannot move %1', size(pinned))
+    });
+  }
+  if (gpu.free > 0) {
+    legend.push({
+      part: 'free',
+      text: trans.__('free %1', size(gpu.free))
+    });
+  }
+  const swapped = shares.reduce((sum, share) => sum + share.swapped, 0);
+  const [used, total] = formatPart(gpu.used, gpu.total, units);
+  return {
+    segments,
+    host:
+      swapped > 0
+        ? stack(Math.max(host?.budget ?? 0, swapped), ['swapped'])
+        : [],
+    legend,
+    used: trans.__('%1 of %2 in use', used, total),
+    hostText: hostText(swapped, host, wording)
+  };
+}
+
+function hostText(
+  swapped: number,
+  host: IHost | null,
+  { trans, units }: IWording
+): string {
+  const size = (bytes: number): string => formatBytes(bytes, units);
+  const ready = Math.max(
+    0,
+    (host?.pool?.prepared ?? 0) - (host?.pool?.in_use ?? 0)
+  );
+  if (swapped > 0 && ready > 0) {
+    return trans.__(
+      '%1 in host memory, %2 more ready',
+      size(swapped),
+      size(ready)
+    );
+  }
+  if (ready > 0) {
+    return trans.__('%1 of host memory ready', size(ready));
+  }
+  return swapped > 0 ? trans.__('%1 in host memory', size(swapped)) : '';
+}

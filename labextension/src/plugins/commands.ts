@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import { IConsoleTracker } from '@jupyterlab/console';
+import { IDocumentManager } from '@jupyterlab/docmanager';
+import { ITranslator } from '@jupyterlab/translation';
+
+import { addCommands, PALETTE } from '../actions/table';
+import type { ISession } from '../core/status';
+import { IDocuments, IGpuShareModel } from '../tokens';
+import { load } from './translation';
+
+export const commandsPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:commands',
+  description: 'Adds what people can do about the GPUs that notebooks share.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [IDocumentManager, IConsoleTracker, ICommandPalette, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    manager: IDocumentManager | null,
+    consoles: IConsoleTracker | null,
+    palette: ICommandPalette | null,
+    translator: ITranslator | null
+  ): void => {
+    const { commands, shell } = app;
+    const trans = load(translator);
+    const open = async ({ type, path, name }: ISession): Promise<void> => {
+      const console = consoles?.find(
+        widget => widget.sessionContext.session?.path === path
+      );
+      if (console) {
+        shell.activateById(console.id);
+      } else if (type === 'console' && commands.hasCommand(OPEN_CONSOLE)) {
+        await commands.execute(OPEN_CONSOLE, { path, activate: true });
+      } else if (type !== 'console' && manager) {
+        manager.openOrReveal(path);
+      } else {
+        throw new Error(trans.__('%1 cannot be opened here.', name));
+      }
+    };
+    addCommands({ commands, model, documents, trans, open });
+    for (const { command, args } of PALETTE) {
+      palette?.addItem({ command, args, category: trans.__('GPU sharing') });
+    }
+  }
+};
+
+/** JupyterLab's command that shows a console whose session runs. */
+const OPEN_CONSOLE = 'console:open';

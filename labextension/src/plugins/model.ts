@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ISettingRegistry } from '@jupyterlab/settingregistry';
+import { ITranslator } from '@jupyterlab/translation';
+
+import { GpuShareModel } from '../state/model';
+import { DEFAULTS, followPreferences } from '../state/preferences';
+import { IGpuShareModel } from '../tokens';
+import { load } from './translation';
+
+export const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
+  id: 'jupyter-gpushare:plugin',
+  description: 'Knows the state of the GPUs that notebooks share.',
+  autoStart: true,
+  provides: IGpuShareModel,
+  optional: [ISettingRegistry, ITranslator],
+  activate: async (
+    app: JupyterFrontEnd,
+    settings: ISettingRegistry | null,
+    translator: ITranslator | null
+  ): Promise<IGpuShareModel> => {
+    const { serverSettings, events, connectionFailure } = app.serviceManager;
+    const model = new GpuShareModel({
+      serverSettings,
+      events,
+      connectionFailure,
+      preferences: DEFAULTS,
+      trans: load(translator)
+    });
+    if (settings) {
+      try {
+        await followPreferences(settings, modelPlugin.id, preferences => {
+          model.preferences = preferences;
+        });
+      } catch (error) {
+        // What people set wrongly must not cost them the panel.
+        console.error('The settings of GPU sharing could not be read.', error);
+      }
+    }
+    return model;
+  }
+};

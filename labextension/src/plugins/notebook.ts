@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { INotebookTracker } from '@jupyterlab/notebook';
+import { ITranslator } from '@jupyterlab/translation';
+import type { IDisposable } from '@lumino/disposable';
+
+import { IDocuments, IGpuShareModel } from '../tokens';
+import { load } from './translation';
+
+export const notebookPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:notebook',
+  description:
+    'Shows in each notebook whether it runs on the GPU, waits for it, or has waited.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [INotebookTracker, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    notebooks: INotebookTracker | null,
+    translator: ITranslator | null
+  ): void => {
+    if (!notebooks) {
+      return;
+    }
+    // Until some kernel uses the GPU there is nothing to show in a notebook.
+    let look: IDisposable | null = null;
+    const update = (): void => {
+      if (notebooks.size > 0) {
+        look ??= model.look();
+      } else {
+        look?.dispose();
+        look = null;
+      }
+      const { groups = [], unshared = [] } = model.status ?? {};
+      if (notebooks.size > 0 && groups.length + unshared.length > 0) {
+        model.changed.disconnect(update);
+        notebooks.widgetAdded.disconnect(update);
+        import(/* webpackChunkName: "notebooks" */ '../notebook')
+          .then(({ NotebookParts }) => {
+            const { commands } = app;
+            const trans = load(translator);
+            new NotebookParts({ model, documents, commands, trans }).connect(
+              notebooks
+            );
+          })
+          .catch((error: unknown) => {
+            console.error(error);
+            // The next notebook that is opened tries again.
+            notebooks.widgetAdded.connect(update);
+          })
+          .finally(() => {
+            look?.dispose();
+            look = null;
+          });
+      }
+    };
+    model.changed.connect(update);
+    notebooks.widgetAdded.connect(update);
+    update();
+  }
+};

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { ILayoutRestorer } from '@jupyterlab/application';
+import { ITranslator } from '@jupyterlab/translation';
+
+import { entryLabel } from '../actions/table';
+import { gpuShareIcon } from '../icon';
+import { GpuSharePanel } from '../panel/sidebar';
+import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
+import { load } from './translation';
+
+export const panelPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:panel',
+  description: 'Shows who runs and who waits on the GPUs that notebooks share.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [ILayoutRestorer, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    restorer: ILayoutRestorer | null,
+    translator: ITranslator | null
+  ): void => {
+    const { commands, shell } = app;
+    const trans = load(translator);
+    const panel = new GpuSharePanel({
+      model,
+      documents,
+      commands,
+      trans,
+      load: async () =>
+        (await import(/* webpackChunkName: "panel" */ '../panel')).PanelContent
+    });
+    let side: string | null = null;
+    const place = (): void => {
+      if (side !== model.preferences.side) {
+        side = model.preferences.side;
+        if (!Array.from(shell.widgets(side)).includes(panel)) {
+          shell.add(panel, side, { rank: 600, type: 'GPU sharing' });
+        }
+      }
+    };
+    place();
+    model.changed.connect(place);
+    restorer?.add(panel, panel.id);
+    void app.restored.then(() => {
+      // The layout that was restored may be from before people chose another side.
+      side = null;
+      place();
+    });
+    commands.addCommand(CommandIds.openPanel, {
+      label: args =>
+        args['isPalette']
+          ? entryLabel(trans.__('Show the Panel'), args, trans)
+          : trans.__('Show GPU Sharing'),
+      caption: trans.__('Show who runs and who waits on the GPU'),
+      icon: gpuShareIcon,
+      execute: () => shell.activateById(panel.id),
+      describedBy: { args: { type: 'object', properties: {} } }
+    });
+  }
+};

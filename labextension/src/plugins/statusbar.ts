@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type {
+  JupyterFrontEnd,
+  JupyterFrontEndPlugin
+} from '@jupyterlab/application';
+import { IStatusBar } from '@jupyterlab/statusbar';
+import { ITranslator } from '@jupyterlab/translation';
+
+import { StatusItem } from '../statusbar/item';
+import { IDocuments, IGpuShareModel } from '../tokens';
+import { load } from './translation';
+
+export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
+  id: 'jupyter-gpushare:status-bar',
+  description: 'Shows in the status bar how the notebook stands with the GPU.',
+  autoStart: true,
+  requires: [IGpuShareModel, IDocuments],
+  optional: [IStatusBar, ITranslator],
+  activate: (
+    app: JupyterFrontEnd,
+    model: IGpuShareModel,
+    documents: IDocuments,
+    statusBar: IStatusBar | null,
+    translator: ITranslator | null
+  ): void => {
+    if (!statusBar) {
+      return;
+    }
+    const item = new StatusItem({
+      model,
+      documents,
+      commands: app.commands,
+      trans: load(translator)
+    });
+    statusBar.registerStatusItem(statusBarPlugin.id, {
+      item,
+      align: 'left',
+      rank: 3,
+      // It stays where there is little room: that a cell waits matters more than its line.
+      priority: 1,
+      isActive: () => item.wanted,
+      activeStateChanged: item.wantedChanged
+    });
+  }
+};

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: BSD-3-Clause
+
+import type { ITranslation } from '../core/translation';
+import type { IStatus } from '../core/status';
+import type { IDocuments, IGpuShareModel } from '../tokens';
+import type { Names } from '../words/names';
+import type { IWording } from '../words/short';
+
+/** How things are worded now; names are looked for only if something is named. */
+export function wordingOf(
+  status: IStatus,
+  model: IGpuShareModel,
+  documents: IDocuments,
+  trans: ITranslation
+): IWording {
+  let names: Names | null = null;
+  return {
+    trans,
+    units: model.preferences.units,
+    get names() {
+      return (names ??= documents.names(status));
+    }
+  };
+}

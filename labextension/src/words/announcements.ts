@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { ITranslation } from '../core/translation';
+
+import type { IGroup } from '../core/status';
+import { isRunning } from '../core/status';
+
+/** The state of a notebook in words that stay the same until it changes. */
+export function announce(
+  group: IGroup,
+  name: string,
+  trans: ITranslation
+): string {
+  if (group.state === 'hibernated') {
+    return trans.__('%1 is hibernated', name);
+  }
+  if (group.state === 'waking') {
+    return trans.__('%1 is being woken', name);
+  }
+  if (group.state === 'waiting') {
+    return trans.__(
+      '%1 waits for the GPU, position %2',
+      name,
+      group.position ?? 1
+    );
+  }
+  return isRunning(group)
+    ? trans.__('%1 has the GPU', name)
+    : trans.__('%1 does not use the GPU', name);
+}

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { ITranslation } from '../core/translation';
+
+import type { IGroup, ISession } from '../core/status';
+
+/**
+ * What groups are called.
+ *
+ * A document is called by its file, with as many of its folders as tell it from others;
+ * a console by its number and language; a shared kernel by all its documents.
+ *
+ * @param documentsOf - The documents that use a group's kernel.
+ * @param languageOf - The language of a kernel, or '' if nobody knows.
+ */
+export function nameGroups(
+  groups: readonly IGroup[],
+  documentsOf: (group: IGroup) => ISession[],
+  languageOf: (kernelId: string) => string,
+  trans: ITranslation
+): Map<string, string> {
+  const paths = new Set<string>();
+  const found = groups.map(group => {
+    const documents = documentsOf(group);
+    for (const { path, type } of documents) {
+      if (type !== 'console') {
+        paths.add(path);
+      }
+    }
+    if (documents.length === 0 && isPath(group.name)) {
+      paths.add(group.name);
+    }
+    return { group, documents };
+  });
+  const short = shortestNames(paths);
+  const names = new Map(
+    found.map(({ group, documents }) => {
+      const titles = documents.map(({ path, name, type, kernel_id }) => {
+        if (type !== 'console') {
+          return short.get(path) ?? path;
+        }
+        const language = languageOf(kernel_id);
+        const title = printable(name);
+        return language ? trans.__('%1 (%2)', title, language) : title;
+      });
+      return [
+        group.id,
+        listNames(titles, trans) ||
+          (short.get(group.name) ?? printable(group.name))
+      ];
+    })
+  );
+  return tellApart(names, trans);
+}
+
+/** Whether a group's name is the path of its notebook. */
+function isPath(name: string): boolean {
+  return name.endsWith('.ipynb');
+}
+
+/** "a", "a and b", "a and 2 others". */
+export function listNames(
+  titles: readonly string[],
+  trans: ITranslation
+): string {
+  const [first = '', second] = titles;
+  switch (titles.length) {
+    case 0:
+    case 1:
+      return first;
+    case 2:
+      return trans.__('%1 and %2', first, second);
+    default:
+      return trans._n(
+        '%2 and %1 other',
+        '%2 and %1 others',
+        titles.length - 1,
+        first
+      );
+  }
+}
+
+/** For each path its file, and as many of its folders as tell it from the others. */
+export function shortestNames(paths: ReadonlySet<string>): Map<string, string> {
+  const alike = new Map<string, string[][]>();
+  for (const path of paths) {
+    const parts = path.split('/');
+    const file = parts[parts.length - 1] ?? '';
+    alike.set(file, [...(alike.get(file) ?? []), parts]);
+  }
+  const names = new Map<string, string>();
+  for (const group of alike.values()) {
+    for (const parts of group) {
+      const end = (others: string[], count: number): string =>
+        others.slice(-count).join('/');
+      let count = 1;
+      while (
+        count < parts.length &&
+        group.some(
+          others => others !== parts && end(others, count) === end(parts, count)
+        )
+      ) {
+        count++;
+      }
+      names.set(parts.join('/'), printable(end(parts, count)));
+    }
+  }
+  return names;
+}
+
+/** Give those that are still called the same the beginning of their ids. */
+function tellApart(
+  names: Map<string, string>,
+  trans: ITranslation
+): Map<string, string> {
+  const uses = new Map<string, number>();
+  for (const name of names.values()) {
+    uses.set(name, (uses.get(name) ?? 0) + 1);
+  }
+  for (const [id, name] of names) {
+    if ((uses.get(name) ?? 0) > 1) {
+      names.set(id, trans.__('%1 (%2)', name, id.slice(0, 4)));
+    }
+  }
+  return names;
+}
+
+/** What a group is called in a sentence. */
+export function nameIn(
+  names: ReadonlyMap<string, string>,
+  group: IGroup
+): string {
+  return isolate(wordName(names.get(group.id) ?? group.name));
+}
+
+/** What groups are called, by their ids. */
+export type Names = ReadonlyMap<string, string>;
+
+/** Characters that change what is shown around them: controls, line ends, and overrides of the direction of writing. */
+const UNSAFE =
+  // eslint-disable-next-line no-control-regex
+  /[\u0000-\u001f\u007f-\u009f\u2028\u2029\u202a-\u202e\u2066-\u2069]/g;
+
+/** A name of a file or program as it can be shown: `\x1b` and the like in the place of such characters. */
+export function printable(name: string): string {
+  return name.replace(UNSAFE, character => {
+    const code = character.charCodeAt(0);
+    const digits = code.toString(16);
+    return code < 0x100
+      ? `\\x${digits.padStart(2, '0')}`
+      : `\\u${digits.padStart(4, '0')}`;
+  });
+}
+
+/** What a notebook is called in a row: its file, without the folders. */
+export function shortName(name: string): string {
+  return printable(
+    name.endsWith('.ipynb') ? name.slice(name.lastIndexOf('/') + 1) : name
+  );
+}
+
+/** What a notebook is called in a sentence. */
+export function wordName(name: unknown): string {
+  return typeof name === 'string' ? name.replace(/\.ipynb\b/g, '') : '';
+}
+
+/** A name whose middle gives way: its folder and its end tell it from others. */
+export function shorten(name: string, length: number): string {
+  const tail = Math.floor((length - 1) / 3);
+  const letters = [...name];
+  return letters.length > length
+    ? `${letters.slice(0, length - 1 - tail).join('')}…${letters.slice(-tail).join('')}`
+    : name;
+}
+
+/** Letters of scripts that are written from right to left. */
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/;
+
+/** Whether a name has letters that are written from right to left. */
+export function isRightToLeft(name: string): boolean {
+  return RIGHT_TO_LEFT.test(name);
+}
+
+/** A name for a sentence: one that is written from right to left leaves the words around it in their order. */
+export function isolate(name: string): string {
+  return isRightToLeft(name) ? `\u2068${name}\u2069` : name;
+}
