@@ -11,18 +11,29 @@ import type { IGroup } from '../core/status';
 import type { IAction } from '../tokens';
 import { CommandIds } from '../tokens';
 import { isolate, shortName } from '../words/names';
-import type { Args, ICommandsOptions } from './table';
-import {
-  LONGEST_QUANTUM,
-  modeOf,
-  priorityOf,
-  SHOWN,
-  USUAL_IDLENESS
-} from './table';
+import type { ICommandsOptions } from './options';
+import { SHOWN } from './options';
+import type { Args } from './table';
+import { LONGEST_QUANTUM, modeOf, priorityOf } from './table';
+
+/** What an action is to do, about one notebook or, with no group, about all. */
+interface IChoice {
+  args: Args;
+  options: ICommandsOptions;
+}
+
+interface IGroupChoice extends IChoice {
+  group: IGroup;
+  /** What it is called in a sentence. */
+  name: string;
+}
+
+/** What to ask of the server; null if people change their minds. */
+type Decision = IAction | null | Promise<IAction | null>;
 
 /**
- * What the commands do when somebody chooses one: ask, if it is dangerous or needs a
- * value, then do it, and say why if it fails. Loaded with the first that is chosen.
+ * Do what an action does when it is chosen: ask, if it is dangerous or needs a value, then
+ * do it, and say why if it fails. Loaded with the first that is chosen.
  */
 export async function perform(
   command: string,
@@ -30,16 +41,25 @@ export async function perform(
   group: IGroup | null,
   options: ICommandsOptions
 ): Promise<void> {
+  const { model, documents } = options;
   try {
     if (command === CommandIds.goTo) {
       await goTo(group, options);
       return;
     }
-    const action = group
-      ? await adjust(command, args, group, options)
-      : await set(command, args, options);
+    const action = await (group
+      ? ABOUT_GROUP[command]?.({
+          args,
+          options,
+          group,
+          name: isolate(
+            (model.status && documents.names(model.status).get(group.id)) ??
+              shortName(group.name)
+          )
+        })
+      : ABOUT_SETTINGS[command]?.({ args, options }));
     if (action) {
-      await options.model.act(action);
+      await model.act(action);
     }
   } catch (error) {
     Notification.error((error as Error).message, { autoClose: SHOWN });
@@ -57,191 +77,213 @@ async function goTo(
   }
 }
 
-/** What to do about a group; null if people change their minds. */
-async function adjust(
-  command: string,
-  args: Args,
-  group: IGroup,
-  options: ICommandsOptions
-): Promise<IAction | null> {
-  const { model, documents, trans } = options;
-  const name = isolate(
-    (model.status && documents.names(model.status).get(group.id)) ??
-      shortName(group.name)
-  );
-  const { id, wishes } = group;
-  switch (command) {
-    case CommandIds.release:
-      return { op: 'release', group: id };
-    case CommandIds.hibernate:
-      return { op: 'hibernate', group: id };
-    case CommandIds.wake:
-      return { op: 'wake', group: id };
-    case CommandIds.offload: {
-      const agreed =
-        (group.state === 'idle' && group.cell === null) ||
-        (await confirm(
-          options,
-          trans.__('Move the memory of %1 to the host?', name),
-          trans.__(
-            'It is in use. Its cell stands still until the memory is back on the GPU, which may take a while. Nothing is lost.'
-          ),
-          trans.__('Move')
-        ));
-      return agreed ? { op: 'offload', group: id } : null;
-    }
-    case CommandIds.setPriority:
-      return { op: 'adjust', group: id, priority: priorityOf(group, args) };
-    case CommandIds.toggleKeep:
-      return { op: 'adjust', group: id, keep: !wishes.keep };
-    case CommandIds.toggleFrozen: {
-      const agreed =
-        wishes.frozen ||
-        (await confirm(
-          options,
-          trans.__('Freeze %1?', name),
-          trans.__(
-            'It does not get the GPU until somebody unfreezes it: a cell that uses the GPU stands still. Nothing is lost.'
-          ),
-          trans.__('Freeze')
-        ));
-      return agreed
-        ? { op: 'adjust', group: id, frozen: !wishes.frozen }
-        : null;
-    }
-    case CommandIds.setMemory: {
-      const { units } = model.preferences;
-      const example = formatBytes(
-        units === 'binary' ? 20 * 2 ** 30 : 20e9,
-        units
-      );
-      const memory =
-        typeof args['memory'] === 'number'
-          ? args['memory']
-          : await ask(
-              options,
-              trans.__('Limit the memory of %1', name),
-              trans.__(
-                'On each GPU, for example %1; nothing: no limit',
-                example
-              ),
-              wishes.memory > 0 ? formatBytes(wishes.memory, units) : '',
-              text =>
-                (text === '' ? 0 : parseBytes(text, units)) ??
-                trans.__('"%1" is not a size. Write one as %2.', text, example)
-            );
-      return memory === null ? null : { op: 'adjust', group: id, memory };
-    }
-    default:
-      return null;
-  }
+const ABOUT_GROUP: Readonly<
+  Record<string, (choice: IGroupChoice) => Decision>
+> = {
+  [CommandIds.release]: ({ group }) => ({ op: 'release', group: group.id }),
+  [CommandIds.hibernate]: ({ group }) => ({ op: 'hibernate', group: group.id }),
+  [CommandIds.wake]: ({ group }) => ({ op: 'wake', group: group.id }),
+  [CommandIds.offload]: offload,
+  [CommandIds.setPriority]: ({ group, args }) => ({
+    op: 'adjust',
+    group: group.id,
+    priority: priorityOf(group, args)
+  }),
+  [CommandIds.toggleKeep]: ({ group }) => ({
+    op: 'adjust',
+    group: group.id,
+    keep: !group.wishes.keep
+  }),
+  [CommandIds.toggleFrozen]: toggleFrozen,
+  [CommandIds.setMemory]: setMemory
+};
+
+const ABOUT_SETTINGS: Readonly<Record<string, (choice: IChoice) => Decision>> =
+  {
+    [CommandIds.setAntiThrash]: setAntiThrash,
+    [CommandIds.setQuantum]: setQuantum,
+    [CommandIds.toggleHibernation]: ({ options: { model } }) => {
+      const isOn = (model.status?.settings?.hibernate_after ?? null) !== null;
+      return { op: 'settings', hibernate_after: isOn ? 0 : USUAL_IDLENESS };
+    },
+    [CommandIds.setHibernation]: setHibernation,
+    [CommandIds.setPolicy]: setPolicy
+  };
+
+async function offload({
+  group,
+  name,
+  options
+}: IGroupChoice): Promise<IAction | null> {
+  const { trans } = options;
+  const isAgreed =
+    (group.state === 'idle' && group.cell === null) ||
+    (await confirm(
+      options,
+      trans.__('Move the memory of %1 to the host?', name),
+      trans.__(
+        'It is in use. Its cell stands still until the memory is back on the GPU, which may take a while. Nothing is lost.'
+      ),
+      trans.__('Move')
+    ));
+  return isAgreed ? { op: 'offload', group: group.id } : null;
 }
 
-/** How to change the settings; null if people change their minds. */
-async function set(
-  command: string,
-  args: Args,
-  options: ICommandsOptions
-): Promise<IAction | null> {
-  const { commands, model, trans } = options;
-  if (command === CommandIds.setAntiThrash) {
-    const mode = modeOf(args);
-    const agreed =
-      mode === 'auto' ||
-      (await confirm(
-        options,
-        commands.label(command, { anti_thrash: mode }),
-        mode === 'on'
-          ? trans.__(
-              'This holds for all notebooks that share these GPUs. Those that could run side by side will wait for each other.'
-            )
-          : trans.__(
-              'This holds for all notebooks that share these GPUs. When their memory does not fit, all of them may become very slow.'
-            ),
-        trans.__('Change')
-      ));
-    return agreed ? { op: 'settings', anti_thrash: mode } : null;
-  }
-  if (command === CommandIds.setQuantum) {
-    const given = args['quantum'];
-    const now = model.status?.settings?.quantum ?? 'auto';
-    const quantum =
-      typeof given === 'number' || given === 'auto'
-        ? given
-        : await ask<number | null>(
-            options,
-            trans.__('Set the quantum'),
-            trans.__(
-              'Seconds; nothing: chosen by how long the memory takes to move'
-            ),
-            now === 'auto' ? '' : String(now),
-            text => {
-              const seconds = Number(text.replace(',', '.'));
-              return text === ''
-                ? AUTO
-                : seconds > 0 && seconds <= LONGEST_QUANTUM
-                  ? seconds
-                  : trans.__(
-                      '"%1" is not a number of seconds above 0 and at most %2.',
-                      text,
-                      LONGEST_QUANTUM
-                    );
-            }
-          );
-    return quantum === null
-      ? null
-      : { op: 'settings', quantum: quantum === AUTO ? 'auto' : quantum };
-  }
-  if (command === CommandIds.toggleHibernation) {
-    const isOn = (model.status?.settings?.hibernate_after ?? null) !== null;
-    return { op: 'settings', hibernate_after: isOn ? 0 : USUAL_IDLENESS };
-  }
-  if (command === CommandIds.setHibernation) {
-    const given = args['hibernate_after'];
-    const now = model.status?.settings?.hibernate_after ?? null;
-    const hibernate_after =
-      typeof given === 'number'
-        ? given
-        : await ask<number>(
-            options,
-            trans.__('Hibernate idle notebooks'),
-            trans.__(
-              'Minutes for which a notebook is idle before it hibernates; nothing: never'
-            ),
-            now === null ? '' : String(now / 60),
-            text => {
-              const minutes = Number(text.replace(',', '.'));
-              return text === ''
-                ? 0
-                : minutes > 0 && minutes <= LONGEST_IDLENESS
-                  ? 60 * minutes
-                  : trans.__(
-                      '"%1" is not a number of minutes above 0 and at most %2.',
-                      text,
-                      LONGEST_IDLENESS
-                    );
-            }
-          );
-    return hibernate_after === null
-      ? null
-      : { op: 'settings', hibernate_after };
-  }
-  if (command === CommandIds.setPolicy) {
-    const { policy: now = '', policies } = model.status?.settings ?? {};
-    const policy =
-      typeof args['policy'] === 'string'
-        ? args['policy']
-        : await choose(
-            options,
-            trans.__('Choose the policy'),
-            trans.__('This holds for all notebooks that share these GPUs.'),
-            policies ?? null,
-            now
-          );
-    return policy === null ? null : { op: 'settings', policy };
-  }
-  return null;
+async function toggleFrozen({
+  group,
+  name,
+  options
+}: IGroupChoice): Promise<IAction | null> {
+  const { trans } = options;
+  const { frozen } = group.wishes;
+  const isAgreed =
+    frozen ||
+    (await confirm(
+      options,
+      trans.__('Freeze %1?', name),
+      trans.__(
+        'It does not get the GPU until somebody unfreezes it: a cell that uses the GPU stands still. Nothing is lost.'
+      ),
+      options.commands.label(CommandIds.toggleFrozen, { group: group.id })
+    ));
+  return isAgreed ? { op: 'adjust', group: group.id, frozen: !frozen } : null;
 }
+
+async function setMemory({
+  group,
+  name,
+  args,
+  options
+}: IGroupChoice): Promise<IAction | null> {
+  const { model, trans } = options;
+  const { units } = model.preferences;
+  const given = args['memory'];
+  const now = group.wishes.memory;
+  const example = formatBytes(units === 'binary' ? 20 * 2 ** 30 : 20e9, units);
+  const memory =
+    typeof given === 'number'
+      ? given
+      : await ask(
+          options,
+          trans.__('Limit the memory of %1', name),
+          trans.__('On each GPU, for example %1; nothing: no limit', example),
+          now > 0 ? formatBytes(now, units) : '',
+          text =>
+            (text === '' ? 0 : parseBytes(text, units)) ??
+            trans.__('"%1" is not a size. Write one as %2.', text, example)
+        );
+  return memory === null ? null : { op: 'adjust', group: group.id, memory };
+}
+
+async function setAntiThrash({
+  args,
+  options
+}: IChoice): Promise<IAction | null> {
+  const { commands, trans } = options;
+  const mode = modeOf(args);
+  const isAgreed =
+    mode === 'auto' ||
+    (await confirm(
+      options,
+      commands.label(CommandIds.setAntiThrash, { anti_thrash: mode }),
+      mode === 'on'
+        ? trans.__(
+            'This holds for all notebooks that share these GPUs. Those that could run side by side will wait for each other.'
+          )
+        : trans.__(
+            'This holds for all notebooks that share these GPUs. When their memory does not fit, all of them may become very slow.'
+          ),
+      trans.__('Change')
+    ));
+  return isAgreed ? { op: 'settings', anti_thrash: mode } : null;
+}
+
+async function setQuantum({ args, options }: IChoice): Promise<IAction | null> {
+  const { model, trans } = options;
+  const given = args['quantum'];
+  const now = model.status?.settings?.quantum ?? 'auto';
+  const quantum =
+    typeof given === 'number' || given === 'auto'
+      ? given
+      : await ask<number | null>(
+          options,
+          trans.__('Set the quantum'),
+          trans.__(
+            'Seconds; nothing: chosen by how long the memory takes to move'
+          ),
+          now === 'auto' ? '' : String(now),
+          text =>
+            text === ''
+              ? AUTO
+              : (readNumber(text, LONGEST_QUANTUM) ??
+                trans.__(
+                  '"%1" is not a number of seconds above 0 and at most %2.',
+                  text,
+                  LONGEST_QUANTUM
+                ))
+        );
+  return quantum === null
+    ? null
+    : { op: 'settings', quantum: quantum === AUTO ? 'auto' : quantum };
+}
+
+async function setHibernation({
+  args,
+  options
+}: IChoice): Promise<IAction | null> {
+  const { model, trans } = options;
+  const given = args['hibernate_after'];
+  const now = model.status?.settings?.hibernate_after ?? null;
+  const hibernate_after =
+    typeof given === 'number'
+      ? given
+      : await ask<number>(
+          options,
+          trans.__('Hibernate idle notebooks'),
+          trans.__(
+            'Minutes for which a notebook is idle before it hibernates; nothing: never'
+          ),
+          now === null ? '' : String(now / 60),
+          text => {
+            const minutes =
+              text === '' ? 0 : readNumber(text, LONGEST_IDLENESS);
+            return minutes === null
+              ? trans.__(
+                  '"%1" is not a number of minutes above 0 and at most %2.',
+                  text,
+                  LONGEST_IDLENESS
+                )
+              : 60 * minutes;
+          }
+        );
+  return hibernate_after === null ? null : { op: 'settings', hibernate_after };
+}
+
+async function setPolicy({ args, options }: IChoice): Promise<IAction | null> {
+  const { model, trans } = options;
+  const given = args['policy'];
+  const { policy: now = '', policies } = model.status?.settings ?? {};
+  const policy =
+    typeof given === 'string'
+      ? given
+      : await choose(
+          options,
+          trans.__('Choose the policy'),
+          trans.__('This holds for all notebooks that share these GPUs.'),
+          policies ?? null,
+          now
+        );
+  return policy === null ? null : { op: 'settings', policy };
+}
+
+/** A number above 0 as somebody types it; null if it is none, or more than `most`. */
+function readNumber(text: string, most: number): number | null {
+  const value = Number(text.replace(',', '.'));
+  return value > 0 && value <= most ? value : null;
+}
+
+/** After so many seconds of idleness notebooks hibernate, where people say only that they are to. */
+const USUAL_IDLENESS = 600;
 
 /** The longest time of idleness that the scheduler takes: 30 days, in minutes. */
 const LONGEST_IDLENESS = 30 * 24 * 60;

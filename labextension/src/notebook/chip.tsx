@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { MenuSvg, ReactWidget } from '@jupyterlab/ui-components';
+import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
-import type { IEntry } from '../actions/table';
-import { priorityEntries, run } from '../actions/table';
+import { openMenu } from '../actions/menu';
+import { run } from '../actions/run';
 import { useExplanation } from '../components/explain';
 import { markOf, Shape } from '../components/shape';
 import type { IGroup, IUnshared } from '../core/status';
@@ -13,7 +12,6 @@ import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
 import { unsharedText } from '../words/availability';
 import { detailsOf } from '../words/details';
-import { nameIn } from '../words/names';
 import type { IWording } from '../words/short';
 import { placeText, stateName } from '../words/short';
 
@@ -71,6 +69,7 @@ function Chip(props: {
       title={[title, explanation].filter(Boolean).join('\n')}
       data-explanation={explanation || undefined}
       aria-haspopup={group ? 'menu' : undefined}
+      data-group={group?.id}
       {...pointing}
       onClick={event => props.open(event.currentTarget)}
     >
@@ -95,11 +94,6 @@ export class ChipWidget extends ReactWidget {
     this.update();
   }
 
-  dispose(): void {
-    this._menu?.dispose();
-    super.dispose();
-  }
-
   protected render(): JSX.Element {
     return (
       <Chip
@@ -117,45 +111,10 @@ export class ChipWidget extends ReactWidget {
       run(this._commands, { command: CommandIds.openPanel });
       return;
     }
-    const menu = this._menu ?? this._makeMenu();
-    menu.clearItems();
-    menu.title.label = nameIn(this._state.wording.names, group);
-    for (const entry of actionsOf(group.id)) {
-      if (this._commands.hasCommand(entry.command)) {
-        menu.addItem(entry as Menu.IItemOptions);
-      }
-    }
-    this._menu = menu;
-    this._button = button;
-    const { left, bottom } = button.getBoundingClientRect();
-    menu.open(left, bottom);
+    openMenu(this._commands, button, 'chip', { group: group.id });
   }
 
-  private _makeMenu(): MenuSvg {
-    const menu = new MenuSvg({ commands: this._commands });
-    // A menu that closes leaves the focus nowhere.
-    menu.aboutToClose.connect(() => this._button?.focus());
-    return menu;
-  }
-
-  private _button: HTMLElement | null = null;
   private _commands: CommandRegistry;
-  private _menu: MenuSvg | null = null;
   private _model: IPartOptions['model'];
   private _state: IChipState;
-}
-
-function actionsOf(id: string): IEntry[] {
-  const args = { group: id };
-  return [
-    { command: CommandIds.openPanel },
-    { command: CommandIds.release, args },
-    ...priorityEntries(id),
-    { command: CommandIds.toggleKeep, args },
-    { command: CommandIds.toggleFrozen, args },
-    { command: CommandIds.setMemory, args },
-    { command: CommandIds.offload, args },
-    { command: CommandIds.hibernate, args },
-    { command: CommandIds.wake, args }
-  ];
 }

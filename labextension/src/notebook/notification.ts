@@ -3,7 +3,7 @@ import { Notification } from '@jupyterlab/apputils';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 
-import { run } from '../actions/table';
+import { run } from '../actions/run';
 import { holderOf } from '../core/queue';
 import type { IGroup, IStatus } from '../core/status';
 import { isWaiting } from '../core/status';

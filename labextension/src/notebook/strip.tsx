@@ -4,8 +4,9 @@ import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
 import type { ITranslation } from '../core/translation';
+import { run } from '../actions/run';
 import type { IEntry } from '../actions/table';
-import { run } from '../actions/table';
+
 import { useExplanation } from '../components/explain';
 import type { Mark } from '../components/shape';
 import { Shape } from '../components/shape';
@@ -34,7 +35,6 @@ export interface IStripState {
 }
 
 export interface IStripAction extends IEntry {
-  label: string;
   title: string;
 }
 
@@ -65,7 +65,6 @@ export function waitingStrip(
       title: '',
       actions: [
         {
-          label: trans.__('Unfreeze'),
           title: trans.__('Let this notebook use the GPU again'),
           command: CommandIds.toggleFrozen,
           args: { group: group.id }
@@ -121,7 +120,6 @@ function actionsOf(
   const actions: IStripAction[] = [];
   if (holder.sessions.length > 0) {
     actions.push({
-      label: trans.__('Open'),
       title: trans.__('Go to %1', name),
       command: CommandIds.goTo,
       args: { group: holder.id }
@@ -129,7 +127,6 @@ function actionsOf(
   }
   if (holder.class === 'interactive') {
     actions.push({
-      label: trans.__('Make background'),
       title: trans.__(
         'Let notebooks in which somebody works come before %1',
         name
@@ -200,7 +197,7 @@ function Action(props: {
   action: IStripAction;
   commands: CommandRegistry;
 }): JSX.Element {
-  const { label, title } = props.action;
+  const { command, args, title } = props.action;
   const button = React.useRef<HTMLButtonElement>(null);
   React.useLayoutEffect(() => {
     const node = button.current;
@@ -219,7 +216,7 @@ function Action(props: {
       title={title}
       onClick={() => run(props.commands, props.action)}
     >
-      {label}
+      {props.commands.label(command, { ...args, isShort: true })}
     </button>
   );
 }

@@ -2,45 +2,21 @@
 import {
   ellipsesIcon,
   launchIcon,
-  MenuSvg,
   moveDownIcon,
   moveUpIcon,
   runIcon,
   stopIcon
 } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
-import type { Menu } from '@lumino/widgets';
 import React from 'react';
 
 import type { ITranslation } from '../core/translation';
+import { openMenu } from '../actions/menu';
+import { isPossible, run } from '../actions/run';
 import type { IEntry } from '../actions/table';
-import { priorityEntries, run } from '../actions/table';
 import type { IGroup } from '../core/status';
 import { CommandIds } from '../tokens';
 import type { IWording } from '../words/short';
-
-/** Open a menu below a button; the focus returns to the button. */
-export function openMenu(
-  commands: CommandRegistry,
-  button: HTMLElement,
-  entries: readonly (IEntry | null)[]
-): void {
-  const menu = new MenuSvg({ commands });
-  for (const entry of entries) {
-    if (entry === null) {
-      menu.addItem({ type: 'separator' });
-    } else if (commands.hasCommand(entry.command)) {
-      menu.addItem(entry as Menu.IItemOptions);
-    }
-  }
-  button.setAttribute('aria-expanded', 'true');
-  menu.aboutToClose.connect(() => {
-    button.setAttribute('aria-expanded', 'false');
-    button.focus();
-  });
-  const { left, bottom } = button.getBoundingClientRect();
-  menu.open(left, bottom);
-}
 
 /** Made once: what is the same element as before is not drawn again. */
 const ICONS = {
@@ -99,18 +75,6 @@ function entriesOf(
   };
 }
 
-/** Whether a command makes sense now; one that does not is left to the menu, which shows it greyed. */
-export function isPossible(
-  commands: CommandRegistry,
-  { command, args }: IEntry
-): boolean {
-  return (
-    commands.hasCommand(command) &&
-    commands.isVisible(command, args) &&
-    commands.isEnabled(command, args)
-  );
-}
-
 interface IButtonsProps {
   /** Of the group. */
   id: string;
@@ -129,37 +93,15 @@ interface IButtonsProps {
 function ActionButtons(props: IButtonsProps): JSX.Element {
   const { id, name, commands, trans, frozen, background } = props;
   const { open, release, change, freeze } = entriesOf(id, background);
-  // Shorter than in the palette, where no notebook's name stands beside them.
-  const buttons: [boolean, string, IEntry, JSX.Element][] = [
-    [props.canOpen, trans.__('Open'), open, ICONS.open],
+  const buttons: [boolean, IEntry, JSX.Element][] = [
+    [props.canOpen, open, ICONS.open],
     frozen
-      ? [props.canStop, trans.__('Unfreeze'), freeze, ICONS.unfreeze]
-      : [props.canStop, trans.__('Release'), release, ICONS.release],
-    background
-      ? [
-          props.canChange,
-          trans.__('Make interactive'),
-          change,
-          ICONS.interactive
-        ]
-      : [props.canChange, trans.__('Make background'), change, ICONS.background]
+      ? [props.canStop, freeze, ICONS.unfreeze]
+      : [props.canStop, release, ICONS.release],
+    [props.canChange, change, background ? ICONS.interactive : ICONS.background]
   ];
   const showMore = (event: React.MouseEvent<HTMLElement>): void => {
-    const args = { group: id };
-    openMenu(commands, event.currentTarget, [
-      open,
-      release,
-      null,
-      ...priorityEntries(id),
-      null,
-      { command: CommandIds.toggleKeep, args },
-      { command: CommandIds.setMemory, args },
-      null,
-      freeze,
-      { command: CommandIds.offload, args },
-      { command: CommandIds.hibernate, args },
-      { command: CommandIds.wake, args }
-    ]);
+    openMenu(commands, event.currentTarget, 'row', { group: id });
   };
   return (
     <div
@@ -169,24 +111,26 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
     >
       {buttons
         .filter(([possible]) => possible)
-        .map(([, label, entry, icon]) => (
-          <button
-            key={entry.command}
-            type="button"
-            className="jp-GpuShare-action"
-            title={trans.__(
-              '%1: %2',
-              label,
-              entry === release
-                ? props.releaseTitle
-                : commands.caption(entry.command, entry.args)
-            )}
-            onClick={() => run(commands, entry)}
-          >
-            {icon}
-            <span className="jp-GpuShare-actionLabel">{label}</span>
-          </button>
-        ))}
+        .map(([, entry, icon]) => {
+          const { command, args } = entry;
+          const label = commands.label(command, { ...args, isShort: true });
+          const caption =
+            entry === release
+              ? props.releaseTitle
+              : commands.caption(command, args);
+          return (
+            <button
+              key={command}
+              type="button"
+              className="jp-GpuShare-action"
+              title={trans.__('%1: %2', label, caption)}
+              onClick={() => run(commands, entry)}
+            >
+              {icon}
+              <span className="jp-GpuShare-actionLabel">{label}</span>
+            </button>
+          );
+        })}
       <button
         type="button"
         className="jp-GpuShare-action"

@@ -10,6 +10,7 @@ import React from 'react';
 import type { ITranslation } from '../core/translation';
 import type { IGroupShare } from '../core/shares';
 import { REST } from '../core/shares';
+import { openMenu } from '../actions/menu';
 import type {
   IGpu,
   IHibernation,
@@ -20,7 +21,7 @@ import type {
 import { CommandIds } from '../tokens';
 import { idlenessText, modeText } from '../words/settings';
 import type { IWording } from '../words/short';
-import { openMenu } from './actions';
+
 import type { Clock } from './clock';
 import { useClock } from './clock';
 import type { ISegment } from './memory';
@@ -277,20 +278,7 @@ function ModeChoice(props: IModeProps): JSX.Element {
       aria-expanded="false"
       aria-label={trans.__('How notebooks share: %1', text)}
       title={title}
-      onClick={event =>
-        openMenu(commands, event.currentTarget, [
-          ...(['auto', 'on', 'off'] as const).map(anti_thrash => ({
-            command: CommandIds.setAntiThrash,
-            args: { anti_thrash }
-          })),
-          null,
-          { command: CommandIds.setQuantum, args: {} },
-          { command: CommandIds.setPolicy, args: {} },
-          null,
-          { command: CommandIds.toggleHibernation, args: {} },
-          { command: CommandIds.setHibernation, args: {} }
-        ])
-      }
+      onClick={event => openMenu(commands, event.currentTarget, 'mode')}
     >
       <span>{text}</span>
       <caretDownEmptyIcon.react tag="span" />

@@ -4,7 +4,7 @@ import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
 import type { ITranslation } from '../core/translation';
-import { run } from '../actions/table';
+import { run } from '../actions/run';
 import type { ICode } from '../core/status';
 import { linkText } from '../words/short';
 

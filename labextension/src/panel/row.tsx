@@ -2,7 +2,7 @@
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import { run } from '../actions/table';
+import { isPossible, run } from '../actions/run';
 import { canExplain, useExplanation } from '../components/explain';
 import { Name } from '../components/name';
 import { formatBytes } from '../core/format';
@@ -23,7 +23,7 @@ import {
   whereText,
   wishesText
 } from '../words/states';
-import { Actions, isPossible } from './actions';
+import { Actions } from './actions';
 import type { Clock } from './clock';
 import { useClock } from './clock';
 

@@ -8,7 +8,8 @@ import { IConsoleTracker } from '@jupyterlab/console';
 import { IDocumentManager } from '@jupyterlab/docmanager';
 import { ITranslator } from '@jupyterlab/translation';
 
-import { addCommands, PALETTE } from '../actions/table';
+import { addCommands } from '../actions/commands';
+import { entriesOf } from '../actions/table';
 import type { ISession } from '../core/status';
 import { IDocuments, IGpuShareModel } from '../tokens';
 import { load } from './translation';
@@ -44,9 +45,16 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         throw new Error(trans.__('%1 cannot be opened here.', name));
       }
     };
-    addCommands({ commands, model, documents, trans, open });
-    for (const { command, args } of PALETTE) {
-      palette?.addItem({ command, args, category: trans.__('GPU sharing') });
+    const groupAt = (): string | null =>
+      app.contextMenuHitTest(node => Boolean(node.dataset['group']))?.dataset[
+        'group'
+      ] ?? null;
+    addCommands({ commands, model, documents, trans, open, groupAt });
+    const category = trans.__('GPU sharing');
+    for (const entry of entriesOf('palette', { isPalette: true })) {
+      if (entry) {
+        palette?.addItem({ ...entry, category });
+      }
     }
   }
 };

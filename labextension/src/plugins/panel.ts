@@ -6,7 +6,8 @@ import type {
 import { ILayoutRestorer } from '@jupyterlab/application';
 import { ITranslator } from '@jupyterlab/translation';
 
-import { entryLabel } from '../actions/table';
+import type { Args, IAbout } from '../actions/table';
+import { actionOf, labelOf } from '../actions/table';
 import { gpuShareIcon } from '../icon';
 import { GpuSharePanel } from '../panel/sidebar';
 import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
@@ -52,12 +53,17 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       side = null;
       place();
     });
-    commands.addCommand(CommandIds.openPanel, {
-      label: args =>
-        args['isPalette']
-          ? entryLabel(trans.__('Show the Panel'), args, trans)
-          : trans.__('Show GPU Sharing'),
-      caption: trans.__('Show who runs and who waits on the GPU'),
+    const row = actionOf(CommandIds.openPanel);
+    const about = (args: Args): IAbout => ({
+      args,
+      group: null,
+      status: model.status,
+      hasDocument: false,
+      trans
+    });
+    commands.addCommand(row.command, {
+      label: args => labelOf(row, about(args)),
+      caption: args => row.caption(about(args)),
       icon: gpuShareIcon,
       execute: () => shell.activateById(panel.id),
       describedBy: { args: { type: 'object', properties: {} } }

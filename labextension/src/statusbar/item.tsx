@@ -9,7 +9,7 @@ import { Signal } from '@lumino/signaling';
 import React from 'react';
 
 import type { ITranslation } from '../core/translation';
-import { run } from '../actions/table';
+import { run } from '../actions/run';
 import { isUnavailable, isUnshared, isWaiting } from '../core/status';
 import { wordingOf } from '../state/wording';
 import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';

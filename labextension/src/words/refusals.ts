@@ -6,7 +6,7 @@ import type { IHibernation, ISleep } from '../core/status';
 type Why = Pick<ISleep | IHibernation, 'code' | 'text'>;
 
 /** Why a notebook, or every one, is not hibernated; the words are those of scheduler/core/refusals.py. */
-export function aloneText({ code, text }: Why, trans: ITranslation): string {
+export function refusalText({ code, text }: Why, trans: ITranslation): string {
   const sentence = sentenceOf(code, trans);
   if (!sentence) {
     return text || trans.__('the scheduler says: %1', code ?? '');
@@ -14,6 +14,14 @@ export function aloneText({ code, text }: Why, trans: ITranslation): string {
   return DETAILED.includes(code ?? '') && text && text !== sentence
     ? trans.__('%1: %2', sentence, text)
     : sentence;
+}
+
+/** That no notebook can be hibernated, and why. */
+export function cannotText(why: Why, trans: ITranslation): string {
+  return trans.__(
+    'Notebooks cannot be hibernated: %1.',
+    refusalText(why, trans)
+  );
 }
 
 /** Of these the scheduler says more than the sentence. */

@@ -3,7 +3,7 @@ import type { ITranslation } from '../core/translation';
 
 import { formatDuration } from '../core/format';
 import type { IHibernation, ISettings } from '../core/status';
-import { aloneText } from './refusals';
+import { cannotText } from './refusals';
 
 /** The policy that is not worth a word. */
 const USUAL = 'burst';
@@ -35,10 +35,7 @@ export function idlenessText(
   trans: ITranslation
 ): string {
   if (hibernation?.able === false) {
-    return trans.__(
-      'Notebooks cannot be hibernated: %1.',
-      aloneText(hibernation, trans)
-    );
+    return cannotText(hibernation, trans);
   }
   switch (hibernate_after) {
     case undefined:

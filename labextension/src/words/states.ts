@@ -17,7 +17,7 @@ import type {
   Kind
 } from '../core/status';
 import { memoryOf } from '../core/status';
-import { aloneText } from './refusals';
+import { refusalText } from './refusals';
 import type { IWording } from './short';
 import { estimateOf, estimateText } from './short';
 
@@ -147,7 +147,7 @@ export function sleepTitle(
         ? trans.__('Somebody ordered that it hibernates as soon as it is idle.')
         : trans.__(
             'It is to hibernate, and cannot yet: %1.',
-            aloneText(hibernation, trans)
+            refusalText(hibernation, trans)
           );
     case 'parking':
     case 'hibernating':
@@ -156,7 +156,7 @@ export function sleepTitle(
       // What people asked for, they know; and what has nothing there matters to nobody.
       return wishes.keep || ['off', 'nothing'].includes(hibernation.code ?? '')
         ? ''
-        : trans.__('Not hibernated: %1.', aloneText(hibernation, trans));
+        : trans.__('Not hibernated: %1.', refusalText(hibernation, trans));
     default:
       return '';
   }

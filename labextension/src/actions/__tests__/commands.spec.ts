@@ -17,7 +17,14 @@ import {
 import type { IGroup, ISession } from '../../core/status';
 import type { IDocuments } from '../../tokens';
 import { CommandIds } from '../../tokens';
-import { addCommands, PALETTE, run } from '../table';
+import { addCommands } from '../commands';
+import { run } from '../run';
+import type { IEntry } from '../table';
+import { entriesOf } from '../table';
+
+const PALETTE = entriesOf('palette', { isPalette: true }).filter(
+  (entry): entry is IEntry => entry !== null
+);
 
 let commands: CommandRegistry;
 let model: FakeModel;

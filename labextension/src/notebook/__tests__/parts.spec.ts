@@ -8,8 +8,6 @@ import {
   waitFor,
   within
 } from '@testing-library/react';
-import { CommandRegistry } from '@lumino/commands';
-import type { ReadonlyPartialJSONObject } from '@lumino/coreutils';
 import { MessageLoop } from '@lumino/messaging';
 import type { Signal } from '@lumino/signaling';
 import { Widget } from '@lumino/widgets';
@@ -18,6 +16,7 @@ import axe from 'axe-core';
 import { NotebookParts } from '../parts';
 import type { IGroup } from '../../core/status';
 import { CommandIds } from '../../tokens';
+import { FakeCommands } from '../../__tests__/commands';
 import {
   explained,
   FakeModel,
@@ -38,8 +37,7 @@ import {
 } from '../../__tests__/notebooks';
 
 let model: FakeModel;
-let commands: CommandRegistry;
-let executed: [string, ReadonlyPartialJSONObject][];
+let commands: FakeCommands;
 let parts: NotebookParts;
 let panels: FakePanel[];
 let hidden = false;
@@ -51,14 +49,7 @@ beforeEach(() => {
   jest.spyOn(console, 'warn').mockImplementation();
   jest.spyOn(document, 'hidden', 'get').mockImplementation(() => hidden);
   model = new FakeModel();
-  executed = [];
-  commands = new CommandRegistry();
-  for (const id of Object.values(CommandIds)) {
-    commands.addCommand(id, {
-      label: id,
-      execute: args => void executed.push([id, args])
-    });
-  }
+  commands = new FakeCommands(model);
   panels = [];
 });
 
@@ -158,7 +149,7 @@ describe('The strip', () => {
         within(strip() as HTMLElement).getByRole('button', { name })
       );
     }
-    expect(executed).toEqual([
+    expect(commands.executed).toEqual([
       [CommandIds.goTo, { group: 'train' }],
       [CommandIds.setPriority, { group: 'train', priority: 'background' }]
     ]);
@@ -223,7 +214,9 @@ describe('The strip', () => {
     const reason = { code: 'frozen', params: {} };
     await tell(makeWaiting('plots', 1, { wishes, reason }));
     fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
-    expect(executed).toEqual([[CommandIds.toggleFrozen, { group: 'plots' }]]);
+    expect(commands.executed).toEqual([
+      [CommandIds.toggleFrozen, { group: 'plots' }]
+    ]);
   });
 
   it('says that the notebook wakes first, and for how long still', async () => {
@@ -607,7 +600,7 @@ describe('The chip', () => {
     expect(chip()?.textContent).toBe('GPU: not shared');
     expect(chip()?.title).toContain('Restart the kernel');
     fireEvent.click(chip() as HTMLElement);
-    expect(executed).toEqual([[CommandIds.openPanel, {}]]);
+    expect(commands.executed).toEqual([[CommandIds.openPanel, {}]]);
   });
 
   it('says nothing of sharing where there is no GPU', async () => {
@@ -631,22 +624,24 @@ describe('The chip', () => {
     await settle();
     const items = screen.getAllByRole('menuitem');
     expect(items.map(item => item.textContent)).toEqual([
-      CommandIds.openPanel,
-      CommandIds.release,
-      ...Array<string>(3).fill(CommandIds.setPriority),
-      CommandIds.toggleKeep,
-      CommandIds.toggleFrozen,
-      CommandIds.setMemory,
-      CommandIds.offload,
-      CommandIds.hibernate,
-      CommandIds.wake
+      'Show GPU Sharing',
+      'Release the GPU for Others',
+      'Make Background',
+      'Make Interactive',
+      'Let It Be Decided Automatically',
+      'Keep on the GPU',
+      'Freeze',
+      'Limit Its Memory…',
+      'Move Its Memory to the Host',
+      'Hibernate Now',
+      'Wake'
     ]);
     const menu = screen.getByRole('menu').parentElement as HTMLElement;
     for (const key of [40, 40, 40, 13]) {
       fireEvent.keyDown(menu, { keyCode: key });
     }
     await settle();
-    expect(executed).toEqual([
+    expect(commands.executed).toEqual([
       [CommandIds.setPriority, { group: 'plots', priority: 'background' }]
     ]);
     expect(document.activeElement).toBe(chip());
@@ -674,7 +669,7 @@ describe('The notification', () => {
       'Go to train'
     ]);
     actions.forEach(({ callback }) => callback(new MouseEvent('click')));
-    expect(executed).toEqual([
+    expect(commands.executed).toEqual([
       [CommandIds.openPanel, {}],
       [CommandIds.goTo, { group: 'train' }]
     ]);
