@@ -121,9 +121,8 @@ def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
 
 def test_troubleshooting_has_every_code(root: Path) -> None:
     text = (root / "docs" / "troubleshooting.md").read_text()
-    words = (root / "labextension" / "src" / "words" / "sentences.ts").read_text()
-    states = words[words.index("export function unsharedText") :]
-    codes = {*REASONS, *re.findall(r"case '(\w+)':", states)} - {"ok"}
+    words = (root / "labextension" / "src" / "words" / "availability.ts").read_text()
+    codes = {*REASONS, *re.findall(r"case '(\w+)':", words)} - {"ok"}
     assert not sorted(code for code in codes if f"`{code}`" not in text)
 
 

@@ -67,7 +67,8 @@ export function extractFrom(file: string, text: string): IExtraction<string[]> {
       if (places && /trans$/i.test(root)) {
         const found = places.map(place => literalOf(node.arguments[place]));
         if (ROOTS.includes(root) && !found.includes(null)) {
-          messages.push(...(found as string[]));
+          // A text whose plural is the same is one text.
+          messages.push(...new Set(found as string[]));
         } else {
           const { line } = source.getLineAndCharacterOfPosition(
             node.getStart(source)
@@ -82,9 +83,12 @@ export function extractFrom(file: string, text: string): IExtraction<string[]> {
   return { messages, unreadable };
 }
 
-/** What is read of all our sources. */
-export function extract(): IExtraction<ReadonlySet<string>> {
+/** What is read of all our sources, and the texts that more than one place has. */
+export function extract(): IExtraction<ReadonlySet<string>> & {
+  repeated: string[];
+} {
   const messages = new Set<string>();
+  const repeated: string[] = [];
   const unreadable: string[] = [];
   // Jest runs in the folder of the package.
   for (const path of ts.sys.readDirectory(
@@ -93,8 +97,14 @@ export function extract(): IExtraction<ReadonlySet<string>> {
     ['**/__tests__/**']
   )) {
     const found = extractFrom(path, ts.sys.readFile(path) ?? '');
-    found.messages.forEach(message => messages.add(message));
+    for (const message of found.messages) {
+      // What only puts texts together has no words.
+      if (messages.has(message) && /\p{L}/u.test(message)) {
+        repeated.push(`${path}: ${message}`);
+      }
+      messages.add(message);
+    }
     unreadable.push(...found.unreadable);
   }
-  return { messages, unreadable };
+  return { messages, unreadable, repeated };
 }

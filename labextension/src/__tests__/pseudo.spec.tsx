@@ -43,7 +43,7 @@ import {
   trans
 } from './fixtures';
 
-const { messages, unreadable } = extract();
+const { messages, unreadable, repeated } = extract();
 
 const PALETTE = entriesOf('palette', { isPalette: true }).filter(
   (entry): entry is IEntry => entry !== null
@@ -295,6 +295,10 @@ describe('the extraction of messages', () => {
   it('reads every call that translates', () => {
     expect(messages.size).toBeGreaterThan(300);
     expect(unreadable).toEqual([]);
+  });
+
+  it('finds each text in one place', () => {
+    expect(repeated).toEqual([]);
   });
 
   it.each([

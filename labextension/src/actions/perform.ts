@@ -8,6 +8,7 @@ import {
 
 import { formatBytes, parseBytes } from '../core/format';
 import type { IGroup } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import type { IAction } from '../tokens';
 import { CommandIds } from '../tokens';
 import { isolate, shortName } from '../words/names';
@@ -291,6 +292,17 @@ const LONGEST_IDLENESS = 30 * 24 * 60;
 /** A quantum that the scheduler chooses. */
 const AUTO = 0;
 
+function cancelText(trans: ITranslation): string {
+  return trans.__('Cancel');
+}
+
+/** The buttons of a dialog that asks for a value. */
+function inputLabels(
+  trans: ITranslation
+): Pick<InputDialog.IOptions, 'cancelLabel' | 'okLabel'> {
+  return { cancelLabel: cancelText(trans), okLabel: trans.__('Set') };
+}
+
 async function confirm(
   { trans }: ICommandsOptions,
   title: string,
@@ -301,7 +313,7 @@ async function confirm(
     title,
     body,
     buttons: [
-      Dialog.cancelButton({ label: trans.__('Cancel') }),
+      Dialog.cancelButton({ label: cancelText(trans) }),
       Dialog.warnButton({ label })
     ],
     defaultButton: 0
@@ -324,8 +336,7 @@ async function choose(
     // Only a list that takes other names knows the current one by its name.
     current: items ? items.indexOf(current) : current,
     editable: items === null,
-    cancelLabel: trans.__('Cancel'),
-    okLabel: trans.__('Set')
+    ...inputLabels(trans)
   });
   return (answer.button.accept && answer.value?.trim()) || null;
 }
@@ -348,8 +359,7 @@ async function ask<T>(
       title,
       label,
       text,
-      cancelLabel: trans.__('Cancel'),
-      okLabel: trans.__('Set')
+      ...inputLabels(trans)
     });
     if (!answer.button.accept) {
       return null;

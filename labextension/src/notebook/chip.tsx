@@ -13,7 +13,13 @@ import { CommandIds } from '../tokens';
 import { unsharedText } from '../words/availability';
 import { detailsOf } from '../words/details';
 import type { IWording } from '../words/short';
-import { placeText, stateName } from '../words/short';
+import {
+  gpuText,
+  placeText,
+  stateName,
+  thisNotebook,
+  unsharedName
+} from '../words/short';
 
 /** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
 export interface IChipState {
@@ -44,9 +50,9 @@ function Chip(props: {
     return null;
   }
   const mark = group ? markOf(group) : 'unshared';
-  let text = trans.__('GPU: not shared');
+  let text = unsharedName(trans);
   let title = unshared
-    ? unsharedText(trans.__('This notebook'), unshared, trans).text
+    ? unsharedText(thisNotebook(trans), unshared, trans).text
     : '';
   if (group) {
     title = detailsOf(group, wording, now, background);
@@ -55,7 +61,7 @@ function Chip(props: {
     } else if (group.state === 'waiting') {
       text = trans.__('GPU: waiting, %1', placeText(group.position, trans));
     } else {
-      text = trans.__('GPU: %1', stateName(group, trans));
+      text = gpuText(stateName(group, trans), trans);
     }
     if (background && mark !== 'frozen') {
       text = trans.__('%1, background', text);

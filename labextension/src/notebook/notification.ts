@@ -12,6 +12,7 @@ import { nameIn, shorten } from '../words/names';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { placeText } from '../words/short';
+import { goToText } from '../words/states';
 
 /** JupyterLab cuts longer messages off: so the names are, which are worth less than the rest. */
 const LONGEST_NAME = 36;
@@ -106,8 +107,8 @@ export class WaitNotification implements IDisposable {
       );
       if (holder.sessions.length > 0) {
         actions.push({
-          label: trans.__('Go to %1', shorten(other, LONGEST_LABEL)),
-          caption: trans.__('Go to %1', other),
+          label: goToText(shorten(other, LONGEST_LABEL), trans),
+          caption: goToText(other, trans),
           callback: () =>
             run(this._commands, {
               command: CommandIds.goTo,

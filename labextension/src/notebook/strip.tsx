@@ -18,7 +18,12 @@ import { nameIn } from '../words/names';
 import { reasonText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { waitText } from '../words/short';
-import { cellText, intervalText } from '../words/states';
+import {
+  cellText,
+  goToText,
+  intervalSentence,
+  waitedFor
+} from '../words/states';
 import type { IPartOptions } from './chip';
 
 /** What a strip says. */
@@ -95,12 +100,7 @@ export function waitingStrip(
     text: trans.__('%1: %2', place, name || reason),
     title: [
       name ? reason : '',
-      group.estimate
-        ? trans.__(
-            'Nine of ten such waits end in %1.',
-            intervalText(group.estimate, elapsed)
-          )
-        : ''
+      group.estimate ? intervalSentence(group.estimate, trans, elapsed) : ''
     ]
       .filter(line => line)
       .join('\n'),
@@ -120,7 +120,7 @@ function actionsOf(
   const actions: IStripAction[] = [];
   if (holder.sessions.length > 0) {
     actions.push({
-      title: trans.__('Go to %1', name),
+      title: goToText(name, trans),
       command: CommandIds.goTo,
       args: { group: holder.id }
     });
@@ -163,7 +163,7 @@ export function resultStrip(
     mark: null,
     text:
       ran === null
-        ? trans.__('waited %1', formatExactly(waited))
+        ? waitedFor(formatExactly(waited), trans)
         : cellText({ waited, ran }, trans),
     title: trans.__('How long this cell waited for the GPU, and ran on it'),
     actions: [],

@@ -100,6 +100,7 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
       : [props.canStop, release, ICONS.release],
     [props.canChange, change, background ? ICONS.interactive : ICONS.background]
   ];
+  const more = trans.__('More actions');
   const showMore = (event: React.MouseEvent<HTMLElement>): void => {
     openMenu(commands, event.currentTarget, 'row', { group: id });
   };
@@ -136,8 +137,8 @@ function ActionButtons(props: IButtonsProps): JSX.Element {
         className="jp-GpuShare-action"
         aria-haspopup="menu"
         aria-expanded="false"
-        aria-label={trans.__('More actions')}
-        title={trans.__('More actions')}
+        aria-label={more}
+        title={more}
         onClick={showMore}
       >
         {ICONS.more}

@@ -26,6 +26,7 @@ import { Header } from './header';
 import type { IRowContext } from './row';
 import { NO_SHARES, NotSharing, OtherPrograms, Section } from './sections';
 import { Timeline } from './timeline/timeline';
+import { loadingText, thisNotebook } from '../words/short';
 
 export interface IPanelProps {
   model: IGpuShareModel;
@@ -77,7 +78,7 @@ export function PanelContent(props: IPanelProps): JSX.Element {
       />
       <div className="jp-GpuShare-body" {...keptFocus}>
         {status === null ? (
-          <p className="jp-GpuShare-quiet">{trans.__('Loading…')}</p>
+          <p className="jp-GpuShare-quiet">{loadingText(trans)}</p>
         ) : (
           <Boundary trans={trans}>
             <Body {...props} status={status} clock={clock} fronts={fronts} />
@@ -237,7 +238,7 @@ function Body(props: IBodyProps): JSX.Element {
           <Section
             {...section}
             id="current"
-            label={trans.__('This notebook')}
+            label={thisNotebook(trans)}
             groups={status.groups.filter(({ id }) => id === first)}
           />
           {waiting}

@@ -57,6 +57,8 @@ function GpuBlock(props: IGpuProps): JSX.Element {
   const isIdle = several && rests === 1;
   const view = makeGpu(gpu, shares, host, colours, wording);
   const label = trans.__('GPU %1, %2', gpu.index, gpu.name);
+  const number = trans.__('GPU %1', gpu.index);
+  const fold = trans.__('Show this idle GPU as one line');
   if (isIdle && !open) {
     return (
       <section
@@ -70,7 +72,7 @@ function GpuBlock(props: IGpuProps): JSX.Element {
           onClick={() => setOpen(true)}
         >
           <caretRightIcon.react tag="span" />
-          <span>{trans.__('GPU %1', gpu.index)}</span>
+          <span>{number}</span>
           <span>{trans.__('idle · %1', view.used)}</span>
         </button>
       </section>
@@ -84,15 +86,15 @@ function GpuBlock(props: IGpuProps): JSX.Element {
             type="button"
             className="jp-GpuShare-icon"
             aria-expanded="true"
-            title={trans.__('Show this idle GPU as one line')}
-            aria-label={trans.__('Show this idle GPU as one line')}
+            title={fold}
+            aria-label={fold}
             onClick={() => setOpen(false)}
           >
             <caretDownIcon.react tag="span" />
           </button>
         )}
         <h3 title={`${gpu.name}\n${gpu.uuid}`}>{gpu.name}</h3>
-        {several && <small>{trans.__('GPU %1', gpu.index)}</small>}
+        {several && <small>{number}</small>}
         {gpu.draining && (
           <small
             className="jp-GpuShare-draining"

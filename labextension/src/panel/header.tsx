@@ -6,7 +6,7 @@ import React from 'react';
 import type { ITranslation } from '../core/translation';
 import { run } from '../actions/run';
 import type { ICode } from '../core/status';
-import { linkText } from '../words/short';
+import { linkText, titleText } from '../words/short';
 
 const SETTINGS_COMMAND = 'settingeditor:open';
 
@@ -22,7 +22,7 @@ function Head(props: IHeaderProps): JSX.Element {
   const label = trans.__('Settings of GPU sharing');
   return (
     <div className="jp-GpuShare-title">
-      <h2>{trans.__('GPU sharing')}</h2>
+      <h2>{titleText(trans)}</h2>
       {link && (
         <span className="jp-GpuShare-link" data-state={link.state}>
           {link.text}

@@ -17,7 +17,7 @@ import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import {
   classText,
-  intervalText,
+  intervalSentence,
   sleepTitle,
   waitedText,
   whereText,
@@ -193,14 +193,7 @@ function Waited({ group, context }: IGroupProps): JSX.Element {
   return (
     <div
       className="jp-GpuShare-waited"
-      title={
-        estimate
-          ? trans.__(
-              'Nine of ten such waits end in %1.',
-              intervalText(estimate)
-            )
-          : undefined
-      }
+      title={estimate ? intervalSentence(estimate, trans) : undefined}
     >
       <Counting clock={clock} text={now => waitedText(group, trans, now)} />
     </div>
@@ -211,10 +204,11 @@ function Waited({ group, context }: IGroupProps): JSX.Element {
 function Sleep({ group, wording }: ISleepProps): JSX.Element | null {
   const { trans } = wording;
   const title = sleepTitle(group, trans);
+  const hibernating = trans.__('Hibernating…');
   const text = {
     ordered: trans.__('hibernates when idle'),
-    parking: trans.__('Hibernating…'),
-    hibernating: trans.__('Hibernating…'),
+    parking: hibernating,
+    hibernating,
     hibernated: trans.__('Hibernated'),
     waking: trans.__('Waking…'),
     // What is wrong with it is told to who points at it.

@@ -9,6 +9,7 @@ import type { ITranslation } from '../core/translation';
 import { gpuShareIcon } from '../icon';
 import type { IDocuments, IGpuShareModel } from '../tokens';
 import type { PanelContent } from './content';
+import { loadingText, titleText } from '../words/short';
 
 /**
  * The side panel. Its content is loaded when it is first shown, and it looks at the
@@ -22,9 +23,9 @@ export class GpuSharePanel extends ReactWidget {
     this.id = 'jupyter-gpushare-panel';
     this.addClass('jp-GpuShare');
     this.title.icon = gpuShareIcon;
-    this.title.caption = trans.__('GPU sharing');
+    this.title.caption = titleText(trans);
     this.node.setAttribute('role', 'region');
-    this.node.setAttribute('aria-label', trans.__('GPU sharing'));
+    this.node.setAttribute('aria-label', titleText(trans));
   }
 
   dispose(): void {
@@ -83,7 +84,7 @@ export class GpuSharePanel extends ReactWidget {
         </button>
       </div>
     ) : (
-      <p className="jp-GpuShare-placeholder">{trans.__('Loading…')}</p>
+      <p className="jp-GpuShare-placeholder">{loadingText(trans)}</p>
     );
   }
 

@@ -13,6 +13,7 @@ import { entriesOf } from '../actions/table';
 import type { ISession } from '../core/status';
 import { IDocuments, IGpuShareModel } from '../tokens';
 import { load } from './translation';
+import { titleText } from '../words/short';
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:commands',
@@ -50,7 +51,7 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
         'group'
       ] ?? null;
     addCommands({ commands, model, documents, trans, open, groupAt });
-    const category = trans.__('GPU sharing');
+    const category = titleText(trans);
     for (const entry of entriesOf('palette', { isPalette: true })) {
       if (entry) {
         palette?.addItem({ ...entry, category });

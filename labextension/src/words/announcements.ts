@@ -3,6 +3,7 @@ import type { ITranslation } from '../core/translation';
 
 import type { IGroup } from '../core/status';
 import { isRunning } from '../core/status';
+import { hasGpuText } from './reasons';
 
 /** The state of a notebook in words that stay the same until it changes. */
 export function announce(
@@ -24,6 +25,6 @@ export function announce(
     );
   }
   return isRunning(group)
-    ? trans.__('%1 has the GPU', name)
+    ? hasGpuText(name, trans)
     : trans.__('%1 does not use the GPU', name);
 }

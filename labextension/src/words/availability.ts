@@ -50,6 +50,11 @@ export interface IExplanation {
   command?: string;
 }
 
+/** What a newer server says. */
+function codeText(code: string, trans: ITranslation): string {
+  return trans.__('The server says: %1', code);
+}
+
 /** Why a kernel of this server does not share the GPU, and what to do about it. */
 export function unsharedText(
   name: string,
@@ -88,7 +93,7 @@ export function unsharedText(
         )
       };
     default:
-      return { title, text: trans.__('The server says: %1', code) };
+      return { title, text: codeText(code, trans) };
   }
 }
 
@@ -201,7 +206,7 @@ export function availabilityText(
     default:
       return {
         title: trans.__('The GPU is not shared'),
-        text: text(params, 'error') || trans.__('The server says: %1', code)
+        text: text(params, 'error') || codeText(code, trans)
       };
   }
 }

@@ -9,10 +9,10 @@ import {
 import { availabilityText, unsharedText } from './availability';
 import { whyText } from './reasons';
 import type { IWording } from './short';
-import { waitText } from './short';
+import { thisNotebook, waitText } from './short';
 import {
   classText,
-  intervalText,
+  intervalSentence,
   memoryText,
   sleepText,
   sleepTitle,
@@ -83,7 +83,7 @@ export function statusTitle(
       detailsOf(group, wording, now, showsBackground(group, status.groups))
     );
   } else if (unshared && !unavailable) {
-    const notebook = trans.__('This notebook');
+    const notebook = thisNotebook(trans);
     const { title, text } = unsharedText(notebook, unshared, trans);
     lines.push(title, text);
   }
@@ -114,14 +114,7 @@ export function detailsOf(
       whyText(group, wording, elapsed)
     );
     if (group.estimate) {
-      lines.splice(
-        1,
-        0,
-        trans.__(
-          'Nine of ten such waits end in %1.',
-          intervalText(group.estimate, elapsed)
-        )
-      );
+      lines.splice(1, 0, intervalSentence(group.estimate, trans, elapsed));
     }
   } else {
     lines.unshift(stateText(group, trans, now));

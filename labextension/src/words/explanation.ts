@@ -4,6 +4,7 @@ import type { ICode, Params } from '../core/status';
 import { isolate, shorten, shortName, wordName } from './names';
 import { ownerName } from './reasons';
 import type { IWording } from './short';
+import { othersText } from './short';
 
 /** Those before a group that are named; the others are counted. */
 const MOST = 3;
@@ -32,7 +33,7 @@ export function explanationText(answer: unknown, wording: IWording): string {
   const before = Array.isArray(said) ? said.filter(isBefore) : [];
   const lines = before.slice(0, MOST).map(one => ruleText(one, wording));
   if (before.length > MOST) {
-    lines.push(trans._n('and %1 other', 'and %1 others', before.length - MOST));
+    lines.push(othersText(before.length - MOST, trans));
   }
   const [next, pace] = [memberOf(found, 'next'), memberOf(found, 'pace')];
   if (isCode(next)) {

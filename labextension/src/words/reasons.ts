@@ -32,6 +32,11 @@ function victims(params: Params): string {
     : '';
 }
 
+/** Which notebook has the GPU. */
+export function hasGpuText(name: string, trans: ITranslation): string {
+  return trans.__('%1 has the GPU', name);
+}
+
 /** "x yields within 3 s", or "x has the GPU" where nobody can say when, or no time is wanted. */
 function yields(
   params: Params,
@@ -43,7 +48,7 @@ function yields(
   const name = groupName(params, 'holder', wording);
   const left = params[key];
   if (typeof left !== 'number' || elapsed === null) {
-    return trans.__('%1 has the GPU', name);
+    return hasGpuText(name, trans);
   }
   return left - elapsed >= 0.5
     ? trans.__('%1 yields within %2', name, formatDuration(left - elapsed))

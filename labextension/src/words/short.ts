@@ -51,9 +51,47 @@ export function estimateText(
     : trans.__('any moment');
 }
 
+/** What all this is called. */
+export function titleText(trans: ITranslation): string {
+  return trans.__('GPU sharing');
+}
+
+/** What is shown until there is something to show. */
+export function loadingText(trans: ITranslation): string {
+  return trans.__('Loading…');
+}
+
+/** How a notebook stands with the GPU, where nothing around says that it is about the GPU. */
+export function gpuText(text: string, trans: ITranslation): string {
+  return trans.__('GPU: %1', text);
+}
+
+/** The same of one that does not share it. */
+export function unsharedName(trans: ITranslation): string {
+  return trans.__('GPU: not shared');
+}
+
+/** The notebook in front. */
+export function thisNotebook(trans: ITranslation): string {
+  return trans.__('This notebook');
+}
+
+/** What somebody did to a group, in a word. */
+export function frozenText(trans: ITranslation): string {
+  return trans.__('frozen');
+}
+
+/** Those that are not named. */
+export function othersText(count: number, trans: ITranslation): string {
+  return trans._n('and %1 other', 'and %1 others', count);
+}
+
 /** What a group does, in a word or two. */
-export function stateName(group: IGroup, trans: ITranslation): string {
-  switch (group.state) {
+export function stateName(
+  { state }: Pick<IGroup, 'state'>,
+  trans: ITranslation
+): string {
+  switch (state) {
     case 'running':
       return trans.__('running');
     case 'yielding':
@@ -119,7 +157,7 @@ export function waitText(
 ): string {
   const place =
     group.state === 'waking'
-      ? trans.__('waking')
+      ? stateName(group, trans)
       : placeText(group.position, trans);
   const left = leftText(group, trans, now);
   return left === null ? place : trans.__('%1, %2', place, left);

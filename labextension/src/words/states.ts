@@ -19,14 +19,14 @@ import type {
 import { memoryOf } from '../core/status';
 import { refusalText } from './refusals';
 import type { IWording } from './short';
-import { estimateOf, estimateText } from './short';
+import { estimateOf, estimateText, frozenText, stateName } from './short';
 
 /** What a kind is called. */
 export function kindText(kind: Kind, trans: ITranslation): string {
   return {
-    burst: trans.__('running'),
-    wait: trans.__('waiting'),
-    hibernated: trans.__('hibernated'),
+    burst: stateName({ state: 'running' }, trans),
+    wait: stateName({ state: 'waiting' }, trans),
+    hibernated: stateName({ state: 'hibernated' }, trans),
     in: trans.__('memory arriving'),
     out: trans.__('memory leaving')
   }[kind];
@@ -39,11 +39,38 @@ export function whereText(group: IGroup, wording: IWording): string {
 }
 
 /** The interval in which most such waits end: `2–9 s`. */
-export function intervalText(estimate: IEstimate, elapsed = 0): string {
+function intervalText(estimate: IEstimate, elapsed = 0): string {
   return formatInterval(
     Math.max(0, estimate.low - elapsed),
     Math.max(0, estimate.high - elapsed)
   );
+}
+
+/** Within which time most such waits end. */
+export function intervalSentence(
+  estimate: IEstimate,
+  trans: ITranslation,
+  elapsed = 0
+): string {
+  return trans.__(
+    'Nine of ten such waits end in %1.',
+    intervalText(estimate, elapsed)
+  );
+}
+
+/** A length of waiting. */
+export function waitedFor(duration: string, trans: ITranslation): string {
+  return trans.__('waited %1', duration);
+}
+
+/** How long something lasts that is not over. */
+export function soFarText(seconds: number, trans: ITranslation): string {
+  return trans.__('%1 so far', formatExactly(seconds));
+}
+
+/** What leads to a notebook that is named. */
+export function goToText(name: string, trans: ITranslation): string {
+  return trans.__('Go to %1', name);
 }
 
 /**
@@ -60,7 +87,7 @@ export function waitedText(
   const elapsed = Math.max(0, now - group.at);
   const estimate = estimateOf(group);
   if (estimate === null) {
-    return trans.__('waited %1', waited);
+    return waitedFor(waited, trans);
   }
   const left = estimate.seconds - elapsed;
   return left >= 0.5
@@ -193,7 +220,7 @@ export function wishesText(
 ): string[] {
   const texts: string[] = [];
   if (wishes.frozen) {
-    texts.push(trans.__('frozen'));
+    texts.push(frozenText(trans));
   }
   if (wishes.held) {
     texts.push(trans.__('on hold by an administrator'));

@@ -9,7 +9,14 @@ import {
   memoryOf
 } from '../core/status';
 import type { IWording } from './short';
-import { linkText, stateName, waitText } from './short';
+import {
+  frozenText,
+  gpuText,
+  linkText,
+  stateName,
+  unsharedName,
+  waitText
+} from './short';
 
 /**
  * What to say of the notebook in front, or of the GPUs if it has not used them.
@@ -26,10 +33,10 @@ export function statusText(
 ): string {
   const { trans, units } = wording;
   if (isUnavailable(status) && !group) {
-    return trans.__('GPU: %1', linkText(status.availability, trans).text);
+    return gpuText(linkText(status.availability, trans).text, trans);
   }
   if (isUnshared(status, kernelId) && !group) {
-    return trans.__('GPU: not shared');
+    return unsharedName(trans);
   }
   const resident = (bytes: number): string =>
     trans.__('%1 resident', formatBytes(bytes, units));
@@ -37,7 +44,7 @@ export function statusText(
   if (group) {
     const bytes = memoryOf(group).resident;
     if (group.wishes.frozen) {
-      parts.push(trans.__('frozen'));
+      parts.push(frozenText(trans));
     } else if (group.state === 'waking') {
       parts.push(waitText(group, trans, now));
     } else if (group.state === 'waiting') {
@@ -62,11 +69,11 @@ export function statusText(
       parts.push(trans._n('%1 waiting', '%1 waiting', waiting));
     }
     if (parts.length === 0) {
-      parts.push(trans.__('idle'));
+      parts.push(stateName({ state: 'idle' }, trans));
     }
     if (memory && bytes > 0) {
       parts.push(resident(bytes));
     }
   }
-  return trans.__('GPU: %1', parts.join(trans.__(', ')));
+  return gpuText(parts.join(trans.__(', ')), trans);
 }

@@ -6,7 +6,7 @@ import { formatBytes, formatDuration, formatExactly } from '../../core/format';
 import type { Kind } from '../../core/status';
 import { isolate, wordName } from '../../words/names';
 import type { IWording } from '../../words/short';
-import { kindText } from '../../words/states';
+import { kindText, soFarText } from '../../words/states';
 import type { Clock } from '../clock';
 import type { ILane, IMark } from './lanes';
 import { KINDS, markAt } from './lanes';
@@ -220,7 +220,7 @@ function markText(
   const many = count > 1 ? trans.__('%1 × %2', count, what) : what;
   const length =
     end === null
-      ? trans.__('%1 so far', formatExactly(count > 1 ? seconds : now - start))
+      ? soFarText(count > 1 ? seconds : now - start, trans)
       : formatExactly(seconds);
   const size = bytes > 0 ? [formatBytes(bytes, units)] : [];
   const since = trans.__('%1 ago', formatDuration(now - start));

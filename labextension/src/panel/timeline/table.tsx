@@ -6,7 +6,7 @@ import { formatBytes, formatExactly } from '../../core/format';
 import type { ISpan } from '../../core/status';
 import { wordName } from '../../words/names';
 import type { IWording } from '../../words/short';
-import { kindText } from '../../words/states';
+import { kindText, soFarText } from '../../words/states';
 import type { Clock } from '../clock';
 import type { ILane } from './lanes';
 
@@ -74,7 +74,7 @@ function Rows({ lanes, wording, clock }: ITableProps): JSX.Element {
               <td>{timeText(span.start, now)}</td>
               <td>
                 {span.end === null
-                  ? trans.__('%1 so far', formatExactly(now - span.start))
+                  ? soFarText(now - span.start, trans)
                   : formatExactly(span.end - span.start)}
               </td>
               <td>{span.bytes > 0 ? formatBytes(span.bytes, units) : ''}</td>

@@ -13,6 +13,7 @@ import { makeLanes, makeMarks } from './lanes';
 import type { IDrawnLane } from './picture';
 import { LANE_HEIGHT, pathOf, Picture } from './picture';
 import { Table } from './table';
+import { othersText } from '../../words/short';
 
 /** Lanes that are drawn; what happened in the others is summed in a line. */
 const LANES = 12;
@@ -75,7 +76,7 @@ export function Timeline(props: ITimelineProps): JSX.Element {
             <p className="jp-GpuShare-quiet">
               {trans.__(
                 '%1: %2',
-                trans._n('and %1 other', 'and %1 others', rest),
+                othersText(rest, trans),
                 sumText(all.slice(LANES), trans)
               )}
             </p>
