@@ -2,15 +2,14 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { CommandRegistry } from '@lumino/commands';
 import { Signal } from '@lumino/signaling';
-import { Widget } from '@lumino/widgets';
-import { act, cleanup, render } from '@testing-library/react';
+import { cleanup, render } from '@testing-library/react';
 import React from 'react';
 
 import { addCommands } from '../actions/commands';
 import type { IEntry } from '../actions/table';
 import { entriesOf } from '../actions/table';
 import type { ICode, IGroup, IStatus, State } from '../core/status';
-import { ChipWidget } from '../notebook/chip';
+import { Chip } from '../notebook/chip';
 import { resultStrip, runningStrip, waitingStrip } from '../notebook/strip';
 import { PanelContent } from '../panel';
 import type { IDocuments } from '../tokens';
@@ -416,28 +415,24 @@ describe('in a language of brackets', () => {
     }
   );
 
-  it.each(UNSHARED)('the chip says %s', async code => {
+  it.each(UNSHARED)('the chip says %s', code => {
     const unshared = { kernel_id: 'a', code, params: {}, sessions: [] };
     const model = new FakeModel();
     const commands = makeCommands(model);
-    const chip = new ChipWidget(
-      { model, commands },
-      {
-        group: null,
-        unshared,
-        wording,
-        background: false,
-        now: 100
-      }
+    const state = {
+      group: null,
+      unshared,
+      wording,
+      background: false,
+      now: 100
+    };
+    const { container } = render(
+      <Chip model={model} commands={commands} state={state} />
     );
-    await act(async () => {
-      Widget.attach(chip, document.body);
-      await chip.renderPromise;
-    });
-    const texts = textsOf(chip.node);
+    const texts = textsOf(container);
     expect(texts.length).toBeGreaterThan(0);
     check(...texts);
-    act(() => chip.dispose());
+    cleanup();
   });
 
   it('all explanations are said', () => {

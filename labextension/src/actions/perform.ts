@@ -11,7 +11,7 @@ import type { IGroup } from '../core/status';
 import type { ITranslation } from '../core/translation';
 import type { IAction } from '../tokens';
 import { CommandIds } from '../tokens';
-import { isolate, shortName } from '../words/names';
+import { isolate, shortName } from '../words/mentions';
 import type { ICommandsOptions } from './options';
 import { SHOWN } from './options';
 import type { Args } from './table';

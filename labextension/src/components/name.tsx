@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import { isRightToLeft } from '../words/names';
+import { isRightToLeft } from '../words/mentions';
 
 const EXTENSION = '.ipynb';
 

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
@@ -10,16 +9,10 @@ import { markOf, Shape } from '../components/shape';
 import type { IGroup, IUnshared } from '../core/status';
 import type { IGpuShareModel } from '../tokens';
 import { CommandIds } from '../tokens';
-import { unsharedText } from '../words/availability';
+import { thisNotebook, unsharedText } from '../words/availability';
 import { detailsOf } from '../words/details';
 import type { IWording } from '../words/short';
-import {
-  gpuText,
-  placeText,
-  stateName,
-  thisNotebook,
-  unsharedName
-} from '../words/short';
+import { gpuText, placeText, stateName, unsharedName } from '../words/short';
 
 /** What the chip of one notebook shows: nothing, while its kernel has not used the GPU. */
 export interface IChipState {
@@ -38,12 +31,12 @@ export interface IPartOptions {
   commands: CommandRegistry;
 }
 
-function Chip(props: {
-  state: IChipState;
-  model: IPartOptions['model'];
-  open: (button: HTMLElement) => void;
-}): JSX.Element | null {
+/** A notebook's own state, for its toolbar; its menu has what one can do about it. */
+export function Chip(
+  props: IPartOptions & { state: IChipState }
+): JSX.Element | null {
   const { group, unshared, background, wording, now } = props.state;
+  const { commands } = props;
   const { trans } = wording;
   const [explanation, pointing] = useExplanation(props.model, group, wording);
   if (!group && !unshared) {
@@ -77,50 +70,17 @@ function Chip(props: {
       aria-haspopup={group ? 'menu' : undefined}
       data-group={group?.id}
       {...pointing}
-      onClick={event => props.open(event.currentTarget)}
+      onClick={({ currentTarget }) => {
+        // Without a group there is nothing to do but to look at the panel.
+        if (group) {
+          openMenu(commands, currentTarget, 'chip', { group: group.id });
+        } else {
+          run(commands, { command: CommandIds.openPanel });
+        }
+      }}
     >
       <Shape mark={mark} />
       <span>{text}</span>
     </button>
   );
-}
-
-/** A notebook's own state, in its toolbar. */
-export class ChipWidget extends ReactWidget {
-  constructor({ model, commands }: IPartOptions, state: IChipState) {
-    super();
-    this._model = model;
-    this._commands = commands;
-    this._state = state;
-    this.addClass('jp-GpuShare-chipItem');
-  }
-
-  set state(state: IChipState) {
-    this._state = state;
-    this.update();
-  }
-
-  protected render(): JSX.Element {
-    return (
-      <Chip
-        state={this._state}
-        model={this._model}
-        open={button => this._open(button)}
-      />
-    );
-  }
-
-  /** The actions of this notebook; without a group there is none but to look at the panel. */
-  private _open(button: HTMLElement): void {
-    const { group } = this._state;
-    if (!group) {
-      run(this._commands, { command: CommandIds.openPanel });
-      return;
-    }
-    openMenu(this._commands, button, 'chip', { group: group.id });
-  }
-
-  private _commands: CommandRegistry;
-  private _model: IPartOptions['model'];
-  private _state: IChipState;
 }

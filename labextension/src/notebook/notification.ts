@@ -8,7 +8,7 @@ import { holderOf } from '../core/queue';
 import type { IGroup, IStatus } from '../core/status';
 import { isWaiting } from '../core/status';
 import { CommandIds } from '../tokens';
-import { nameIn, shorten } from '../words/names';
+import { nameIn, shorten } from '../words/mentions';
 import { whyText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { placeText } from '../words/short';

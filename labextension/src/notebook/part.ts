@@ -3,16 +3,18 @@ import type { Cell, CodeCell } from '@jupyterlab/cells';
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
+import React from 'react';
 
 import type { ITranslation } from '../core/translation';
 import type { ICell, IGroup, IStatus } from '../core/status';
 import { isWaiting, showsBackground } from '../core/status';
 import type { IWording } from '../words/short';
 import type { IPartOptions } from './chip';
-import { ChipWidget } from './chip';
+import { Chip } from './chip';
 import { WaitNotification } from './notification';
 import { Runs } from './runs';
 import type { IStripState } from './strip';
+import type { ToolbarSlots } from './slot';
 import { resultStrip, runningStrip, StripWidget, waitingStrip } from './strip';
 
 /** Seconds of waiting from which a strip is shown: earlier it would only flicker. */
@@ -104,7 +106,10 @@ export class NotebookPart implements IDisposable {
     for (const id of [...this._strips.keys()]) {
       this._remove(id);
     }
-    this._chip?.dispose();
+    const slot = this._options.slots.of(this.panel);
+    if (slot) {
+      slot.content = null;
+    }
   }
 
   private _updateChip(group: IGroup | null, moment: IMoment): void {
@@ -117,21 +122,10 @@ export class NotebookPart implements IDisposable {
         : null;
     const background = group !== null && showsBackground(group, status.groups);
     const state = { group, unshared, background, wording, now };
-    if (this._chip) {
-      this._chip.state = state;
-    } else if (group || unshared) {
-      this._chip = new ChipWidget(this._options, state);
-      const { toolbar } = this.panel;
-      const names = Array.from(toolbar.names());
-      // A toolbar that is too narrow moves its last items to a menu: the chip is not one of them. It is
-      // behind the buttons, so that none of them moves when its text changes.
-      if (names.includes('cellType')) {
-        toolbar.insertAfter('cellType', 'gpushare', this._chip);
-      } else if (names.includes('kernelName')) {
-        toolbar.insertBefore('kernelName', 'gpushare', this._chip);
-      } else {
-        toolbar.addItem('gpushare', this._chip);
-      }
+    const slot = this._options.slots.of(this.panel);
+    if (slot && (slot.content || group || unshared)) {
+      const { model, commands } = this._options;
+      slot.content = React.createElement(Chip, { model, commands, state });
     }
   }
 
@@ -241,7 +235,6 @@ export class NotebookPart implements IDisposable {
     this._strips.delete(id);
   }
 
-  private _chip: ChipWidget | null = null;
   private _isDisposed = false;
   private _notification: WaitNotification;
   /** Of cells with a strip that are not over: for how many seconds they have waited. */
@@ -258,6 +251,8 @@ export class NotebookPart implements IDisposable {
 export namespace NotebookPart {
   export interface IOptions extends IPartOptions {
     trans: ITranslation;
+    /** The places in the toolbars. */
+    slots: ToolbarSlots;
   }
 }
 

@@ -6,12 +6,14 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
 import { MessageLoop } from '@lumino/messaging';
+import { Debouncer } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
 import type { ITranslation } from '../core/translation';
 import { wordingOf } from '../state/wording';
 import type { IDocuments, IGpuShareModel } from '../tokens';
 import { NotebookPart } from './part';
+import type { ToolbarSlots } from './slot';
 
 /** Milliseconds for which it looks on when no notebook needs it: cells follow each other. */
 const PATIENCE = 5000;
@@ -39,7 +41,7 @@ export class NotebookParts implements IDisposable {
   /** Show it in all notebooks, also in those that come. */
   connect(notebooks: INotebookTracker): void {
     notebooks.forEach(panel => this._add(panel));
-    notebooks.widgetAdded.connect((_, panel) => this._add(panel), this);
+    notebooks.widgetAdded.connect(this._onAdded, this);
   }
 
   dispose(): void {
@@ -49,33 +51,42 @@ export class NotebookParts implements IDisposable {
     this._isDisposed = true;
     document.removeEventListener('visibilitychange', this._onVisibility);
     window.clearTimeout(this._timer);
-    window.clearTimeout(this._leaving);
+    this._leaving.dispose();
     this._look?.dispose();
-    for (const part of this._parts) {
+    for (const [panel, part] of this._parts) {
+      MessageLoop.removeMessageHook(panel, this._onMessage);
       part.dispose();
     }
     this._parts.clear();
     Signal.clearData(this);
   }
 
+  private _onAdded(_: unknown, panel: NotebookPanel): void {
+    this._add(panel);
+  }
+
   private _add(panel: NotebookPanel): void {
     const part = new NotebookPart(panel, this._options);
-    this._parts.add(part);
-    MessageLoop.installMessageHook(panel, (_: unknown, { type }: Message) => {
-      if (VISIBILITY.includes(type)) {
-        this._schedule();
-      }
-      return true;
-    });
+    this._parts.set(panel, part);
+    MessageLoop.installMessageHook(panel, this._onMessage);
     panel.sessionContext.kernelChanged.connect(this._schedule, this);
     panel.sessionContext.statusChanged.connect(this._schedule, this);
-    panel.disposed.connect(() => {
-      this._parts.delete(part);
-      part.dispose();
-      this._schedule();
-    });
+    panel.disposed.connect(this._remove, this);
     this._schedule();
   }
+
+  private _remove(panel: NotebookPanel): void {
+    this._parts.get(panel)?.dispose();
+    this._parts.delete(panel);
+    this._schedule();
+  }
+
+  private _onMessage = (_: unknown, { type }: Message): boolean => {
+    if (VISIBILITY.includes(type)) {
+      this._schedule();
+    }
+    return true;
+  };
 
   private _onChanged(): void {
     this._fresh = !document.hidden;
@@ -83,7 +94,7 @@ export class NotebookParts implements IDisposable {
   }
 
   private _onScheduled(_: unknown, { cell }: { cell: Cell }): void {
-    for (const part of this._parts) {
+    for (const part of this._parts.values()) {
       part.forget(cell);
     }
   }
@@ -109,14 +120,11 @@ export class NotebookParts implements IDisposable {
     if (this._isDisposed) {
       return;
     }
-    window.clearTimeout(this._leaving);
-    if ([...this._parts].some(part => part.active)) {
+    void this._leaving.stop();
+    if ([...this._parts.values()].some(part => part.active)) {
       this._look ??= this._options.model.look();
     } else if (this._look) {
-      this._leaving = window.setTimeout(() => {
-        this._look?.dispose();
-        this._look = null;
-      }, PATIENCE);
+      void this._leaving.invoke();
     }
   }
 
@@ -131,7 +139,7 @@ export class NotebookParts implements IDisposable {
     const wording = wordingOf(status, model, documents, trans);
     const moment = { status, wording, now, delay, fresh: this._fresh };
     let next = Infinity;
-    for (const part of this._parts) {
+    for (const part of this._parts.values()) {
       next = Math.min(next, part.update(model.groupOf(part.kernelId), moment));
     }
     if (next < Infinity) {
@@ -145,10 +153,13 @@ export class NotebookParts implements IDisposable {
   /** Whether the state is one of the time since the page is seen. */
   private _fresh = !document.hidden;
   private _isDisposed = false;
-  private _leaving = 0;
+  private _leaving = new Debouncer(() => {
+    this._look?.dispose();
+    this._look = null;
+  }, PATIENCE);
   private _look: IDisposable | null = null;
   private _options: NotebookParts.IOptions;
-  private _parts = new Set<NotebookPart>();
+  private _parts = new Map<NotebookPanel, NotebookPart>();
   private _scheduled = false;
   private _timer = 0;
 }
@@ -159,5 +170,6 @@ export namespace NotebookParts {
     documents: IDocuments;
     commands: CommandRegistry;
     trans: ITranslation;
+    slots: ToolbarSlots;
   }
 }

@@ -3,18 +3,17 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import React from 'react';
 
-import type { ITranslation } from '../core/translation';
 import { run } from '../actions/run';
 import type { IEntry } from '../actions/table';
-
 import { useExplanation } from '../components/explain';
 import type { Mark } from '../components/shape';
 import { Shape } from '../components/shape';
 import { formatExactly } from '../core/format';
 import { holderOf } from '../core/queue';
 import type { IGroup, IStatus } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import { CommandIds } from '../tokens';
-import { nameIn } from '../words/names';
+import { nameIn } from '../words/mentions';
 import { reasonText } from '../words/reasons';
 import type { IWording } from '../words/short';
 import { waitText } from '../words/short';

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import { Poll } from '@lumino/polling';
 import React from 'react';
 
 import type { IGpuShareModel } from '../tokens';
@@ -24,12 +25,12 @@ export class Clock {
 
   /** Whether it goes by itself. */
   get running(): boolean {
-    return this._timer !== 0;
+    return this._running;
   }
   set running(value: boolean) {
-    if (value !== this.running) {
-      window.clearInterval(this._timer);
-      this._timer = value ? window.setInterval(() => this.update(), SECOND) : 0;
+    if (value !== this._running) {
+      this._running = value;
+      void (value ? this._poll.start() : this._poll.stop());
     }
   }
 
@@ -48,7 +49,17 @@ export class Clock {
   private _listeners = new Set<() => void>();
   private _model: IGpuShareModel;
   private _now: number;
-  private _timer = 0;
+  private _poll = new Poll({
+    auto: false,
+    factory: () => {
+      this.update();
+      return Promise.resolve();
+    },
+    frequency: { interval: SECOND, backoff: false },
+    // Whoever draws stops it where nobody sees the panel.
+    standby: 'never'
+  });
+  private _running = false;
 }
 
 /** What depends on the time; a component draws again only when it differs. */

@@ -3,20 +3,21 @@ import type { CommandRegistry } from '@lumino/commands';
 import type { ISignal } from '@lumino/signaling';
 import React from 'react';
 
-import type { ITranslation } from '../core/translation';
 import { noticesOf } from '../core/notices';
 import { assignColours } from '../core/palette';
 import { makeSections } from '../core/sections';
 import type { IGroupShare } from '../core/shares';
 import { makeShares, restsSince } from '../core/shares';
 import type { IGpu, IGroup, IStatus } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import type { IGpuShareModel } from '../tokens';
 import type { IExplanation } from '../words/availability';
-import { explain } from '../words/availability';
+import { explain, thisNotebook } from '../words/availability';
+import { isolate, shortName } from '../words/mentions';
 import type { Names } from '../words/names';
-import { isolate, shortName } from '../words/names';
 import { noticeText } from '../words/notices';
 import type { IWording } from '../words/short';
+import { loadingText } from '../words/short';
 import { Announcement } from './announce';
 import { Boundary } from './boundary';
 import { Clock } from './clock';
@@ -26,7 +27,6 @@ import { Header } from './header';
 import type { IRowContext } from './row';
 import { NO_SHARES, NotSharing, OtherPrograms, Section } from './sections';
 import { Timeline } from './timeline/timeline';
-import { loadingText, thisNotebook } from '../words/short';
 
 export interface IPanelProps {
   model: IGpuShareModel;

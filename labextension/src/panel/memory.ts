@@ -3,7 +3,7 @@ import { formatBytes, formatPart } from '../core/format';
 import type { IGroupShare } from '../core/shares';
 import { isResidue } from '../core/shares';
 import type { IGpu, IHost } from '../core/status';
-import { isolate, shortName } from '../words/names';
+import { isolate, shortName } from '../words/mentions';
 import type { IWording } from '../words/short';
 
 /** What belongs to no notebook, or to many small ones. */

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import type { ITranslation } from '../core/translation';
 import { Name } from '../components/name';
 import { formatBytes } from '../core/format';
 import { firstRows } from '../core/sections';
@@ -9,8 +8,10 @@ import type { IGroupShare } from '../core/shares';
 import { isResidue } from '../core/shares';
 import type { IGroup, IStatus, IUnshared } from '../core/status';
 import { showsBackground } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import { unsharedText } from '../words/availability';
-import { listNames, printable, shortestNames, shortName } from '../words/names';
+import { shortName } from '../words/mentions';
+import { listNames, printable, shortestNames } from '../words/names';
 import type { IWording } from '../words/short';
 import type { IRowContext } from './row';
 import { Row } from './row';

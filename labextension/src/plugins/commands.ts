@@ -12,8 +12,11 @@ import { addCommands } from '../actions/commands';
 import { entriesOf } from '../actions/table';
 import type { ISession } from '../core/status';
 import { IDocuments, IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
 import { titleText } from '../words/short';
+
+const lifetime = new Lifetime();
 
 export const commandsPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:commands',
@@ -50,14 +53,17 @@ export const commandsPlugin: JupyterFrontEndPlugin<void> = {
       app.contextMenuHitTest(node => Boolean(node.dataset['group']))?.dataset[
         'group'
       ] ?? null;
-    addCommands({ commands, model, documents, trans, open, groupAt });
+    lifetime.add(
+      addCommands({ commands, model, documents, trans, open, groupAt })
+    );
     const category = titleText(trans);
     for (const entry of entriesOf('palette', { isPalette: true })) {
-      if (entry) {
-        palette?.addItem({ ...entry, category });
+      if (entry && palette) {
+        lifetime.add(palette.addItem({ ...entry, category }));
       }
     }
-  }
+  },
+  deactivate: lifetime.end
 };
 
 /** JupyterLab's command that shows a console whose session runs. */

@@ -10,7 +10,10 @@ import { ITranslator } from '@jupyterlab/translation';
 import { Documents } from '../state/documents';
 import { FocusTeller } from '../state/focus';
 import { IDocuments, IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
+
+const lifetime = new Lifetime();
 
 export const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
   id: 'jupyter-gpushare:documents',
@@ -27,16 +30,19 @@ export const documentsPlugin: JupyterFrontEndPlugin<IDocuments> = {
     translator: ITranslator | null
   ): IDocuments => {
     const { sessions, kernelspecs } = app.serviceManager;
-    const documents = new Documents({
-      model,
-      sessions,
-      kernelspecs,
-      shell: app.shell,
-      notebooks,
-      consoles,
-      trans: load(translator)
-    });
-    new FocusTeller(model, documents);
+    const documents = lifetime.add(
+      new Documents({
+        model,
+        sessions,
+        kernelspecs,
+        shell: app.shell,
+        notebooks,
+        consoles,
+        trans: load(translator)
+      })
+    );
+    lifetime.add(new FocusTeller(model, documents));
     return documents;
-  }
+  },
+  deactivate: lifetime.end
 };

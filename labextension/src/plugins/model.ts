@@ -9,7 +9,10 @@ import { ITranslator } from '@jupyterlab/translation';
 import { GpuShareModel } from '../state/model';
 import { DEFAULTS, followPreferences } from '../state/preferences';
 import { IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
+
+const lifetime = new Lifetime();
 
 export const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
   id: 'jupyter-gpushare:plugin',
@@ -23,23 +26,28 @@ export const modelPlugin: JupyterFrontEndPlugin<IGpuShareModel> = {
     translator: ITranslator | null
   ): Promise<IGpuShareModel> => {
     const { serverSettings, events, connectionFailure } = app.serviceManager;
-    const model = new GpuShareModel({
-      serverSettings,
-      events,
-      connectionFailure,
-      preferences: DEFAULTS,
-      trans: load(translator)
-    });
+    const model = lifetime.add(
+      new GpuShareModel({
+        serverSettings,
+        events,
+        connectionFailure,
+        preferences: DEFAULTS,
+        trans: load(translator)
+      })
+    );
     if (settings) {
       try {
-        await followPreferences(settings, modelPlugin.id, preferences => {
-          model.preferences = preferences;
-        });
+        lifetime.add(
+          await followPreferences(settings, modelPlugin.id, preferences => {
+            model.preferences = preferences;
+          })
+        );
       } catch (error) {
         // What people set wrongly must not cost them the panel.
         console.error('The settings of GPU sharing could not be read.', error);
       }
     }
     return model;
-  }
+  },
+  deactivate: lifetime.end
 };

@@ -3,12 +3,19 @@ import type {
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
+import { IToolbarWidgetRegistry } from '@jupyterlab/apputils';
+import type { NotebookPanel } from '@jupyterlab/notebook';
 import { INotebookTracker } from '@jupyterlab/notebook';
 import { ITranslator } from '@jupyterlab/translation';
 import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate } from '@lumino/disposable';
 
+import { ToolbarSlots } from '../notebook/slot';
 import { IDocuments, IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
+
+const lifetime = new Lifetime();
 
 export const notebookPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:notebook',
@@ -16,17 +23,22 @@ export const notebookPlugin: JupyterFrontEndPlugin<void> = {
     'Shows in each notebook whether it runs on the GPU, waits for it, or has waited.',
   autoStart: true,
   requires: [IGpuShareModel, IDocuments],
-  optional: [INotebookTracker, ITranslator],
+  optional: [INotebookTracker, IToolbarWidgetRegistry, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     model: IGpuShareModel,
     documents: IDocuments,
     notebooks: INotebookTracker | null,
+    toolbars: IToolbarWidgetRegistry | null,
     translator: ITranslator | null
   ): void => {
     if (!notebooks) {
       return;
     }
+    const slots = new ToolbarSlots();
+    toolbars?.addFactory<NotebookPanel>('Notebook', 'gpushare', panel =>
+      slots.add(panel)
+    );
     // Until some kernel uses the GPU there is nothing to show in a notebook.
     let look: IDisposable | null = null;
     const update = (): void => {
@@ -44,9 +56,8 @@ export const notebookPlugin: JupyterFrontEndPlugin<void> = {
           .then(({ NotebookParts }) => {
             const { commands } = app;
             const trans = load(translator);
-            new NotebookParts({ model, documents, commands, trans }).connect(
-              notebooks
-            );
+            const options = { model, documents, commands, trans, slots };
+            lifetime.add(new NotebookParts(options)).connect(notebooks);
           })
           .catch((error: unknown) => {
             console.error(error);
@@ -61,6 +72,14 @@ export const notebookPlugin: JupyterFrontEndPlugin<void> = {
     };
     model.changed.connect(update);
     notebooks.widgetAdded.connect(update);
+    lifetime.add(
+      new DisposableDelegate(() => {
+        model.changed.disconnect(update);
+        notebooks.widgetAdded.disconnect(update);
+        look?.dispose();
+      })
+    );
     update();
-  }
+  },
+  deactivate: lifetime.end
 };

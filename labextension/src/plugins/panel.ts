@@ -5,13 +5,17 @@ import type {
 } from '@jupyterlab/application';
 import { ILayoutRestorer } from '@jupyterlab/application';
 import { ITranslator } from '@jupyterlab/translation';
+import { DisposableDelegate } from '@lumino/disposable';
 
 import type { Args, IAbout } from '../actions/table';
 import { actionOf, labelOf } from '../actions/table';
 import { gpuShareIcon } from '../icon';
 import { GpuSharePanel } from '../panel/sidebar';
 import { CommandIds, IDocuments, IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
+
+const lifetime = new Lifetime();
 
 export const panelPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:panel',
@@ -28,14 +32,17 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
   ): void => {
     const { commands, shell } = app;
     const trans = load(translator);
-    const panel = new GpuSharePanel({
-      model,
-      documents,
-      commands,
-      trans,
-      load: async () =>
-        (await import(/* webpackChunkName: "panel" */ '../panel')).PanelContent
-    });
+    const panel = lifetime.add(
+      new GpuSharePanel({
+        model,
+        documents,
+        commands,
+        trans,
+        load: async () =>
+          (await import(/* webpackChunkName: "panel" */ '../panel'))
+            .PanelContent
+      })
+    );
     let side: string | null = null;
     const place = (): void => {
       if (side !== model.preferences.side) {
@@ -47,6 +54,11 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
     };
     place();
     model.changed.connect(place);
+    lifetime.add(
+      new DisposableDelegate(() => {
+        model.changed.disconnect(place);
+      })
+    );
     restorer?.add(panel, panel.id);
     void app.restored.then(() => {
       // The layout that was restored may be from before people chose another side.
@@ -61,12 +73,15 @@ export const panelPlugin: JupyterFrontEndPlugin<void> = {
       hasDocument: false,
       trans
     });
-    commands.addCommand(row.command, {
-      label: args => labelOf(row, about(args)),
-      caption: args => row.caption(about(args)),
-      icon: gpuShareIcon,
-      execute: () => shell.activateById(panel.id),
-      describedBy: { args: { type: 'object', properties: {} } }
-    });
-  }
+    lifetime.add(
+      commands.addCommand(row.command, {
+        label: args => labelOf(row, about(args)),
+        caption: args => row.caption(about(args)),
+        icon: gpuShareIcon,
+        execute: () => shell.activateById(panel.id),
+        describedBy: { args: { type: 'object', properties: {} } }
+      })
+    );
+  },
+  deactivate: lifetime.end
 };

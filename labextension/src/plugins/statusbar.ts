@@ -8,7 +8,10 @@ import { ITranslator } from '@jupyterlab/translation';
 
 import { StatusItem } from '../statusbar/item';
 import { IDocuments, IGpuShareModel } from '../tokens';
+import { Lifetime } from './lifetime';
 import { load } from './translation';
+
+const lifetime = new Lifetime();
 
 export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
   id: 'jupyter-gpushare:status-bar',
@@ -26,20 +29,25 @@ export const statusBarPlugin: JupyterFrontEndPlugin<void> = {
     if (!statusBar) {
       return;
     }
-    const item = new StatusItem({
-      model,
-      documents,
-      commands: app.commands,
-      trans: load(translator)
-    });
-    statusBar.registerStatusItem(statusBarPlugin.id, {
-      item,
-      align: 'left',
-      rank: 3,
-      // It stays where there is little room: that a cell waits matters more than its line.
-      priority: 1,
-      isActive: () => item.wanted,
-      activeStateChanged: item.wantedChanged
-    });
-  }
+    const item = lifetime.add(
+      new StatusItem({
+        model,
+        documents,
+        commands: app.commands,
+        trans: load(translator)
+      })
+    );
+    lifetime.add(
+      statusBar.registerStatusItem(statusBarPlugin.id, {
+        item,
+        align: 'left',
+        rank: 3,
+        // It stays where there is little room: that a cell waits matters more than its line.
+        priority: 1,
+        isActive: () => item.wanted,
+        activeStateChanged: item.wantedChanged
+      })
+    );
+  },
+  deactivate: lifetime.end
 };

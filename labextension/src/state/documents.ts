@@ -4,6 +4,7 @@ import type { ISessionContext } from '@jupyterlab/apputils';
 import type { IConsoleTracker } from '@jupyterlab/console';
 import type { INotebookTracker } from '@jupyterlab/notebook';
 import type { KernelSpec, Session } from '@jupyterlab/services';
+import type { IDisposable } from '@lumino/disposable';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
@@ -13,20 +14,24 @@ import type { IDocuments, IGpuShareModel } from '../tokens';
 import type { Names } from '../words/names';
 import { nameGroups } from '../words/names';
 
-export class Documents implements IDocuments {
+export class Documents implements IDocuments, IDisposable {
   constructor(options: Documents.IOptions) {
     this._options = options;
     const { notebooks, consoles, sessions } = options;
-    const emit = (): void => this._changed.emit();
     for (const tracker of [notebooks, consoles]) {
-      tracker?.currentChanged.connect(emit);
-      tracker?.widgetAdded.connect(
-        (_: unknown, widget: { sessionContext: ISessionContext }) => {
-          widget.sessionContext.kernelChanged.connect(emit);
-        }
-      );
+      tracker?.currentChanged.connect(this._emit, this);
+      tracker?.widgetAdded.connect(this._onAdded, this);
     }
-    sessions.runningChanged.connect(emit);
+    sessions.runningChanged.connect(this._emit, this);
+  }
+
+  get isDisposed(): boolean {
+    return this._isDisposed;
+  }
+
+  dispose(): void {
+    this._isDisposed = true;
+    Signal.clearData(this);
   }
 
   get changed(): ISignal<this, void> {
@@ -64,6 +69,17 @@ export class Documents implements IDocuments {
     return this._names;
   }
 
+  private _emit(): void {
+    this._changed.emit();
+  }
+
+  private _onAdded(
+    _: unknown,
+    { sessionContext }: { sessionContext: ISessionContext }
+  ): void {
+    sessionContext.kernelChanged.connect(this._emit, this);
+  }
+
   /** The sessions of the page by their kernels: it hears of its own renames at once. */
   private _running(): Map<string, ISession[]> {
     const running = new Map<string, ISession[]>();
@@ -86,6 +102,7 @@ export class Documents implements IDocuments {
   }
 
   private _changed = new Signal<this, void>(this);
+  private _isDisposed = false;
   private _kernels = new Map<string, string>();
   private _names: Names = new Map();
   private _options: Documents.IOptions;

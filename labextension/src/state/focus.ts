@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { IDisposable } from '@lumino/disposable';
+import { Debouncer } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
 import type { IDocuments, IGpuShareModel } from '../tokens';
@@ -34,7 +35,7 @@ export class FocusTeller implements IDisposable {
       return;
     }
     this._isDisposed = true;
-    window.clearTimeout(this._timer);
+    this._settled.dispose();
     for (const type of EVENTS) {
       window.removeEventListener(type, this._onFocus);
     }
@@ -48,8 +49,7 @@ export class FocusTeller implements IDisposable {
     const next = this._wanted.join(' ');
     if (next !== this._next) {
       this._next = next;
-      window.clearTimeout(this._timer);
-      this._timer = window.setTimeout(() => this._tell(), SETTLED);
+      void this._settled.invoke();
     }
   }
 
@@ -77,6 +77,6 @@ export class FocusTeller implements IDisposable {
   private _isDisposed = false;
   private _model: IGpuShareModel;
   private _next = '';
-  private _timer = 0;
+  private _settled = new Debouncer(() => this._tell(), SETTLED);
   private _told: [stream: string, kernel: string] = ['', ''];
 }

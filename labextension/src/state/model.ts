@@ -5,6 +5,7 @@ import { ServerConnection } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
 import type { IDisposable } from '@lumino/disposable';
 import { DisposableDelegate } from '@lumino/disposable';
+import { Debouncer } from '@lumino/polling';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
@@ -198,7 +199,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     this._isDisposed = true;
     document.removeEventListener('visibilitychange', this._onVisibility);
     window.removeEventListener('online', this._onOnline);
-    window.clearTimeout(this._grace);
+    this._grace.dispose();
     window.cancelAnimationFrame(this._frame);
     Signal.clearData(this);
   }
@@ -210,13 +211,15 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   /** Begin, or end in a moment, as people look or no longer do. */
   private _update(): void {
     const wanted = this._looks.size > 0 && !document.hidden;
-    window.clearTimeout(this._grace);
+    if (wanted) {
+      void this._grace.stop();
+    }
     if (wanted && !this._active) {
       this._active = true;
       this._options.events.stream.connect(this._onEvent, this);
       this.refresh();
     } else if (!wanted && this._active) {
-      this._grace = window.setTimeout(() => this._end(), GRACE);
+      void this._grace.invoke();
     }
   }
 
@@ -510,7 +513,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _followed = -Infinity;
   private _following = 0;
   private _frame = 0;
-  private _grace = 0;
+  private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _id = UUID.uuid4();
   private _isDisposed = false;

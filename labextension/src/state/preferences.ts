@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import type { ISettingRegistry } from '@jupyterlab/settingregistry';
+import type { IDisposable } from '@lumino/disposable';
+import { DisposableDelegate } from '@lumino/disposable';
 
 import type { IPreferences } from '../tokens';
 
@@ -45,14 +47,18 @@ export function readPreferences(
  *
  * @param id - The plugin whose schema it is.
  * @param apply - Is called with the preferences now, and after each change.
+ * @returns What ends it.
  */
 export async function followPreferences(
   registry: ISettingRegistry,
   id: string,
   apply: (preferences: IPreferences) => void
-): Promise<void> {
+): Promise<IDisposable> {
   const settings = await registry.load(id);
   const update = (): void => apply(readPreferences(settings.composite));
   settings.changed.connect(update);
   update();
+  return new DisposableDelegate(() => {
+    settings.changed.disconnect(update);
+  });
 }

@@ -4,6 +4,7 @@ import { ReactWidget } from '@jupyterlab/ui-components';
 import type { CommandRegistry } from '@lumino/commands';
 import type { IDisposable } from '@lumino/disposable';
 import type { Message } from '@lumino/messaging';
+import { Poll } from '@lumino/polling';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 import React from 'react';
@@ -42,7 +43,7 @@ export class StatusItem extends ReactWidget {
     if (this.isDisposed) {
       return;
     }
-    window.clearTimeout(this._timer);
+    this._poll.dispose();
     document.removeEventListener('visibilitychange', this._onVisibility);
     this._look?.dispose();
     Signal.clearData(this);
@@ -74,12 +75,11 @@ export class StatusItem extends ReactWidget {
     const { model, documents, commands, trans } = this._options;
     const { status, now, preferences } = model;
     const group = documents.currentGroup;
-    window.clearTimeout(this._timer);
-    if (!status || !this._wanted) {
+    const isShown = status !== null && this._wanted;
+    const counts = isShown && group !== null && isWaiting(group);
+    void (counts ? this._poll.start() : this._poll.stop());
+    if (!isShown) {
       return null;
-    }
-    if (group && isWaiting(group) && !document.hidden) {
-      this._timer = window.setTimeout(() => this.update(), 1000);
     }
     const kernelId = documents.currentKernel;
     const wording = wordingOf(status, model, documents, trans);
@@ -162,7 +162,16 @@ export class StatusItem extends ReactWidget {
   private _loading: Promise<void> | null = null;
   private _look: IDisposable | null = null;
   private _options: StatusItem.IOptions;
-  private _timer = 0;
+  /** Moves on what counts time. */
+  private _poll = new Poll({
+    auto: false,
+    factory: () => {
+      this.update();
+      return Promise.resolve();
+    },
+    frequency: { interval: 1000, backoff: false },
+    standby: 'when-hidden'
+  });
   private _wanted = true;
   private _wantedChanged = new Signal<this, void>(this);
 }

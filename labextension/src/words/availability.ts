@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ITranslation } from '../core/translation';
-
 import type { ICode, IStatus, IUnshared } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import { text } from './params';
 
 /** Why there is nothing to see, or not all. */
@@ -209,4 +208,9 @@ export function availabilityText(
         text: text(params, 'error') || codeText(code, trans)
       };
   }
+}
+
+/** The notebook in front. */
+export function thisNotebook(trans: ITranslation): string {
+  return trans.__('This notebook');
 }

@@ -6,10 +6,10 @@ import {
   memoryOf,
   showsBackground
 } from '../core/status';
-import { availabilityText, unsharedText } from './availability';
+import { availabilityText, thisNotebook, unsharedText } from './availability';
 import { whyText } from './reasons';
 import type { IWording } from './short';
-import { thisNotebook, waitText } from './short';
+import { waitText } from './short';
 import {
   classText,
   intervalSentence,

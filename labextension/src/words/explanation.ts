@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { formatDuration, formatPercent } from '../core/format';
 import type { ICode, Params } from '../core/status';
-import { isolate, shorten, shortName, wordName } from './names';
+import { isolate, shorten, shortName, wordName } from './mentions';
 import { ownerName } from './reasons';
 import type { IWording } from './short';
-import { othersText } from './short';
+import { othersText } from './states';
 
 /** Those before a group that are named; the others are counted. */
 const MOST = 3;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ITranslation } from '../core/translation';
-
 import { formatBytes, formatDuration } from '../core/format';
 import type { ICode, IGroup, Params } from '../core/status';
-import { isolate, shorten, shortName, wordName } from './names';
+import type { ITranslation } from '../core/translation';
+import { isolate, shorten, shortName, wordName } from './mentions';
 import { number, text } from './params';
 import type { IWording } from './short';
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ITranslation } from '../core/translation';
-
 import type { Units } from '../core/format';
 import { formatDuration } from '../core/format';
 import type { ICode, IEstimate, IGroup } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import type { Names } from './names';
 
 /** How this page words things. */
@@ -71,19 +70,9 @@ export function unsharedName(trans: ITranslation): string {
   return trans.__('GPU: not shared');
 }
 
-/** The notebook in front. */
-export function thisNotebook(trans: ITranslation): string {
-  return trans.__('This notebook');
-}
-
 /** What somebody did to a group, in a word. */
 export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');
-}
-
-/** Those that are not named. */
-export function othersText(count: number, trans: ITranslation): string {
-  return trans._n('and %1 other', 'and %1 others', count);
 }
 
 /** What a group does, in a word or two. */

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import type { ITranslation } from '../core/translation';
-
 import {
   formatBytes,
   formatDuration,
@@ -17,6 +15,7 @@ import type {
   Kind
 } from '../core/status';
 import { memoryOf } from '../core/status';
+import type { ITranslation } from '../core/translation';
 import { refusalText } from './refusals';
 import type { IWording } from './short';
 import { estimateOf, estimateText, frozenText, stateName } from './short';
@@ -266,4 +265,9 @@ export function memoryText(
     formatBytes(resident, units),
     formatBytes(swapped, units)
   );
+}
+
+/** Those that are not named. */
+export function othersText(count: number, trans: ITranslation): string {
+  return trans._n('and %1 other', 'and %1 others', count);
 }

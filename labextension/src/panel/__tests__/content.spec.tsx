@@ -497,13 +497,13 @@ describe('PanelContent', () => {
     }
   });
 
-  it('counts as time passes, without a new status', () => {
+  it('counts as time passes, without a new status', async () => {
     jest.useFakeTimers();
     try {
       const { model } = setUp(busy);
-      act(() => {
+      await act(async () => {
         model.now = 102;
-        jest.advanceTimersByTime(1000);
+        await jest.advanceTimersByTimeAsync(1000);
       });
       expect(textOf(rowOf('train.ipynb'))).toContain(
         'cell for 14 s · yields within 3 s'

@@ -4,7 +4,7 @@ import React from 'react';
 import { Name } from '../../components/name';
 import { formatBytes, formatDuration, formatExactly } from '../../core/format';
 import type { Kind } from '../../core/status';
-import { isolate, wordName } from '../../words/names';
+import { isolate, wordName } from '../../words/mentions';
 import type { IWording } from '../../words/short';
 import { kindText, soFarText } from '../../words/states';
 import type { Clock } from '../clock';

@@ -4,7 +4,7 @@ import React from 'react';
 import { Name } from '../../components/name';
 import { formatBytes, formatExactly } from '../../core/format';
 import type { ISpan } from '../../core/status';
-import { wordName } from '../../words/names';
+import { wordName } from '../../words/mentions';
 import type { IWording } from '../../words/short';
 import { kindText, soFarText } from '../../words/states';
 import type { Clock } from '../clock';

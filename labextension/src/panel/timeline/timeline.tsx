@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import type { ITranslation } from '../../core/translation';
 import type { ITimeline, Kind } from '../../core/status';
-import { shortName } from '../../words/names';
+import type { ITranslation } from '../../core/translation';
+import { shortName } from '../../words/mentions';
 import type { IWording } from '../../words/short';
-import { kindText } from '../../words/states';
+import { kindText, othersText } from '../../words/states';
 import type { Clock } from '../clock';
 import { useClock } from '../clock';
 import type { ILane, IMark } from './lanes';
@@ -13,7 +13,6 @@ import { makeLanes, makeMarks } from './lanes';
 import type { IDrawnLane } from './picture';
 import { LANE_HEIGHT, pathOf, Picture } from './picture';
 import { Table } from './table';
-import { othersText } from '../../words/short';
 
 /** Lanes that are drawn; what happened in the others is summed in a line. */
 const LANES = 12;

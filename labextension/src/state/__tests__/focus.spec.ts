@@ -34,94 +34,94 @@ function focus(on: boolean): void {
   window.dispatchEvent(new Event(on ? 'focus' : 'blur'));
 }
 
-const settle = (): unknown => jest.advanceTimersByTime(200);
+const settle = (): Promise<void> => jest.advanceTimersByTimeAsync(200);
 
 describe('the focus', () => {
-  it('is told when the GPU is shared, and what is in front afterwards', () => {
-    settle();
+  it('is told when the GPU is shared, and what is in front afterwards', async () => {
+    await settle();
     expect(model.fronts).toEqual([]);
     model.status = makeStatus();
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots']);
     // Nothing new.
     model.status = makeStatus();
     show('plots');
-    settle();
+    await settle();
     show('train');
-    settle();
+    await settle();
     show(null);
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots', 'train', null]);
   });
 
-  it('is told once somebody stays at a document', () => {
+  it('is told once somebody stays at a document', async () => {
     model.status = makeStatus();
-    settle();
+    await settle();
     for (const kernel of ['a', 'b', 'c']) {
       show(kernel);
-      jest.advanceTimersByTime(100);
+      await jest.advanceTimersByTimeAsync(100);
     }
     expect(model.fronts).toEqual(['plots']);
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots', 'c']);
     show('a');
     show('c');
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots', 'c']);
   });
 
-  it('goes when the page loses it, and comes back', () => {
+  it('goes when the page loses it, and comes back', async () => {
     model.status = makeStatus();
-    settle();
+    await settle();
     focus(false);
-    settle();
+    await settle();
     show('train');
-    settle();
+    await settle();
     focus(true);
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots', null, 'train']);
   });
 
-  it('costs nothing while the page has none, or is hidden', () => {
+  it('costs nothing while the page has none, or is hidden', async () => {
     focused = false;
     model.status = makeStatus();
     show('train');
-    settle();
+    await settle();
     focused = true;
     const hidden = jest.spyOn(document, 'hidden', 'get').mockReturnValue(true);
     window.dispatchEvent(new Event('focus'));
-    settle();
+    await settle();
     expect(model.fronts).toEqual([]);
     expect(jest.getTimerCount()).toBe(0);
     hidden.mockRestore();
     focus(true);
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['train']);
   });
 
-  it('is told to nobody where nothing is shared, and again to who comes', () => {
+  it('is told to nobody where nothing is shared, and again to who comes', async () => {
     model.status = makeStatus();
-    settle();
+    await settle();
     const code = 'scheduler_unreachable';
     model.status = { ...makeStatus(), availability: { code, params: {} } };
     show('train');
-    settle();
+    await settle();
     focus(false);
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots']);
     focus(true);
     model.status = makeStatus();
-    settle();
+    await settle();
     model.status = { ...makeStatus(), stream: 'another server' };
-    settle();
+    await settle();
     expect(model.fronts).toEqual(['plots', 'train', 'train']);
   });
 
-  it('is nobody’s after it is disposed', () => {
+  it('is nobody’s after it is disposed', async () => {
     model.status = makeStatus();
     teller.dispose();
     focus(true);
-    settle();
+    await settle();
     expect(model.fronts).toEqual([]);
   });
 });

@@ -10,7 +10,7 @@ import {
 } from '../../__tests__/fixtures';
 import type { IEstimate, ISleep, State } from '../../core/status';
 import { availabilityText, unsharedText } from '../availability';
-import { isolate, shorten } from '../names';
+import { isolate, shorten } from '../mentions';
 import { noticeText } from '../notices';
 import { reasonText, whyText } from '../reasons';
 import type { IWording } from '../short';

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import { makeSpan, makeTimeline } from '../../../__tests__/fixtures';
-import { shortName } from '../../../words/names';
+import { shortName } from '../../../words/mentions';
 import { makeLanes, makeMarks, markAt, utilisationPath } from '../lanes';
 
 const nameOf = (_: string, name: string): string => shortName(name);
