@@ -21,8 +21,10 @@ export YARN_ENABLE_TELEMETRY := 0
 export YARN_ENABLE_PROGRESS_BARS := 0
 export COREPACK_ENABLE_DOWNLOAD_PROMPT := 0
 
+# One build makes JupyterLab's extension and the page of the Hub, which share sources.
 LABEXTENSION := jupyter_gpushare/labextension/package.json
-LABEXTENSION_SOURCES := $(shell find labextension -path '*/node_modules' -prune -o -path labextension/lib -prune \
+HUB_PAGE := hub/static/page.js
+LABEXTENSION_SOURCES := $(shell find labextension hub/page -path '*/node_modules' -prune -o -path labextension/lib -prune \
     -o -path labextension/.yarn -prune -o -type f -not -name '*.tsbuildinfo' -print)
 C_SOURCES = $(shell git ls-files 'csrc/*.[ch]' 'tests/*.[ch]' 2>/dev/null)
 
@@ -53,11 +55,11 @@ $(STAMPS)/proxy: tests/hub/package.json tests/hub/yarn.lock $(STAMPS)/venv
 	cd tests/hub && jlpm install --immutable
 	@touch $@
 
-$(LABEXTENSION): $(LABEXTENSION_SOURCES) $(STAMPS)/node
+$(LABEXTENSION) $(HUB_PAGE) &: $(LABEXTENSION_SOURCES) $(STAMPS)/node
 	cd labextension && jlpm build:prod
-	@touch $@
+	@touch $(LABEXTENSION) $(HUB_PAGE)
 
-$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(STAMPS)/venv
+$(STAMPS)/installed: pyproject.toml hatch_build.py csrc/protocol.h csrc/pool.h csrc/pool_care.h scheduler/protocol/build.py $(LABEXTENSION) $(HUB_PAGE) $(STAMPS)/venv
 	SKIP_JUPYTER_BUILDER=1 python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -77,7 +79,7 @@ $(LOWER_BOUNDS)/stamp $(ACCEPTANCE)/stamp: build/%/stamp: requirements/%.txt $(S
 .PHONY: libraries labextension setup
 libraries: $(STAMPS)/installed
 	@$(MAKE) --silent -j2 -C csrc PYTHON=$(VENV)/bin/python
-labextension: $(LABEXTENSION) ## build the JupyterLab extension
+labextension: $(LABEXTENSION) $(HUB_PAGE) ## build the JupyterLab extension and the Hub's page
 setup: libraries ## install everything into .venv
 
 ## Use
@@ -161,7 +163,7 @@ docs: setup ## build the documentation: build/docs/index.html
 	python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 build: setup ## sdist and a wheel for this machine
-	rm -rf dist jupyter_gpushare/labextension
+	rm -rf dist jupyter_gpushare/labextension $(HUB_PAGE)
 	python -m build --no-isolation
 
 wheels: build ## also a wheel for aarch64
@@ -183,7 +185,7 @@ lock: $(STAMPS)/venv ## renew the pins in requirements/
 	$(COMPILE) --resolution lowest-direct $(LOWEST:%=--extra %) --output-file requirements/lower-bounds.txt pyproject.toml
 
 clean: ## remove what was built, and .venv
-	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so
+	rm -rf build dist .venv jupyter_gpushare/lib jupyter_gpushare/labextension jupyter_gpushare/_protocol*.so $(HUB_PAGE)
 	rm -rf labextension/lib labextension/node_modules labextension/.yarn labextension/*.tsbuildinfo
 	rm -rf tests/hub/node_modules tests/hub/.yarn
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the page is told in words: reasons and events; its own labels are in ``static/page.js``."""
+"""What the page is told in words: reasons and events; its own labels are in ``page/text.ts``."""
 
 from __future__ import annotations
 

@@ -38,9 +38,17 @@ module.exports = {
       to: { path: '/__tests__/' }
     },
     {
-      name: 'no-unresolvable',
+      name: 'hub-page-needs-core-and-words',
+      comment: 'The page of the Hub has no JupyterLab.',
       severity: 'error',
-      from: {},
+      from: { path: '^[.][.]/hub/page/' },
+      to: { path: '^src/', pathNot: '^src/(core|words)/' }
+    },
+    {
+      name: 'no-unresolvable',
+      comment: 'The packages of the Hub page are found by its build alone.',
+      severity: 'error',
+      from: { path: '^src/' },
       to: { couldNotResolve: true, pathNot: '[.]svg$' }
     }
   ],

@@ -9,7 +9,7 @@ export default tseslint.config(
   { ignores: ['lib/', 'node_modules/'] },
   js.configs.recommended,
   {
-    files: ['src/**/*.{ts,tsx}'],
+    files: ['src/**/*.{ts,tsx}', 'hub/page/**/*.{ts,tsx}'],
     extends: [
       ...tseslint.configs.recommendedTypeChecked,
       react.configs.flat.recommended,
@@ -21,7 +21,7 @@ export default tseslint.config(
         tsconfigRootDir: import.meta.dirname
       }
     },
-    settings: { react: { version: 'detect' } },
+    settings: { react: { version: '18.2' } },
     rules: {
       curly: ['error', 'all'],
       eqeqeq: 'error',

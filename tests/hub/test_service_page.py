@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+from jupyter_gpushare.hub.handlers import STATIC
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from jupyter_gpushare.scheduler.server.administration import LAST
@@ -30,6 +31,8 @@ PHONE = {"width": 390, "height": 844}
 @pytest.fixture(scope="module")
 def browser(chromium: str) -> Iterator[Browser]:
     """Return the browser, which talks to nobody else."""
+    if not (STATIC / "page.js").is_file():
+        pytest.fail("the Hub's page is not built: run `make labextension`")
     with sync_playwright() as playwright:
         browser = launch(playwright, chromium)
         yield browser

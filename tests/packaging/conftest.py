@@ -55,8 +55,9 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
 @pytest.fixture(scope="session")
 def sdist(root: Path, build: Build) -> Path:
     """Return the sdist."""
-    if not (root / "jupyter_gpushare" / "labextension" / "package.json").is_file():
-        pytest.fail("the JupyterLab extension is not built: run `make labextension`")
+    for built in ("labextension/package.json", "hub/static/page.js"):
+        if not (root / "jupyter_gpushare" / built).is_file():
+            pytest.fail(f"{built} is not built: run `make labextension`")
     return build(root, "--sdist")
 
 

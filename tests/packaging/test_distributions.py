@@ -94,6 +94,7 @@ def test_sdist_holds_sources_and_the_built_labextension(sdist: Path) -> None:
         "csrc/Makefile",
         "hatch_build.py",
         "labextension/yarn.lock",
+        "jupyter_gpushare/hub/static/page.js",
         "jupyter_gpushare/labextension/package.json",
     } <= inner
     for room in ROOMS:
@@ -121,6 +122,7 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
         "jupyter_gpushare/deploy/kubernetes/kustomization.yaml",
         "jupyter_gpushare/examples/heat.ipynb",
         "jupyter_gpushare/hub/static/page.html",
+        "jupyter_gpushare/hub/static/page.js",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/package.json",
         f"{data}/share/jupyter/labextensions/jupyter-gpushare/install.json",
         f"{data}/etc/ipython/startup/jupyter-gpushare.py",

@@ -95,8 +95,11 @@ export function stateName(
       return trans.__('waking');
     case 'held':
       return trans.__('idle lease');
-    default:
+    case 'idle':
       return trans.__('idle');
+    // A newer scheduler may know others.
+    default:
+      return state;
   }
 }
 

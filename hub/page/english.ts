@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import type { ITranslation } from '../../labextension/src/core/translation';
+
+/** The page is in English, as its service is: texts are only filled in. */
+export const english: ITranslation = {
+  __: (text, ...args) => fill(text, args),
+  _n: (singular, plural, n, ...args) =>
+    fill(n === 1 ? singular : plural, [n, ...args])
+};
+
+function fill(text: string, args: readonly unknown[]): string {
+  return text.replace(/%(\d+)/g, (_, number) =>
+    String(args[Number(number) - 1])
+  );
+}

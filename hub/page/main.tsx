@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: BSD-3-Clause
+/** The page of all nodes (docs/hub.md): draws what the service sends, and asks it to act. */
+import React from 'react';
+import { createPortal } from 'react-dom';
+import { createRoot } from 'react-dom/client';
+
+import type { Question } from './dialogs';
+import { Dialog } from './dialogs';
+import { Service } from './service';
+import type { Link } from './store';
+import { Store, useStore } from './store';
+import { TEXT } from './text';
+import { Gpus } from './views/gpus';
+import { History } from './views/history';
+import { Users } from './views/users';
+
+type View = keyof typeof TEXT.views;
+
+/** An element of `page.html`. */
+function elementOf(id: string): HTMLElement {
+  const element = document.getElementById(id);
+  if (!element) {
+    throw new Error(`The page has no element ${id}.`);
+  }
+  return element;
+}
+
+const main = elementOf('main');
+const links = elementOf('views');
+const link = elementOf('link');
+const said = elementOf('said');
+const failed = elementOf('failed');
+
+function chosenView(): View {
+  const name = location.hash.slice(1);
+  return name in TEXT.views ? (name as View) : 'gpus';
+}
+
+/** The view that the address names. */
+function useView(): View {
+  return React.useSyncExternalStore(listener => {
+    window.addEventListener('hashchange', listener);
+    return () => window.removeEventListener('hashchange', listener);
+  }, chosenView);
+}
+
+interface IPageProps {
+  store: Store;
+  service: Service;
+}
+
+function Page({ store, service }: IPageProps): JSX.Element {
+  const state = useStore(store);
+  const view = useView();
+  const [filter, setFilter] = React.useState('');
+  const [question, ask] = React.useState<Question | null>(null);
+  useLink(state.link);
+  const context = { state, service, ask };
+  return (
+    <>
+      {createPortal(<Views view={view} />, links)}
+      {createPortal(state.said.isFailure ? '' : state.said.text, said)}
+      {createPortal(state.said.isFailure ? state.said.text : '', failed)}
+      {state.isReady && view === 'gpus' && (
+        <Gpus {...context} filter={filter} setFilter={setFilter} />
+      )}
+      {state.isReady && view === 'users' && <Users state={state} />}
+      {state.isReady && view === 'history' && <History state={state} />}
+      {question && (
+        <Dialog
+          question={question}
+          service={service}
+          onClose={() => ask(null)}
+        />
+      )}
+    </>
+  );
+}
+
+function Views({ view }: { view: View }): JSX.Element {
+  return (
+    <>
+      {Object.entries(TEXT.views).map(([name, text]) => (
+        <a
+          key={name}
+          href={`#${name}`}
+          aria-current={name === view ? 'page' : undefined}
+        >
+          {text}
+        </a>
+      ))}
+    </>
+  );
+}
+
+/** Show how the page hears from the service; style sheets read it, too. */
+function useLink(state: Link): void {
+  React.useLayoutEffect(() => {
+    const shown = state === 'over' ? 'bad' : state;
+    document.body.dataset['link'] = link.dataset['state'] = shown;
+    link.textContent = TEXT.link[state];
+  }, [state]);
+}
+
+const store = new Store();
+const service = new Service(store);
+createRoot(main).render(<Page store={store} service={service} />);
+void service.listen();

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import React from 'react';
+
+interface ITableProps {
+  caption: string;
+  className?: string;
+  columns: Record<string, string>;
+  /** The columns that have numbers. */
+  numbers: ReadonlySet<string>;
+  children: React.ReactNode;
+}
+
+/** A table. Its rows become cards where it is narrow, and browsers then forget what they are: so the roles say it. */
+export function Table(props: ITableProps): JSX.Element {
+  const { caption, className, columns, numbers, children } = props;
+  return (
+    <table className={className} role="table">
+      <caption>{caption}</caption>
+      <thead role="rowgroup">
+        <tr role="row">
+          {Object.entries(columns).map(([name, text]) => (
+            <th
+              key={name}
+              scope="col"
+              role="columnheader"
+              className={`${numbers.has(name) ? 'number ' : ''}column-${name}`}
+            >
+              <span>{text}</span>
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody role="rowgroup">{children}</tbody>
+    </table>
+  );
+}
+
+interface INotedProps {
+  className: string;
+  label?: string;
+  text: string;
+  remark?: string;
+}
+
+/** A cell of a text, and a remark under it. */
+export function Noted(props: INotedProps): JSX.Element {
+  const { className, label, text, remark = '' } = props;
+  return (
+    <td
+      role="cell"
+      className={className}
+      data-label={label}
+      data-empty={text || remark ? undefined : ''}
+    >
+      <span>{text}</span>
+      <small hidden={!remark}>{remark}</small>
+    </td>
+  );
+}
