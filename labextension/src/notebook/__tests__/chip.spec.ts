@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { fireEvent, screen, waitFor, within } from '@testing-library/react';
+
+import {
+  explained,
+  makeGroup,
+  makeHibernated,
+  makeStatus,
+  makeWaiting,
+  makeWaking,
+  makeWishes,
+  plain
+} from '../../__tests__/fixtures';
+import type { IGroup } from '../../core/status';
+import { CommandIds } from '../../tokens';
+import {
+  commands,
+  holder,
+  model,
+  open,
+  settle,
+  slots,
+  strip,
+  tell,
+  withPage
+} from './page';
+
+withPage();
+
+describe('The chip', () => {
+  const chip = (): HTMLElement | null =>
+    document.querySelector<HTMLElement>('.jp-GpuShare-chip');
+
+  it('is not there while the kernel has not used the GPU and all is well', async () => {
+    await open('plots');
+    await tell(holder());
+    expect(chip()).toBeNull();
+  });
+
+  it.each<[string, Partial<IGroup>]>([
+    ['GPU: running', { state: 'running' }],
+    ['GPU: idle', { state: 'idle' }],
+    ['GPU: idle lease', { state: 'held' }],
+    [
+      'GPU: idle lease',
+      { state: 'held', cell: { msg_id: 'c', since: 90, waited: 0, ran: 1 } }
+    ],
+    ['GPU: moving in', { state: 'moving' }],
+    ['GPU: frozen', { wishes: makeWishes({ frozen: true }) }]
+  ])('says %s', async (expected, changes) => {
+    await open('plots');
+    await tell(makeGroup('plots', changes), holder());
+    expect(plain(chip()?.textContent ?? '')).toBe(expected);
+    expect(chip()?.title).toContain('5 GiB resident'.replace(' ', '\u00a0'));
+  });
+
+  it('says the place in the queue, and why and how long when pointed at', async () => {
+    await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    expect(plain(chip()?.textContent ?? '')).toBe('GPU: waiting, 2nd');
+    expect(plain(chip()?.title ?? '').split('\n')).toEqual([
+      '2nd, about 4 s',
+      'Nine of ten such waits end in 2–9 s.',
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s',
+      '5 GiB resident, 2 GiB in host memory'
+    ]);
+  });
+
+  it('says that its notebook became background by itself, and why', async () => {
+    await open('plots');
+    const cell = { msg_id: 'plots-cell', since: 88, waited: 0, ran: 12 };
+    await tell(
+      makeGroup('plots', { state: 'running', cell, class: 'background' }),
+      makeWaiting('eda', 1)
+    );
+    expect(chip()?.textContent).toBe('GPU: running, background');
+    expect(
+      plain(chip()?.title ?? '')
+        .split('\n')
+        .pop()
+    ).toBe(
+      'background: its cell has had 12 s of GPU time; the next cell is interactive again'
+    );
+  });
+
+  it.each<[string, string, Partial<IGroup>]>([
+    ['alone', 'GPU: running', { state: 'running' }],
+    ['idle', 'GPU: idle', { state: 'idle' }],
+    [
+      'alone as somebody asked',
+      'GPU: running, background',
+      { state: 'running', wishes: makeWishes({ priority: 'background' }) }
+    ]
+  ])(
+    'says that its notebook is in the background only where it matters: %s',
+    async (_, expected, changes) => {
+      await open('plots');
+      await tell(
+        makeGroup('plots', { class: 'background', ...changes }),
+        makeGroup('eda')
+      );
+      expect(chip()?.textContent).toBe(expected);
+      expect(chip()?.title.includes('background')).toBe(
+        expected.includes('background')
+      );
+    }
+  );
+
+  it('takes no room until there is something to say', async () => {
+    const panel = await open('plots');
+    expect(slots.of(panel.asPanel)?.isHidden).toBe(true);
+    await tell(makeGroup('plots'));
+    expect(slots.of(panel.asPanel)?.isHidden).toBe(false);
+  });
+
+  it('says that its notebook is hibernated, and that it wakes', async () => {
+    const panel = await open('plots');
+    await tell(makeHibernated('plots'));
+    const chip = (): HTMLElement =>
+      within(panel.toolbar.node).getByRole('button');
+    expect(chip().textContent).toBe('GPU: hibernated');
+    expect(chip().title).toContain('nothing of it is on the GPU');
+    expect(chip().dataset['mark']).toBe('hibernated');
+    await tell(makeWaking('plots'));
+    expect(chip().textContent).toBe('GPU: waking');
+  });
+
+  it('and the strip say which rule put whom before it', async () => {
+    const name = 'train.ipynb';
+    model.explanation = explained({ group: 'train', name, code: 'came' });
+    await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    const line = strip()?.querySelector<HTMLElement>('[tabindex]');
+    for (const part of [chip(), line]) {
+      await settle(() => fireEvent.mouseEnter(part as HTMLElement));
+      await waitFor(() =>
+        expect(part?.title.split('\n').pop()).toBe(
+          'train comes first: it has waited for longer'
+        )
+      );
+      await settle(() => fireEvent.mouseLeave(part as HTMLElement));
+      expect(part?.title).not.toContain('comes first');
+    }
+  });
+
+  it('says so if the kernel does not share', async () => {
+    await open('plots');
+    const unshared = [
+      { kernel_id: 'plots', code: 'started_before', params: {}, sessions: [] }
+    ];
+    await settle(() => (model.status = { ...makeStatus(), unshared }));
+    expect(chip()?.textContent).toBe('GPU: not shared');
+    expect(chip()?.title).toContain('Restart the kernel');
+    fireEvent.click(chip() as HTMLElement);
+    expect(commands.executed).toEqual([[CommandIds.openPanel, {}]]);
+  });
+
+  it('says nothing of sharing where there is no GPU', async () => {
+    await open('plots');
+    model.status = {
+      ...makeStatus(),
+      availability: { code: 'no_driver', params: {} },
+      unshared: [
+        { kernel_id: 'plots', code: 'opted_out', params: {}, sessions: [] }
+      ]
+    };
+    await settle();
+    expect(chip()).toBeNull();
+  });
+
+  it('opens a menu of what one can do with this notebook', async () => {
+    await open('plots');
+    await tell(makeGroup('plots'));
+    await settle(() => chip()?.focus());
+    fireEvent.click(chip() as HTMLElement);
+    await settle();
+    const items = screen.getAllByRole('menuitem');
+    expect(items.map(item => item.textContent)).toEqual([
+      'Show GPU Sharing',
+      'Release the GPU for Others',
+      'Make Background',
+      'Make Interactive',
+      'Let It Be Decided Automatically',
+      'Keep on the GPU',
+      'Freeze',
+      'Limit Its Memory…',
+      'Move Its Memory to the Host',
+      'Hibernate Now',
+      'Wake'
+    ]);
+    const menu = screen.getByRole('menu').parentElement as HTMLElement;
+    for (const key of [40, 40, 40, 13]) {
+      fireEvent.keyDown(menu, { keyCode: key });
+    }
+    await settle();
+    expect(commands.executed).toEqual([
+      [CommandIds.setPriority, { group: 'plots', priority: 'background' }]
+    ]);
+    expect(document.activeElement).toBe(chip());
+  });
+});

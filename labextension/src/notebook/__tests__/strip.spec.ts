@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { Widget } from '@lumino/widgets';
+import { fireEvent, screen, within } from '@testing-library/react';
+
+import {
+  makeGroup,
+  makeWaiting,
+  makeWaking,
+  makeWishes
+} from '../../__tests__/fixtures';
+import { FakePanel } from '../../__tests__/notebooks';
+import type { IGroup } from '../../core/status';
+import { CommandIds } from '../../tokens';
+import {
+  announced,
+  CELL,
+  commands,
+  holder,
+  open,
+  pass,
+  run,
+  settle,
+  show,
+  strip,
+  tell,
+  text,
+  withPage
+} from './page';
+
+withPage();
+
+describe('The strip', () => {
+  it('says in the waiting cell who has the GPU, and what one can do', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+    expect(panel.cell(0).node.contains(strip())).toBe(true);
+    expect(announced()).toBe('This cell waits for the GPU. train has it.');
+    for (const name of ['Open', 'Make background']) {
+      fireEvent.click(
+        within(strip() as HTMLElement).getByRole('button', { name })
+      );
+    }
+    expect(commands.executed).toEqual([
+      [CommandIds.goTo, { group: 'train' }],
+      [CommandIds.setPriority, { group: 'train', priority: 'background' }]
+    ]);
+  });
+
+  it('counts down without a word of the server, and says nothing aloud', async () => {
+    await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    const before = announced();
+    await pass(2);
+    expect(text(strip())).toBe('2nd, about 2 s: train');
+    await pass(2);
+    expect(text(strip())).toBe('2nd, any moment: train');
+    expect(announced()).toBe(before);
+  });
+
+  it('names who has the GPU, not who merely comes before', async () => {
+    await open('plots');
+    await tell(
+      makeWaiting('plots', 2, {
+        estimate: null,
+        reason: { code: 'behind', params: { ahead: 'first', ahead_name: '' } }
+      }),
+      makeWaiting('first', 1),
+      holder({ sessions: [], class: 'background' })
+    );
+    expect(text(strip())).toBe('2nd: train');
+    // Nothing of ours to open, and it is in the background already.
+    expect(screen.queryByRole('button', { name: 'Open' })).toBeNull();
+    expect(screen.queryByRole('button', { name: /background/ })).toBeNull();
+  });
+
+  it('says why where no notebook is the reason', async () => {
+    await open('plots');
+    const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
+    await tell(makeWaiting('plots', 1, { reason, estimate: null }));
+    expect(text(strip())).toBe('1st: making room for 1 GiB');
+  });
+
+  it('keeps the focus when what one has done is offered no longer', async () => {
+    await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    const button = screen.getByRole('button', { name: 'Make background' });
+    button.focus();
+    await tell(makeWaiting('plots', 1), holder({ class: 'background' }));
+    expect(button.isConnected).toBe(false);
+    expect(document.activeElement).toBe(strip());
+  });
+
+  it('leaves the focus in its cell when it goes', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    screen.getByRole('button', { name: 'Open' }).focus();
+    await tell(holder());
+    expect(strip()).toBeNull();
+    expect(document.activeElement).toBe(panel.cell(0).node);
+  });
+
+  it('offers to unfreeze what is frozen', async () => {
+    await open('plots');
+    const wishes = makeWishes({ frozen: true });
+    const reason = { code: 'frozen', params: {} };
+    await tell(makeWaiting('plots', 1, { wishes, reason }));
+    fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
+    expect(commands.executed).toEqual([
+      [CommandIds.toggleFrozen, { group: 'plots' }]
+    ]);
+  });
+
+  it('says that the notebook wakes first, and for how long still', async () => {
+    await open('plots');
+    const waking = makeWaking('plots');
+    await tell(waking);
+    expect(text(strip())).toBe('waking, about 0.7 s');
+    expect(announced()).toBe('This cell waits until its notebook is awake.');
+    const reason = { code: 'making_room', params: { lack: 2 ** 30 } };
+    await tell({ ...waking, reason });
+    expect(text(strip())).toBe('waking: making room for 1 GiB');
+    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
+    expect(text(strip())).toBe('waited 2.1 s, running');
+  });
+
+  it('does not flicker for a short wait, and comes after 0.3 s', async () => {
+    await open('plots');
+    const cell = { msg_id: 'plots-cell', since: 99.9, waited: 0.1, ran: 0 };
+    await tell(makeWaiting('plots', 1, { cell }), holder());
+    expect(strip()).toBeNull();
+    await pass(0.25);
+    expect(text(strip())).toBe('1st, about 4 s: train');
+  });
+
+  it('turns into how the cell fared, until the cell runs again', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    await tell(makeGroup('plots', { state: 'running', cell: CELL }));
+    expect(text(strip())).toBe('waited 2.1 s, running');
+    expect(announced()).toBe('This cell has the GPU.');
+    const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
+    await tell(makeGroup('plots', { last_cell }));
+    expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
+    await tell(makeGroup('plots', { last_cell, state: 'running' }));
+    expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
+
+    await run(panel, 1);
+    expect(strip()).not.toBeNull();
+    await run(panel, 0);
+    expect(strip()).toBeNull();
+    await tell(makeGroup('plots', { last_cell }));
+    expect(strip()).toBeNull();
+  });
+
+  it('stays while the cell waits, even if one has asked to run it again', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    await run(panel, 0);
+    await settle(() => panel.execute(0, 'again'));
+    await tell(makeWaiting('plots', 2), holder());
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+  });
+
+  it('goes after some minutes', async () => {
+    await open('plots');
+    const last_cell = { msg_id: 'plots-cell', waited: 0.25, ran: 0.8 };
+    await tell(makeGroup('plots', { last_cell }));
+    expect(text(strip())).toBe('waited 0.3 s, ran 0.8 s');
+    await pass(299);
+    expect(strip()).not.toBeNull();
+    await pass(2);
+    expect(strip()).toBeNull();
+  });
+
+  it('tells nothing of a cell that hardly waited', async () => {
+    await open('plots');
+    const last_cell = { msg_id: 'plots-cell', waited: 0.2, ran: 0.8 };
+    await tell(makeGroup('plots', { last_cell }));
+    expect(strip()).toBeNull();
+  });
+
+  it('tells what is known when later cells came between two messages', async () => {
+    const panel = await open('plots');
+    panel.execute(1, 'next');
+    await tell(makeWaiting('plots', 1), holder());
+    const last_cell = { msg_id: 'next', waited: 0, ran: 0.1 };
+    await tell(makeGroup('plots', { last_cell }));
+    expect(text(strip())).toBe('waited 2.0 s');
+  });
+
+  it('is of the cell that waits, in the notebook that waits', async () => {
+    const panel = await open('plots', 'train');
+    panel.execute(1, 'second');
+    const cell = { msg_id: 'second', since: 98, waited: 2, ran: 0 };
+    await tell(makeWaiting('plots', 1, { cell }), holder());
+    expect(screen.getAllByRole('group', { name: 'GPU' })).toHaveLength(1);
+    expect(panel.cell(1).node.contains(strip())).toBe(true);
+  });
+
+  it('is nowhere if another page runs the cell', async () => {
+    await open('plots');
+    const cell = { msg_id: 'of another page', since: 98, waited: 2, ran: 0 };
+    await tell(makeWaiting('plots', 1, { cell }), holder());
+    expect(strip()).toBeNull();
+  });
+
+  describe('of a cell that the server runs', () => {
+    const REMOTE = { msg_id: 'server', since: 98, waited: 2, ran: 0 };
+    const waiting = (): IGroup => makeWaiting('plots', 1, { cell: REMOTE });
+    const stripIndex = (panel: FakePanel): number =>
+      panel.content.widgets.findIndex(({ node }) => node.contains(strip()));
+
+    it('is in the cell that this page asked the server to run', async () => {
+      const panel = await open('plots');
+      await run(panel, 1);
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+      await run(panel, 1, 'executed');
+      const last_cell = { msg_id: 'server', waited: 2.1, ran: 0.8 };
+      await tell(makeGroup('plots', { last_cell }));
+      expect(text(strip())).toBe('waited 2.1 s, ran 0.8 s');
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is in the cell that the document marks as running', async () => {
+      const panel = await open('plots');
+      panel.mark(0);
+      panel.mark(1);
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('comes when the mark is later than the code', async () => {
+      const panel = await open('plots');
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+      panel.mark(1);
+      await pass(1);
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is in the cell that was scheduled first if several have the same source', async () => {
+      const panel = await open('plots');
+      panel.cell(1).model.sharedModel.setSource('step(0)');
+      await run(panel, 1);
+      await run(panel, 0);
+      panel.broadcast('server', 'step(0)');
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is there after the page is loaded again, if one cell runs', async () => {
+      const panel = await open('plots');
+      panel.mark(1);
+      await tell(waiting(), holder());
+      expect(stripIndex(panel)).toBe(1);
+    });
+
+    it('is nowhere if the page cannot know which of several runs', async () => {
+      const panel = await open('plots');
+      await settle(() => {
+        panel.content.model?.sharedModel.insertCell(2, { cell_type: 'code' });
+      });
+      panel.mark(1);
+      panel.mark(2);
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+    });
+
+    it('is nowhere if a console runs what is in a cell', async () => {
+      const panel = await open('plots');
+      panel.broadcast('server', 'step(1)');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+      // This page's own request is queued behind it.
+      await run(panel, 1);
+      panel.mark(1);
+      panel.execute(1, 'own');
+      await pass(1);
+      expect(strip()).toBeNull();
+    });
+
+    it('is nowhere if other code runs while a cell is marked', async () => {
+      const panel = await open('plots');
+      panel.mark(1);
+      panel.broadcast('server', 'train()');
+      await tell(waiting(), holder());
+      expect(strip()).toBeNull();
+    });
+  });
+
+  it('goes with its cell, and with the kernel', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 1), holder());
+    await tell(holder());
+    expect(strip()).toBeNull();
+    await tell(makeWaiting('plots', 1), holder());
+    await settle(() => panel.content.model?.sharedModel.deleteCell(0));
+    expect(strip()).toBeNull();
+    await tell(makeWaiting('plots', 1), holder());
+    expect(strip()).toBeNull();
+  });
+
+  it('is never in the file', async () => {
+    const panel = await open('plots');
+    const before = panel.saved;
+    await tell(makeWaiting('plots', 1), holder());
+    expect(strip()).not.toBeNull();
+    expect(panel.saved).toBe(before);
+    const last_cell = { msg_id: 'plots-cell', waited: 2.1, ran: 0.8 };
+    await tell(makeGroup('plots', { last_cell }));
+    expect(strip()).not.toBeNull();
+    expect(panel.saved).toBe(before);
+    expect(panel.content.model?.dirty).toBe(false);
+  });
+
+  it('survives that its cell leaves the window and comes back, and is not said again', async () => {
+    const panel = await open('plots');
+    await tell(makeWaiting('plots', 2), holder());
+    const said = jest.fn();
+    const observer = new MutationObserver(records => {
+      for (const { target } of records) {
+        const element =
+          target instanceof Element ? target : target.parentElement;
+        if (element?.matches('[role=status]')) {
+          said();
+        }
+      }
+    });
+    observer.observe(document.body, {
+      characterData: true,
+      childList: true,
+      subtree: true
+    });
+    const { parentElement } = panel.node;
+    await settle(() => {
+      Widget.detach(panel);
+      Widget.attach(panel, parentElement as HTMLElement);
+    });
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+    expect(announced()).toBe('This cell waits for the GPU. train has it.');
+    expect(said).not.toHaveBeenCalled();
+    await tell(makeGroup('plots', { state: 'moving', cell: CELL }));
+    expect(said).toHaveBeenCalled();
+    observer.disconnect();
+  });
+
+  it('is drawn only where the page is seen', async () => {
+    await open('plots');
+    await show(false);
+    await tell(makeWaiting('plots', 2), holder());
+    expect(strip()).toBeNull();
+    await show(true);
+    expect(text(strip())).toBe('2nd, about 4 s: train');
+  });
+});

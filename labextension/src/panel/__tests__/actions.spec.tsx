@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import {
+  act,
+  fireEvent,
+  screen,
+  waitFor,
+  within
+} from '@testing-library/react';
+
+import {
+  explained,
+  makeGroup,
+  makeStatus,
+  makeWaiting,
+  makeWishes,
+  plain
+} from '../../__tests__/fixtures';
+import { CommandIds } from '../../tokens';
+import { busy, rowOf, rowsOf, running, setUp, textOf } from './panel';
+
+beforeAll(() => {
+  // axe asks whether letters are pictures; here there are no pictures at all.
+  HTMLCanvasElement.prototype.getContext = () => null;
+});
+
+describe('actions', () => {
+  it.each([
+    ['Open', CommandIds.goTo, { group: 'train' }],
+    ['Release', CommandIds.release, { group: 'train' }],
+    [
+      'Make background',
+      CommandIds.setPriority,
+      { group: 'train', priority: 'background' }
+    ]
+  ])('%s runs its command', (name, command, args) => {
+    const { commands } = setUp(busy);
+    const button = within(rowOf('train.ipynb')).getByRole('button', { name });
+    expect(button.getAttribute('title')).toContain(`What ${command} does`);
+    button.focus();
+    expect(document.activeElement).toBe(button);
+    fireEvent.click(button);
+    expect(commands.executed).toEqual([[command, args]]);
+  });
+
+  it('tells who points at a reason which rule it was', async () => {
+    const { model } = setUp(busy);
+    const name = 'train.ipynb';
+    model.explanation = explained({ group: 'train', name, code: 'focus' });
+    const reason = within(rowOf('plots.ipynb')).getByText(/^needs/);
+    const full = reason.title;
+    expect(plain(full)).toBe(
+      'needs 60 GiB, lacks 15 GiB: train yields within 3 s'
+    );
+    fireEvent.mouseEnter(reason);
+    await waitFor(() =>
+      expect(reason.title).toBe(
+        `${full}\ntrain comes first: it is the notebook that somebody works in`
+      )
+    );
+    fireEvent.mouseLeave(reason);
+    expect(reason.title).toBe(full);
+    expect(model.explained).toEqual(['plots']);
+  });
+
+  it('shows that it became background by itself, and why', () => {
+    const since = { class: 'background' as const };
+    setUp(
+      makeStatus(
+        { ...running, ...since },
+        makeGroup('eda', {
+          ...since,
+          last_cell: { msg_id: 'm', waited: 0, ran: 3 }
+        }),
+        makeWaiting('plots', 1)
+      )
+    );
+    const shown = within(rowOf('train.ipynb')).getByText('background');
+    expect(plain(shown.title)).toBe(
+      'background: its cell has had 9 s of GPU time; the next cell is interactive again'
+    );
+    // What is idle competes with nobody.
+    expect(within(rowOf('eda.ipynb')).queryByText('background')).toBeNull();
+  });
+
+  it('shows the background nowhere while nobody competes', () => {
+    setUp(makeStatus({ ...running, class: 'background' }, makeGroup('eda')));
+    expect(screen.queryByText('background')).toBeNull();
+    expect(screen.queryByText('interactive')).toBeNull();
+  });
+
+  it('offers the class that it has not', () => {
+    // It became background by itself.
+    setUp(makeStatus({ ...running, class: 'background' }));
+
+    screen.getByRole('button', { name: 'Make interactive' });
+    expect(
+      screen.queryByRole('button', { name: 'Make background' })
+    ).toBeNull();
+  });
+
+  it('does not offer what makes no sense now', () => {
+    const { commands, tell } = setUp(busy);
+    commands.disabled.add(CommandIds.release);
+    tell({ ...busy, groups: [{ ...running }] });
+    expect(screen.queryByRole('button', { name: 'Release' })).toBeNull();
+  });
+
+  it('unfreezes what is frozen', () => {
+    const wishes = makeWishes({ frozen: true });
+    const { commands } = setUp(makeStatus(makeGroup('a', { wishes })));
+    fireEvent.click(screen.getByRole('button', { name: 'Unfreeze' }));
+    expect(commands.executed).toEqual([
+      [CommandIds.toggleFrozen, { group: 'a' }]
+    ]);
+  });
+
+  it('keeps the focus with a notebook that goes to another section', () => {
+    const { tell } = setUp(busy);
+    const release = within(rowOf('train.ipynb')).getByText('Release');
+    release.closest('button')!.focus();
+    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    const [now] = rowsOf('Idle 2');
+    expect(now?.contains(document.activeElement)).toBe(true);
+    expect(textOf(now)).toContain('train.ipynb');
+  });
+
+  it('takes no focus that went elsewhere', async () => {
+    const { tell } = setUp(busy);
+    const release = within(rowOf('train.ipynb')).getByText('Release');
+    release.closest('button')!.focus();
+    release.closest('button')!.blur();
+    await act(() => new Promise(resolve => setTimeout(resolve)));
+    tell({ ...busy, groups: [makeGroup('train')] });
+    expect(document.activeElement).toBe(document.body);
+  });
+
+  it('goes to the notebook by its name', () => {
+    const { commands } = setUp(busy);
+    fireEvent.click(screen.getByText('eda.ipynb'));
+    expect(commands.executed).toEqual([[CommandIds.goTo, { group: 'eda' }]]);
+  });
+
+  it('has the rest in a menu, from which the focus returns', () => {
+    const { commands } = setUp(busy);
+    const more = within(rowOf('eda.ipynb')).getByRole('button', {
+      name: 'More actions'
+    });
+    fireEvent.click(more);
+    expect(more.getAttribute('aria-expanded')).toBe('true');
+    const menu = screen.getByRole('menu');
+    const items = within(menu)
+      .getAllByRole('menuitem')
+      .map(({ textContent }) => textContent);
+    expect(items).toEqual([
+      'Go to the Notebook',
+      'Release the GPU for Others',
+      'Make Background',
+      'Make Interactive',
+      'Let It Be Decided Automatically',
+      'Keep on the GPU',
+      'Limit Its Memory…',
+      'Freeze',
+      'Move Its Memory to the Host',
+      'Hibernate Now',
+      'Wake'
+    ]);
+    for (const key of ['ArrowUp', 'Enter']) {
+      fireEvent.keyDown(menu, {
+        key,
+        keyCode: { ArrowUp: 38, Enter: 13 }[key]
+      });
+    }
+    expect(commands.executed).toEqual([[CommandIds.wake, { group: 'eda' }]]);
+    expect(screen.queryByRole('menu')).toBeNull();
+    expect(more.getAttribute('aria-expanded')).toBe('false');
+    expect(document.activeElement).toBe(more);
+  });
+
+  it('changes how notebooks share, if one may', () => {
+    const { commands, tell } = setUp(busy);
+    fireEvent.click(
+      screen.getByRole('button', { name: 'How notebooks share: automatic' })
+    );
+    const menu = screen.getByRole('menu');
+    for (const key of [40, 40, 13]) {
+      fireEvent.keyDown(menu, { keyCode: key });
+    }
+    expect(commands.executed).toEqual([
+      [CommandIds.setAntiThrash, { anti_thrash: 'on' }]
+    ]);
+    tell({ ...busy, may: { adjust: true, settings: false } });
+    expect(screen.queryByRole('button', { name: /^How/ })).toBeNull();
+    screen.getByText('automatic');
+  });
+});

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: BSD-3-Clause
+import { fireEvent, screen } from '@testing-library/react';
+
+import {
+  GiB,
+  makeGroup,
+  makeHibernated,
+  makeSession,
+  makeSpan,
+  makeStatus,
+  makeTimeline,
+  makeWaiting,
+  makeWaking,
+  plain
+} from '../../__tests__/fixtures';
+import { busy, openTable, rowOf, setUp, textOf } from './panel';
+
+beforeAll(() => {
+  // axe asks whether letters are pictures; here there are no pictures at all.
+  HTMLCanvasElement.prototype.getContext = () => null;
+});
+
+describe('the live region', () => {
+  const said = (): string | null => screen.getByRole('status').textContent;
+  const console = { sessions: [makeSession('plots', 'plots', 'console')] };
+
+  it('speaks when the state of the console in front changes, and only then', () => {
+    const { tell } = setUp(
+      makeStatus(makeWaiting('plots', 1, console)),
+      'plots'
+    );
+    expect(said()).toBe('');
+    tell(makeStatus(makeWaiting('plots', 2, { ...console, at: 101 })));
+    expect(said()).toBe('');
+    tell(makeStatus(makeGroup('plots', { ...console, state: 'running' })));
+    expect(said()).toBe('plots.ipynb has the GPU');
+    tell(makeStatus(makeWaiting('plots', 2, console)));
+    expect(said()).toBe('plots.ipynb waits for the GPU, position 2');
+  });
+
+  it('says that the console in front hibernates, and wakes', () => {
+    const sessions = [makeSession('c', 'eda', 'console')];
+    const { tell, container } = setUp(
+      makeStatus(makeGroup('eda', { sessions })),
+      'eda'
+    );
+    const said = (): string => textOf(container.querySelector('[role=status]'));
+    tell(makeStatus(makeHibernated('eda', { sessions })));
+    expect(said()).toBe('eda.ipynb is hibernated');
+    tell(makeStatus(makeWaking('eda', { sessions })));
+    expect(said()).toBe('eda.ipynb is being woken');
+  });
+
+  it('leaves it to the cell of a notebook to say how it fares', () => {
+    const { tell } = setUp(makeStatus(makeGroup('plots')), 'plots');
+    tell(makeStatus(makeWaiting('plots', 1)));
+    expect(said()).toBe('');
+    tell(makeStatus(makeWaiting('plots', 1, { state: 'running' })));
+    expect(said()).toBe('');
+    tell(makeStatus(makeGroup('plots')));
+    expect(said()).toBe('');
+    // What a notebook does between its cells, nobody else says.
+    tell(makeStatus(makeWaiting('plots', 1, { cell: null })));
+    expect(said()).toBe('plots.ipynb waits for the GPU, position 1');
+  });
+
+  it('is quiet about others, and when another notebook comes to the front', () => {
+    const { tell, bringToFront } = setUp(busy, 'eda');
+    tell({ ...busy, groups: [makeGroup('train'), makeGroup('eda')] });
+    expect(said()).toBe('');
+    bringToFront('train');
+    expect(said()).toBe('');
+    expect(rowOf('train.ipynb').getAttribute('aria-current')).toBe('true');
+    bringToFront(null);
+    expect(said()).toBe('');
+  });
+});
+
+describe('the timeline', () => {
+  const timeline = makeTimeline(
+    makeSpan(1, 'train', { start: 20, end: 50 }),
+    makeSpan(2, 'plots', { kind: 'wait', start: 60, end: null }),
+    makeSpan(3, 'train', { kind: 'in', start: 70, end: 72, bytes: 3 * GiB }),
+    makeSpan(4, 'eda', { start: -500, end: -400 })
+  );
+  const status = { ...busy, timeline };
+
+  async function readTable(): Promise<string[][]> {
+    await openTable();
+    return [...document.querySelectorAll('tbody tr')].map(row =>
+      [...row.querySelectorAll('td')].map(textOf)
+    );
+  }
+
+  it('is a picture, and a table of the same, newest first', async () => {
+    const { container } = setUp(status);
+    const lanes = [
+      ...container.querySelectorAll('.jp-GpuShare-lanes > div')
+    ].map(({ textContent }) => textContent);
+    expect(lanes).toEqual(['plots', 'train']);
+    const drawn = [...container.querySelectorAll('svg g')].map(lane =>
+      [...lane.querySelectorAll('path')]
+        .filter(path => path.getAttribute('d'))
+        .map(path => path.getAttribute('data-kind'))
+    );
+    expect(drawn).toEqual([['wait'], ['burst', 'in']]);
+    const rows = await readTable();
+    expect(
+      rows.map(([name, what, , length, size]) => [name, what, length, size])
+    ).toEqual([
+      ['train', 'memory arriving', '2.0 s', '3 GiB'],
+      ['plots', 'waiting', '40 s so far', ''],
+      ['train', 'running', '30 s', '']
+    ]);
+  });
+
+  it('is read with the arrow keys', () => {
+    setUp(status);
+    const picture = screen.getByRole('slider');
+    const text = (): string =>
+      plain(picture.getAttribute('aria-valuetext') ?? '');
+    const press = (key: string): void => {
+      fireEvent.keyDown(picture, { key });
+    };
+    picture.focus();
+    expect(text()).toBe('3 things');
+    press('ArrowDown');
+    expect(text()).toContain('plots.ipynb · waiting · 40 s so far');
+    press('ArrowDown');
+    expect(text()).toContain('train.ipynb · memory arriving · 2.0 s · 3 GiB');
+    press('ArrowLeft');
+    expect(text()).toContain('train.ipynb · running · 30 s');
+    expect(
+      document.querySelector('.jp-GpuShare-tooltip')!.textContent
+    ).toContain('train.ipynb · running');
+    press('Escape');
+    expect(document.querySelector('.jp-GpuShare-tooltip')).toBeNull();
+  });
+
+  it('explains what the pointer is on', () => {
+    const { container } = setUp(status);
+    const svg = container.querySelector('.jp-GpuShare-marks svg')!;
+    // 200 pixels for 300 seconds; the second lane.
+    fireEvent(
+      svg,
+      new MouseEvent('pointermove', {
+        bubbles: true,
+        clientX: 155,
+        clientY: 20
+      })
+    );
+    const tip = container.querySelector('.jp-GpuShare-tooltip');
+    expect(textOf(tip)).toContain('train.ipynb · running · 30 s');
+    fireEvent.pointerOut(svg, { relatedTarget: container });
+    expect(container.querySelector('.jp-GpuShare-tooltip')).toBeNull();
+  });
+
+  it('sums the lanes for which there is no room', async () => {
+    const spans = Array.from({ length: 40 }, (_, index) =>
+      makeSpan(index, `n${index}`, { start: 20, end: 50 + index })
+    );
+    const { container } = setUp({ ...busy, timeline: makeTimeline(...spans) });
+    expect(container.querySelectorAll('.jp-GpuShare-lanes > div')).toHaveLength(
+      12
+    );
+
+    screen.getByText('and 28 others: ran 28 times, waited 0 times');
+    expect(await readTable()).toHaveLength(40);
+  });
+
+  it('says that nothing happened', () => {
+    setUp({ ...busy, timeline: makeTimeline() });
+    screen.getByText('Nobody used the GPU in this time.');
+  });
+});
