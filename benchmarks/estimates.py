@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ..scheduler.core import messages as ev
 from ..scheduler.core.core import Core
+from ..scheduler.core.rules import Rules
 from ..scheduler.policies import REGISTRY
 from ..scheduler.views.estimates import Estimate, Forecast
 from ..scheduler.views.timeline import Ledger, glimpse
@@ -251,7 +252,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
-        self.core = Core(REGISTRY, bandwidth=SPEED)
+        self.core = Core(REGISTRY, Rules(bandwidth=SPEED))
         self.ledger, self.forecast = Ledger(), Forecast()
         self.notebooks: dict[int, Notebook] = {}
         self.waits: list[Wait] = []

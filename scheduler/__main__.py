@@ -300,6 +300,7 @@ def _complain(text: str, status: int) -> int:
 
 async def _serve(plan: Plan, driver: Any) -> int:
     # Imported late: most starts by a host end at the lock.
+    from .core.rules import Rules
     from .gpu.devices import Devices
     from .node.principals import Identity
     from .observability.recording import RecordedCore, RecordingError
@@ -338,7 +339,7 @@ async def _serve(plan: Plan, driver: Any) -> int:
         loop.add_reader(0, _watch_parent, loop, end)
     simulated = driver is not None and driver.simulated
     try:
-        core = RecordedCore(REGISTRY, **plan.core)
+        core = RecordedCore(REGISTRY, Rules(**plan.core))
     except ValueError as error:
         return _complain(str(error), 2)
     node = plan.node

@@ -12,7 +12,7 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.core.user_commands import valid_hibernate_after
+from ..scheduler.core.rules import valid_hibernate_after
 from ..scheduler.node.arguments import quantum, size
 from ..scheduler.node.entitlements import parsed
 from ..scheduler.policies import ENTRY_POINTS, OURS

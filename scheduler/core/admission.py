@@ -53,7 +53,7 @@ class Grower(Filler):
         lacks_room = more > 0 or gpu.free < 0
         if event.urgent and lacks_room and client.lease is not None and group.filling is None:
             since = self._now if before is None else before.since
-            if not self._is_fresh(gpu, self.fresh_for_growth):
+            if not self._is_fresh(gpu, self.rules.fresh_for_growth):
                 gpu.parked.append(Delayed(event, "reading", since))
                 return
             if charged <= gpu.free:
@@ -72,7 +72,7 @@ class Grower(Filler):
             there = not more and not (event.urgent and lacks_room)
             self._promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
             return
-        if more and not self._is_fresh(gpu, self.fresh_for_growth):
+        if more and not self._is_fresh(gpu, self.rules.fresh_for_growth):
             gpu.parked.append(Delayed(event, "reading", self._now))
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
@@ -134,8 +134,8 @@ class Grower(Filler):
                 continue
             lack -= size
             ended = share.group.ended_at
-            if ended is not None and ended + self.debounce > self._now:
-                self._at(ended + self.debounce)
+            if ended is not None and ended + self.rules.debounce > self._now:
+                self._at(ended + self.rules.debounce)
             else:
                 orders.append((share, size))
         if lack > 0 or gpu.filling is not None:

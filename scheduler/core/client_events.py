@@ -358,7 +358,7 @@ class Clients(People):
         )
         if seconds > 0:
             self._classes.ran(group, seconds, self._now)
-            if self.anti_thrash == "auto" and is_managed(group):
+            if self.rules.anti_thrash == "auto" and is_managed(group):
                 self._watch_thrashing(group, seconds, submissions, at)
         self._touch(group)
 
@@ -398,7 +398,7 @@ class Clients(People):
             self._retry(client)
         else:
             if event.cause == "release":
-                client.group.ended_at = self._now - self.debounce
+                client.group.ended_at = self._now - self.rules.debounce
                 client.group.failures, client.group.restore_error = 0, None
             self._give_back(client, event.cause)
             self._step_soon(client.group)
@@ -485,11 +485,11 @@ class Clients(People):
 
     def _pause_evictions(self, holding: Holding) -> None:
         """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
-        since, longest = holding.refuses_since, self.longest_retry
-        refuses = since is not None and self._now >= since + self.revoke_deadline
+        since, longest = holding.refuses_since, self.rules.longest_retry
+        refuses = since is not None and self._now >= since + self.rules.revoke_deadline
         if refuses:
-            longest = self.revoke_deadline
-        pause = min(max(2 * holding.stuck_pause, self.shortest_retry), longest)
+            longest = self.rules.revoke_deadline
+        pause = min(max(2 * holding.stuck_pause, self.rules.shortest_retry), longest)
         holding.stuck_pause, holding.stuck_until = pause, self._now + pause
         if refuses:
             self._lose(holding, True)

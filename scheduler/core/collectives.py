@@ -54,11 +54,6 @@ class _Steps:
 class Stepper(Leases):
     """Has submissions let through that others of their group wait for."""
 
-    #: Seconds between two steps of a group, at first and at most; and of a client that is stuck.
-    shortest_step, longest_step = 0.002, 0.064
-    own_step = 0.020
-    #: Seconds until it is seen again whether there is room for what those lack who could be let through.
-    room_step = 0.010
     #: Seconds after the revocation before the first step: by then, most have drained by themselves.
     first_step = 0.030
     #: Of the time since the revocation, what passes until the next step at least.
@@ -80,9 +75,9 @@ class Stepper(Leases):
             return
         known = self._steps.get(group.id)
         if known is None or known.lease != group.lease:
-            known = self._steps[group.id] = _Steps(group.lease, self.shortest_step)
+            known = self._steps[group.id] = _Steps(group.lease, self.rules.shortest_step)
         since = group.revoked_at
-        if group.stuck is None and self._now >= since + self.revoke_deadline:
+        if group.stuck is None and self._now >= since + self.rules.revoke_deadline:
             return
         pause = max(known.pause, self.step_part * (self._now - since))
         self._timers.set(steps(group.id), max(self._now + pause, since + self.first_step))
@@ -104,14 +99,14 @@ class Stepper(Leases):
         if group is None or known is None or known.lease != group.lease or not group.yielding:
             self._steps.pop(name, None)
             return
-        late = self._now >= group.revoked_at + self.revoke_deadline
+        late = self._now >= group.revoked_at + self.rules.revoke_deadline
         waiting = [] if late else [c for c in group.clients.values() if self._is_ready(known, c)]
         ready = [c for c in waiting if self._has_room(c)]
         looks: list[float] = []
         if ready:
             self._step_drained(group, known, ready)
         elif waiting:
-            looks.append(self._now + self.room_step)
+            looks.append(self._now + self.rules.room_step)
         if known.stuck:
             own_from = group.revoked_at + self.first_own_step if waiting else self._now
             looks += [own_from] if own_from > self._now else self._step_stuck(group, known)
@@ -133,12 +128,12 @@ class Stepper(Leases):
     def _own_pause(self, known: _Steps, client: Client) -> float:
         gpus = sum(holding.context > 0 for holding in client.holdings.values())
         quick = self.quick_own_steps * max(1, gpus - 1)
-        return self.own_step * max(1.0, (known.own.get(client.number, 0) / quick) ** 2)
+        return self.rules.own_step * max(1.0, (known.own.get(client.number, 0) / quick) ** 2)
 
     def _step_drained(self, group: Group, known: _Steps, ready: list[Client]) -> None:
         now_ready = {client.number for client in ready}
         if known.last and not known.last & now_ready and known.last & group.granted.keys():
-            known.pause = min(2 * known.pause, self.longest_step)
+            known.pause = min(2 * known.pause, self.rules.longest_step)
         known.last = now_ready
         known.elsewhere |= now_ready
         for client in ready:

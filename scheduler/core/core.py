@@ -149,10 +149,8 @@ from .burst_model import Classes
 from .burst_predictor import Predictor
 from .client_events import Clients
 from .host_reserve import Keeper
-from .ledger import MIB
 from .messages import (
     Adjust,
-    AntiThrash,
     Attach,
     Await,
     Burst,
@@ -180,7 +178,6 @@ from .messages import (
     Moving,
     Notice,
     Parked,
-    Quantum,
     Release,
     Released,
     Rename,
@@ -197,7 +194,7 @@ from .model import Group, Holding, Timers, Wait
 from .paging import Detector
 from .planner import Plan
 from .policy_api import PolicyRegistry
-from .user_commands import LONGEST_QUANTUM, valid_anti_thrash, valid_hibernate_after, valid_quantum
+from .rules import Rules
 
 
 class UnknownGroup(LookupError):
@@ -214,98 +211,22 @@ class Core(Clients):
     ----------
     policies
         The policies that there are.
-    quantum, anti_thrash, policy
-        The settings of docs/design.md, "Decisions".
-    reserve
-        Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
-    debounce
-        Seconds for which a group's memory stays after the end of a cell.
-    residency_factor
-        Memory stays at least so many times as long as it takes to move it in; also the factor of ``quantum="auto"``.
-    shortest_quantum, longest_quantum
-        Bounds of ``quantum="auto"``, seconds.
-    bandwidth
-        Bytes per second of moves, until they are measured.
-    fresh
-        Seconds for which a reading of a GPU's memory is good for a decision.
-    margin
-        Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
-    background_quantum
-        Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
-    interactive_burst, interactive_pause
-        Seconds: ``classes.Classes``.
-    window
-        Seconds over which shares of the GPU's time hold.
-    keep_patience
-        Seconds for which one has to wait for memory that people keep.
-    exclusive_limit
-        Seconds for which a cell may have its lease for itself while others wait.
-    revoke_deadline
-        Seconds, beside ten times what the moves take, after which one that was told to give something up, and has not
-        answered, holds nobody up any longer.
-    hibernate_after
-        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
-    hibernate_pressure
-        Seconds of idleness after which it does for one that lacks room.
+    rules
+        The settings that hold at first.
     """
 
-    def __init__(
-        self,
-        policies: PolicyRegistry,
-        *,
-        quantum: Quantum = "auto",
-        anti_thrash: AntiThrash = "auto",
-        policy: str = "burst",
-        reserve: int | None = None,
-        debounce: float = 0.010,
-        residency_factor: float = 10.0,
-        shortest_quantum: float = 1.0,
-        longest_quantum: float = 30.0,
-        bandwidth: float = 10e9,
-        fresh: float = 0.001,
-        margin: int = 64 * MIB,
-        background_quantum: float = 2.0,
-        interactive_burst: float = 2.0,
-        interactive_pause: float = 2.0,
-        window: float = 10.0,
-        keep_patience: float = 300.0,
-        exclusive_limit: float = 600.0,
-        revoke_deadline: float = 30.0,
-        hibernate_after: float | None = 600.0,
-        hibernate_pressure: float = 2.0,
-    ) -> None:
-        super().__init__(reserve, bandwidth, fresh, window)
-        self.quantum: Quantum = valid_quantum(quantum)
-        self.anti_thrash: AntiThrash = valid_anti_thrash(anti_thrash)
-        self.debounce = debounce
-        self.residency_factor = residency_factor
-        self.shortest_quantum = shortest_quantum
-        self.longest_quantum = longest_quantum
-        self.margin = margin
-        self.background_quantum = background_quantum
-        #: No policy leaves a holder alone for longer.
-        self.longest_turn = LONGEST_QUANTUM
-        self.keep_patience, self.exclusive_limit = keep_patience, exclusive_limit
-        self.revoke_deadline = revoke_deadline
-        self.hibernate_after = valid_hibernate_after(hibernate_after)
-        self.hibernate_pressure = hibernate_pressure
+    def __init__(self, policies: PolicyRegistry, rules: Rules | None = None) -> None:
+        rules = Rules() if rules is None else rules
+        super().__init__(rules)
         self.hibernatable, self.wake_seconds = None, None
-        #: Growth under a lease, and the next piece of one that fills, ask for no reading younger than this: they come
-        #: often, and can be handed back.
-        self.fresh_for_growth = 0.050
-        #: A lease that was granted before its room was there is taken back if no room appears for so long: while memory
-        #: is on its way out, and while none is.
-        self.filling_patience, self.starving_patience = 30.0, 1.0
-        self.shortest_retry, self.longest_retry = 0.010, 1.0
-
         self.leased: dict[str, Group] = {}
         self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
         self._policies = policies
-        self.policy = self._policy_of(policy)
+        self.policy = self._policy_of(rules.policy)
         #: What the queue was sorted by.
         self._sorted_by: tuple[int, int] = self.policy.version
-        self._classes = Classes(interactive_burst, interactive_pause)
+        self._classes = Classes(rules.interactive_burst, rules.interactive_pause)
         self._predictor = Predictor()
         self._absences = Predictor(unknown=0.0)
         self.thrash = Detector()

@@ -12,9 +12,6 @@ from .planner import Plan
 class Filler(Stepper):
     """Hands out the room that others leave."""
 
-    filling_patience: float
-    starving_patience: float
-
     def _may_fill(self, wait: Wait, plan: Plan) -> bool:
         """Whether all that the head lacks is on its way out: then it need not wait for the last byte of it."""
         if wait.grow is not None or wait.group.lease is not None or self._floats(wait.group):
@@ -53,7 +50,7 @@ class Filler(Stepper):
 
     def _allot(self, share: Share) -> None:
         give = min(share.gpu.free, share.missing)
-        if give <= 0 or not self._is_fresh(share.gpu, self.fresh_for_growth):
+        if give <= 0 or not self._is_fresh(share.gpu, self.rules.fresh_for_growth):
             return
         share.group.filled_at = self._now
         self._distribute(share, give)
@@ -105,17 +102,17 @@ class Filler(Stepper):
         """See to it that what one that fills still lacks is on its way: evictions may fail or fall short."""
         assert group.filling is not None
         if self._is_on_its_way(group):
-            self._at(group.filled_at + self.filling_patience)
+            self._at(group.filled_at + self.rules.filling_patience)
             return
         plan = self.plan(group.filling)
-        patience = self.filling_patience
+        patience = self.rules.filling_patience
         if plan.short:
             starved += [gpu for gpu, _ in plan.short]
             if any(gpu.ghosts < lack for gpu, lack in plan.short):
-                patience = self.starving_patience
+                patience = self.rules.starving_patience
         elif plan.later or plan.revoke or plan.draining:
             # It must not keep room for long that somebody else could use.
-            patience = self.starving_patience
+            patience = self.rules.starving_patience
             self._carry_out(plan)
         else:
             self._carry_out(plan)
@@ -128,7 +125,7 @@ class Filler(Stepper):
 
     def _is_on_its_way(self, group: Group) -> bool:
         """Whether all that one that fills still lacks is leaving, and nobody else's lease with it."""
-        if self._now >= group.filled_at + self.filling_patience or self.one_at_a_time:
+        if self._now >= group.filled_at + self.rules.filling_patience or self.one_at_a_time:
             return False
         return all(
             share.missing <= share.gpu.free + share.gpu.coming - share.leaving

@@ -67,12 +67,10 @@ class Leaver(NamedTuple):
 class Hibernating(Grower):
     """Hibernates groups, and wakes them."""
 
-    hibernate_after: float | None
     hibernatable: Hibernatable | None
     #: Seconds that a wake takes here, beside moves; None: none was measured.
     wake_seconds: float | None
     #: Seconds of idleness after which a group makes way for one that lacks room.
-    hibernate_pressure: float
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
     park_deadline, leave_deadline = 5.0, 60.0
     #: Seconds for which a refusal is taken for granted: one that may pass by itself, twice as long each time that the
@@ -100,7 +98,7 @@ class Hibernating(Grower):
 
     def _may_press(self) -> bool:
         """Whether groups hibernate for others that lack room."""
-        return self._able and self.hibernate_after is not None
+        return self._able and self.rules.hibernate_after is not None
 
     def _makes_way(self, group: Group, pinned: int = 0) -> bool:
         """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
@@ -148,8 +146,8 @@ class Hibernating(Grower):
 
     def _rest(self, group: Group, when: float | None = None) -> None:
         """Look later whether a group has been idle for long enough."""
-        if when is None and self.hibernate_after is not None:
-            when = self._now + self.hibernate_after
+        if when is None and self.rules.hibernate_after is not None:
+            when = self._now + self.rules.hibernate_after
         if group.dismissed_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
             when = max(self._now + self.look_again, until)
@@ -158,7 +156,7 @@ class Hibernating(Grower):
     def _rest_all(self) -> None:
         for group in self.groups.values():
             if group.hibernation is None:
-                self._rest(group, None if self.hibernate_after is None else self._now)
+                self._rest(group, None if self.rules.hibernate_after is None else self._now)
 
     def _consider(self, group: Group) -> None:
         """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
@@ -168,7 +166,7 @@ class Hibernating(Grower):
         since = self._idle_since(group)
         if since is None:
             self._ask_for_end(group)
-        if group.wishes.keep or self.hibernate_after is None:
+        if group.wishes.keep or self.rules.hibernate_after is None:
             group.dismissed_at = None  # people think otherwise by now
         if group.dismissed_at is not None:
             if since is None:
@@ -176,7 +174,7 @@ class Hibernating(Grower):
             else:
                 self._begin(group)
             return
-        after = self.hibernate_after
+        after = self.rules.hibernate_after
         if after is None:
             return
         later = self._now + max(after, self.look_again)
@@ -218,7 +216,7 @@ class Hibernating(Grower):
         self._timers.set(group.rests, self._now + self.leave_deadline)
         self._touch(group)
         if group.lease is not None:
-            group.ended_at = self._now - self.debounce
+            group.ended_at = self._now - self.rules.debounce
             self._revoke(group, head)
         self._evacuate(group)
         return True
@@ -293,7 +291,7 @@ class Hibernating(Grower):
             self._let_go(group)
         else:
             self._touch(group)
-        if self.hibernate_after is not None:
+        if self.rules.hibernate_after is not None:
             self._rest(group, unfit.until)
 
     def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
@@ -757,19 +755,19 @@ class Hibernating(Grower):
 
     def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
         """Walk through the groups that could hibernate for the head of a queue."""
-        patient = wait.since + self.hibernate_pressure
+        patient = wait.since + self.rules.hibernate_pressure
         for share in gpu.shares.values():
             group = share.group
             if group is wait.group or not self._can_leave(share):
                 continue
             since = self._idle_since(group)
             if group.wishes.keep and not group.wishes.stopped:
-                ready = wait.since + self.keep_patience
+                ready = wait.since + self.rules.keep_patience
                 if group.runs and not group.yielding:
                     ready = max(ready, self.quantum_end(group, wait))
                 yield Leaver(share, ready, (4, 0.0, group.number))
             elif since is not None:
-                ready = min(patient, since + self.hibernate_pressure)
+                ready = min(patient, since + self.rules.hibernate_pressure)
                 yield Leaver(share, ready, (0, since, group.number))
             elif group.runs and not group.yielding:
                 ready = max(patient, self.quantum_end(group, wait))
@@ -827,7 +825,7 @@ class Hibernating(Grower):
             since = self._idle_since(group)
             if since is None or group.wishes.keep or not self._can_leave(share):
                 continue
-            ready = since + self.hibernate_pressure
+            ready = since + self.rules.hibernate_pressure
             if ready <= self._now:
                 self._begin(group)
             self._at(max(ready, gpu.press_at))
@@ -857,7 +855,7 @@ class Hibernating(Grower):
             on_the_way = group.hibernation.stage != "hibernated"
             group.dismissed_at = self._now if on_the_way else None
             return
-        if self.hibernate_after is None:
+        if self.rules.hibernate_after is None:
             raise ValueError(
                 f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
                 "gpushare set --hibernate-after 600"

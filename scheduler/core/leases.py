@@ -19,9 +19,6 @@ OVER: frozenset[Cause] = frozenset({"cell", "idle", "release", "exit"})
 class Leases(Pacer):
     """Grants, revokes, evicts."""
 
-    fresh_for_growth: float
-    shortest_retry: float
-    longest_retry: float
     #: Seconds after its wake in which a group asks for its lease from the place in the queue that its wake had.
     place_kept = 2.0
     _filling: dict[str, Group]
@@ -133,7 +130,8 @@ class Leases(Pacer):
     def _begin_lease(self, group: Group, lease: int) -> None:
         # Where its memory has room, nothing has to be tried.
         group.floating = self._floats(group) and (
-            self.anti_thrash == "off" or any(s.need > s.gpu.free for s in group.shares.values())
+            self.rules.anti_thrash == "off"
+            or any(s.need > s.gpu.free for s in group.shares.values())
         )
         for share in group.shares.values():
             if share.oversubscribes and not group.floating:
@@ -272,7 +270,7 @@ class Leases(Pacer):
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
         group.restore_error = error
-        group.ended_at = self._now - self.debounce
+        group.ended_at = self._now - self.rules.debounce
         self._give_back(client, "failed")
         client.wants = True
         if group.wait is None:
@@ -282,7 +280,7 @@ class Leases(Pacer):
             self._ask(self.gpus[uuid])
 
     def _pause_after_failure(self, group: Group) -> float:
-        pause = min(self.shortest_retry * 2.0**group.failures, self.longest_retry)
+        pause = min(self.rules.shortest_retry * 2.0**group.failures, self.rules.longest_retry)
         group.failures = min(group.failures + 1, 20)
         return pause
 
@@ -327,7 +325,7 @@ class Leases(Pacer):
         if client.restoring:
             moves += self.footprint_cost(client.group)
         # Not from the last sign of life: one that moves a little now and then would never be late.
-        due = client.owes_since + self.revoke_deadline + self.residency_factor * moves
+        due = client.owes_since + self.rules.revoke_deadline + self.rules.residency_factor * moves
         self._timers.set(client.answers, due)
 
     def _hear(self, client: Client) -> None:
@@ -412,7 +410,7 @@ class Leases(Pacer):
         """Take what can be had of it now; return whether anything was taken."""
         now = self._now
         when = max((w for w, _ in plan.later), default=now)
-        if when > now + self.debounce:
+        if when > now + self.rules.debounce:
             # All at once, when the last of them can be had: earlier, the room would lie idle.
             self._at(when)
             return False

@@ -40,9 +40,9 @@ from .model import (
     Wait,
     place,
 )
+from .rules import MIB, Rules
 from .usage import GpuTime
 
-MIB = 1 << 20
 GIB = 1 << 30
 #: Larger figures are a fault of the client, not memory.
 LARGEST = 1 << 50
@@ -79,22 +79,13 @@ class Accounts:
 
     Parameters
     ----------
-    reserve, bandwidth, fresh, window
-        As the core's.
+    rules
+        The settings that hold.
     """
 
-    def __init__(self, reserve: int | None, bandwidth: float, fresh: float, window: float) -> None:
-        self.times = GpuTime(window)
-        self.reserve = reserve
-        self.bandwidth = bandwidth
-        self.fresh = fresh
-        #: A reading that was asked for and has not come after this long is not waited for.
-        self.reading_timeout = 0.1
-        self.shortest_pause, self.longest_pause, self.idle_pause = 0.005, 0.1, 1.0
-        self.foreign_pause = 0.050
-        #: Of the host's memory, what the promises leave: for each client, as much as rounding to whole chunks may take;
-        #: and for pieces that leave before those have arrived whose place they take.
-        self.host_slack, self.host_in_flight = 128 * MIB, 512 * MIB
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.times = GpuTime(rules.window)
         self.gpus: dict[str, Gpu] = {}
         self.groups: dict[str, Group] = {}
         self.clients: dict[int, Client] = {}
@@ -302,10 +293,10 @@ class Accounts:
 
         What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
         """
-        host = budget - min(self.host_in_flight, budget // 8)
+        host = budget - min(self.rules.host_in_flight, budget // 8)
         for client in self.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
-            host -= min(self.host_slack, promised)
+            host -= min(self.rules.host_slack, promised)
         for other in self.gpus.values():
             if other is not gpu:
                 host -= max(0, other.promised - other.capacity)
@@ -601,7 +592,7 @@ class Accounts:
     def _try_context(self, holding: Holding) -> None:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
-        fresh = self._now - gpu.read_at <= self.fresh
+        fresh = self._now - gpu.read_at <= self.rules.fresh
         alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
         # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
@@ -690,13 +681,15 @@ class Accounts:
     def _on_device(self, event: Device) -> None:
         gpu = self.gpus.get(event.gpu)
         if gpu is None:
-            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.bandwidth)
+            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.rules.bandwidth)
             self.gpus[event.gpu] = gpu
         self._dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
             self._stock_of[gpu.uuid] = gpu
-            gpu.reserve = default_reserve(event.total) if self.reserve is None else self.reserve
+            gpu.reserve = (
+                default_reserve(event.total) if self.rules.reserve is None else self.rules.reserve
+            )
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
         if event.name:
             gpu.name, gpu.index = event.name, event.index
@@ -734,8 +727,8 @@ class Accounts:
             gpu.foreign = foreign
             self._stock_of[gpu.uuid] = gpu
         if gpu.ghosts:
-            longest = self.longest_pause if self.queue else self.idle_pause
-            gpu.read_pause = min(max(2 * gpu.read_pause, self.shortest_pause), longest)
+            longest = self.rules.longest_pause if self.queue else self.rules.idle_pause
+            gpu.read_pause = min(max(2 * gpu.read_pause, self.rules.shortest_pause), longest)
 
     def _watch(self, gpu: Gpu, short: bool) -> None:
         """Read again by itself while ghosts or foreign use matter."""
@@ -743,21 +736,21 @@ class Accounts:
             if self._is_overdue(gpu):
                 gpu.asked_at = self._now
                 self._out.append(ReadDevice(gpu.uuid))
-            self._at(gpu.asked_at + self.reading_timeout)
+            self._at(gpu.asked_at + self.rules.reading_timeout)
             return
         if gpu.ghosts:
-            pause = min(gpu.read_pause, self.longest_pause) if self.queue else gpu.read_pause
+            pause = min(gpu.read_pause, self.rules.longest_pause) if self.queue else gpu.read_pause
         elif short:
-            pause = self.foreign_pause
+            pause = self.rules.foreign_pause
         else:
             return
         if gpu.read_at + pause <= self._now:
             self._ask(gpu)
-        self._at(max(gpu.read_at + pause, self._now + self.shortest_pause))
+        self._at(max(gpu.read_at + pause, self._now + self.rules.shortest_pause))
 
     def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading may be decided on; if not, one is asked for."""
-        if self._now - gpu.read_at <= (self.fresh if age is None else age) and not gpu.shrunk:
+        if self._now - gpu.read_at <= (self.rules.fresh if age is None else age) and not gpu.shrunk:
             return True
         if self._is_overdue(gpu):
             return True
@@ -765,7 +758,7 @@ class Accounts:
         return False
 
     def _is_overdue(self, gpu: Gpu) -> bool:
-        return gpu.asked_at is not None and self._now - gpu.asked_at >= self.reading_timeout
+        return gpu.asked_at is not None and self._now - gpu.asked_at >= self.rules.reading_timeout
 
     def _ask(self, gpu: Gpu) -> None:
         if gpu.asked_at is None:

@@ -44,6 +44,16 @@ class Pacer(Chooser):
         """GPU time after which a cell counts as background, seconds."""
         return self._classes.interactive_burst
 
+    @property
+    def longest_quantum(self) -> float:
+        """Bound of quanta that follow from costs, seconds."""
+        return self.rules.longest_quantum
+
+    @property
+    def background_quantum(self) -> float:
+        """For how long a holder that has to make way soon is left alone, seconds."""
+        return self.rules.background_quantum
+
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
         return group.classed
@@ -270,7 +280,7 @@ class Pacer(Chooser):
 
     def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> None:
         """Have those metered whose memory may be paged, until it is known what they lose by it."""
-        if self.anti_thrash == "auto":
+        if self.rules.anti_thrash == "auto":
             floating = any(g.floating for g in gpu.holders.values())
             for group in gpu.holders.values():
                 if is_managed(group) and (floating or not self.thrash.measured(group.id)):

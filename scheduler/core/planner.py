@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from .burst_predictor import Predictor
 from .ledger import Accounts, growth
-from .messages import AntiThrash, Class, Quantum
+from .messages import Class
 from .model import Gpu, Group, Share, Wait, place
 from .paging import Detector
 from .policy_guard import Guard
@@ -40,18 +40,6 @@ class Planner(Accounts):
 
     policy: Guard
     thrash: Detector
-    quantum: Quantum
-    anti_thrash: AntiThrash
-    debounce: float
-    residency_factor: float
-    shortest_quantum: float
-    longest_quantum: float
-    longest_turn: float
-    margin: int
-    background_quantum: float
-    keep_patience: float
-    exclusive_limit: float
-    revoke_deadline: float
     _absences: Predictor
     leased: dict[str, Group]
     _leases: int
@@ -150,7 +138,7 @@ class Planner(Accounts):
     @property
     def one_at_a_time(self) -> bool:
         """Whether one lease excludes another on a GPU even where both fit."""
-        return self.anti_thrash == "on" or self.policy.serialises
+        return self.rules.anti_thrash == "on" or self.policy.serialises
 
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
@@ -170,9 +158,9 @@ class Planner(Accounts):
 
     def _floats(self, group: Group) -> bool:
         """Whether a group may run without its whole footprint resident: the GPU faults it in."""
-        if self.anti_thrash == "on" or not is_managed(group):
+        if self.rules.anti_thrash == "on" or not is_managed(group):
             return False
-        return self.anti_thrash == "off" or self._may_try(group)
+        return self.rules.anti_thrash == "off" or self._may_try(group)
 
     def _may_try(self, group: Group) -> bool:
         """Whether it is worth a try to have a group beside those that hold a lease, without its memory in.
@@ -192,7 +180,7 @@ class Planner(Accounts):
     def thrashes(self, group: Group, other: Group) -> bool:
         """Whether two rotate because paging slowed one of them too much."""
         return (
-            self.anti_thrash == "auto"
+            self.rules.anti_thrash == "auto"
             and is_managed(group)
             and is_managed(other)
             and self.thrash.retry_at((group.id, other.id), self._now) is not None
@@ -298,7 +286,7 @@ class Planner(Accounts):
 
     def margin_of(self, gpu: Gpu) -> int:
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
-        return min(self.margin, gpu.total // 256)
+        return min(self.rules.margin, gpu.total // 256)
 
     def footprint_cost(self, group: Group) -> float:
         """Return the seconds that it takes to move a group's footprint one way."""
@@ -311,21 +299,23 @@ class Planner(Accounts):
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
         """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
         if group.exclusive:
-            return self.exclusive_limit
-        if self.quantum != "auto":
-            length = self.quantum
+            return self.rules.exclusive_limit
+        if self.rules.quantum != "auto":
+            length = self.rules.quantum
         else:
             wish = self.policy.quantum(group, wait)
             if wish is not None:
-                return min(max(wish, 0.0), self.longest_turn)
+                return min(max(wish, 0.0), self.rules.longest_turn)
             length = self.cost_quantum(group)
         if wait is not None and self._precedes(wait, group):
-            length = min(length, self.background_quantum)
+            length = min(length, self.rules.background_quantum)
         return length
 
     def cost_quantum(self, group: Group) -> float:
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
-        return min(max(self._worth_moving(group), self.shortest_quantum), self.longest_quantum)
+        return min(
+            max(self._worth_moving(group), self.rules.shortest_quantum), self.rules.longest_quantum
+        )
 
     def _worth_moving(self, group: Group) -> float:
         """Return for how long a group's memory has to stay for its moves to be worth it, seconds.
@@ -337,7 +327,7 @@ class Planner(Accounts):
         for share in group.shares.values():
             at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
             beside = max(beside, 1 + at_work)
-        return self.residency_factor * self.footprint_cost(group) * beside
+        return self.rules.residency_factor * self.footprint_cost(group) * beside
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """When a running holder may be revoked for one that waits; by default, for the first that does."""
@@ -346,7 +336,7 @@ class Planner(Accounts):
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
-            end += max(1.0, self.residency_factor * self.footprint_cost(group))
+            end += max(1.0, self.rules.residency_factor * self.footprint_cost(group))
         return end
 
     def _first_from(self, group: Group) -> Wait | None:
@@ -372,7 +362,7 @@ class Planner(Accounts):
             # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
             return 0.0
         if group.ended_at is not None and not group.cells:
-            return group.ended_at + self.debounce
+            return group.ended_at + self.rules.debounce
         stays = group.turn_at + self.residency(group, wait)
         if wait is None or group.away_since is None or group.exclusive:
             return stays
@@ -393,7 +383,7 @@ class Planner(Accounts):
                 cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
         short = cost / 10
         known = self._absences.expected(group.id, short) >= cost
-        return max(self.debounce, short if known else cost)
+        return max(self.rules.debounce, short if known else cost)
 
     def _evictable_at(self, share: Share, wait: Wait | None = None) -> float:
         stuck = max((h.stuck_until for h in share.holdings.values() if not h.lost), default=0.0)
@@ -414,7 +404,7 @@ class Planner(Accounts):
     def keeps(self, group: Group, wait: Wait) -> bool:
         """Whether one that waits cannot have the memory of a group yet, because people keep it."""
         return (
-            self._now < wait.since + self.keep_patience
+            self._now < wait.since + self.rules.keep_patience
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )

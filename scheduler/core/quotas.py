@@ -102,7 +102,7 @@ class Bounds(Hibernating):
             self._reserve(wait)
             # Nor before others do: but not for longer than a turn, since it is not its turn there yet.
             ready = max((when for when, _ in plan.later), default=0.0)
-            ready = min(ready, wait.since + self.longest_quantum)
+            ready = min(ready, wait.since + self.rules.longest_quantum)
             return self._make_way(wait, bar, held, own, ready)
         return None
 

@@ -10,7 +10,6 @@ from . import preferences as wishes
 from .cycle import Decider
 from .messages import (
     Adjust,
-    AntiThrash,
     Cancel,
     CancelWaits,
     Cell,
@@ -22,7 +21,6 @@ from .messages import (
     Log,
     Maintain,
     Notice,
-    Quantum,
     Release,
     Rename,
 )
@@ -30,9 +28,6 @@ from .model import Wishes
 from .policy_api import PolicyRegistry, View
 from .policy_guard import Guard
 
-#: Seconds.
-LONGEST_QUANTUM = 3600.0
-LONGEST_IDLENESS = 30 * 86400.0
 #: Code of the notice of what administrators tell everybody.
 MAINTENANCE = "maintenance"
 #: So many cells of a group that ended are remembered.
@@ -55,10 +50,10 @@ class People(Decider):
     def settings(self) -> dict[str, Any]:
         """Return the settings that can be changed: the same wherever the same events are replayed."""
         return {
-            "quantum": self.quantum,
-            "anti_thrash": self.anti_thrash,
+            "quantum": self.rules.quantum,
+            "anti_thrash": self.rules.anti_thrash,
             "policy": self.policy.name,
-            "hibernate_after": self.hibernate_after,
+            "hibernate_after": self.rules.hibernate_after,
         }
 
     def _policy_of(self, name: str) -> Guard:
@@ -130,7 +125,7 @@ class People(Decider):
         if group.exclusive:
             self._end_exclusive(group)
         if group.lease is not None:
-            group.ended_at = self._now - self.debounce
+            group.ended_at = self._now - self.rules.debounce
             self._revoke(group)
         elif group.offload:
             self._offload(group)
@@ -215,51 +210,18 @@ class People(Decider):
                 self._touch(group)
 
     def _on_configure(self, event: Configure) -> None:
-        quantum = self.quantum if event.quantum is None else valid_quantum(event.quantum)
-        mode = self.anti_thrash
-        if event.anti_thrash is not None:
-            mode = valid_anti_thrash(event.anti_thrash)
-        idle = valid_hibernate_after(event.hibernate_after)
+        changes = {
+            name: value
+            for name in ("quantum", "anti_thrash", "policy", "hibernate_after")
+            if (value := getattr(event, name)) is not None
+        }
+        rules = replace(self.rules, **changes)
         if event.policy is not None and event.policy != self.policy.name:
             self.policy = self._policy_of(event.policy)
             self._sort()
-        self.quantum, self.anti_thrash = quantum, mode
+        self.rules = rules
         if event.hibernate_after is not None:
-            self.hibernate_after = idle
             self._rest_all()
         self._repace.update(self.gpus)
         self._dirty.update(self.gpus)
         self._out.append(Log("settings", "", self.settings()))
-
-
-def valid_quantum(quantum: object) -> Quantum:
-    """Return the quantum if it can be one, or raise ValueError with one sentence for the person who asked."""
-    if quantum == "auto":
-        return "auto"
-    number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
-    if number and 0 < cast("float", quantum) <= LONGEST_QUANTUM:
-        return float(cast("float", quantum))
-    raise ValueError(
-        "The quantum must be 'auto', or a number of seconds above 0 and at most "
-        f"{LONGEST_QUANTUM:.0f}; {quantum!r} is neither"
-    )
-
-
-def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
-    """Return the mode if it is one, or raise ValueError with one sentence for the person who asked."""
-    if mode in ("auto", "on", "off"):
-        return mode
-    raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
-
-
-def valid_hibernate_after(seconds: object) -> float | None:
-    """Return the seconds of idleness, or None for 0 or None: off; or raise ValueError with one sentence."""
-    if seconds is None:
-        return None
-    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
-    if number and 0 <= cast("float", seconds) <= LONGEST_IDLENESS:
-        return float(cast("float", seconds)) or None
-    raise ValueError(
-        "hibernate_after must be a number of seconds from 0 (off) to "
-        f"{LONGEST_IDLENESS:.0f}, not {seconds!r}"
-    )

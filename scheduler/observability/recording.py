@@ -25,6 +25,7 @@ from ..._version import __version__
 from ..core import messages as ev
 from ..core.core import Core
 from ..core.policy_api import PolicyRegistry
+from ..core.rules import Rules
 from ..policies import REGISTRY
 from . import checkpoint
 from .checkpoint import CheckpointError
@@ -116,19 +117,22 @@ class RecordedCore(Core):
 
     Parameters
     ----------
-    policies
-        The policies that there are.
+    policies, rules
+        As the core's.
     kept, late
         As ``KEPT`` and ``LATE``.
-    settings
-        Those of ``Core``.
     """
 
     def __init__(
-        self, policies: PolicyRegistry, *, kept: int = KEPT, late: int = LATE, **settings: Any
+        self,
+        policies: PolicyRegistry,
+        rules: Rules | None = None,
+        *,
+        kept: int = KEPT,
+        late: int = LATE,
     ) -> None:
-        super().__init__(policies, **settings)
-        self.kept = Kept(settings, kept, late, look_again=kept)
+        super().__init__(policies, rules)
+        self.kept = Kept(self.rules.stated(), kept, late, look_again=kept)
         #: Gets everything from now on.
         self.sink: Sink | None = None
 
@@ -272,7 +276,7 @@ class Recording:
                 raise RecordingError(
                     "the state that the recording begins with is not a scheduler's"
                 )
-            return Core(REGISTRY, **self.settings)
+            return Core(REGISTRY, Rules(**self.settings))
         except (CheckpointError, TypeError, ValueError) as error:
             raise RecordingError(f"the recording of release {self.release}: {error}") from None
 

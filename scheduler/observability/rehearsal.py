@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from ..core import messages as ev
 from ..core.core import Core
+from ..core.rules import Rules
 from ..policies import REGISTRY
 from ..protocol import wire as protocol
 
@@ -23,7 +24,7 @@ class Rehearsal:
     """Two clients of a small core, of which one holds the lease and the other waits for it."""
 
     def __init__(self) -> None:
-        self._core = Core(REGISTRY, quantum=_QUANTUM, anti_thrash="on", hibernate_after=0)
+        self._core = Core(REGISTRY, Rules(quantum=_QUANTUM, anti_thrash="on", hibernate_after=0))
         self._reader = protocol.FrameReader()
         self._now = 0.0
         self._leases: dict[int, int] = {}

@@ -308,7 +308,7 @@ class Requests:
             self._server.handle(ev.Configure(asked.quantum, asked.anti_thrash, asked.policy, idle))
         except ValueError as error:
             raise RequestError(str(error)) from None
-        if self._server.core.hibernate_after is not None:
+        if self._server.core.rules.hibernate_after is not None:
             self._server.hibernations.probe()
         return {"settings": snapshot.settings(self._server.core)}
 

@@ -157,7 +157,7 @@ class Server:
         )
         # What asyncio takes for one number are two.
         listener.listen(BACKLOG)
-        if self.core.hibernate_after is not None:
+        if self.core.rules.hibernate_after is not None:
             self.hibernations.probe()
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 from ..core import messages as ev
 from ..core.core import Core
+from ..core.rules import Rules
 from ..policies import REGISTRY
 from .calibration import Calibration
 from .machine import Gpu, Machine, Outcome, Process
@@ -131,7 +132,7 @@ class Node(Machine):
         meter: float,
     ) -> None:
         super().__init__(costs, memory, gpus, starving)
-        self.core = Core(REGISTRY, policy=policy)
+        self.core = Core(REGISTRY, Rules(policy=policy))
         self.meter = meter
         self._host_memory = host_memory
         self._by_number: dict[int, Client] = {}

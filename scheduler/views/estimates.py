@@ -221,8 +221,8 @@ class Forecast:
     def estimates(self, core: Core, now: float) -> dict[str, Estimate]:
         """Return what can be said about those that wait, by group."""
         self.due = False
-        if (core.quantum, core.policy.name) != self._quantum:
-            self._quantum = core.quantum, core.policy.name
+        if (core.rules.quantum, core.policy.name) != self._quantum:
+            self._quantum = core.rules.quantum, core.policy.name
             self._expected.clear()
         intervals = [one.interval() for one in self._residuals]
         found: dict[str, Estimate] = {}
@@ -350,7 +350,7 @@ class Forecast:
                 self._persistence.get(group.id, DOUBT), left, Time(max(0.0, at - now), 0.0)
             )
         if core.keeps(group, wait):
-            at = max(at, wait.since + core.keep_patience)
+            at = max(at, wait.since + core.rules.keep_patience)
         return size, Time(max(0.0, at - now), 0.0)
 
     def _stint(self, core: Core, group: Group) -> Time:

@@ -33,6 +33,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.core import messages as events
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import OURS, REGISTRY
 from jupyter_gpushare.scheduler.simulation.calibration import H200
 from jupyter_gpushare.scheduler.simulation.generate import generate
@@ -64,7 +65,7 @@ MESSAGES: dict[str, type[Any]] = {
 #: What makes a core of the settings of a run.
 CORES: dict[str, Callable[[dict[str, Any]], Core]] = {
     "world": World.make_core,
-    "simulator": lambda settings: Core(REGISTRY, **settings),
+    "simulator": lambda settings: Core(REGISTRY, Rules(**settings)),
 }
 
 Fields = dict[str, tuple[str, ...]]

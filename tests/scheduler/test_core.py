@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation, default_reserve
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
 
@@ -125,10 +127,16 @@ class Machine:
 
     def __init__(self, foreign: int = 0, **settings: Any) -> None:
         # What runs for long is interactive all the same, unless a test says otherwise.
-        self.core = Core(
-            REGISTRY,
-            **{"reserve": 0, "bandwidth": SPEED, "margin": 0, "interactive_burst": 1e9, **settings},
-        )
+        chosen = {
+            "reserve": 0,
+            "bandwidth": SPEED,
+            "margin": 0,
+            "interactive_burst": 1e9,
+            **settings,
+        }
+        # The others are of a core that keeps what it takes in.
+        rules = {item.name: chosen.pop(item.name) for item in fields(Rules) if item.name in chosen}
+        self.core = Core(REGISTRY, Rules(**rules), **chosen)
         self.now = 100.0
         self.foreign = foreign
         self.ghosts = 0
@@ -483,9 +491,9 @@ def test_settings_change_and_bad_ones_are_refused() -> None:
             m.do(ev.Configure(quantum=bad))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="anti_thrash must be"):
         m.do(ev.Configure(quantum=3.0, anti_thrash="maybe"))  # type: ignore[arg-type]
-    assert m.core.quantum == 2.5
+    assert m.core.rules.quantum == 2.5
     with pytest.raises(ValueError, match="policy must be"):
-        Core(REGISTRY, policy="lottery")
+        Core(REGISTRY, Rules(policy="lottery"))
 
 
 # --- Growth ---------------------------------------------------------------------------------------
@@ -709,7 +717,7 @@ def test_growth_that_the_host_had_no_memory_for_either_is_refused_at_once() -> N
 
 
 def test_a_scheduler_that_begins_short_of_host_memory_waits_for_it_too() -> None:
-    core = Core(REGISTRY, reserve=0)
+    core = Core(REGISTRY, Rules(reserve=0))
     core.handle(ev.Device(GPU, TOTAL, 0, "Test GPU", 0), 1.0)
     core.handle(ev.HostMemory(0, most=100 * GIB), 1.0)
     for number in (1, 2):

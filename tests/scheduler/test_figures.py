@@ -10,6 +10,7 @@ from hypothesis import given
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
 from tests.scheduler.consistency import check, check_status
@@ -27,7 +28,7 @@ def test_parts_of_a_gpu_are_no_more_than_it_has(
     stated: list[tuple[Any, int, int, int, int]], used: int
 ) -> None:
     """Managed memory may be over-committed; and processes may understate, or hold what is not counted."""
-    core = Core(REGISTRY, anti_thrash="off")
+    core = Core(REGISTRY, Rules(anti_thrash="off"))
     core.handle(ev.Device(GPU, TOTAL, 0), 1.0)
     core.handle(ev.HostMemory(1000 * GIB), 1.0)
     for number, (backend, promised, resident, pinned, context) in enumerate(stated):

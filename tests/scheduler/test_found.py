@@ -8,6 +8,7 @@ from typing import Any
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views.estimates import Forecast
 from jupyter_gpushare.scheduler.views.explain import explain
@@ -43,7 +44,9 @@ def decide(
     **settings: Any,
 ) -> tuple[Core, list[list[ev.Decision]]]:
     """Return a core after these events, and what it decided."""
-    core = Core(REGISTRY, **{"quantum": 0.5, "anti_thrash": "off", "bandwidth": 1e9, **settings})
+    core = Core(
+        REGISTRY, Rules(**{"quantum": 0.5, "anti_thrash": "off", "bandwidth": 1e9, **settings})
+    )
     decisions = []
     for event, now in events:
         decisions.append(core.handle(event, now))
@@ -381,7 +384,7 @@ def test_a_whole_cell_is_not_interrupted_for_one_that_waits_for_what_people_keep
     since = script.now
     while waiting.lease is None:
         script.settle()
-        assert first.lease is not None or script.now >= since + script.core.exclusive_limit
+        assert first.lease is not None or script.now >= since + script.core.rules.exclusive_limit
         script.advance(script.now + 1.0)
     assert first.parked or second.parked
     script.teardown()

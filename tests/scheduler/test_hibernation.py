@@ -13,6 +13,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
 from jupyter_gpushare.scheduler.core.model import LEFT
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.observability import checkpoint
 from jupyter_gpushare.scheduler.observability.counters import Counters
 from jupyter_gpushare.scheduler.policies import REGISTRY
@@ -1459,7 +1460,7 @@ def test_what_was_there_when_the_scheduler_began_counts_as_left_by_those_that_hi
     night = Night()
     night.residue = 4 * MIB
     kernel = night.asleep("a")
-    night.core = Core(REGISTRY, bandwidth=1e9)
+    night.core = Core(REGISTRY, Rules(bandwidth=1e9))
     night.do(night.reading())
     night.do(ev.Hibernatable(True))
     usage = ev.Usage(GPU, kernel.promised, 0, 0, kernel.context, kernel.promised)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.placement import PATIENCE, Outlook, Placement, rank
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 
 GIB = 1 << 30
@@ -71,7 +72,7 @@ class Node:
     """A core with three GPUs, and placement on it."""
 
     def __init__(self, *totals: int) -> None:
-        self.core = Core(REGISTRY, reserve=0)
+        self.core = Core(REGISTRY, Rules(reserve=0))
         self.now = 100.0
         self.clients = 0
         for index, (gpu, total) in enumerate(zip(GPUS, totals or (100,) * 3, strict=True)):

@@ -42,6 +42,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.contention import Audience
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait, place
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.core.victims import Victims
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
@@ -69,13 +70,8 @@ PATIENCE = {
 OUTCOMES = ["", "", "failed", "helper", "stuck", "late"]
 
 sizes = st.integers(1, 900).map(lambda n: n * MIB)
-
-
-class Slow(Core):
-    """Lets submissions through more rarely than people would like: else they are all that happens."""
-
-    shortest_step = room_step = own_step = 0.2
-    longest_step = 1.6
+#: Submissions are let through more rarely than people would like: otherwise they are all that happens.
+SLOW = {"shortest_step": 0.2, "room_step": 0.2, "own_step": 0.2, "longest_step": 1.6}
 
 
 @dataclass
@@ -280,7 +276,7 @@ class World(RuleBasedStateMachine):
 
     @staticmethod
     def make_core(settings: dict[str, Any]) -> Core:
-        return Slow(REGISTRY, **settings)
+        return Core(REGISTRY, Rules(**SLOW, **settings))
 
     def used(self, gpu: str) -> int:
         ours = sum(p.memory[gpu].physical for p in self.processes.values() if gpu in p.memory)
@@ -387,7 +383,9 @@ class World(RuleBasedStateMachine):
                 self.check_kept(group, decision.gpu)
             over = self.over_since.get(group.id)
             if over is not None and not group.cells:
-                assert self.now >= over + self.core.debounce - 1e-9, "evicted within the debounce"
+                assert self.now >= over + self.core.rules.debounce - 1e-9, (
+                    "evicted within the debounce"
+                )
             else:
                 assert group.id in self.leaving or self.may_leave(group), "within residency"
         elif isinstance(decision, ev.Revoke):
@@ -399,7 +397,7 @@ class World(RuleBasedStateMachine):
             assert decision.lease == known
             if self.may_leave(group):
                 self.leaving.add(group.id)
-            over = group.turn_at + self.core.exclusive_limit
+            over = group.turn_at + self.core.rules.exclusive_limit
             calm = isinstance(event, ev.Tick | ev.Request | ev.Burst)
             bounded = self.core.times.counted or any(s.gpu.drained for s in group.shares.values())
             if exclusive and calm and self.now < over - 1e-9 and not bounded:
@@ -414,7 +412,7 @@ class World(RuleBasedStateMachine):
                 assert not group.cells, "parked within a cell"
                 assert not group.wishes.keep, "parked though it is kept"
             elif group.wishes.keep and not group.wishes.stopped:
-                patient = head.since + self.core.keep_patience
+                patient = head.since + self.core.rules.keep_patience
                 assert self.now >= patient - 1e-9, "parked though it is kept"
             assert not any(s.resident for s in group.shares.values()), "parked with memory in"
         elif isinstance(decision, ev.Hibernate):
@@ -473,7 +471,7 @@ class World(RuleBasedStateMachine):
         return (
             since is None
             or self.now >= since + residency - 1e-9
-            or (away is not None and self.now >= away + self.core.debounce - 1e-9)
+            or (away is not None and self.now >= away + self.core.rules.debounce - 1e-9)
         )
 
     def check_kept(self, group: Group, gpu: str) -> None:
@@ -483,7 +481,8 @@ class World(RuleBasedStateMachine):
         waits = [w for w in self.core.queue if not w.frozen]
         waits += [g.filling for g in self.core.groups.values() if g.filling is not None]
         assert any(
-            w.group is group or self.now >= w.since + self.core.keep_patience - 1e-9 for w in waits
+            w.group is group or self.now >= w.since + self.core.rules.keep_patience - 1e-9
+            for w in waits
         ), "taken although people keep it"
 
     def has_left(self, process: Process) -> bool:
@@ -1622,7 +1621,7 @@ class World(RuleBasedStateMachine):
         """Whether a group that does not run can hibernate, as far as its processes and the driver are concerned."""
         group = self.core.groups[name]
         processes = [p for p in self.processes.values() if p.group == name]
-        if not self.hibernates or not self.core.hibernate_after:
+        if not self.hibernates or not self.core.rules.hibernate_after:
             return False
         if any(p.old or p.growing is not None or p.stopped for p in processes):
             return False

@@ -9,6 +9,7 @@ import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
 from jupyter_gpushare.scheduler.views.explain import explain
@@ -24,7 +25,9 @@ class Node:
     """GPUs of 100 GiB with obedient processes: each hears and does at once what it is told."""
 
     def __init__(self, gpus: int = 3) -> None:
-        self.core = Core(REGISTRY, reserve=0, bandwidth=SPEED, margin=0, interactive_burst=1e9)
+        self.core = Core(
+            REGISTRY, Rules(reserve=0, bandwidth=SPEED, margin=0, interactive_burst=1e9)
+        )
         self.now = 100.0
         self.kernels: dict[int, Kernel] = {}
         self.history: list[ev.Log] = []

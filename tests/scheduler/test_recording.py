@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.observability import checkpoint, recording, writer
 from jupyter_gpushare.scheduler.observability.checkpoint import CheckpointError
 from jupyter_gpushare.scheduler.observability.recording import (
@@ -444,7 +445,7 @@ def test_a_recording_from_the_start_keeps_the_one_before(start: Start, tmp_path:
         assert scheduler.close() == 0
     for path, policy in ((file, "fcfs"), (file.with_name("all.1"), "burst")):
         read = Recording(path.read_bytes().splitlines())
-        assert read.settings["policy"] == policy
+        assert Rules(**read.settings).policy == policy
         done = replay(read)
         assert done.difference is None
         assert done.kinds["Grant"] == 2

@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.observability.recording import RecordedCore, write_header
 from jupyter_gpushare.scheduler.observability.recording import write as write_entry
 from jupyter_gpushare.scheduler.policies import OURS, REGISTRY
@@ -349,7 +350,7 @@ def test_without_matplotlib_it_says_what_to_install(
 
 
 def test_a_recording_becomes_a_trace_without_the_waits() -> None:
-    core = RecordedCore(REGISTRY, policy="fcfs")
+    core = RecordedCore(REGISTRY, Rules(policy="fcfs"))
     gpu = "GPU-0"
     now = 1000.0
 

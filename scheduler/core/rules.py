@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All settings of the core, declared once. Times are seconds, sizes are bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, cast
+
+from .messages import AntiThrash, Quantum
+
+MIB = 1 << 20
+#: The longest quantum and the longest idleness that can be set.
+LONGEST_QUANTUM = 3600.0
+LONGEST_IDLENESS = 30 * 86400.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The settings that hold. A change replaces the whole object.
+
+    Raises
+    ------
+    ValueError
+        A setting is not valid; the text is one sentence for the person who asked.
+
+    Attributes
+    ----------
+    quantum, anti_thrash, policy
+        The settings of docs/design.md, "Decisions". ``policy`` is the one that was asked for.
+    reserve
+        Bytes of each GPU that are never promised; by default ``ledger.default_reserve`` of its size.
+    debounce
+        Seconds for which a group's memory stays after the end of a cell.
+    residency_factor
+        Memory stays at least so many times as long as it takes to move it in; also the factor of ``quantum="auto"``.
+    shortest_quantum, longest_quantum
+        Bounds of ``quantum="auto"``.
+    longest_turn
+        No policy leaves a holder alone for longer.
+    bandwidth
+        Bytes per second of moves, until they are measured.
+    fresh
+        Seconds for which a reading of a GPU's memory is good for a decision.
+    fresh_for_growth
+        The same for growth under a lease, and for the next piece of a lease that fills: they come often, and can be
+        handed back.
+    reading_timeout
+        A reading that was asked for and has not come after this long is not waited for.
+    shortest_pause, longest_pause, idle_pause, foreign_pause
+        Pauses between readings while memory of processes that died is expected to become free, the last of them for an
+        empty queue; and while other programs hold what a head lacks.
+    host_slack, host_in_flight
+        Of the host's memory, what the promises leave: for each client, as much as rounding to whole chunks may take;
+        and for pieces that leave before those have arrived whose place they take.
+    margin
+        Bytes by which an eviction exceeds what lacks, where the victim has them; at most 1/256 of the GPU.
+    background_quantum
+        Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
+    interactive_burst, interactive_pause
+        Seconds: ``burst_model.Classes``.
+    window
+        Seconds over which entitlements to the GPU's time hold.
+    keep_patience
+        Seconds for which a group has to wait for memory that users keep.
+    exclusive_limit
+        Seconds for which a cell may have its lease for itself while others wait.
+    revoke_deadline
+        Seconds, besides ten times what the moves take, after which a client that was told to give something up, and has
+        not answered, holds no other group up any longer.
+    filling_patience, starving_patience
+        A lease that was granted before its room was there is taken back if no room appears for so long: while memory is
+        on its way out, and while none is.
+    shortest_retry, longest_retry
+        Pauses after a move that failed.
+    shortest_step, longest_step, own_step
+        Seconds between two steps of a group, at first and at most; and of a client that is stuck (``collectives.py``).
+    room_step
+        Seconds until it is seen again whether there is room for what the clients lack that could be let through.
+    hibernate_after
+        Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
+    hibernate_pressure
+        Seconds of idleness after which it does for a group that lacks room.
+    """
+
+    quantum: Quantum = "auto"
+    anti_thrash: AntiThrash = "auto"
+    policy: str = "burst"
+    reserve: int | None = None
+    debounce: float = 0.010
+    residency_factor: float = 10.0
+    shortest_quantum: float = 1.0
+    longest_quantum: float = 30.0
+    longest_turn: float = LONGEST_QUANTUM
+    bandwidth: float = 10e9
+    fresh: float = 0.001
+    fresh_for_growth: float = 0.050
+    reading_timeout: float = 0.1
+    shortest_pause: float = 0.005
+    longest_pause: float = 0.1
+    idle_pause: float = 1.0
+    foreign_pause: float = 0.050
+    host_slack: int = 128 * MIB
+    host_in_flight: int = 512 * MIB
+    margin: int = 64 * MIB
+    background_quantum: float = 2.0
+    interactive_burst: float = 2.0
+    interactive_pause: float = 2.0
+    window: float = 10.0
+    keep_patience: float = 300.0
+    exclusive_limit: float = 600.0
+    revoke_deadline: float = 30.0
+    filling_patience: float = 30.0
+    starving_patience: float = 1.0
+    shortest_retry: float = 0.010
+    longest_retry: float = 1.0
+    shortest_step: float = 0.002
+    longest_step: float = 0.064
+    own_step: float = 0.020
+    room_step: float = 0.010
+    hibernate_after: float | None = 600.0
+    hibernate_pressure: float = 2.0
+
+    def __post_init__(self) -> None:
+        """Check what can be set while the scheduler runs."""
+        object.__setattr__(self, "quantum", valid_quantum(self.quantum))
+        object.__setattr__(self, "anti_thrash", valid_anti_thrash(self.anti_thrash))
+        object.__setattr__(self, "hibernate_after", valid_hibernate_after(self.hibernate_after))
+
+    def stated(self) -> dict[str, Any]:
+        """Return the settings that are not the default, by name: ``Rules(**stated)`` is equal to this one."""
+        return {
+            item.name: value
+            for item in fields(self)
+            if (value := getattr(self, item.name)) != item.default
+        }
+
+
+def valid_quantum(quantum: object) -> Quantum:
+    """Return the quantum if it can be one, or raise ValueError with one sentence for the person who asked."""
+    if quantum == "auto":
+        return "auto"
+    number = isinstance(quantum, (int, float)) and not isinstance(quantum, bool)
+    if number and 0 < cast("float", quantum) <= LONGEST_QUANTUM:
+        return float(cast("float", quantum))
+    raise ValueError(
+        "The quantum must be 'auto', or a number of seconds above 0 and at most "
+        f"{LONGEST_QUANTUM:.0f}; {quantum!r} is neither"
+    )
+
+
+def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
+    """Return the mode if it is one, or raise ValueError with one sentence for the person who asked."""
+    if mode in ("auto", "on", "off"):
+        return mode
+    raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
+
+
+def valid_hibernate_after(seconds: object) -> float | None:
+    """Return the seconds of idleness, or None for 0 or None: off; or raise ValueError with one sentence."""
+    if seconds is None:
+        return None
+    number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if number and 0 <= cast("float", seconds) <= LONGEST_IDLENESS:
+        return float(cast("float", seconds)) or None
+    raise ValueError(
+        "hibernate_after must be a number of seconds from 0 (off) to "
+        f"{LONGEST_IDLENESS:.0f}, not {seconds!r}"
+    )
