@@ -34,12 +34,12 @@ class Grower(Filler):
         if refusal is not None:
             status, relief, text = refusal
             obstacle = self._obstacle(gpu, relief)
-            since = self._now if before is None or before.obstacle != obstacle else before.since
-            if obstacle == "host_memory" and since + self.host_patience <= self._now:
+            since = self.turn.now if before is None or before.obstacle != obstacle else before.since
+            if obstacle == "host_memory" and since + self.host_patience <= self.turn.now:
                 obstacle = None
             if obstacle is not None:
                 gpu.parked.append(Delayed(event, obstacle, since))
-                self._touch(group)
+                self.turn.touch(group)
                 return
             self._refuse_growth(holding, event, status, text)
             return
@@ -52,7 +52,7 @@ class Grower(Filler):
         charged = self._charged(holding, more)
         lacks_room = more > 0 or gpu.free < 0
         if event.urgent and lacks_room and client.lease is not None and group.filling is None:
-            since = self._now if before is None else before.since
+            since = self.turn.now if before is None else before.since
             if not self._is_fresh(gpu, self.rules.fresh_for_growth):
                 gpu.parked.append(Delayed(event, "reading", since))
                 return
@@ -63,7 +63,7 @@ class Grower(Filler):
                 gpu.parked.append(Delayed(event, "reading", since))
                 return
             held = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
-            if held and self._now < since + self.holders_patience:
+            if held and self.turn.now < since + self.holders_patience:
                 gpu.parked.append(Delayed(event, "holders", since))
                 return
         wish = event.most - holding.promised - more
@@ -73,7 +73,7 @@ class Grower(Filler):
             self._promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
             return
         if more and not self._is_fresh(gpu, self.rules.fresh_for_growth):
-            gpu.parked.append(Delayed(event, "reading", self._now))
+            gpu.parked.append(Delayed(event, "reading", self.turn.now))
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
             extra = min(extra, max(0, gpu.free - charged))
@@ -128,14 +128,16 @@ class Grower(Filler):
         victims.sort(key=lambda s: self.policy.victim_rank(s.group))
         orders: list[tuple[Share, int]] = []
         for share in victims:
-            stuck = any(h.stuck_until > self._now and not h.lost for h in share.holdings.values())
+            stuck = any(
+                h.stuck_until > self.turn.now and not h.lost for h in share.holdings.values()
+            )
             size = 0 if stuck else min(lack, share.movable)
             if size <= 0:
                 continue
             lack -= size
             ended = share.group.ended_at
-            if ended is not None and ended + self.rules.debounce > self._now:
-                self._at(ended + self.rules.debounce)
+            if ended is not None and ended + self.rules.debounce > self.turn.now:
+                self.turn.look_at(ended + self.rules.debounce)
             else:
                 orders.append((share, size))
         if lack > 0 or gpu.filling is not None:

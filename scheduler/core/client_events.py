@@ -75,21 +75,21 @@ class Clients(People):
         if group is None:
             self._numbers += 1
             group = Group(
-                event.group, event.name, self._numbers, event.user, event.teams, since=self._now
+                event.group, event.name, self._numbers, event.user, event.teams, since=self.turn.now
             )
-            group.idle_since = self._now
+            group.idle_since = self.turn.now
             group.wishes = self._wishes.recall(group.id)
             self.groups[group.id] = group
             group.classed = self._classes.of(group)
             self.times.of(group)
-            self._repace.update(self.gpus)
-            self._log("join", group, pid=event.pid)
+            self.turn.repace.update(self.gpus)
+            self.turn.log("join", group, pid=event.pid)
         self._pages = self._pages or event.backend == "managed"
         client = Client(
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
         )
         self.clients[client.number] = group.clients[client.number] = client
-        self._reseat(group)
+        self.turn.reseat(group)
         self._find_again(event)
         if event.hibernated:
             client.sees = event.sees
@@ -106,8 +106,8 @@ class Clients(People):
             gpu.ghosts -= alive
             gpu.foreign = max(0, gpu.foreign - held + alive)
             self._state(holding, usage)
-            self._ask(gpu)
-        self._touch(group)
+            self.turn.ask(gpu)
+        self.turn.touch(group)
         self._keeper.concern(client)
         if group.hibernation is None:
             self._rest(group)
@@ -117,7 +117,7 @@ class Clients(People):
         if self._has_lease(group, event.lease):
             self._take_over(client, event)
         else:
-            self._out.append(Revoke(client.number, event.lease))
+            self.turn.decisions.append(Revoke(client.number, event.lease))
 
     def _on_await(self, event: Await) -> None:
         self.awaited.update(enumerate(event.clients))
@@ -131,8 +131,8 @@ class Clients(People):
                 held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
                 gpu.foreign -= held
                 gpu.ghosts += held
-                gpu.died_at = self._now
-                self._dirty[gpu.uuid] = gpu
+                gpu.died_at = self.turn.now
+                self.turn.dirty[gpu.uuid] = gpu
 
     def _on_desist(self, event: Desist) -> None:
         for number in event.clients:
@@ -147,9 +147,9 @@ class Clients(People):
                     gpu.ghosts -= held
                     gpu.foreign += held
                 # What it still holds, if it has exited, is free within moments.
-                gpu.died_at, gpu.read_pause = self._now, 0.0
-                self._dirty[gpu.uuid] = gpu
-                self._ask(gpu)
+                gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+                self.turn.dirty[gpu.uuid] = gpu
+                self.turn.ask(gpu)
 
     def _find_again(self, event: Attach) -> None:
         """Take in that a client of the previous scheduler is there again."""
@@ -170,26 +170,26 @@ class Clients(People):
             client.needs = Usage(first.gpu, 0, 0, first.pinned, first.context)
         group = client.group
         if group.hibernation is None:
-            group.hibernation = Hibernation("hibernating", self._now, self._now)
+            group.hibernation = Hibernation("hibernating", self.turn.now, self.turn.now)
         if client.needs is not None:
             group.hibernation.frees += client.needs.pinned + client.needs.context
-        self._out.append(Hibernate(client.number, client.home))
+        self.turn.decisions.append(Hibernate(client.number, client.home))
         self._settle(group)
 
     def _has_lease(self, group: Group, lease: int) -> bool:
         """Whether a client may go on under the lease that it states."""
         patience = self.takeover_patience
-        if self._now < self._up_since + patience or group.lease == lease:
+        if self.turn.now < self._up_since + patience or group.lease == lease:
             return True
         broken = self._broken.get((group.id, lease))
-        return broken is not None and self._now < broken[0] + patience
+        return broken is not None and self.turn.now < broken[0] + patience
 
     def _break_off(self, client: Client, lease: int) -> None:
         """Remember a lease whose client may come back."""
         broken, key = self._broken, (client.group.id, lease)
         broken.pop(key, None)
-        broken[key] = self._now, client.group.turn_at
-        while broken[first := next(iter(broken))][0] + self.takeover_patience <= self._now:
+        broken[key] = self.turn.now, client.group.turn_at
+        while broken[first := next(iter(broken))][0] + self.takeover_patience <= self.turn.now:
             del broken[first]
 
     def _take_over(self, client: Client, event: Attach) -> None:
@@ -201,12 +201,12 @@ class Clients(People):
         self._leases = max(self._leases, lease)
         if group.lease is None:
             self._begin_lease(group, lease)
-            _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self._now))
+            _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))
             group.turn, group.turn_at = lease, turn_at
         # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
         client.lease = event.lease
         group.granted[client.number] = client
-        self._unpaced[group.id] = group
+        self.turn.unpaced[group.id] = group
         # It knows of no limit: what it lacks may come in any moment.
         self._end_filling(group)
         for share in group.shares.values():
@@ -216,17 +216,17 @@ class Clients(People):
         # What was promised and not allocated does not arrive; and that all is in is not said again.
         client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
         if event.busy:
-            client.burst_at = self._now
+            client.burst_at = self.turn.now
             self._set_busy(client, True)
         if group.yielding:
-            self._out.append(Revoke(client.number, event.lease))
+            self.turn.decisions.append(Revoke(client.number, event.lease))
             self._await_answer(client)
         elif group.wishes.stopped:
             self._revoke(group)
         elif group.wait is not None:
             self._dequeue(group.wait)
             self._grant_waiting(group)
-        self._touch(group)
+        self.turn.touch(group)
 
     def _on_detach(self, event: Detach) -> None:
         client = self._client(event.client)
@@ -237,7 +237,7 @@ class Clients(People):
             if wait.grow is not None and wait.grow.client == client.number:
                 self._dequeue(wait)
         client.wants = False
-        self._concern(group)
+        self.turn.concern(group)
         self._keeper.concern(client)
         client.contended = client.beside = 0
         if group.wait is not None and not any(c.wants for c in group.clients.values()):
@@ -248,7 +248,7 @@ class Clients(People):
             if client.lease is not None:
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
-            gpu.died_at, gpu.read_pause = self._now, 0.0
+            gpu.died_at, gpu.read_pause = self.turn.now, 0.0
             self._order_out(holding, -holding.evicting)
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, 0, 0, 0, 0)
@@ -259,44 +259,44 @@ class Clients(People):
             self._charge_left(holding)
             if gpu.departures is not None:
                 gpu.departures.spoilt = True
-            self._timers.set(refusal(holding), None)
+            self.timers.set(refusal(holding), None)
             del holding.share.holdings[client.number]
         self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
         if client.lease is not None:
             if not group.yielding:
                 self._break_off(client, client.lease)
-            group.ended_at = self._now
+            group.ended_at = self.turn.now
             self._give_back(client, "exit")
-        self._timers.set(client.answers, None)
-        self._timers.set(client.wakes, None)
+        self.timers.set(client.answers, None)
+        self.timers.set(client.wakes, None)
         if client.silent:
             group.silent -= 1
             self._mark_silence(group)
         del self.clients[client.number], group.clients[client.number]
-        self._reseat(group)
+        self.turn.reseat(group)
         if not group.clients:
             for uuid in group.shares:
                 del self.gpus[uuid].shares[group.id]
             del self.groups[group.id]
-            self._timers.set(group.ages, None)
-            self._timers.set(group.rests, None)
+            self.timers.set(group.ages, None)
+            self.timers.set(group.rests, None)
             self._evacuating.pop(group.id, None)
             self._hibernating.pop(group.id, None)
-            self._touched.pop(group.id, None)
-            self._unclassed.pop(group.id, None)
-            self._untold.pop(group.id, None)
+            self.turn.touched.pop(group.id, None)
+            self.turn.unclassed.pop(group.id, None)
+            self.turn.untold.pop(group.id, None)
             self.times.forget(group)
             self._classes.forget(group.id)
             self._predictor.forget(group.id)
             self._absences.forget(group.id)
             self.thrash.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
-            self._repace.update(self.gpus)
-            self._log("leave", group)
+            self.turn.repace.update(self.gpus)
+            self.turn.log("leave", group)
             return
         for share in [s for s in group.shares.values() if not s.holdings]:
             self._leave(share)
-        self._touch(group)
+        self.turn.touch(group)
         self._settle(group)
 
     # --- Bursts ------------------------------------------------------------------------------------
@@ -304,12 +304,12 @@ class Clients(People):
     def _on_request(self, event: Request) -> None:
         client = self._client(event.client)
         group = client.group
-        self._touch(group)
+        self.turn.touch(group)
         if group.hibernation is not None:
             self._rouse(group)
         if group.lease is not None and not group.yielding:
             if client.lease is not None:
-                self._out.append(self._grant_of(client, client.lease))
+                self.turn.decisions.append(self._grant_of(client, client.lease))
                 self._tell_room(client, anew=True)
             elif client.silent or client.stage != "awake":
                 client.wants = True
@@ -339,11 +339,11 @@ class Clients(People):
             self._set_busy(client, False)
             client.restoring.clear()
             if not group.busy:
-                group.ended_at = self._now if event.cause in OVER else None
-                group.away_since = self._now
+                group.ended_at = self.turn.now if event.cause in OVER else None
+                group.away_since = self.turn.now
                 self._end_burst(group)
-        self._log("burst", group, phase=event.phase, cause=event.cause)
-        self._touch(group)
+        self.turn.log("burst", group, phase=event.phase, cause=event.cause)
+        self.turn.touch(group)
 
     def _on_meter(self, event: Meter) -> None:
         client = self._client(event.client)
@@ -352,15 +352,15 @@ class Clients(People):
         if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
             raise ProtocolViolation(client.number, "states GPU time that cannot be")
         group = client.group
-        at = min(event.at, self._now)
+        at = min(event.at, self.turn.now)
         seconds, submissions = self.times.meter(
             group, event.gpu, client.number, event.busy, at, event.submissions
         )
         if seconds > 0:
-            self._classes.ran(group, seconds, self._now)
+            self._classes.ran(group, seconds, self.turn.now)
             if self.rules.anti_thrash == "auto" and is_managed(group):
                 self._watch_thrashing(group, seconds, submissions, at)
-        self._touch(group)
+        self.turn.touch(group)
 
     def _watch_thrashing(self, group: Group, seconds: float, submissions: int, at: float) -> None:
         """Have those that run side by side without being resident rotate, if it slows one of them too much."""
@@ -382,7 +382,7 @@ class Clients(People):
         if not group.yielding:
             self._revoke(group)  # it has begun to give the lease back by itself
         if group.stuck is None or group.stuck[0] != event.kernel:
-            self._log("stuck", group, kernel=event.kernel, since=event.since)
+            self.turn.log("stuck", group, kernel=event.kernel, since=event.since)
         group.stuck = event.kernel, event.since
         # What it runs may wait for a thread that waits for memory, and all others for that.
         for wait in self._waits_of(group):
@@ -398,7 +398,7 @@ class Clients(People):
             self._retry(client)
         else:
             if event.cause == "release":
-                client.group.ended_at = self._now - self.rules.debounce
+                client.group.ended_at = self.turn.now - self.rules.debounce
                 client.group.failures, client.group.restore_error = 0, None
             self._give_back(client, event.cause)
             self._step_soon(client.group)
@@ -414,7 +414,7 @@ class Clients(People):
             usage = replace(usage, gpu=client.needs.gpu)
         self._state(self._holding(client, usage.gpu), usage)
         self._reconsider(group)
-        self._concern(group)
+        self.turn.concern(group)
         self._keeper.concern(client)
 
     def _on_grow(self, event: Grow) -> None:
@@ -425,12 +425,12 @@ class Clients(People):
         group = client.group
         if client.stage not in ("awake", "parking", "parked"):
             raise ProtocolViolation(client.number, "asks for memory while it hibernates")
-        group.active_at = self._now
+        group.active_at = self.turn.now
         if group.hibernation is not None and not self._is_pressed(group):
             self._rouse(group)
         self._reconsider(group)
         self._grow(event)
-        self._concern(group)
+        self.turn.concern(group)
         self._keeper.concern(client)
 
     def _on_restored(self, event: Restored) -> None:
@@ -440,14 +440,14 @@ class Clients(People):
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
         holding = self._holding(client, usage.gpu)
         self._state(holding, usage, moved=True)
-        self._concern(group)
+        self.turn.concern(group)
         self._keeper.concern(client)
         self._measure(holding.share.gpu, event.bytes, event.copied, event.duration)
         group.totals.restored += event.bytes
         self._log_move("restore", event)
         if client.lease is None or client.lease != event.lease:
             return
-        self._touch(group)
+        self.turn.touch(group)
         client.restoring.discard(usage.gpu)
         if event.status == "failed":
             self._retry(client, event.error)
@@ -458,7 +458,7 @@ class Clients(People):
         if holding.share.ceiling is None or holding.room >= holding.promised:
             self._spare(holding, holding.promised - holding.resident)
         if event.bytes and not group.yielding and group.turn == group.lease:
-            group.turn_at = self._now
+            group.turn_at = self.turn.now
 
     def _on_evicted(self, event: Evicted) -> None:
         found = self._ordered(event)
@@ -476,7 +476,7 @@ class Clients(People):
         if left:
             holding.refuses_since = None
         elif holding.refuses_since is None:
-            holding.refuses_since = self._now
+            holding.refuses_since = self.turn.now
         if event.status == "done" and (event.bytes >= asked or not usage.resident):
             holding.stuck_pause = 0.0
         else:
@@ -486,14 +486,14 @@ class Clients(People):
     def _pause_evictions(self, holding: Holding) -> None:
         """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
         since, longest = holding.refuses_since, self.rules.longest_retry
-        refuses = since is not None and self._now >= since + self.rules.revoke_deadline
+        refuses = since is not None and self.turn.now >= since + self.rules.revoke_deadline
         if refuses:
             longest = self.rules.revoke_deadline
         pause = min(max(2 * holding.stuck_pause, self.rules.shortest_retry), longest)
-        holding.stuck_pause, holding.stuck_until = pause, self._now + pause
+        holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
         if refuses:
             self._lose(holding, True)
-            self._timers.set(refusal(holding), holding.stuck_until)
+            self.timers.set(refusal(holding), holding.stuck_until)
 
     def _on_moving(self, event: Moving) -> None:
         found = self._ordered(event)
@@ -513,8 +513,8 @@ class Clients(People):
         client = self._client(event.client)
         usage = event.usage
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
-        self._dirty[usage.gpu] = self.gpus[usage.gpu]
-        self._concern(client.group)
+        self.turn.dirty[usage.gpu] = self.gpus[usage.gpu]
+        self.turn.concern(client.group)
         self._keeper.concern(client)
         found = self._evictions.get(event.serial)
         if found is None:
@@ -525,7 +525,7 @@ class Clients(People):
         return found
 
     def _log_move(self, kind: str, event: Evicted | Restored) -> None:
-        self._log(
+        self.turn.log(
             kind,
             self.clients[event.client].group,
             gpu=event.usage.gpu,

@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from .leases import Leases
 from .messages import Step
 from .model import Client, Group
+from .timers import Timer
 
 
 @dataclass(slots=True)
@@ -69,7 +70,7 @@ class Stepper(Leases):
         """Something happened to a group that may be stuck."""
         if group.lease is None or not group.yielding:
             if self._steps.pop(group.id, None) is not None:
-                self._timers.set(steps(group.id), None)
+                self.timers.set(steps(group.id), None)
             return
         if group.stuck is None and len(group.clients) == 1:
             return
@@ -77,10 +78,10 @@ class Stepper(Leases):
         if known is None or known.lease != group.lease:
             known = self._steps[group.id] = _Steps(group.lease, self.rules.shortest_step)
         since = group.revoked_at
-        if group.stuck is None and self._now >= since + self.rules.revoke_deadline:
+        if group.stuck is None and self.turn.now >= since + self.rules.revoke_deadline:
             return
-        pause = max(known.pause, self.step_part * (self._now - since))
-        self._timers.set(steps(group.id), max(self._now + pause, since + self.first_step))
+        pause = max(known.pause, self.step_part * (self.turn.now - since))
+        self.timers.set(steps(group.id), max(self.turn.now + pause, since + self.first_step))
 
     def _step_asked(self, client: Client) -> None:
         """A client has come to its gate."""
@@ -99,30 +100,30 @@ class Stepper(Leases):
         if group is None or known is None or known.lease != group.lease or not group.yielding:
             self._steps.pop(name, None)
             return
-        late = self._now >= group.revoked_at + self.rules.revoke_deadline
+        late = self.turn.now >= group.revoked_at + self.rules.revoke_deadline
         waiting = [] if late else [c for c in group.clients.values() if self._is_ready(known, c)]
         ready = [c for c in waiting if self._has_room(c)]
         looks: list[float] = []
         if ready:
             self._step_drained(group, known, ready)
         elif waiting:
-            looks.append(self._now + self.rules.room_step)
+            looks.append(self.turn.now + self.rules.room_step)
         if known.stuck:
-            own_from = group.revoked_at + self.first_own_step if waiting else self._now
-            looks += [own_from] if own_from > self._now else self._step_stuck(group, known)
+            own_from = group.revoked_at + self.first_own_step if waiting else self.turn.now
+            looks += [own_from] if own_from > self.turn.now else self._step_stuck(group, known)
         if looks:
-            self._timers.set(steps(name), min(looks))
+            self.timers.set(steps(name), min(looks))
 
     def _step_stuck(self, group: Group, known: _Steps) -> list[float]:
         """Let those through that have said that they are stuck, and return when each is due again."""
         stuck = [client for client in group.granted.values() if client.number in known.stuck]
         for client in stuck:
-            if known.own_due.get(client.number, 0.0) > self._now:
+            if known.own_due.get(client.number, 0.0) > self.turn.now:
                 continue
             if self._has_room(client):
                 known.own[client.number] = known.own.get(client.number, 0) + 1
-                self._out.append(Step(client.number, known.lease))
-            known.own_due[client.number] = self._now + self._own_pause(known, client)
+                self.turn.decisions.append(Step(client.number, known.lease))
+            known.own_due[client.number] = self.turn.now + self._own_pause(known, client)
         return [known.own_due[client.number] for client in stuck]
 
     def _own_pause(self, known: _Steps, client: Client) -> float:
@@ -138,12 +139,12 @@ class Stepper(Leases):
         known.elsewhere |= now_ready
         for client in ready:
             client.lease = known.lease
-            known.own_due[client.number] = self._now + self._own_pause(known, client)
+            known.own_due[client.number] = self.turn.now + self._own_pause(known, client)
             group.granted[client.number] = client
             self._set_busy(client, True)
-            self._out.append(Step(client.number, known.lease, again=True))
+            self.turn.decisions.append(Step(client.number, known.lease, again=True))
             self._await_answer(client)
-        self._touch(group)
+        self.turn.touch(group)
 
     def _is_ready(self, known: _Steps, client: Client) -> bool:
         """Whether one has drained and waits at its gate."""
@@ -167,6 +168,6 @@ class Stepper(Leases):
         )
 
 
-def steps(group: str) -> str:
-    """Return the name of the timer of a group's next step."""
-    return f"step {group}"
+def steps(group: str) -> Timer:
+    """Return the timer of a group's next step."""
+    return "step", group

@@ -190,7 +190,7 @@ from .messages import (
     WakeNow,
     Woken,
 )
-from .model import Group, Holding, Timers, Wait
+from .model import Group, Holding, Wait
 from .paging import Detector
 from .planner import Plan
 from .policy_api import PolicyRegistry
@@ -237,10 +237,6 @@ class Core(Clients):
         self._held: dict[str, dict[str, list[Group]]] | None = None
         self._keeper = Keeper(self)
         self._wishes = wishes.Memory()
-        #: Groups that something happened to.
-        self._touched: dict[str, Group] = {}
-        self._unclassed: dict[str, Group] = {}
-        self._timers = Timers()
         #: Waits of groups that use no GPU yet.
         self._nowhere: list[Wait] = []
         #: Groups that fill.
@@ -308,29 +304,25 @@ class Core(Clients):
         ValueError
             A setting is not valid; the text is one sentence for the person who asked.
         """
-        self._now = now
+        self.turn.begin(now)
         self._up_since = min(self._up_since, now)
-        out: list[Decision] = []
-        self._out = out
         self._handlers[type(event)](event)
         self._decide()
-        return out
+        return self.turn.decisions
 
     def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
         """Take in events of the same moment, and decide once: most of the time goes into deciding."""
         *first, last = events
         if not first:
             return self.handle(last, now)
-        self._now = now
-        out: list[Decision] = []
-        self._out = out
+        self.turn.begin(now)
         for event in first:
             self._handlers[type(event)](event)
-        return out + self.handle(last, now)
+        return self.turn.decisions + self.handle(last, now)
 
     def deadline(self) -> float | None:
         """When the core wants a ``Tick``, unless an event comes first."""
-        return self._timers.earliest()
+        return self.timers.earliest()
 
     def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
         """Return the id of the group with this id, unique prefix of it, or name.
@@ -360,8 +352,8 @@ class Core(Clients):
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self._budget_host(event.budget, event.most)
-        self._stock_of.update(self.gpus)
-        self._dirty.update(self.gpus)
+        self.turn.restock.update(self.gpus)
+        self.turn.dirty.update(self.gpus)
 
     def _on_tick(self, event: Tick) -> None:
         pass

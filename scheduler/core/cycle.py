@@ -10,6 +10,7 @@ from .messages import Contended, Log, Notice
 from .model import Gpu, Group, Share, Wait, place
 from .planner import Plan
 from .quotas import Bounds
+from .timers import Timer
 
 #: Where somebody waits, shares are looked at each so many seconds if nothing happens.
 LOOK = 1.0
@@ -23,70 +24,70 @@ class Decider(Bounds):
     _plans: dict[Wait, Plan]
 
     def _decide(self) -> None:
-        now = self._now
-        earliest = self._timers.earliest()
+        now = self.turn.now
+        earliest = self.timers.earliest()
         if earliest is not None and earliest <= now:
-            for name in self._timers.due(now):
-                self._look_again(name)
+            for timer in self.timers.due(now):
+                self._look_again(timer)
         if self._evacuating:
             for group in list(self._evacuating.values()):
                 self._evacuate(group)
-        if self._unclassed:
+        if self.turn.unclassed:
             self._classify()
         version = self.policy.version
         if version != self._sorted_by:
             if version[0] != self._sorted_by[0]:
                 # It is another policy.
-                self._repace.update(self.gpus)
+                self.turn.repace.update(self.gpus)
             self._sort()
-        if self._recount:
-            self._recount = False
+        if self.turn.recount:
+            self.turn.recount = False
             if self.times.counted:
                 self._keep_quotas()
         if self._nowhere:
             self._admit_nowhere()
-        if self._dirty:
+        if self.turn.dirty:
             self._decide_where_needed()
         if self._evacuating:
             self._park_those_that_left()
-            if self._dirty:
+            if self.turn.dirty:
                 self._decide_where_needed()
-        if self._recount and self.times.counted:
+        if self.turn.recount and self.times.counted:
             # Who was admitted on another GPU may be beyond a quota now.
-            self._recount = False
+            self.turn.recount = False
             self._keep_quotas()
-        if self._unclassed:
+        if self.turn.unclassed:
             self._classify()
-        if self._repace or self._unpaced:
+        if self.turn.repace or self.turn.unpaced:
             self._pace()
         if self.policy.failure is not None:
             self._tell_failure()
-        if self._stock_of or self._keeper.asked:
-            said, again = self._keeper.decide(self._now, self._stock_of)
-            self._out += said
-            self._timers.set("stock", again)
-            self._stock_of.clear()
+        if self.turn.restock or self._keeper.asked:
+            said, again = self._keeper.decide(self.turn.now, self.turn.restock)
+            self.turn.decisions += said
+            self.timers.set(("stock", ""), again)
+            self.turn.restock.clear()
         self._tell_contended()
-        for group in self._touched.values():
+        for group in self.turn.touched.values():
             state = group.state
             if state != group.shown:
                 group.shown, group.since = state, now
-        self._touched.clear()
-        if self._dirty:
+        self.turn.touched.clear()
+        if self.turn.dirty:
             # A grant changed what somebody counts as, and so the order.
-            self._timers.set("again", now)
+            self.timers.set(("again", ""), now)
 
     def _decide_where_needed(self) -> None:
         """Decide on the GPUs that something happened to, but for those where nobody waits for anything."""
         done: dict[str, Gpu] = {}
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
+        while self.turn.dirty:
+            dirty, self.turn.dirty = self.turn.dirty, {}
             concerned: dict[str, Gpu] = {}
             for uuid, gpu in dirty.items():
                 if uuid in done:
                     continue
                 if gpu.calm and not self._fills_on(uuid):
-                    self._timers.set(gpu.looks, None)
+                    self.timers.set(gpu.looks, None)
                 else:
                     concerned[uuid] = gpu
             if concerned:
@@ -106,33 +107,33 @@ class Decider(Bounds):
             if wait.group.lease is None and not wait.group.shares:
                 self._admit(wait, False)
 
-    def _look_again(self, timer: str) -> None:
-        kind, _, name = timer.partition(" ")
-        if kind == "gpu":
-            self._dirty[name] = self.gpus[name]
-        elif kind == "pace":
-            self._repace[name] = self.gpus[name]
-        elif kind == "class":
-            group = self.groups[name]
-            self._count_time(group)
-            self._touch(group)
-        elif kind == "stock":
-            self._keeper.asked = True
-        elif kind == "client":
-            self._miss(self.clients[int(name)])
-        elif kind == "step":
-            self._step(name)
-        elif kind == "holding":
-            number, _, uuid = name.partition(" ")
-            self._try_again(self.clients[int(number)].holdings[uuid])
-        elif kind == "rest":
-            self._consider(self.groups[name])
-        elif kind == "wake":
-            self._wake_again(self.clients[int(name)])
+    def _look_again(self, timer: Timer) -> None:
+        kind, key = timer
+        match kind, key:
+            case "gpu", str(uuid):
+                self.turn.dirty[uuid] = self.gpus[uuid]
+            case "pace", str(uuid):
+                self.turn.repace[uuid] = self.gpus[uuid]
+            case "class", str(name):
+                group = self.groups[name]
+                self._count_time(group)
+                self.turn.touch(group)
+            case "stock", _:
+                self._keeper.asked = True
+            case "client", int(number):
+                self._miss(self.clients[number])
+            case "step", str(name):
+                self._step(name)
+            case "holding", (number, uuid):
+                self._try_again(self.clients[number].holdings[uuid])
+            case "rest", str(name):
+                self._consider(self.groups[name])
+            case "wake", int(number):
+                self._wake_again(self.clients[number])
 
     def _decide_on(self, gpus: dict[str, Gpu]) -> None:
         """Decide on these GPUs, and those that hang together with them."""
-        self._again = None
+        self.turn.again = None
         due: dict[str, float | None] = {}
         for gpu in list(gpus.values()):
             if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
@@ -140,7 +141,7 @@ class Decider(Bounds):
                 for delayed in parked:
                     client = self.clients[delayed.grow.client]
                     self._grow(delayed.grow, delayed)
-                    self._touch(client.group)
+                    self.turn.touch(client.group)
                     self._keeper.concern(client)
         if self._filling or any(gpu.queue for gpu in gpus.values()):
             self._extend(gpus)
@@ -150,20 +151,20 @@ class Decider(Bounds):
             else list(gpus.values())
         )
         for gpu in ordered:
-            self._again = None
+            self.turn.again = None
             if gpu.free < 0:
                 self._relieve(gpu)
             for delayed in gpu.parked:
                 if delayed.obstacle == "host_memory":
-                    self._at(delayed.since + self.host_patience)
+                    self.turn.look_at(delayed.since + self.host_patience)
                 elif delayed.obstacle == "holders":
-                    self._at(delayed.since + self.holders_patience)
+                    self.turn.look_at(delayed.since + self.holders_patience)
             if gpu.drained:
                 self._empty(gpu)
                 self._dismiss(gpu)
             if gpu.queue and self.times.active:
                 self._look_at_shares(gpu)
-            due[gpu.uuid] = self._again
+            due[gpu.uuid] = self.turn.again
         short: list[Gpu] = []
         starved = self._fill(ordered, due)
         if any(gpu.queue for gpu in ordered):
@@ -174,9 +175,9 @@ class Decider(Bounds):
         self._plans.clear()
         short += starved
         for gpu in ordered:
-            self._again = due[gpu.uuid]
+            self.turn.again = due[gpu.uuid]
             self._watch(gpu, gpu in short)
-            self._timers.set(gpu.looks, self._again)
+            self.timers.set(gpu.looks, self.turn.again)
 
     def _extend(self, gpus: dict[str, Gpu]) -> None:
         """Add the GPUs that are waited for together with these, or that fill together."""
@@ -215,10 +216,10 @@ class Decider(Bounds):
                     self._lead(wait, heads)
                 continue
             first = next(iter(self.uuids(wait)), None)
-            self._again = None if first is None else due.get(first)
+            self.turn.again = None if first is None else due.get(first)
             granted = self._serve_one(wait, heads, served, short)
             if first is not None:
-                due[first] = self._again
+                due[first] = self.turn.again
             if granted:
                 return True
         # Last, so that it takes no room from one whose turn goes on.
@@ -242,8 +243,8 @@ class Decider(Bounds):
         served: list[tuple[Wait, Plan]],
         short: list[Gpu],
     ) -> bool:
-        if wait.not_before > self._now:
-            self._at(wait.not_before)
+        if wait.not_before > self.turn.now:
+            self.turn.look_at(wait.not_before)
             return False
         if self.times.active and self._is_limited(wait):
             if wait.barrier is not None and len(wait.group.shares) > 1:
@@ -286,23 +287,27 @@ class Decider(Bounds):
         for group in gpu.holders.values():
             if not group.metered or group.overdue:
                 self._count_time(group)
-        self._at(self._now + LOOK)
+        self.turn.look_at(self.turn.now + LOOK)
 
     def _is_limited(self, wait: Wait) -> bool:
         """Whether its group has had its limit of the GPU's time."""
         limited = 0.0
         if wait.for_lease:
             for uuid in wait.group.shares:
-                until = self.times.throttled_until(wait.group, uuid, self._now)
-                if until is not None and until > self._now and not self._takes_turns(wait, uuid):
+                until = self.times.throttled_until(wait.group, uuid, self.turn.now)
+                if (
+                    until is not None
+                    and until > self.turn.now
+                    and not self._takes_turns(wait, uuid)
+                ):
                     limited = max(limited, until)
         if bool(limited) != bool(wait.limited_until):
             for gpu in self._gpus_of(wait):
-                self._crowded[gpu.uuid] = gpu
+                self.turn.crowded[gpu.uuid] = gpu
         wait.limited_until = limited
         if limited == 0.0:
             return False
-        self._at(limited)
+        self.turn.look_at(limited)
         return True
 
     def _takes_turns(self, wait: Wait, uuid: str) -> bool:
@@ -310,7 +315,7 @@ class Decider(Bounds):
 
         The paces keep both within it.
         """
-        whose = self.times.limited_by(wait.group, uuid, self._now)
+        whose = self.times.limited_by(wait.group, uuid, self.turn.now)
         return any(
             claim.whose == whose
             for other in self.gpus[uuid].holders.values()
@@ -356,10 +361,10 @@ class Decider(Bounds):
                 break
             over -= size
             when = self._evictable_at(share)
-            if when <= self._now:
+            if when <= self.turn.now:
                 evict.append((share, size))
             else:
-                self._at(when)
+                self.turn.look_at(when)
         revoke: list[Group] = []
         # Within the reserve nothing can fail; what others hold varies by that much.
         leased.sort(key=lambda g: (g.runs, -g.turn))
@@ -380,14 +385,14 @@ class Decider(Bounds):
 
     def _tell_contended(self) -> None:
         """Say to the holders, where it changed, whether other groups wait for their GPUs or run there."""
-        touched = self._touched
-        for gpu in self._crowded.values():
+        touched = self.turn.touched
+        for gpu in self.turn.crowded.values():
             gpu.waiting = len({w.group.id for w in gpu.queue if w.logged and self.counts(w)})
             crowd = (min(gpu.waiting, 2), min(len(gpu.holders), 2))
             if crowd != gpu.crowd:
                 gpu.crowd = crowd
                 self._tell_holders(gpu, touched)
-        self._crowded.clear()
+        self.turn.crowded.clear()
         for group in touched.values():
             if group.lease is not None and self._may_be_told(group):
                 waiting = self._others_waiting(group)
@@ -399,7 +404,7 @@ class Decider(Bounds):
 
     def _may_be_told(self, group: Group) -> bool:
         """Whether a holder may have been told otherwise, though nothing changed for all on its GPU."""
-        if self._untold.pop(group.id, None) is not None or group.wishes.exclusive:
+        if self.turn.untold.pop(group.id, None) is not None or group.wishes.exclusive:
             return True
         for share in group.shares.values():
             if share.gpu.queue:
@@ -419,7 +424,7 @@ class Decider(Bounds):
         spared = {n for group in themselves.values() for n in group.clients}
         waiting, beside = gpu.waiting, len(gpu.holders) - 1
         some, several = waiting > 0, beside > 0
-        out = self._out
+        out = self.turn.decisions
         # They may be many: as ``_tell`` does, without asking.
         for number, client in audience.alike.items():
             if (client.contended > 0) is some and (client.beside > 0) is several:
@@ -449,19 +454,21 @@ class Decider(Bounds):
 
     def _log_waits(self) -> None:
         """Those who were not served at once do wait, unless only a reading is out."""
-        explainer = reasons.Explainer(self, self._now, self._plans)
+        explainer = reasons.Explainer(self, self.turn.now, self._plans)
         for wait in list(self._new_waits):
             if any(g.asked_at is not None for g in self._gpus_of(wait)) and self._fits(wait):
                 continue
             self._new_waits.remove(wait)
             wait.logged = True
             for gpu in self._gpus_of(wait):
-                self._crowded[gpu.uuid] = gpu
-            self._log("wait", wait.group, reason=explainer.reason(wait))
+                self.turn.crowded[gpu.uuid] = gpu
+            self.turn.log("wait", wait.group, reason=explainer.reason(wait))
 
     def _on_notice(self, event: Notice) -> None:
-        self.notices.append((self._now, event))
-        self._out.append(Log("notice", event.group, {"code": event.code, "params": event.params}))
+        self.notices.append((self.turn.now, event))
+        self.turn.decisions.append(
+            Log("notice", event.group, {"code": event.code, "params": event.params})
+        )
 
     def _tell_failure(self) -> None:
         failure, self.policy.failure = self.policy.failure, None

@@ -26,8 +26,8 @@ class Chooser(Planner):
         if victims.ranked_by is not policy:
             victims.ranked_by = policy
             victims.stirred.update((share.number, share) for share in gpu.shares.values())
-        if victims.ends and victims.ends[0][0] <= self._now:
-            victims.wake(self._now)
+        if victims.ends and victims.ends[0][0] <= self.turn.now:
+            victims.wake(self.turn.now)
         while victims.stirred:
             number, share = victims.stirred.popitem()
             group = share.group
@@ -56,7 +56,7 @@ class Chooser(Planner):
         if share.evicting or share.lost or share.gpu.filling is share:
             return False
         for holding in share.holdings.values():
-            if holding.stuck_until > self._now:
+            if holding.stuck_until > self.turn.now:
                 return False
         return (
             (group.ended_at is not None and not group.cells)
@@ -69,7 +69,7 @@ class Chooser(Planner):
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
         """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
-        wait, now, soon = plan.wait, self._now, self._now + self.rules.debounce
+        wait, now, soon = plan.wait, self.turn.now, self.turn.now + self.rules.debounce
         running: list[Share] = []
         # By when it can be had, then by kind.
         kinds: dict[tuple[float, int], list[_Victim]] = {}
@@ -122,7 +122,7 @@ class Chooser(Planner):
         self, plan: Plan, gpu: Gpu, lack: int, order: float, kind: int, victims: Iterable[_Victim]
     ) -> int:
         """Choose as many victims of one kind as are needed; return what lacks still."""
-        now = self._now
+        now = self.turn.now
         for when, size, share in victims:
             # Once anything has to leave, a little more than lacks: figures vary by that while they are read.
             take = min(size, lack + self.margin_of(gpu))

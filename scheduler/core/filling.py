@@ -43,16 +43,16 @@ class Filler(Stepper):
                 self._end_filling(group)
                 continue
             first = next(iter(group.shares))
-            self._again = due[first]
+            self.turn.again = due[first]
             self._make_more_room(group, starved)
-            due[first] = self._again
+            due[first] = self.turn.again
         return starved
 
     def _allot(self, share: Share) -> None:
         give = min(share.gpu.free, share.missing)
         if give <= 0 or not self._is_fresh(share.gpu, self.rules.fresh_for_growth):
             return
-        share.group.filled_at = self._now
+        share.group.filled_at = self.turn.now
         self._distribute(share, give)
 
     def _distribute(self, share: Share, give: int) -> None:
@@ -79,7 +79,9 @@ class Filler(Stepper):
             last = client.oversubscribes and share.gpu.filling is not share
             if room > holding.told or (last and (room != holding.told or not holding.told_last)):
                 holding.told, holding.told_last = room, last
-                self._out.append(Room(client.number, client.lease, share.gpu.uuid, room, last))
+                self.turn.decisions.append(
+                    Room(client.number, client.lease, share.gpu.uuid, room, last)
+                )
 
     def _end_filling(self, group: Group) -> None:
         """All the room is there, or the lease is not: from now on the share is charged as any other."""
@@ -102,7 +104,7 @@ class Filler(Stepper):
         """See to it that what one that fills still lacks is on its way: evictions may fail or fall short."""
         assert group.filling is not None
         if self._is_on_its_way(group):
-            self._at(group.filled_at + self.rules.filling_patience)
+            self.turn.look_at(group.filled_at + self.rules.filling_patience)
             return
         plan = self.plan(group.filling)
         patience = self.rules.filling_patience
@@ -117,15 +119,15 @@ class Filler(Stepper):
         else:
             self._carry_out(plan)
         end = group.filled_at + patience
-        if self._now >= end:
+        if self.turn.now >= end:
             group.stalled = True
             self._revoke(group)
         else:
-            self._at(end)
+            self.turn.look_at(end)
 
     def _is_on_its_way(self, group: Group) -> bool:
         """Whether all that one that fills still lacks is leaving, and nobody else's lease with it."""
-        if self._now >= group.filled_at + self.rules.filling_patience or self.one_at_a_time:
+        if self.turn.now >= group.filled_at + self.rules.filling_patience or self.one_at_a_time:
             return False
         return all(
             share.missing <= share.gpu.free + share.gpu.coming - share.leaving

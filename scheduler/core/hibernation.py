@@ -105,7 +105,7 @@ class Hibernating(Grower):
         if group.silent or group.hibernation is not None:
             return group.hibernation is not None
         if group.unfit is not None:
-            return group.unfit.code in PASSING or group.unfit.until <= self._now
+            return group.unfit.code in PASSING or group.unfit.until <= self.turn.now
         return _unfit(group, pinned) in ("", NOTHING)
 
     def _idle_since(self, group: Group) -> float | None:
@@ -147,16 +147,16 @@ class Hibernating(Grower):
     def _rest(self, group: Group, when: float | None = None) -> None:
         """Look later whether a group has been idle for long enough."""
         if when is None and self.rules.hibernate_after is not None:
-            when = self._now + self.rules.hibernate_after
+            when = self.turn.now + self.rules.hibernate_after
         if group.dismissed_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
-            when = max(self._now + self.look_again, until)
-        self._timers.set(group.rests, when if self._able else None)
+            when = max(self.turn.now + self.look_again, until)
+        self.timers.set(group.rests, when if self._able else None)
 
     def _rest_all(self) -> None:
         for group in self.groups.values():
             if group.hibernation is None:
-                self._rest(group, None if self.rules.hibernate_after is None else self._now)
+                self._rest(group, None if self.rules.hibernate_after is None else self.turn.now)
 
     def _consider(self, group: Group) -> None:
         """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
@@ -177,11 +177,11 @@ class Hibernating(Grower):
         after = self.rules.hibernate_after
         if after is None:
             return
-        later = self._now + max(after, self.look_again)
+        later = self.turn.now + max(after, self.look_again)
         due = later if since is None or group.wishes.keep else since + after
         if group.unfit is not None:
             due = max(due, group.unfit.until)
-        if due > self._now:
+        if due > self.turn.now:
             self._rest(group, due)
         else:
             self._begin(group)
@@ -191,7 +191,7 @@ class Hibernating(Grower):
         if group.busy and not group.cells:
             for client in group.granted.values():
                 if client.busy:
-                    self._out.append(EndBurst(client.number, self._now))
+                    self.turn.decisions.append(EndBurst(client.number, self.turn.now))
 
     def _begin(self, group: Group, head: Wait | None = None) -> bool:
         """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
@@ -205,18 +205,18 @@ class Hibernating(Grower):
             return False
         if len(self._hibernating) >= self.most_hibernating:
             if head is None:
-                self._rest(group, self._now + 1.0)
+                self._rest(group, self.turn.now + 1.0)
             else:
-                self._at(self._now + 1.0)
+                self.turn.look_at(self.turn.now + 1.0)
             return False
         frees = sum(s.pinned + s.context for s in group.shares.values())
         group.unfit = None
-        group.hibernation = Hibernation("evicting", self._now, self._now, frees, head=head)
+        group.hibernation = Hibernation("evicting", self.turn.now, self.turn.now, frees, head=head)
         self._hibernating[group.id] = self._evacuating[group.id] = group
-        self._timers.set(group.rests, self._now + self.leave_deadline)
-        self._touch(group)
+        self.timers.set(group.rests, self.turn.now + self.leave_deadline)
+        self.turn.touch(group)
         if group.lease is not None:
-            group.ended_at = self._now - self.rules.debounce
+            group.ended_at = self.turn.now - self.rules.debounce
             self._revoke(group, head)
         self._evacuate(group)
         return True
@@ -232,8 +232,8 @@ class Hibernating(Grower):
             if share.movable:
                 self._evict(share, share.movable)
                 for holding in share.holdings.values():
-                    if holding.stuck_until > self._now:
-                        self._timers.set(group.rests, holding.stuck_until)
+                    if holding.stuck_until > self.turn.now:
+                        self.timers.set(group.rests, holding.stuck_until)
 
     def _park_those_that_left(self) -> None:
         """Tell the groups to park of which nothing is left on the GPU.
@@ -250,29 +250,29 @@ class Hibernating(Grower):
     def _park(self, group: Group) -> None:
         del self._evacuating[group.id]
         self._enter(group, "parking")
-        self._timers.set(group.rests, self._now + self.park_deadline)
+        self.timers.set(group.rests, self.turn.now + self.park_deadline)
         for client in _with_context(group):
             if client.stage != "awake":
                 continue
             self._serial += 1
             client.stage, client.park, client.parked = "parking", self._serial, True
             client.moved = ("", "")
-            self._out.append(Park(client.number, client.park))
+            self.turn.decisions.append(Park(client.number, client.park))
         self._settle(group)
 
     def _enter(self, group: Group, stage: Progress) -> None:
         state = group.hibernation
         if state is not None and state.stage != stage:
-            state.stage, state.since = stage, self._now
-            self._touch(group)
+            state.stage, state.since = stage, self.turn.now
+            self.turn.touch(group)
 
     def _overrun(self, group: Group) -> None:
         """A group's memory has not left yet; or a client has not answered ``Park``."""
         state = group.hibernation
         assert state is not None
         if state.stage == "evicting":
-            if self._now < state.began + self.leave_deadline:
-                self._timers.set(group.rests, state.began + self.leave_deadline)
+            if self.turn.now < state.began + self.leave_deadline:
+                self.timers.set(group.rests, state.began + self.leave_deadline)
                 self._evacuate(group)
             else:
                 text = "the process's memory could not be moved out in time"
@@ -290,7 +290,7 @@ class Hibernating(Grower):
         if group.hibernation is not None:
             self._let_go(group)
         else:
-            self._touch(group)
+            self.turn.touch(group)
         if self.rules.hibernate_after is not None:
             self._rest(group, unfit.until)
 
@@ -298,15 +298,15 @@ class Hibernating(Grower):
         passes, since = code in PASSING, self._idle_since(group)
         again = since is not None and since <= group.refused_at
         group.refusals = group.refusals + 1 if again else 0
-        group.refused_at = self._now
+        group.refused_at = self.turn.now
         pause = self.lasting_refusal
         if passes:
             pause = min(self.passing_refusal * 2.0 ** min(group.refusals, 10), pause)
         else:
             group.dismissed_at = None
-        group.unfit = unfit = Unfit(code, text, self._now, self._now + pause)
+        group.unfit = unfit = Unfit(code, text, self.turn.now, self.turn.now + pause)
         if log:
-            self._log("hibernate_failed", group, code=code, text=text)
+            self.turn.log("hibernate_failed", group, code=code, text=text)
         return unfit
 
     def _reconsider(self, group: Group) -> None:
@@ -327,9 +327,9 @@ class Hibernating(Grower):
         client.stage, client.needs = "awake", None
         if client.parked:
             client.parked = False
-            self._out.append(Hibernated(client.number, client.park, False))
+            self.turn.decisions.append(Hibernated(client.number, client.park, False))
         if client.asked:
-            self._out.append(Awake(client.number, client.asked))
+            self.turn.decisions.append(Awake(client.number, client.asked))
             client.asked = 0
         self._reach_again(client)
 
@@ -380,14 +380,14 @@ class Hibernating(Grower):
                 known = 0 if holding.measured or held > 0 else needs.context
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
-            self._out.append(Hibernated(client.number, client.park, True, context))
+            self.turn.decisions.append(Hibernated(client.number, client.park, True, context))
             self._vanish(client)
         else:
             state.failed = state.failed or (event.code, event.text)
             if event.code in UNSETTLED:
                 # Whatever became of it: what it held counts until it is known to be awake.
                 client.stage, client.step_pause = "waking", 0.0
-                self._out.append(Wakeup(client.number))
+                self.turn.decisions.append(Wakeup(client.number))
             else:
                 for holding in client.holdings.values():
                     self._unsettle(holding, -holding.unsettled)
@@ -407,8 +407,8 @@ class Hibernating(Grower):
                 held = min(event.held, gpu.capacity) - needs.pinned
                 needs.context = max(needs.context, held)
                 gpu.read_at = -math.inf
-                self._dirty[gpu.uuid] = gpu
-                self._ask(gpu)
+                self.turn.dirty[gpu.uuid] = gpu
+                self.turn.ask(gpu)
             return
         if event.code in UNKNOWING:
             client.stage = "hibernated"
@@ -417,7 +417,7 @@ class Hibernating(Grower):
         state.failed = state.failed or (event.code, event.text)
         client.stage, client.step_pause = "waking", 0.0
         self._return(client)
-        self._out.append(self._wakeup_of(client))
+        self.turn.decisions.append(self._wakeup_of(client))
         if event.code == "stuck":
             self._name_stuck(client.group, client.pid, "checkpoint")
 
@@ -506,7 +506,7 @@ class Hibernating(Grower):
         gpu.foreign += holding.left
         holding.took = 0
         self._charge_left(holding)
-        self._timers.set(refusal(holding), None)
+        self.timers.set(refusal(holding), None)
         del share.holdings[client.number]
         if not share.holdings:
             self._leave(share)
@@ -518,16 +518,16 @@ class Hibernating(Grower):
         moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
         self._account(moved, moved.promised + promised, 0, 0, 0)
         self._spare(moved, moved.spare + spare)
-        self._reseat(group)
-        self._recount = True
-        self._dirty[uuid] = self._stock_of[uuid] = gpu
-        self._dirty[other] = self._stock_of[other] = moved.share.gpu
+        self.turn.reseat(group)
+        self.turn.recount = True
+        self.turn.dirty[uuid] = self.turn.restock[uuid] = gpu
+        self.turn.dirty[other] = self.turn.restock[other] = moved.share.gpu
 
     def _wake_up(self, client: Client) -> None:
         """There is room for a client: have it restored."""
         client.stage, client.step_pause = "waking", 0.0
         self._return(client)
-        self._out.append(self._wakeup_of(client))
+        self.turn.decisions.append(self._wakeup_of(client))
         self._settle(client.group)
 
     def _wakeup_of(self, client: Client) -> Wakeup:
@@ -544,7 +544,7 @@ class Hibernating(Grower):
         self._check(client.number, client.backend, event.needs)
         if client.stage == "awake":
             # It had not heard so yet; and what was said to an earlier call it does not heed any more.
-            self._out.append(Awake(client.number, event.serial, 0, *client.moved))
+            self.turn.decisions.append(Awake(client.number, event.serial, 0, *client.moved))
             return
         client.asked, client.ends = event.serial, event.cause == "exit"
         if client.gone and client.needs is not None and client.stage == "hibernated":
@@ -552,7 +552,7 @@ class Hibernating(Grower):
             holding = client.holdings.get(client.needs.gpu)
             if holding is None or event.needs.context != holding.stated:
                 client.needs.context = max(client.needs.context, event.needs.context)
-        self._concern(client.group)
+        self.turn.concern(client.group)
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)
         else:
@@ -571,7 +571,7 @@ class Hibernating(Grower):
             # It may still come to an end by itself, so what it needs stays charged.
             pause = max(2 * client.step_pause, self.shortest_step_pause)
             client.step_pause = min(pause, self.longest_step_pause)
-            self._timers.set(client.wakes, self._now + client.step_pause)
+            self.timers.set(client.wakes, self.turn.now + client.step_pause)
             self._fail(client, event)
             if pause == self.shortest_step_pause:
                 self._name_stuck(group, client.pid, "restore")
@@ -580,7 +580,7 @@ class Hibernating(Grower):
             client.stage = "hibernated"
             if client.needs is not None and client.home not in ("", client.needs.gpu):
                 group.settled = True
-                self._log("wake_failed", group, code=event.code, text=event.text)
+                self.turn.log("wake_failed", group, code=event.code, text=event.text)
                 self._rekey(client, client.needs.gpu, client.home)
                 self._want_awake(client, home=True)
             else:
@@ -589,7 +589,7 @@ class Hibernating(Grower):
 
     def _awake(self, client: Client, seconds: float) -> None:
         group, needs = client.group, client.needs
-        self._timers.set(client.wakes, None)
+        self.timers.set(client.wakes, None)
         for holding in client.holdings.values():
             self._unsettle(holding, -holding.unsettled)
         if client.parked:
@@ -602,14 +602,14 @@ class Hibernating(Grower):
             self.wake_seconds = seconds
         self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
         client.stage, client.needs = "awake", None
-        group.active_at = self._now
-        self._concern(group)
-        self._out.append(Awake(client.number, client.asked, 0, *client.moved))
+        group.active_at = self.turn.now
+        self.turn.concern(group)
+        self.turn.decisions.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
         self._reach_again(client)
         before, there = client.moved
         pair = {"gpu": there, "gpu_before": before} if there else {}
-        self._log("wake", group, seconds=seconds, **pair)
+        self.turn.log("wake", group, seconds=seconds, **pair)
 
     def _is_coming(self, group: Group) -> bool:
         """Whether a group is being restored for the lease that it waits for, and nothing has gone wrong so far."""
@@ -619,9 +619,9 @@ class Hibernating(Grower):
 
     def _fail(self, client: Client, event: Woken) -> None:
         """Say that a client cannot be woken now; its next call asks again."""
-        self._log("wake_failed", client.group, code=event.code, text=event.text)
+        self.turn.log("wake_failed", client.group, code=event.code, text=event.text)
         if client.asked:
-            self._out.append(
+            self.turn.decisions.append(
                 Awake(client.number, client.asked, UNAVAILABLE, text=_as_said(event.text))
             )
             client.asked = 0
@@ -634,7 +634,7 @@ class Hibernating(Grower):
     def _wake_again(self, client: Client) -> None:
         """A step that did not end may have by now."""
         if client.stage == "waking":
-            self._out.append(self._wakeup_of(client))
+            self.turn.decisions.append(self._wakeup_of(client))
 
     def _cancel_wakes(self, group: Group) -> None:
         """Those of a group that wait for room do no longer: they stay as they are."""
@@ -653,7 +653,7 @@ class Hibernating(Grower):
         if "parking" in stages:
             return
         if "parked" in stages:
-            self._timers.set(group.rests, None)
+            self.timers.set(group.rests, None)
             for client in group.clients.values():
                 if client.stage == "parked":
                     client.stage = "checkpointing"
@@ -661,7 +661,7 @@ class Hibernating(Grower):
                         # It may be gone any moment. Until that is known, it must not hide what others use.
                         fixed = holding.pinned + holding.context
                         self._unsettle(holding, fixed - holding.unsettled)
-                    self._out.append(Hibernate(client.number, client.home))
+                    self.turn.decisions.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:
             self._enter(group, "hibernating")
@@ -684,13 +684,13 @@ class Hibernating(Grower):
 
         ``begun_here`` is false where the scheduler before had parked them.
         """
-        self._timers.set(group.rests, None)
+        self.timers.set(group.rests, None)
         if state.failed is not None:
             self._refuse(group, *state.failed)
         elif begun_here:
             group.dismissed_at = None
-            seconds = self._now - state.began
-            self._log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)
+            seconds = self.turn.now - state.began
+            self.turn.log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)
         self._enter(group, "hibernated")
         if state.failed is not None or state.wanted or group.wait is not None:
             state.wanted = False
@@ -715,14 +715,14 @@ class Hibernating(Grower):
             return False
         begun = False
         for gpu, leavers in found:
-            if gpu.press_at > self._now:
-                self._at(gpu.press_at)
+            if gpu.press_at > self.turn.now:
+                self.turn.look_at(gpu.press_at)
                 continue
             for leaver in leavers:
-                if leaver.ready > self._now:
-                    self._at(leaver.ready)
+                if leaver.ready > self.turn.now:
+                    self.turn.look_at(leaver.ready)
                 elif self._begin(leaver.share.group, plan.wait):
-                    gpu.press_at = self._now + self.press_pause
+                    gpu.press_at = self.turn.now + self.press_pause
                     begun = True
         if begun:
             self._plans.clear()
@@ -783,8 +783,8 @@ class Hibernating(Grower):
         group = share.group
         if group.hibernation is not None or group.silent or not _frees(share.gpu, [share]):
             return False
-        if group.unfit is not None and group.unfit.until > self._now:
-            self._at(group.unfit.until)
+        if group.unfit is not None and group.unfit.until > self.turn.now:
+            self.turn.look_at(group.unfit.until)
             return False
         return not self._waits_for_growth(group) and _unfit(group) == ""
 
@@ -816,19 +816,19 @@ class Hibernating(Grower):
         """Have all that are idle on a GPU hibernate, since it is drained."""
         if not self._may_press():
             return
-        if gpu.press_at > self._now:
-            self._at(gpu.press_at)
+        if gpu.press_at > self.turn.now:
+            self.turn.look_at(gpu.press_at)
             return
-        gpu.press_at = self._now + self.press_pause
+        gpu.press_at = self.turn.now + self.press_pause
         for share in list(gpu.shares.values()):
             group = share.group
             since = self._idle_since(group)
             if since is None or group.wishes.keep or not self._can_leave(share):
                 continue
             ready = since + self.rules.hibernate_pressure
-            if ready <= self._now:
+            if ready <= self.turn.now:
                 self._begin(group)
-            self._at(max(ready, gpu.press_at))
+            self.turn.look_at(max(ready, gpu.press_at))
 
     # --- What people and the machine say -----------------------------------------------------------
 
@@ -842,9 +842,9 @@ class Hibernating(Grower):
                 self._consider(group)
             else:
                 self._refuse(group, event.code, event.text)
-                self._touch(group)
+                self.turn.touch(group)
         self._rest_all()
-        self._dirty.update(self.gpus)
+        self.turn.dirty.update(self.gpus)
 
     def _on_hibernate_now(self, event: HibernateNow) -> None:
         group = self.groups.get(event.group)
@@ -853,7 +853,7 @@ class Hibernating(Grower):
         if group.hibernation is not None:
             # It may be let go on its way there; and one that wakes will be idle again.
             on_the_way = group.hibernation.stage != "hibernated"
-            group.dismissed_at = self._now if on_the_way else None
+            group.dismissed_at = self.turn.now if on_the_way else None
             return
         if self.rules.hibernate_after is None:
             raise ValueError(
@@ -869,7 +869,7 @@ class Hibernating(Grower):
             )
         if code := _unfit(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
-        group.dismissed_at = self._now
+        group.dismissed_at = self.turn.now
         if found is not None:
             self._consider(group)
 

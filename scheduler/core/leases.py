@@ -11,6 +11,8 @@ from .messages import Cause, Contended, Evict, Grant, Grow, Grown, Growth, Notic
 from .model import Client, Gpu, Group, Holding, Share, Wait
 from .pacing import Pacer
 from .planner import Plan
+from .timers import Timer
+from .turn import stir
 
 #: Bursts that end for these causes are over; others may go on any moment.
 OVER: frozenset[Cause] = frozenset({"cell", "idle", "release", "exit"})
@@ -51,7 +53,7 @@ class Leases(Pacer):
         self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
     ) -> Wait:
         self._numbers += 1
-        wait = Wait(group, self._numbers, self._now, grow, front, wakes)
+        wait = Wait(group, self._numbers, self.turn.now, grow, front, wakes)
         if wakes and group.wait is not None:
             # It is woken in the turn of its lease.
             wait.number, wait.since = group.wait.number, group.wait.since
@@ -68,12 +70,12 @@ class Leases(Pacer):
     def _kept_place(self, group: Group) -> Wait | None:
         """Take the place in the queue that a group may come back to: after its wake, only at once."""
         place, group.place = group.place, None
-        if place is not None and place.wakes and group.active_at + self.place_kept < self._now:
+        if place is not None and place.wakes and group.active_at + self.place_kept < self.turn.now:
             return None
         return place
 
     def _dequeue(self, wait: Wait) -> None:
-        self._recount = True
+        self.turn.recount = True
         self._remove(wait)
         wait.queued = False
         if not wait.logged:
@@ -84,10 +86,10 @@ class Leases(Pacer):
     def _admit(self, wait: Wait, continues: bool, filling: bool = False) -> None:
         group = wait.group
         self._dequeue(wait)
-        waited = max(0.0, self._now - wait.since)
+        waited = max(0.0, self.turn.now - wait.since)
         if wait.logged:
             group.totals.waits += 1
-        self._touch(group)
+        self.turn.touch(group)
         if wait.grow is not None:
             client = self.clients[wait.grow.client]
             if client.stage == "waiting":
@@ -108,7 +110,7 @@ class Leases(Pacer):
             return
         self._leases += 1
         if filling:
-            group.filling, group.filled_at = wait, self._now
+            group.filling, group.filled_at = wait, self.turn.now
             self._filling[group.id] = group
             for share in group.shares.values():
                 share.gpu.filling = share
@@ -121,8 +123,8 @@ class Leases(Pacer):
             elif share.ceiling is not None:
                 self._distribute(share, share.unallotted)
         if not continues:
-            group.turn, group.turn_at = self._leases, self._now
-        self._log("grant", group, waited=waited)
+            group.turn, group.turn_at = self._leases, self.turn.now
+        self.turn.log("grant", group, waited=waited)
         self._grant_waiting(group)
 
     # --- Leases ------------------------------------------------------------------------------------
@@ -159,16 +161,16 @@ class Leases(Pacer):
         assert group.lease is not None
         client.lease = group.lease
         client.wants = False
-        client.burst_at = self._now
+        client.burst_at = self.turn.now
         client.restoring = {
             u for u, h in client.holdings.items() if h.promised > h.resident or h.evicting
         }
         group.granted[client.number] = client
-        self._unpaced[group.id] = group
+        self.turn.unpaced[group.id] = group
         group.ended_at = None
         group.totals.bursts += 1
         self._set_busy(client, True)
-        self._out.append(self._grant_of(client, client.lease))
+        self.turn.decisions.append(self._grant_of(client, client.lease))
         self._tell_room(client, anew=True)
 
     def _grant_of(self, client: Client, lease: int) -> Grant:
@@ -190,18 +192,18 @@ class Leases(Pacer):
         if group.yielding:
             return
         group.yielding = True
-        group.revoked_at = self._now
+        group.revoked_at = self.turn.now
         for share in group.shares.values():
             share.gpu.yielding[group.id] = group
         for client in group.granted.values():
             if client.lease is not None:
-                self._out.append(Revoke(client.number, client.lease))
+                self.turn.decisions.append(Revoke(client.number, client.lease))
                 self._await_answer(client)
-        self._log("revoke", group)
-        self._touch(group)
+        self.turn.log("revoke", group)
+        self.turn.touch(group)
         if group.overdue:
             # It owes other answers for too long already, so it is not waited for.
-            self._at(self._now)
+            self.turn.look_at(self.turn.now)
 
     def _give_back(self, client: Client, cause: Cause) -> None:
         group = client.group
@@ -210,7 +212,7 @@ class Leases(Pacer):
         client.restoring.clear()
         del group.granted[client.number]
         self._hear(client)
-        self._touch(group)
+        self.turn.touch(group)
         if group.granted:
             # A lease is for the whole group: one that grows or fails is in nobody's hands.
             if cause in ("growth", "failed"):
@@ -220,7 +222,7 @@ class Leases(Pacer):
             # No fault of its own: it comes back to where it was, and others may go before it meanwhile.
             group.restore_error = None
             group.place = group.filling
-            group.place.not_before = self._now + self._pause_after_failure(group)
+            group.place.not_before = self.turn.now + self._pause_after_failure(group)
         self._end_filling(group)
         group.lease = None
         for share in group.shares.values():
@@ -229,30 +231,30 @@ class Leases(Pacer):
                 holding.room = holding.promised
         group.yielding = group.floating = group.stalled = False
         group.stuck = None
-        group.idle_since = self._now
+        group.idle_since = self.turn.now
         if cause in OVER:
             self._end_burst(group)
             if group.away_since is None:
-                group.away_since = self._now
+                group.away_since = self.turn.now
         group.burst_before, group.counted_burst = self._burst_so_far(group), group.ran_before
         del self.leased[group.id]
         for share in group.shares.values():
             self._end_holding(group, share.gpu)
         self._charge(group)
-        self._log("release", group, cause=cause, ran=group.ran_before)
+        self.turn.log("release", group, cause=cause, ran=group.ran_before)
         for other in group.clients.values():
             self._tell(other, 0)
         if group.offload:
             self._offload(group)
 
     def _end_holding(self, group: Group, gpu: Gpu) -> None:
-        self._recount = True
+        self.turn.recount = True
         del gpu.holders[group.id]
         gpu.yielding.pop(group.id, None)
         if gpu.audience is not None:
             gpu.audience.remove(group)
         gpu.background -= group.classed == "background"
-        self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
+        self.turn.crowded[gpu.uuid] = self.turn.repace[gpu.uuid] = gpu
 
     def _leave(self, share: Share) -> None:
         """A group has nothing on a GPU any more."""
@@ -264,20 +266,20 @@ class Leases(Pacer):
             self._end_holding(group, gpu)
         if group.wait is not None:
             gpu.queue.remove(group.wait)
-        self._crowded[gpu.uuid] = gpu
+        self.turn.crowded[gpu.uuid] = gpu
 
     def _retry(self, client: Client, error: int = 0) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
         group.restore_error = error
-        group.ended_at = self._now - self.rules.debounce
+        group.ended_at = self.turn.now - self.rules.debounce
         self._give_back(client, "failed")
         client.wants = True
         if group.wait is None:
             group.wait = self._enqueue(group, front=True)
-        group.wait.not_before = self._now + self._pause_after_failure(group)
+        group.wait.not_before = self.turn.now + self._pause_after_failure(group)
         for uuid in group.shares:
-            self._ask(self.gpus[uuid])
+            self.turn.ask(self.gpus[uuid])
 
     def _pause_after_failure(self, group: Group) -> float:
         pause = min(self.rules.shortest_retry * 2.0**group.failures, self.rules.longest_retry)
@@ -287,8 +289,8 @@ class Leases(Pacer):
     def _end_exclusive(self, group: Group) -> None:
         if group.wishes.exclusive:
             group.wishes = replace(group.wishes, exclusive=False)
-            self._reseat(group)
-            self._log("adjust", group, wishes=asdict(group.wishes))
+            self.turn.reseat(group)
+            self.turn.log("adjust", group, wishes=asdict(group.wishes))
 
     def _set_busy(self, client: Client, busy: bool) -> None:
         if client.busy == busy:
@@ -298,27 +300,27 @@ class Leases(Pacer):
         if busy:
             if not group.busy:
                 self._end_absence(group)
-                group.ran_since = self._now
+                group.ran_since = self.turn.now
             group.busy += 1
         else:
             if group.busy == 1:
                 self._count_time(group)
             group.busy -= 1
             if not group.busy:
-                group.ran_before += self._now - group.ran_since
+                group.ran_before += self.turn.now - group.ran_since
 
     def _tell(self, client: Client, waiting: int, beside: int = 0) -> None:
         """Say how many wait and run beside it, where either changes from none to some or back."""
         if bool(client.contended) != bool(waiting) or bool(client.beside) != bool(beside):
             client.contended, client.beside = waiting, beside
-            self._out.append(Contended(client.number, waiting, beside))
+            self.turn.decisions.append(Contended(client.number, waiting, beside))
 
     # --- Answers -----------------------------------------------------------------------------------
 
     def _await_answer(self, client: Client) -> None:
         """It was told to give something up: who does not answer in time holds nobody up any longer."""
         if client.owes_since is None:
-            client.owes_since = self._now
+            client.owes_since = self.turn.now
         if client.silent:
             return
         moves = sum(h.evicting / h.share.gpu.bandwidth for h in client.holdings.values())
@@ -326,12 +328,12 @@ class Leases(Pacer):
             moves += self.footprint_cost(client.group)
         # Not from the last sign of life: one that moves a little now and then would never be late.
         due = client.owes_since + self.rules.revoke_deadline + self.rules.residency_factor * moves
-        self._timers.set(client.answers, due)
+        self.timers.set(client.answers, due)
 
     def _hear(self, client: Client) -> None:
         """It has answered, if only one of several orders."""
         client.owes_since = None
-        self._timers.set(client.answers, None)
+        self.timers.set(client.answers, None)
         if client.silent:
             client.silent = False
             client.group.silent -= 1
@@ -365,7 +367,7 @@ class Leases(Pacer):
             # Whether it computes cannot be known, and nobody else can.
             self._count_time(group)
             self._set_busy(client, True)
-        kernel, since = group.stuck or (None, self._now)
+        kernel, since = group.stuck or (None, self.turn.now)
         self._on_notice(
             Notice(
                 group.id,
@@ -373,23 +375,23 @@ class Leases(Pacer):
                 {
                     "name": group.name,
                     "pid": client.pid,
-                    "for": self._now - (client.owes_since or self._now),
+                    "for": self.turn.now - (client.owes_since or self.turn.now),
                     "kernel": kernel,
-                    "kernel_for": None if kernel is None else max(0.0, self._now - since),
+                    "kernel_for": None if kernel is None else max(0.0, self.turn.now - since),
                 },
             )
         )
         self._mark_silence(group)
 
     def _mark_silence(self, group: Group) -> None:
-        self._touch(group)
+        self.turn.touch(group)
         if group.wait is not None:
-            self._crowded.update({uuid: share.gpu for uuid, share in group.shares.items()})
+            self.turn.crowded.update({uuid: share.gpu for uuid, share in group.shares.items()})
 
     def _try_again(self, holding: Holding) -> None:
         """One that refused for long may be asked once more."""
         self._lose(holding, holding.client.silent)
-        self._touch(holding.share.group)
+        self.turn.touch(holding.share.group)
 
     # --- Memory ------------------------------------------------------------------------------------
 
@@ -408,14 +410,14 @@ class Leases(Pacer):
 
     def _carry_out(self, plan: Plan) -> bool:
         """Take what can be had of it now; return whether anything was taken."""
-        now = self._now
+        now = self.turn.now
         when = max((w for w, _ in plan.later), default=now)
         if when > now + self.rules.debounce:
             # All at once, when the last of them can be had: earlier, the room would lie idle.
-            self._at(when)
+            self.turn.look_at(when)
             return False
         for later, _ in plan.later:
-            self._at(later)
+            self.turn.look_at(later)
         if not plan.evict and not plan.revoke:
             return False
         fresh = True
@@ -430,15 +432,17 @@ class Leases(Pacer):
 
     def _evict(self, share: Share, size: int) -> None:
         share.group.intact = False
-        self._stir(share.group)
+        stir(share.group)
         for holding in share.holdings.values():
             part = min(size, holding.resident - holding.evicting)
-            if part > 0 and holding.stuck_until <= self._now and not holding.lost:
+            if part > 0 and holding.stuck_until <= self.turn.now and not holding.lost:
                 size -= part
                 self._serial += 1
                 self._evictions[self._serial] = (holding, part)
                 self._order_out(holding, part)
-                self._out.append(Evict(holding.client.number, self._serial, share.gpu.uuid, part))
+                self.turn.decisions.append(
+                    Evict(holding.client.number, self._serial, share.gpu.uuid, part)
+                )
                 self._await_answer(holding.client)
 
     def _offload(self, group: Group) -> None:
@@ -466,17 +470,19 @@ class Leases(Pacer):
             holding.room += give
         self._account(holding, promised, holding.resident, pinned, context)
         self._tell_room(holding.client)
-        self._out.append(Grown(holding.client.number, event.serial, status, promised))
+        self.turn.decisions.append(Grown(holding.client.number, event.serial, status, promised))
         if more > 0 or fixed > 0:
             gpu = holding.share.gpu
-            self._log(
+            self.turn.log(
                 "grow", holding.client.group,
                 promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, gpu.excess),
             )  # fmt: skip
 
     def _refuse_growth(self, holding: Holding, event: Grow, status: Growth, text: str) -> None:
-        self._out.append(Grown(holding.client.number, event.serial, status, holding.promised, text))
-        self._log("refuse", holding.client.group, code=status, text=text)
+        self.turn.decisions.append(
+            Grown(holding.client.number, event.serial, status, holding.promised, text)
+        )
+        self.turn.log("refuse", holding.client.group, code=status, text=text)
 
     def _charged(self, holding: Holding, more: int) -> int:
         """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""
@@ -486,6 +492,6 @@ class Leases(Pacer):
         return min(more, max(0, share.gpu.capacity - share.gpu.ghosts - share.goal))
 
 
-def refusal(holding: Holding) -> str:
-    """Return the name of the timer to ask a holding once more that refused for long."""
-    return f"holding {holding.client.number} {holding.share.gpu.uuid}"
+def refusal(holding: Holding) -> Timer:
+    """Return the timer to ask a holding once more that refused for long."""
+    return "holding", (holding.client.number, holding.share.gpu.uuid)

@@ -25,7 +25,7 @@ import math
 from bisect import insort
 from typing import Literal
 
-from .messages import Decision, Device, Grow, Growth, Measured, ReadDevice, Usage
+from .messages import Device, Grow, Growth, Measured, ReadDevice, Usage
 from .model import (
     CONTEXTS,
     CONTEXTS_PART,
@@ -41,6 +41,8 @@ from .model import (
     place,
 )
 from .rules import MIB, Rules
+from .timers import Timers
+from .turn import Turn, stir
 from .usage import GpuTime
 
 GIB = 1 << 30
@@ -94,26 +96,11 @@ class Accounts:
         #: The largest budget that it had lately, and until when that counts.
         self._host_best: tuple[int, float | None] = (0, None)
         self.promised = 0
-        #: It may have changed on how many GPUs somebody holds leases.
-        self._recount = False
         self._shares = 0
         #: Some client's memory is such that the GPU may page it.
         self._pages = False
-        self._now = 0.0
-        self._out: list[Decision] = []
-        #: What happened to these GPUs may change what can be done there.
-        self._dirty: dict[str, Gpu] = {}
-        #: GPUs of which the paces may have changed; and where it may have changed whether somebody waits, or runs.
-        self._repace: dict[str, Gpu] = {}
-        #: Groups with a client that got a lease and was not told its pace yet.
-        self._unpaced: dict[str, Group] = {}
-        self._crowded: dict[str, Gpu] = {}
-        #: Holders that are to be told who waits and runs beside them, though that did not change.
-        self._untold: dict[str, Group] = {}
-        #: GPUs of which another part of the host's memory may be needed.
-        self._stock_of: dict[str, Gpu] = {}
-        #: When to look again, at the GPU that is looked at.
-        self._again: float | None = None
+        self.turn = Turn()
+        self.timers = Timers()
 
     def _refusal(
         self,
@@ -308,9 +295,9 @@ class Accounts:
         best, until = self._host_best
         if until is None:
             # A scheduler that has just begun does not know what there was a short while ago.
-            self._host_best = most, self._now + LATELY
-        elif before >= best or self._now >= until:
-            self._host_best = before, self._now + LATELY
+            self._host_best = most, self.turn.now + LATELY
+        elif before >= best or self.turn.now >= until:
+            self._host_best = before, self.turn.now + LATELY
 
     def _host_room(self) -> int:
         """Return the host memory that nothing lies in yet."""
@@ -320,7 +307,7 @@ class Accounts:
     def _host_lately(self) -> int:
         """Return the most host memory that there was for swapped data a short while ago."""
         best, until = self._host_best
-        return 0 if until is None or self._now >= until else best
+        return 0 if until is None or self.turn.now >= until else best
 
     def _headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
         """How many of the bytes that a client would like beyond its need can be promised."""
@@ -347,8 +334,8 @@ class Accounts:
                 share = Share(group, gpu, self._shares)
                 group.shares[uuid] = gpu.shares[group.id] = share
                 gpu.victims.stirred[share.number] = share
-                self._reseat(group)
-                self._dirty[uuid] = gpu
+                self.turn.reseat(group)
+                self.turn.dirty[uuid] = gpu
                 if group.lease is not None:
                     self._hold(group, gpu)
                 if group.wait is not None:
@@ -366,18 +353,7 @@ class Accounts:
         holding.share.lost += more
         holding.share.gpu.lost += more
         if more:
-            self._stir(holding.share.group)
-
-    def _stir(self, group: Group) -> None:
-        """Something happened to a group that may change how its memory may be taken."""
-        for share in group.shares.values():
-            share.gpu.victims.stirred[share.number] = share
-
-    def _reseat(self, group: Group) -> None:
-        """It is to be told otherwise who waits: other clients, other GPUs, another wish."""
-        self._untold[group.id] = group
-        for share in group.shares.values():
-            share.gpu.audience = None
+            stir(holding.share.group)
 
     def _vanish(self, client: Client) -> None:
         """Its contexts are said to be off its GPUs: what a reading shows beyond what they leave is others' use."""
@@ -396,8 +372,8 @@ class Accounts:
             self._unsettle(holding, -holding.unsettled)
             self._account(holding, holding.promised, holding.resident, 0, 0)
             self._leave_behind(holding)
-            self._dirty[gpu.uuid] = gpu
-            self._ask(gpu)
+            self.turn.dirty[gpu.uuid] = gpu
+            self.turn.ask(gpu)
 
     def _leave_behind(self, holding: Holding) -> None:
         """Charge what a hibernated client leaves where it was."""
@@ -474,7 +450,7 @@ class Accounts:
         holding.evicting += more
         holding.share.evicting += more
         holding.share.gpu.leaving += more
-        self._stir(holding.share.group)
+        stir(holding.share.group)
 
     def _find_gone(self, holding: Holding, size: int) -> None:
         """So much may have left while its client was silent: readings then took others' use for too little."""
@@ -487,13 +463,13 @@ class Accounts:
         holding.share.gpu.unsettled += more
 
     def _hold(self, group: Group, gpu: Gpu) -> None:
-        self._recount = True
-        self._crowded[gpu.uuid] = self._repace[gpu.uuid] = gpu
+        self.turn.recount = True
+        self.turn.crowded[gpu.uuid] = self.turn.repace[gpu.uuid] = gpu
         gpu.holders[group.id] = group
         if group.yielding:
             gpu.yielding[group.id] = group
         gpu.background += group.classed == "background"
-        self._untold[group.id] = group
+        self.turn.untold[group.id] = group
         if gpu.audience is not None:
             gpu.audience.add(group)
 
@@ -529,7 +505,7 @@ class Accounts:
         trial = holding.share.gpu.trial
         if trial is not None and trial.client == holding.client.number and not crossed:
             trial.begun = True
-            self._ask(holding.share.gpu)
+            self.turn.ask(holding.share.gpu)
         self._spare(holding, min(holding.spare, holding.promised - holding.resident))
 
     def _state_contexts(self, holding: Holding, stated: int) -> None:
@@ -562,9 +538,9 @@ class Accounts:
             gpu.overcharged -= shown
             gpu.hidden += -more - shown
             gpu.shrunk -= more
-        self._dirty[gpu.uuid] = gpu
+        self.turn.dirty[gpu.uuid] = gpu
         if more:
-            self._ask(gpu)
+            self.turn.ask(gpu)
         self._learn_contexts(gpu)
 
     def _charge_contexts(self, holding: Holding, size: int) -> int:
@@ -592,7 +568,7 @@ class Accounts:
     def _try_context(self, holding: Holding) -> None:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
-        fresh = self._now - gpu.read_at <= self.rules.fresh
+        fresh = self.turn.now - gpu.read_at <= self.rules.fresh
         alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
         # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
@@ -625,7 +601,7 @@ class Accounts:
         share = holding.share
         gpu, used = share.gpu, share.used
         if (promised, pinned, context) != (holding.promised, holding.pinned, holding.context):
-            self._stock_of[gpu.uuid] = gpu
+            self.turn.restock[gpu.uuid] = gpu
         more = promised - holding.promised
         share.promised += more
         gpu.promised += more
@@ -639,7 +615,7 @@ class Accounts:
         share.resident += more
         gpu.resident += more
         holding.resident = resident
-        self._stir(share.group)
+        stir(share.group)
         more = pinned - holding.pinned
         share.pinned += more
         gpu.pinned += more
@@ -648,7 +624,7 @@ class Accounts:
         share.context += more
         gpu.context += more
         holding.context = context
-        self._recount = self._recount or share.used != used
+        self.turn.recount = self.turn.recount or share.used != used
         self._charge_share(share)
 
     def _spare(self, holding: Holding, spare: int) -> None:
@@ -681,16 +657,18 @@ class Accounts:
     def _on_device(self, event: Device) -> None:
         gpu = self.gpus.get(event.gpu)
         if gpu is None:
-            gpu = Gpu(event.gpu, event.index, event.name, 0, 0, 0, self._now, self.rules.bandwidth)
+            gpu = Gpu(
+                event.gpu, event.index, event.name, 0, 0, 0, self.turn.now, self.rules.bandwidth
+            )
             self.gpus[event.gpu] = gpu
-        self._dirty[gpu.uuid] = gpu
+        self.turn.dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
-            self._stock_of[gpu.uuid] = gpu
+            self.turn.restock[gpu.uuid] = gpu
             gpu.reserve = (
                 default_reserve(event.total) if self.rules.reserve is None else self.rules.reserve
             )
-        gpu.used, gpu.read_at, gpu.asked_at = event.used, self._now, None
+        gpu.used, gpu.read_at, gpu.asked_at = event.used, self.turn.now, None
         if event.name:
             gpu.name, gpu.index = event.name, event.index
 
@@ -707,7 +685,7 @@ class Accounts:
         before = gpu.foreign + gpu.ghosts
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         residue = 0
-        if self._now >= gpu.died_at + HAUNTED:
+        if self.turn.now >= gpu.died_at + HAUNTED:
             residue = max(0, gpu.ghosts - gpu.held_by_returning)
         gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
         rest = event.used - gpu.ghosts
@@ -725,7 +703,7 @@ class Accounts:
         gpu.quietly_held = held if gpu.quiet else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
-            self._stock_of[gpu.uuid] = gpu
+            self.turn.restock[gpu.uuid] = gpu
         if gpu.ghosts:
             longest = self.rules.longest_pause if self.queue else self.rules.idle_pause
             gpu.read_pause = min(max(2 * gpu.read_pause, self.rules.shortest_pause), longest)
@@ -734,9 +712,9 @@ class Accounts:
         """Read again by itself while ghosts or foreign use matter."""
         if gpu.asked_at is not None:
             if self._is_overdue(gpu):
-                gpu.asked_at = self._now
-                self._out.append(ReadDevice(gpu.uuid))
-            self._at(gpu.asked_at + self.rules.reading_timeout)
+                gpu.asked_at = self.turn.now
+                self.turn.decisions.append(ReadDevice(gpu.uuid))
+            self.turn.look_at(gpu.asked_at + self.rules.reading_timeout)
             return
         if gpu.ghosts:
             pause = min(gpu.read_pause, self.rules.longest_pause) if self.queue else gpu.read_pause
@@ -744,31 +722,26 @@ class Accounts:
             pause = self.rules.foreign_pause
         else:
             return
-        if gpu.read_at + pause <= self._now:
-            self._ask(gpu)
-        self._at(max(gpu.read_at + pause, self._now + self.rules.shortest_pause))
+        if gpu.read_at + pause <= self.turn.now:
+            self.turn.ask(gpu)
+        self.turn.look_at(max(gpu.read_at + pause, self.turn.now + self.rules.shortest_pause))
 
     def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading may be decided on; if not, one is asked for."""
-        if self._now - gpu.read_at <= (self.rules.fresh if age is None else age) and not gpu.shrunk:
+        if (
+            self.turn.now - gpu.read_at <= (self.rules.fresh if age is None else age)
+            and not gpu.shrunk
+        ):
             return True
         if self._is_overdue(gpu):
             return True
-        self._ask(gpu)
+        self.turn.ask(gpu)
         return False
 
     def _is_overdue(self, gpu: Gpu) -> bool:
-        return gpu.asked_at is not None and self._now - gpu.asked_at >= self.rules.reading_timeout
-
-    def _ask(self, gpu: Gpu) -> None:
-        if gpu.asked_at is None:
-            gpu.asked_at = self._now
-            self._out.append(ReadDevice(gpu.uuid))
-
-    def _at(self, when: float) -> None:
-        """Look again then at what is looked at now."""
-        if self._again is None or when < self._again:
-            self._again = when
+        return (
+            gpu.asked_at is not None and self.turn.now - gpu.asked_at >= self.rules.reading_timeout
+        )
 
     def _client(self, number: int) -> Client:
         client = self.clients.get(number)

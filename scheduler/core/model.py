@@ -8,7 +8,6 @@ Sums are kept, never recomputed, and only ``Accounts`` changes them (``ledger.py
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -16,6 +15,7 @@ from typing import Literal, NamedTuple
 from .contention import Audience
 from .messages import Backend, Class, Grow, Priority, Usage
 from .policy_api import FREE, Parts, Rank, Speed, State
+from .timers import Timer
 from .victims import Victims
 
 #: Of a GPU: what the driver may use of it for itself, which is no program's. 3 MiB of an NVIDIA H200 (driver 580).
@@ -127,13 +127,13 @@ class Gpu:
     crowd: tuple[int, int] = (0, 0)
     #: Of the host's memory that should be ready, what is for its sake.
     lacking: int = 0
-    #: Names of its timers: to look at it again, and at its paces.
-    looks: str = field(init=False)
-    paces_again: str = field(init=False)
+    #: Its timers: to look at it again, and at its paces.
+    looks: Timer = field(init=False)
+    paces_again: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Name what is asked for at each event."""
-        self.looks, self.paces_again = f"gpu {self.uuid}", f"pace {self.uuid}"
+        """Make once what is asked for at each event."""
+        self.looks, self.paces_again = ("gpu", self.uuid), ("pace", self.uuid)
 
     @property
     def held_by_returning(self) -> int:
@@ -262,45 +262,6 @@ class Departures:
     bytes: int = 0
     #: What they held is not known exactly, or others came back.
     spoilt: bool = False
-
-
-class Timers:
-    """When to look again at what, by name: each has one time."""
-
-    def __init__(self) -> None:
-        self._times: dict[str, float] = {}
-        #: Earliest first, with those that were set anew since.
-        self._heap: list[tuple[float, str]] = []
-
-    def set(self, name: str, when: float | None) -> None:
-        """Set a timer; None: stop it."""
-        if when is None:
-            self._times.pop(name, None)
-        elif self._times.get(name) != when:
-            self._times[name] = when
-            heapq.heappush(self._heap, (when, name))
-            if len(self._heap) > 4 * len(self._times) + 64:
-                self._heap = [(at, known) for known, at in self._times.items()]
-                heapq.heapify(self._heap)
-
-    def earliest(self) -> float | None:
-        """Return when the next one is due."""
-        heap, times = self._heap, self._times
-        while heap:
-            when, name = heap[0]
-            if times.get(name) == when:
-                return when
-            heapq.heappop(heap)
-        return None
-
-    def due(self, now: float) -> list[str]:
-        """Stop those that are due, and return them."""
-        found = []
-        while (when := self.earliest()) is not None and when <= now:
-            name = heapq.heappop(self._heap)[1]
-            del self._times[name]
-            found.append(name)
-        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -509,13 +470,13 @@ class Client:
     moved: tuple[str, str] = ("", "")
     #: The pause after which a step that does not end is asked for again.
     step_pause: float = 0.0
-    #: Names of the timers for that.
-    answers: str = field(init=False)
-    wakes: str = field(init=False)
+    #: The timers for that.
+    answers: Timer = field(init=False)
+    wakes: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Name what is asked for at each order."""
-        self.answers, self.wakes = f"client {self.number}", f"wake {self.number}"
+        """Make once what is asked for at each order."""
+        self.answers, self.wakes = ("client", self.number), ("wake", self.number)
 
 
 @dataclass(slots=True)
@@ -668,13 +629,13 @@ class Group:
     dismissed_at: float | None = None
     #: Restoring it on another GPU failed: it is not tried again.
     settled: bool = False
-    #: Names of the timers to see what it counts as, and whether it has been idle for long.
-    ages: str = field(init=False)
-    rests: str = field(init=False)
+    #: The timers to see what it counts as, and whether it has been idle for long.
+    ages: Timer = field(init=False)
+    rests: Timer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Name what is asked for at each event."""
-        self.ages, self.rests = f"class {self.id}", f"rest {self.id}"
+        """Make once what is asked for at each event."""
+        self.ages, self.rests = ("class", self.id), ("rest", self.id)
 
     @property
     def state(self) -> State:

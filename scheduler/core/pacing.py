@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 from .burst_model import Classes
 from .burst_predictor import Predictor
 from .eviction import Chooser
-from .messages import Class, Log, Pace
-from .model import Gpu, Group, Timers, Wait, place
+from .messages import Class, Pace
+from .model import Gpu, Group, Wait, place
 from .planner import is_managed
 from .policy_api import FREE, SHARE_STALL, Speed
+from .turn import stir
 
 #: A policy that wants to be asked again at once is asked after so many seconds.
 SOONEST = 0.001
@@ -27,9 +28,6 @@ class Pacer(Chooser):
     _predictor: Predictor
     _absences: Predictor
     _focus: dict[str, str]
-    _touched: dict[str, Group]
-    _unclassed: dict[str, Group]
-    _timers: Timers
     _nowhere: list[Wait]
 
     # --- What policies look at ---------------------------------------------------------------------
@@ -37,7 +35,7 @@ class Pacer(Chooser):
     @property
     def now(self) -> float:
         """The time of the event that is handled, seconds."""
-        return self._now
+        return self.turn.now
 
     @property
     def interactive_burst(self) -> float:
@@ -63,7 +61,7 @@ class Pacer(Chooser):
         return self._predictor.expected(group.id, self._burst_so_far(group))
 
     def _burst_so_far(self, group: Group) -> float:
-        running = self._now - group.ran_since if group.busy else 0.0
+        running = self.turn.now - group.ran_since if group.busy else 0.0
         return group.burst_before + group.ran_before - group.counted_burst + running
 
     def due_since(self, group: Group) -> float | None:
@@ -79,21 +77,6 @@ class Pacer(Chooser):
         found = (self.times.limited_by(group, uuid, now) for uuid in group.shares)
         return next((whose for whose in found if whose is not None), None)
 
-    # --- Marking -----------------------------------------------------------------------------------
-
-    def _touch(self, group: Group) -> None:
-        self._touched[group.id] = self._unclassed[group.id] = group
-        self._concern(group)
-
-    def _concern(self, group: Group) -> None:
-        """Something happened to a group that may change what can be done on its GPUs."""
-        for uuid, share in group.shares.items():
-            gpu = self._dirty[uuid] = share.gpu
-            gpu.victims.stirred[share.number] = share
-
-    def _log(self, kind: str, group: Group, **fields: Any) -> None:
-        self._out.append(Log(kind, group.id, fields))
-
     # --- Classes -----------------------------------------------------------------------------------
 
     def _count_time(self, group: Group) -> None:
@@ -101,17 +84,17 @@ class Pacer(Chooser):
         if not group.busy:
             return
         since = max(group.ran_since, group.counted_until)
-        group.counted_until = self._now
-        if (group.metered and not group.overdue) or self._now <= since:
+        group.counted_until = self.turn.now
+        if (group.metered and not group.overdue) or self.turn.now <= since:
             return
         for uuid in group.shares:
-            self.times.add(group, uuid, self._now - since, self._now)
-        self._classes.ran(group, self._now - since, self._now)
+            self.times.add(group, uuid, self.turn.now - since, self.turn.now)
+        self._classes.ran(group, self.turn.now - since, self.turn.now)
 
     def _end_absence(self, group: Group) -> None:
         """It has work again: from how long it had none, the next absence is guessed."""
         if group.away_since is not None:
-            self._absences.remember(group.id, self._now - group.away_since)
+            self._absences.remember(group.id, self.turn.now - group.away_since)
             group.away_since = None
 
     def _end_burst(self, group: Group) -> None:
@@ -123,14 +106,14 @@ class Pacer(Chooser):
 
     def _classify(self) -> None:
         """See what has become of those that something happened to."""
-        touched, self._unclassed = self._unclassed, {}
+        touched, self.turn.unclassed = self.turn.unclassed, {}
         for group in touched.values():
             for uuid, share in group.shares.items():
-                self._repace[uuid] = share.gpu
+                self.turn.repace[uuid] = share.gpu
             found = self._classes.of(group)
             if found != group.classed:
                 group.classed = found
-                self._stir(group)
+                stir(group)
                 if group.lease is not None:
                     for share in group.shares.values():
                         share.gpu.background += 1 if found == "background" else -1
@@ -142,7 +125,7 @@ class Pacer(Chooser):
         at = None
         if group.busy and (not group.metered or group.overdue):
             at = self._classes.changes_at(group, max(group.ran_since, group.counted_until))
-        self._timers.set(group.ages, at)
+        self.timers.set(group.ages, at)
 
     # --- The queue's order -------------------------------------------------------------------------
 
@@ -180,9 +163,9 @@ class Pacer(Chooser):
             self._mark(wait, gpu)
 
     def _mark(self, wait: Wait, gpu: Gpu) -> None:
-        self._dirty[gpu.uuid] = self._crowded[gpu.uuid] = gpu
+        self.turn.dirty[gpu.uuid] = self.turn.crowded[gpu.uuid] = gpu
         if wait.grow is not None:
-            self._stock_of[gpu.uuid] = gpu
+            self.turn.restock[gpu.uuid] = gpu
 
     def _remove(self, wait: Wait) -> None:
         # One that is woken for a lease has the same place as its wait for that.
@@ -200,7 +183,7 @@ class Pacer(Chooser):
         for gpu in self.gpus.values():
             if gpu.queue:
                 gpu.queue.sort(key=place)
-                self._dirty[gpu.uuid] = gpu
+                self.turn.dirty[gpu.uuid] = gpu
         self._sorted_by = self.policy.version
 
     # --- Paces -------------------------------------------------------------------------------------
@@ -208,25 +191,25 @@ class Pacer(Chooser):
     def _pace(self) -> None:
         """Say to the holders, where it changed, how fast they may submit."""
         changed: dict[str, Group] = {}
-        if self._unpaced:
-            changed = {i: g for i, g in self._unpaced.items() if g.lease is not None}
-            self._unpaced.clear()
-        for gpu in self._repace.values():
+        if self.turn.unpaced:
+            changed = {i: g for i, g in self.turn.unpaced.items() if g.lease is not None}
+            self.turn.unpaced.clear()
+        for gpu in self.turn.repace.values():
             before, gpu.paces = gpu.paces, self.policy.paces(gpu)
             if self._pages:
                 self._with_meters(gpu, gpu.paces)
             again = self.policy.pace_again(gpu)
-            if again is not None and again <= self._now:
-                again = self._now + SOONEST
+            if again is not None and again <= self.turn.now:
+                again = self.turn.now + SOONEST
             if self.times.active:
                 again = self._limit(gpu, again)
-            self._timers.set(gpu.paces_again, again)
+            self.timers.set(gpu.paces_again, again)
             if before == gpu.paces:
                 continue
             for name in {**before, **gpu.paces}:
                 if before.get(name, FREE) != gpu.paces.get(name, FREE) and name in gpu.holders:
                     changed[name] = gpu.holders[name]
-        self._repace.clear()
+        self.turn.repace.clear()
         for group in changed.values():
             metered = False
             for client in group.granted.values():
@@ -236,7 +219,7 @@ class Pacer(Chooser):
                 metered = metered or speed.meter
                 if speed != client.pace:
                     client.pace = speed
-                    self._out.append(
+                    self.turn.decisions.append(
                         Pace(client.number, speed.inflight, speed.stall, speed.share, speed.meter)
                     )
             if metered != group.metered:
@@ -256,9 +239,9 @@ class Pacer(Chooser):
                 gpu.paces[name] = replace(gpu.paces.get(name, FREE), meter=True)
                 continue
             # The client goes by the time for which it is busy.
-            share = min(1.0, portion * self.times.stretch(group, gpu.uuid, self._now))
+            share = min(1.0, portion * self.times.stretch(group, gpu.uuid, self.turn.now))
             bound = Speed(share=share, meter=True)
-            until = self.times.throttled_until(group, gpu.uuid, self._now)
+            until = self.times.throttled_until(group, gpu.uuid, self.turn.now)
             if until is not None:
                 bound = replace(bound, inflight=0.0, stall=SHARE_STALL)
                 again = until if again is None else min(again, until)

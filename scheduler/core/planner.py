@@ -67,8 +67,8 @@ class Planner(Accounts):
         if wait.grow is not None or group.turn == 0 or not group.intact:
             return False
         if not ahead:
-            return self._now < group.turn_at + self.residency(group)
-        return all(self._now < group.turn_at + self.residency(group, head) for head in ahead)
+            return self.turn.now < group.turn_at + self.residency(group)
+        return all(self.turn.now < group.turn_at + self.residency(group, head) for head in ahead)
 
     def _may_pass(self, wait: Wait, ahead: list[Wait] | None) -> bool:
         """Whether those before it are held up no longer for its being served now."""
@@ -146,7 +146,7 @@ class Planner(Accounts):
 
     def counts(self, wait: Wait) -> bool:
         """Whether one that waits could be served at all: else it holds nobody up."""
-        return not wait.passed_over and wait.limited_until <= self._now and wait.barred is None
+        return not wait.passed_over and wait.limited_until <= self.turn.now and wait.barred is None
 
     def _precedes(self, wait: Wait, group: Group) -> bool:
         """Whether a group is to make way soon for one that waits."""
@@ -174,7 +174,7 @@ class Planner(Accounts):
             len(fellows) > 1
             and not self.policy.serialises
             and all(is_managed(g) and self.thrash.measured(g.id) for g in fellows.values())
-            and self.thrash.verdict(fellows, self._now) == "try"
+            and self.thrash.verdict(fellows, self.turn.now) == "try"
         )
 
     def thrashes(self, group: Group, other: Group) -> bool:
@@ -183,7 +183,7 @@ class Planner(Accounts):
             self.rules.anti_thrash == "auto"
             and is_managed(group)
             and is_managed(other)
-            and self.thrash.retry_at((group.id, other.id), self._now) is not None
+            and self.thrash.retry_at((group.id, other.id), self.turn.now) is not None
         )
 
     def _others_leased(self, group: Group) -> list[Group]:
@@ -223,7 +223,7 @@ class Planner(Accounts):
         With ``waiters``, others that wait are not protected.
         """
         plan = Plan(wait)
-        now = self._now
+        now = self.turn.now
         group = wait.group
         if self.one_at_a_time and wait.grow is None:
             for other in self._others_leased(group):
@@ -404,7 +404,7 @@ class Planner(Accounts):
     def keeps(self, group: Group, wait: Wait) -> bool:
         """Whether one that waits cannot have the memory of a group yet, because people keep it."""
         return (
-            self._now < wait.since + self.rules.keep_patience
+            self.turn.now < wait.since + self.rules.keep_patience
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )

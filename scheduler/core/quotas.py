@@ -31,9 +31,9 @@ class Bounds(Hibernating):
         if gpu.drained == event.on:
             return
         gpu.drained = event.on
-        self._dirty.update(self.gpus)
-        self._crowded[gpu.uuid] = gpu
-        self._out.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
+        self.turn.dirty.update(self.gpus)
+        self.turn.crowded[gpu.uuid] = gpu
+        self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
     def _empty(self, gpu: Gpu) -> None:
         """Have leases on a drained GPU end after their quantum, and all memory that can move leave."""
@@ -42,9 +42,9 @@ class Bounds(Hibernating):
                 continue
             if group.exclusive:
                 self._end_exclusive(group)
-            end = self.quantum_end(group) if group.runs else self._now
-            if end > self._now:
-                self._at(end)
+            end = self.quantum_end(group) if group.runs else self.turn.now
+            if end > self.turn.now:
+                self.turn.look_at(end)
             else:
                 self._revoke(group)
         leaving = [
@@ -55,8 +55,8 @@ class Bounds(Hibernating):
         for share in leaving:
             found = (h.stuck_until for h in share.holdings.values() if not h.lost)
             stuck = max(found, default=0.0)
-            if stuck > self._now:
-                self._at(stuck)
+            if stuck > self.turn.now:
+                self.turn.look_at(stuck)
             else:
                 self._evict(share, share.movable)
 
@@ -75,7 +75,7 @@ class Bounds(Hibernating):
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
             for gpu in self._gpus_of(wait):
-                self._crowded[gpu.uuid] = gpu
+                self.turn.crowded[gpu.uuid] = gpu
         wait.barred = bar
         return bar is not None
 
@@ -154,8 +154,8 @@ class Bounds(Hibernating):
             kept -= {uuid}
             for group in held[uuid]:
                 end = max(ready, self._yields_at(group, wait))
-                if end > self._now:
-                    self._at(end)
+                if end > self.turn.now:
+                    self.turn.look_at(end)
                 elif not group.yielding:
                     group.makes_way_for = wait
                     if group.runs:
@@ -165,14 +165,14 @@ class Bounds(Hibernating):
                     self._revoke(group)
             if not bar.holder:
                 last = max(held[uuid], key=lambda g: (self._yields_at(g, wait), g.number))
-                until = ends[uuid] if ends[uuid] > self._now else None
+                until = ends[uuid] if ends[uuid] > self.turn.now else None
                 bar = bar._replace(holder=last.id, holder_name=last.name, until=until)
         return bar
 
     def _yields_at(self, group: Group, wait: Wait) -> float:
         if group.yielding or not group.runs:
-            return self._now
-        return max(self._now, self.quantum_end(group, wait))
+            return self.turn.now
+        return max(self.turn.now, self.quantum_end(group, wait))
 
     def _keep_quotas(self) -> None:
         """Take back leases beyond a quota: it was lowered, or a holder began to use another GPU. The oldest stay."""
@@ -188,7 +188,7 @@ class Bounds(Hibernating):
         # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
         for wait in self.queue:
             if wait.barred is not None:
-                self._dirty.update((gpu.uuid, gpu) for gpu in self._gpus_of(wait))
+                self.turn.dirty.update((gpu.uuid, gpu) for gpu in self._gpus_of(wait))
 
 
 def used_by(group: Group) -> set[str]:

@@ -74,32 +74,32 @@ class People(Decider):
                 self._rouse(group)
             # What ran before was before this cell.
             self._count_time(group)
-            self._classes.begin_cell(group, self._now)
-            self._log("cell", group, phase="begin", msg_id=event.msg_id)
-            self._touch(group)
+            self._classes.begin_cell(group, self.turn.now)
+            self.turn.log("cell", group, phase="begin", msg_id=event.msg_id)
+            self.turn.touch(group)
             return
         if event.msg_id in group.ended_cells:
             return
         if not group.metered:
             self._count_time(group)
         group.cells.pop(event.msg_id, None)
-        self._classes.end_cell(group, self._now)
-        group.active_at = self._now
-        self._touch(group)
+        self._classes.end_cell(group, self.turn.now)
+        group.active_at = self.turn.now
+        self.turn.touch(group)
         group.ended_cells[event.msg_id] = None
         if len(group.ended_cells) > ENDED_CELLS:
             del group.ended_cells[next(iter(group.ended_cells))]
-        self._log("cell", group, phase="end", msg_id=event.msg_id)
+        self.turn.log("cell", group, phase="end", msg_id=event.msg_id)
         if not group.cells and event.at >= group.exclusive_at:
             self._end_exclusive(group)
         if not group.cells and not group.busy and group.ended_at is None:
             # It went quiet first: now it is over.
-            group.ended_at = self._now
+            group.ended_at = self.turn.now
         # The kernel says Burst(end) itself. For the server, a burst ends with the last cell that is open.
         if not event.from_kernel and not group.cells:
             for client in group.granted.values():
                 if client.busy and client.burst_at <= event.at:
-                    self._out.append(EndBurst(client.number, event.at))
+                    self.turn.decisions.append(EndBurst(client.number, event.at))
 
     def _on_cancel(self, event: Cancel) -> None:
         group = self.groups.get(event.group)
@@ -111,21 +111,21 @@ class People(Decider):
             gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
         for client in group.clients.values():
             client.wants = False
-            self._out.append(CancelWaits(client.number))
+            self.turn.decisions.append(CancelWaits(client.number))
         self._cancel_wakes(group)
-        self._log("cancel", group)
-        self._touch(group)
+        self.turn.log("cancel", group)
+        self.turn.touch(group)
 
     def _on_release(self, event: Release) -> None:
         group = self.groups.get(event.group)
         if group is None:
             return
-        self._touch(group)
+        self.turn.touch(group)
         group.offload = group.offload or event.offload
         if group.exclusive:
             self._end_exclusive(group)
         if group.lease is not None:
-            group.ended_at = self._now - self.rules.debounce
+            group.ended_at = self.turn.now - self.rules.debounce
             self._revoke(group)
         elif group.offload:
             self._offload(group)
@@ -155,21 +155,21 @@ class People(Decider):
         if after == before:
             return
         self._wishes.remember(name, after)
-        self._out.append(Log("adjust", name, {"wishes": asdict(after)}))
+        self.turn.decisions.append(Log("adjust", name, {"wishes": asdict(after)}))
         group = self.groups.get(name)
         if group is None:
             return
         group.wishes = after
-        self._reseat(group)
+        self.turn.reseat(group)
         if after.exclusive and not before.exclusive:
-            group.exclusive_at = self._now
+            group.exclusive_at = self.turn.now
         if after.keep:
             group.dismissed_at = None
         self.times.of(group)
-        self._repace.update(self.gpus)
-        self._touch(group)
+        self.turn.repace.update(self.gpus)
+        self.turn.touch(group)
         if group.wait is not None:
-            self._crowded.update(self._dirty)
+            self.turn.crowded.update(self.turn.dirty)
         if after.stopped:
             self._revoke(group)
 
@@ -179,10 +179,10 @@ class People(Decider):
         for group in self.groups.values():
             # Otherwise the first reader would do that, and a status must not change anything.
             self.times.of(group)
-        self._recount = True
-        self._repace.update(self.gpus)
-        self._dirty.update(self.gpus)
-        self._out.append(
+        self.turn.recount = True
+        self.turn.repace.update(self.gpus)
+        self.turn.dirty.update(self.gpus)
+        self.turn.decisions.append(
             Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
                                 "members": list(event.members)})
         )  # fmt: skip
@@ -197,7 +197,7 @@ class People(Decider):
         if event.text:
             self._on_notice(Notice("", MAINTENANCE, {"text": event.text}))
         else:
-            self._out.append(Log("maintenance", "", {"text": ""}))
+            self.turn.decisions.append(Log("maintenance", "", {"text": ""}))
 
     def _on_focus(self, event: Focus) -> None:
         before = self._focus.pop(event.user, "")
@@ -207,7 +207,7 @@ class People(Decider):
             group = self.groups.get(group_id)
             if group is not None:
                 self._rank_anew(group)
-                self._touch(group)
+                self.turn.touch(group)
 
     def _on_configure(self, event: Configure) -> None:
         changes = {
@@ -222,6 +222,6 @@ class People(Decider):
         self.rules = rules
         if event.hibernate_after is not None:
             self._rest_all()
-        self._repace.update(self.gpus)
-        self._dirty.update(self.gpus)
-        self._out.append(Log("settings", "", self.settings()))
+        self.turn.repace.update(self.gpus)
+        self.turn.dirty.update(self.gpus)
+        self.turn.decisions.append(Log("settings", "", self.settings()))

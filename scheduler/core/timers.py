@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""When to look again at what: each timer is known by its kind and its key."""
+
+from __future__ import annotations
+
+import heapq
+from typing import Literal
+
+#: What a timer is for; its key says of what: a GPU's UUID, a group's id, a client's number, or both of a holding.
+Kind = Literal[
+    "again", "class", "client", "gpu", "holding", "pace", "rest", "step", "stock", "wake"
+]
+Key = str | int | tuple[int, str]
+Timer = tuple[Kind, Key]
+
+
+class Timers:
+    """When to look again at what: each timer has one time."""
+
+    def __init__(self) -> None:
+        self._times: dict[Timer, float] = {}
+        #: Earliest first, with those that were set again since.
+        self._heap: list[tuple[float, Timer]] = []
+
+    def set(self, timer: Timer, when: float | None) -> None:
+        """Set a timer; None: stop it."""
+        if when is None:
+            self._times.pop(timer, None)
+        elif self._times.get(timer) != when:
+            self._times[timer] = when
+            heapq.heappush(self._heap, (when, timer))
+            if len(self._heap) > 4 * len(self._times) + 64:
+                self._heap = [(at, known) for known, at in self._times.items()]
+                heapq.heapify(self._heap)
+
+    def earliest(self) -> float | None:
+        """Return when the next one is due."""
+        heap, times = self._heap, self._times
+        while heap:
+            when, timer = heap[0]
+            if times.get(timer) == when:
+                return when
+            heapq.heappop(heap)
+        return None
+
+    def due(self, now: float) -> list[Timer]:
+        """Stop those that are due, and return them."""
+        found = []
+        while (when := self.earliest()) is not None and when <= now:
+            timer = heapq.heappop(self._heap)[1]
+            del self._times[timer]
+            found.append(timer)
+        return found
