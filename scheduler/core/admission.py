@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from .filling import Filler
 from .ledger import Relief, growth, staying
-from .messages import Awaited, Grow
+from .messages import Grow
 from .model import Client, Delayed, Gpu, Group, Obstacle, Share
 
 
 class Grower(Filler):
     """Answers growth."""
 
-    #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
-    awaited: dict[int, Awaited]
     #: Seconds for which growth waits for host memory that there was a short while ago.
     host_patience = 30.0
     #: And urgent growth for others to give their leases back. Not for long: they may wait for this one's.
@@ -21,7 +19,7 @@ class Grower(Filler):
 
     def _grow(self, event: Grow, before: Delayed | None = None) -> None:
         """Answer growth, or put that off; ``before``: as it was already."""
-        client = self.clients[event.client]
+        client = self.model.clients[event.client]
         group = client.group
         holding = self._holding(client, event.least.gpu)
         share, gpu = holding.share, holding.share.gpu
@@ -53,7 +51,7 @@ class Grower(Filler):
         lacks_room = more > 0 or gpu.free < 0
         if event.urgent and lacks_room and client.lease is not None and group.filling is None:
             since = self.turn.now if before is None else before.since
-            if not self._is_fresh(gpu, self.rules.fresh_for_growth):
+            if not self._is_fresh(gpu, self.model.rules.fresh_for_growth):
                 gpu.parked.append(Delayed(event, "reading", since))
                 return
             if charged <= gpu.free:
@@ -72,7 +70,7 @@ class Grower(Filler):
             there = not more and not (event.urgent and lacks_room)
             self._promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
             return
-        if more and not self._is_fresh(gpu, self.rules.fresh_for_growth):
+        if more and not self._is_fresh(gpu, self.model.rules.fresh_for_growth):
             gpu.parked.append(Delayed(event, "reading", self.turn.now))
             return
         if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
@@ -90,7 +88,7 @@ class Grower(Filler):
     def _obstacle(self, gpu: Gpu, relief: Relief | None) -> Obstacle | None:
         """Return what a growth that is refused for now waits for; None: it is refused."""
         if relief == "others":
-            if self.awaited:
+            if self.model.awaited:
                 return "returning"
             # Only foreign use is in the way: look again before saying no.
             return None if self._is_fresh(gpu) else "reading"
@@ -113,7 +111,7 @@ class Grower(Filler):
             return False
         for wait in gpu.queue:
             if wait.group is not group and self.counts(wait):
-                barrier = self._leases if wait.barrier is None else wait.barrier
+                barrier = self.model.last_lease if wait.barrier is None else wait.barrier
                 return group.turn <= barrier or self._leaves_room(wait, gpu, group, more)
         return True
 
@@ -136,8 +134,8 @@ class Grower(Filler):
                 continue
             lack -= size
             ended = share.group.ended_at
-            if ended is not None and ended + self.rules.debounce > self.turn.now:
-                self.turn.look_at(ended + self.rules.debounce)
+            if ended is not None and ended + self.model.rules.debounce > self.turn.now:
+                self.turn.look_at(ended + self.model.rules.debounce)
             else:
                 orders.append((share, size))
         if lack > 0 or gpu.filling is not None:

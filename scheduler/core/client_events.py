@@ -50,15 +50,13 @@ class Clients(People):
 
     #: Seconds for which a new scheduler takes over any lease, and for which one that its connection ended may go on.
     takeover_patience = 60.0
-    _leases: int
-    _up_since: float
     #: Groups and leases that ended with a connection: when, and the start of the turn. The longest ago comes first.
     _broken: dict[tuple[str, int], tuple[float, float]]
 
     # --- They come and go --------------------------------------------------------------------------
 
     def _on_attach(self, event: Attach) -> None:
-        if event.client in self.clients:
+        if event.client in self.model.clients:
             raise ProtocolViolation(event.client, "attached twice")
         if not event.group:
             raise ProtocolViolation(event.client, "names no lease group")
@@ -71,24 +69,29 @@ class Clients(People):
         if event.hibernated and (event.leased or any(u.resident for u in event.usages)):
             raise ProtocolViolation(event.client, "states that it is hibernated, and is on the GPU")
 
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None:
-            self._numbers += 1
+            self.model.last_number += 1
             group = Group(
-                event.group, event.name, self._numbers, event.user, event.teams, since=self.turn.now
+                event.group,
+                event.name,
+                self.model.last_number,
+                event.user,
+                event.teams,
+                since=self.turn.now,
             )
             group.idle_since = self.turn.now
             group.wishes = self._wishes.recall(group.id)
-            self.groups[group.id] = group
+            self.model.groups[group.id] = group
             group.classed = self._classes.of(group)
             self.times.of(group)
-            self.turn.repace.update(self.gpus)
+            self.turn.repace.update(self.model.gpus)
             self.turn.log("join", group, pid=event.pid)
-        self._pages = self._pages or event.backend == "managed"
+        self.model.pages = self.model.pages or event.backend == "managed"
         client = Client(
             event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
         )
-        self.clients[client.number] = group.clients[client.number] = client
+        self.model.clients[client.number] = group.clients[client.number] = client
         self.turn.reseat(group)
         self._find_again(event)
         if event.hibernated:
@@ -120,10 +123,10 @@ class Clients(People):
             self.turn.decisions.append(Revoke(client.number, event.lease))
 
     def _on_await(self, event: Await) -> None:
-        self.awaited.update(enumerate(event.clients))
+        self.model.awaited.update(enumerate(event.clients))
         for number, client in enumerate(event.clients):
             for usage in client.usages:
-                gpu = self.gpus.get(usage.gpu)
+                gpu = self.model.gpus.get(usage.gpu)
                 if gpu is None:
                     continue
                 gpu.returning[number] = usage
@@ -139,8 +142,8 @@ class Clients(People):
             self._await_no_more(number, event.late)
 
     def _await_no_more(self, number: int, late: bool = False) -> None:
-        for usage in self.awaited.pop(number).usages:
-            gpu = self.gpus.get(usage.gpu)
+        for usage in self.model.awaited.pop(number).usages:
+            gpu = self.model.gpus.get(usage.gpu)
             if gpu is not None and gpu.returning.pop(number, None) is not None:
                 if late:
                     held = min(gpu.ghosts, usage.resident + usage.pinned + usage.context)
@@ -153,7 +156,7 @@ class Clients(People):
 
     def _find_again(self, event: Attach) -> None:
         """Take in that a client of the previous scheduler is there again."""
-        for number, awaited in self.awaited.items():
+        for number, awaited in self.model.awaited.items():
             if awaited.group == event.group and awaited.pid in (0, event.pid):
                 self._await_no_more(number)
                 return
@@ -179,7 +182,7 @@ class Clients(People):
     def _has_lease(self, group: Group, lease: int) -> bool:
         """Whether a client may go on under the lease that it states."""
         patience = self.takeover_patience
-        if self.turn.now < self._up_since + patience or group.lease == lease:
+        if self.turn.now < self.turn.first + patience or group.lease == lease:
             return True
         broken = self._broken.get((group.id, lease))
         return broken is not None and self.turn.now < broken[0] + patience
@@ -197,8 +200,8 @@ class Clients(People):
         group = client.group
         lease = event.lease
         if not 0 < lease <= LAST_LEASE:
-            lease = self._leases + 1
-        self._leases = max(self._leases, lease)
+            lease = self.model.last_lease + 1
+        self.model.last_lease = max(self.model.last_lease, lease)
         if group.lease is None:
             self._begin_lease(group, lease)
             _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))
@@ -231,7 +234,7 @@ class Clients(People):
     def _on_detach(self, event: Detach) -> None:
         client = self._client(event.client)
         group = client.group
-        for gpu in self.gpus.values():
+        for gpu in self.model.gpus.values():
             gpu.parked = [d for d in gpu.parked if d.grow.client != client.number]
         for wait in self._waits_of(group):
             if wait.grow is not None and wait.grow.client == client.number:
@@ -261,7 +264,9 @@ class Clients(People):
                 gpu.departures.spoilt = True
             self.timers.set(refusal(holding), None)
             del holding.share.holdings[client.number]
-        self._evictions = {s: e for s, e in self._evictions.items() if e[0].client is not client}
+        self.model.evictions = {
+            s: e for s, e in self.model.evictions.items() if e[0].client is not client
+        }
         if client.lease is not None:
             if not group.yielding:
                 self._break_off(client, client.lease)
@@ -272,16 +277,16 @@ class Clients(People):
         if client.silent:
             group.silent -= 1
             self._mark_silence(group)
-        del self.clients[client.number], group.clients[client.number]
+        del self.model.clients[client.number], group.clients[client.number]
         self.turn.reseat(group)
         if not group.clients:
             for uuid in group.shares:
-                del self.gpus[uuid].shares[group.id]
-            del self.groups[group.id]
+                del self.model.gpus[uuid].shares[group.id]
+            del self.model.groups[group.id]
             self.timers.set(group.ages, None)
             self.timers.set(group.rests, None)
-            self._evacuating.pop(group.id, None)
-            self._hibernating.pop(group.id, None)
+            self.model.evacuating.pop(group.id, None)
+            self.model.hibernating.pop(group.id, None)
             self.turn.touched.pop(group.id, None)
             self.turn.unclassed.pop(group.id, None)
             self.turn.untold.pop(group.id, None)
@@ -291,7 +296,7 @@ class Clients(People):
             self._absences.forget(group.id)
             self.thrash.forget(group.id)
             self._wishes.remember(group.id, group.wishes)
-            self.turn.repace.update(self.gpus)
+            self.turn.repace.update(self.model.gpus)
             self.turn.log("leave", group)
             return
         for share in [s for s in group.shares.values() if not s.holdings]:
@@ -347,7 +352,7 @@ class Clients(People):
 
     def _on_meter(self, event: Meter) -> None:
         client = self._client(event.client)
-        if event.gpu not in self.gpus:
+        if event.gpu not in self.model.gpus:
             raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
         if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
             raise ProtocolViolation(client.number, "states GPU time that cannot be")
@@ -358,7 +363,7 @@ class Clients(People):
         )
         if seconds > 0:
             self._classes.ran(group, seconds, self.turn.now)
-            if self.rules.anti_thrash == "auto" and is_managed(group):
+            if self.model.rules.anti_thrash == "auto" and is_managed(group):
                 self._watch_thrashing(group, seconds, submissions, at)
         self.turn.touch(group)
 
@@ -398,7 +403,7 @@ class Clients(People):
             self._retry(client)
         else:
             if event.cause == "release":
-                client.group.ended_at = self.turn.now - self.rules.debounce
+                client.group.ended_at = self.turn.now - self.model.rules.debounce
                 client.group.failures, client.group.restore_error = 0, None
             self._give_back(client, event.cause)
             self._step_soon(client.group)
@@ -466,7 +471,7 @@ class Clients(People):
             return
         holding, asked = found
         client, usage = holding.client, event.usage
-        del self._evictions[event.serial]
+        del self.model.evictions[event.serial]
         self._hear(client)
         self._order_out(holding, -asked)
         left = usage.resident < holding.resident or asked == 0
@@ -485,11 +490,11 @@ class Clients(People):
 
     def _pause_evictions(self, holding: Holding) -> None:
         """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
-        since, longest = holding.refuses_since, self.rules.longest_retry
-        refuses = since is not None and self.turn.now >= since + self.rules.revoke_deadline
+        since, longest = holding.refuses_since, self.model.rules.longest_retry
+        refuses = since is not None and self.turn.now >= since + self.model.rules.revoke_deadline
         if refuses:
-            longest = self.rules.revoke_deadline
-        pause = min(max(2 * holding.stuck_pause, self.rules.shortest_retry), longest)
+            longest = self.model.rules.revoke_deadline
+        pause = min(max(2 * holding.stuck_pause, self.model.rules.shortest_retry), longest)
         holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
         if refuses:
             self._lose(holding, True)
@@ -503,7 +508,7 @@ class Clients(People):
         # An order never shrinks to nothing before its answer: the client is still busy with it.
         left = max(0, asked - max(0, holding.resident - event.usage.resident))
         self._order_out(holding, left - asked)
-        self._evictions[event.serial] = (holding, left)
+        self.model.evictions[event.serial] = (holding, left)
         if holding.lost:
             self._find_gone(holding, asked - left)
         self._state(holding, event.usage, moved=True, expected=asked - left)
@@ -513,10 +518,10 @@ class Clients(People):
         client = self._client(event.client)
         usage = event.usage
         self._check_moved(client, usage, event.bytes, event.copied, event.duration)
-        self.turn.dirty[usage.gpu] = self.gpus[usage.gpu]
+        self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
         self.turn.concern(client.group)
         self._keeper.concern(client)
-        found = self._evictions.get(event.serial)
+        found = self.model.evictions.get(event.serial)
         if found is None:
             # An order of an earlier scheduler: what it says is true all the same.
             self._state(self._holding(client, usage.gpu), usage, moved=True)
@@ -527,7 +532,7 @@ class Clients(People):
     def _log_move(self, kind: str, event: Evicted | Restored) -> None:
         self.turn.log(
             kind,
-            self.clients[event.client].group,
+            self.model.clients[event.client].group,
             gpu=event.usage.gpu,
             bytes=event.bytes,
             copied=event.copied,

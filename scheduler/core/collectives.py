@@ -76,9 +76,9 @@ class Stepper(Leases):
             return
         known = self._steps.get(group.id)
         if known is None or known.lease != group.lease:
-            known = self._steps[group.id] = _Steps(group.lease, self.rules.shortest_step)
+            known = self._steps[group.id] = _Steps(group.lease, self.model.rules.shortest_step)
         since = group.revoked_at
-        if group.stuck is None and self.turn.now >= since + self.rules.revoke_deadline:
+        if group.stuck is None and self.turn.now >= since + self.model.rules.revoke_deadline:
             return
         pause = max(known.pause, self.step_part * (self.turn.now - since))
         self.timers.set(steps(group.id), max(self.turn.now + pause, since + self.first_step))
@@ -96,18 +96,18 @@ class Stepper(Leases):
 
     def _step(self, name: str) -> None:
         """Let those through that a stuck one may wait for."""
-        group, known = self.groups.get(name), self._steps.get(name)
+        group, known = self.model.groups.get(name), self._steps.get(name)
         if group is None or known is None or known.lease != group.lease or not group.yielding:
             self._steps.pop(name, None)
             return
-        late = self.turn.now >= group.revoked_at + self.rules.revoke_deadline
+        late = self.turn.now >= group.revoked_at + self.model.rules.revoke_deadline
         waiting = [] if late else [c for c in group.clients.values() if self._is_ready(known, c)]
         ready = [c for c in waiting if self._has_room(c)]
         looks: list[float] = []
         if ready:
             self._step_drained(group, known, ready)
         elif waiting:
-            looks.append(self.turn.now + self.rules.room_step)
+            looks.append(self.turn.now + self.model.rules.room_step)
         if known.stuck:
             own_from = group.revoked_at + self.first_own_step if waiting else self.turn.now
             looks += [own_from] if own_from > self.turn.now else self._step_stuck(group, known)
@@ -129,12 +129,12 @@ class Stepper(Leases):
     def _own_pause(self, known: _Steps, client: Client) -> float:
         gpus = sum(holding.context > 0 for holding in client.holdings.values())
         quick = self.quick_own_steps * max(1, gpus - 1)
-        return self.rules.own_step * max(1.0, (known.own.get(client.number, 0) / quick) ** 2)
+        return self.model.rules.own_step * max(1.0, (known.own.get(client.number, 0) / quick) ** 2)
 
     def _step_drained(self, group: Group, known: _Steps, ready: list[Client]) -> None:
         now_ready = {client.number for client in ready}
         if known.last and not known.last & now_ready and known.last & group.granted.keys():
-            known.pause = min(2 * known.pause, self.rules.longest_step)
+            known.pause = min(2 * known.pause, self.model.rules.longest_step)
         known.last = now_ready
         known.elsewhere |= now_ready
         for client in ready:

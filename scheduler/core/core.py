@@ -139,9 +139,7 @@ promised (``_crowded_out``): so every footprint that was admitted can be served.
 
 from __future__ import annotations
 
-import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from . import preferences as wishes
@@ -153,6 +151,7 @@ from .messages import (
     Adjust,
     Attach,
     Await,
+    Awaited,
     Burst,
     Cancel,
     Cell,
@@ -190,7 +189,7 @@ from .messages import (
     WakeNow,
     Woken,
 )
-from .model import Group, Holding, Wait
+from .model import Client, Gpu, Group, Wait
 from .paging import Detector
 from .planner import Plan
 from .policy_api import PolicyRegistry
@@ -218,9 +217,6 @@ class Core(Clients):
     def __init__(self, policies: PolicyRegistry, rules: Rules | None = None) -> None:
         rules = Rules() if rules is None else rules
         super().__init__(rules)
-        self.hibernatable, self.wake_seconds = None, None
-        self.leased: dict[str, Group] = {}
-        self.notices: deque[tuple[float, Notice]] = deque(maxlen=50)
 
         self._policies = policies
         self.policy = self._policy_of(rules.policy)
@@ -230,28 +226,14 @@ class Core(Clients):
         self._predictor = Predictor()
         self._absences = Predictor(unknown=0.0)
         self.thrash = Detector()
-        #: The group in front of each user.
-        self._focus: dict[str, str] = {}
-        self.maintenance = ""
         self._reserved: dict[str, set[str]] = {}
         self._held: dict[str, dict[str, list[Group]]] | None = None
         self._keeper = Keeper(self)
         self._wishes = wishes.Memory()
-        #: Waits of groups that use no GPU yet.
-        self._nowhere: list[Wait] = []
-        #: Groups that fill.
-        self._filling: dict[str, Group] = {}
         self._new_waits: list[Wait] = []
         self._steps = {}
         self._plans: dict[Wait, Plan] = {}
-        self._evictions: dict[int, tuple[Holding, int]] = {}
-        self._serial = 0
-        self._leases = 0
         self._broken = {}
-        self.awaited = {}
-        self._evacuating, self._hibernating = {}, {}
-        self._up_since = math.inf
-        self._numbers = 0
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             Attach: self._on_attach,
             Detach: self._on_detach,
@@ -292,6 +274,68 @@ class Core(Clients):
             Tick: self._on_tick,
         }
 
+    # --- What others may read ----------------------------------------------------------------------
+
+    @property
+    def rules(self) -> Rules:
+        """The settings that hold."""
+        return self.model.rules
+
+    @property
+    def gpus(self) -> dict[str, Gpu]:
+        """All GPUs, by UUID."""
+        return self.model.gpus
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """All groups, by id."""
+        return self.model.groups
+
+    @property
+    def clients(self) -> dict[int, Client]:
+        """All clients, by number."""
+        return self.model.clients
+
+    @property
+    def queue(self) -> list[Wait]:
+        """The waits, in order."""
+        return self.model.queue
+
+    @property
+    def leased(self) -> dict[str, Group]:
+        """The groups that hold a lease, by id."""
+        return self.model.leased
+
+    @property
+    def awaited(self) -> dict[int, Awaited]:
+        """Clients of the previous scheduler that have not attached yet."""
+        return self.model.awaited
+
+    @property
+    def host_budget(self) -> int:
+        """Bytes of host memory that swapped data may take."""
+        return self.model.host_budget
+
+    @property
+    def promised(self) -> int:
+        """Bytes of all promises."""
+        return self.model.promised
+
+    @property
+    def hibernatable(self) -> Hibernatable | None:
+        """What can be hibernated here; None: that is not known yet."""
+        return self.model.hibernatable
+
+    @property
+    def notices(self) -> Iterable[tuple[float, Notice]]:
+        """The last notices, with their times."""
+        return self.model.notices
+
+    @property
+    def maintenance(self) -> str:
+        """What administrators tell everybody; empty: nothing."""
+        return self.model.maintenance
+
     # --- The interface ----------------------------------------------------------------------------
 
     def handle(self, event: Event, now: float) -> list[Decision]:
@@ -305,7 +349,6 @@ class Core(Clients):
             A setting is not valid; the text is one sentence for the person who asked.
         """
         self.turn.begin(now)
-        self._up_since = min(self._up_since, now)
         self._handlers[type(event)](event)
         self._decide()
         return self.turn.decisions
@@ -339,7 +382,7 @@ class Core(Clients):
         LookupError
             None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
         """
-        groups = [g for g in self.groups.values() if among is None or among(g.id)]
+        groups = [g for g in self.model.groups.values() if among is None or among(g.id)]
         if any(g.id == text for g in groups):
             return text
         found = [g.id for g in groups if text and g.id.startswith(text)]
@@ -352,8 +395,8 @@ class Core(Clients):
 
     def _on_host_memory(self, event: HostMemory) -> None:
         self._budget_host(event.budget, event.most)
-        self.turn.restock.update(self.gpus)
-        self.turn.dirty.update(self.gpus)
+        self.turn.restock.update(self.model.gpus)
+        self.turn.dirty.update(self.model.gpus)
 
     def _on_tick(self, event: Tick) -> None:
         pass

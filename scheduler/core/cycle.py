@@ -29,8 +29,8 @@ class Decider(Bounds):
         if earliest is not None and earliest <= now:
             for timer in self.timers.due(now):
                 self._look_again(timer)
-        if self._evacuating:
-            for group in list(self._evacuating.values()):
+        if self.model.evacuating:
+            for group in list(self.model.evacuating.values()):
                 self._evacuate(group)
         if self.turn.unclassed:
             self._classify()
@@ -38,17 +38,17 @@ class Decider(Bounds):
         if version != self._sorted_by:
             if version[0] != self._sorted_by[0]:
                 # It is another policy.
-                self.turn.repace.update(self.gpus)
+                self.turn.repace.update(self.model.gpus)
             self._sort()
         if self.turn.recount:
             self.turn.recount = False
             if self.times.counted:
                 self._keep_quotas()
-        if self._nowhere:
+        if self.model.nowhere:
             self._admit_nowhere()
         if self.turn.dirty:
             self._decide_where_needed()
-        if self._evacuating:
+        if self.model.evacuating:
             self._park_those_that_left()
             if self.turn.dirty:
                 self._decide_where_needed()
@@ -96,14 +96,14 @@ class Decider(Bounds):
                 done |= concerned
 
     def _fills_on(self, uuid: str) -> bool:
-        for group in self._filling.values():  # noqa: SIM110 - asked at each event
+        for group in self.model.filling.values():  # noqa: SIM110 - asked at each event
             if uuid in group.shares:
                 return True
         return False
 
     def _admit_nowhere(self) -> None:
         """Grant those that use no GPU yet."""
-        for wait in [w for w in self._nowhere if not w.passed_over]:
+        for wait in [w for w in self.model.nowhere if not w.passed_over]:
             if wait.group.lease is None and not wait.group.shares:
                 self._admit(wait, False)
 
@@ -111,25 +111,25 @@ class Decider(Bounds):
         kind, key = timer
         match kind, key:
             case "gpu", str(uuid):
-                self.turn.dirty[uuid] = self.gpus[uuid]
+                self.turn.dirty[uuid] = self.model.gpus[uuid]
             case "pace", str(uuid):
-                self.turn.repace[uuid] = self.gpus[uuid]
+                self.turn.repace[uuid] = self.model.gpus[uuid]
             case "class", str(name):
-                group = self.groups[name]
+                group = self.model.groups[name]
                 self._count_time(group)
                 self.turn.touch(group)
             case "stock", _:
                 self._keeper.asked = True
             case "client", int(number):
-                self._miss(self.clients[number])
+                self._miss(self.model.clients[number])
             case "step", str(name):
                 self._step(name)
             case "holding", (number, uuid):
-                self._try_again(self.clients[number].holdings[uuid])
+                self._try_again(self.model.clients[number].holdings[uuid])
             case "rest", str(name):
-                self._consider(self.groups[name])
+                self._consider(self.model.groups[name])
             case "wake", int(number):
-                self._wake_again(self.clients[number])
+                self._wake_again(self.model.clients[number])
 
     def _decide_on(self, gpus: dict[str, Gpu]) -> None:
         """Decide on these GPUs, and those that hang together with them."""
@@ -139,14 +139,14 @@ class Decider(Bounds):
             if gpu.parked and (gpu.asked_at is None or self._is_overdue(gpu)):
                 parked, gpu.parked = gpu.parked, []
                 for delayed in parked:
-                    client = self.clients[delayed.grow.client]
+                    client = self.model.clients[delayed.grow.client]
                     self._grow(delayed.grow, delayed)
                     self.turn.touch(client.group)
                     self._keeper.concern(client)
-        if self._filling or any(gpu.queue for gpu in gpus.values()):
+        if self.model.filling or any(gpu.queue for gpu in gpus.values()):
             self._extend(gpus)
         ordered = (
-            [gpu for uuid, gpu in self.gpus.items() if uuid in gpus]
+            [gpu for uuid, gpu in self.model.gpus.items() if uuid in gpus]
             if len(gpus) > 1
             else list(gpus.values())
         )
@@ -186,7 +186,7 @@ class Decider(Bounds):
         while more:
             gpu = more.pop()
             linked = [w.group for w in gpu.queue]
-            linked += [g for g in self._filling.values() if gpu.uuid in g.shares]
+            linked += [g for g in self.model.filling.values() if gpu.uuid in g.shares]
             for group in linked:
                 if len(group.shares) > 1:
                     for uuid, share in group.shares.items():
@@ -197,8 +197,8 @@ class Decider(Bounds):
                     # Those of one quota wait for each other, wherever they are.
                     for uuid in quotas.pop(claim.whose, ()):
                         if uuid not in gpus:
-                            gpus[uuid] = self.gpus[uuid]
-                            more.append(self.gpus[uuid])
+                            gpus[uuid] = self.model.gpus[uuid]
+                            more.append(self.model.gpus[uuid])
 
     # --- Serving -----------------------------------------------------------------------------------
 
@@ -277,7 +277,7 @@ class Decider(Bounds):
     def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
         """Let nobody who comes later postpone one that waits, on the GPUs where it is the first."""
         if wait.barrier is None and not any(uuid in heads for uuid in self.uuids(wait)):
-            wait.barrier = self._leases
+            wait.barrier = self.model.last_lease
         for uuid in self.uuids(wait):
             heads.setdefault(uuid, wait)
         self._reserve(wait)
@@ -318,7 +318,7 @@ class Decider(Bounds):
         whose = self.times.limited_by(wait.group, uuid, self.turn.now)
         return any(
             claim.whose == whose
-            for other in self.gpus[uuid].holders.values()
+            for other in self.model.gpus[uuid].holders.values()
             if other is not wait.group
             for claim in self.times.of(other)
         )
@@ -465,7 +465,7 @@ class Decider(Bounds):
             self.turn.log("wait", wait.group, reason=explainer.reason(wait))
 
     def _on_notice(self, event: Notice) -> None:
-        self.notices.append((self.turn.now, event))
+        self.model.notices.append((self.turn.now, event))
         self.turn.decisions.append(
             Log("notice", event.group, {"code": event.code, "params": event.params})
         )

@@ -69,7 +69,7 @@ class Chooser(Planner):
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
         """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
-        wait, now, soon = plan.wait, self.turn.now, self.turn.now + self.rules.debounce
+        wait, now, soon = plan.wait, self.turn.now, self.turn.now + self.model.rules.debounce
         running: list[Share] = []
         # By when it can be had, then by kind.
         kinds: dict[tuple[float, int], list[_Victim]] = {}
@@ -90,7 +90,7 @@ class Chooser(Planner):
                 size = share.resident + share.arriving + share.missing
                 kind, when = _HELD, self.movable_at(other, wait)
             if self._is_kept(other, wait):
-                kind, when = _KEPT, max(when, wait.since + self.rules.keep_patience)
+                kind, when = _KEPT, max(when, wait.since + self.model.rules.keep_patience)
             if size > 0:
                 # The debounce is too short to choose somebody else for.
                 order = 0.0 if when <= soon else when

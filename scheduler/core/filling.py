@@ -29,7 +29,7 @@ class Filler(Stepper):
     def _fill(self, gpus: list[Gpu], due: dict[str, float | None]) -> list[Gpu]:
         """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
         starved: list[Gpu] = []
-        if not self._filling:
+        if not self.model.filling:
             return starved
         groups = {g.filling.group.id: g.filling.group for g in gpus if g.filling}
         for group in groups.values():
@@ -50,7 +50,7 @@ class Filler(Stepper):
 
     def _allot(self, share: Share) -> None:
         give = min(share.gpu.free, share.missing)
-        if give <= 0 or not self._is_fresh(share.gpu, self.rules.fresh_for_growth):
+        if give <= 0 or not self._is_fresh(share.gpu, self.model.rules.fresh_for_growth):
             return
         share.group.filled_at = self.turn.now
         self._distribute(share, give)
@@ -97,24 +97,24 @@ class Filler(Stepper):
             for client in group.granted.values():
                 self._tell_room(client)
         group.filling = None
-        self._filling.pop(group.id, None)
+        self.model.filling.pop(group.id, None)
         self._charge(group)
 
     def _make_more_room(self, group: Group, starved: list[Gpu]) -> None:
         """See to it that what one that fills still lacks is on its way: evictions may fail or fall short."""
         assert group.filling is not None
         if self._is_on_its_way(group):
-            self.turn.look_at(group.filled_at + self.rules.filling_patience)
+            self.turn.look_at(group.filled_at + self.model.rules.filling_patience)
             return
         plan = self.plan(group.filling)
-        patience = self.rules.filling_patience
+        patience = self.model.rules.filling_patience
         if plan.short:
             starved += [gpu for gpu, _ in plan.short]
             if any(gpu.ghosts < lack for gpu, lack in plan.short):
-                patience = self.rules.starving_patience
+                patience = self.model.rules.starving_patience
         elif plan.later or plan.revoke or plan.draining:
             # It must not keep room for long that somebody else could use.
-            patience = self.rules.starving_patience
+            patience = self.model.rules.starving_patience
             self._carry_out(plan)
         else:
             self._carry_out(plan)
@@ -127,7 +127,10 @@ class Filler(Stepper):
 
     def _is_on_its_way(self, group: Group) -> bool:
         """Whether all that one that fills still lacks is leaving, and nobody else's lease with it."""
-        if self.turn.now >= group.filled_at + self.rules.filling_patience or self.one_at_a_time:
+        if (
+            self.turn.now >= group.filled_at + self.model.rules.filling_patience
+            or self.one_at_a_time
+        ):
             return False
         return all(
             share.missing <= share.gpu.free + share.gpu.coming - share.leaving

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -67,9 +66,6 @@ class Leaver(NamedTuple):
 class Hibernating(Grower):
     """Hibernates groups, and wakes them."""
 
-    hibernatable: Hibernatable | None
-    #: Seconds that a wake takes here, beside moves; None: none was measured.
-    wake_seconds: float | None
     #: Seconds of idleness after which a group makes way for one that lacks room.
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
     park_deadline, leave_deadline = 5.0, 60.0
@@ -84,21 +80,17 @@ class Hibernating(Grower):
     press_pause = 0.5
     #: Seconds after which a step that does not end is asked for again.
     shortest_step_pause, longest_step_pause = 1.0, 60.0
-    notices: deque[tuple[float, Notice]]
-    #: Groups whose memory leaves first; and those that are on their way off the GPUs, these among them.
-    _evacuating: dict[str, Group]
-    _hibernating: dict[str, Group]
     _plans: dict[Wait, Plan]
 
     # --- Whether it can be -------------------------------------------------------------------------
 
     @property
     def _able(self) -> bool:
-        return self.hibernatable is not None and self.hibernatable.able
+        return self.model.hibernatable is not None and self.model.hibernatable.able
 
     def _may_press(self) -> bool:
         """Whether groups hibernate for others that lack room."""
-        return self._able and self.rules.hibernate_after is not None
+        return self._able and self.model.rules.hibernate_after is not None
 
     def _makes_way(self, group: Group, pinned: int = 0) -> bool:
         """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
@@ -135,28 +127,30 @@ class Hibernating(Grower):
 
     def wake_estimate(self, group: Group) -> float:
         """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
-        seconds = FIRST_WAKE if self.wake_seconds is None else self.wake_seconds
+        seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
         return seconds + self.footprint_cost(group)
 
     def hibernating_on(self, gpu: Gpu) -> list[Group]:
         """Return the groups that are on their way off a GPU."""
-        return [g for g in self._hibernating.values() if gpu.uuid in g.shares]
+        return [g for g in self.model.hibernating.values() if gpu.uuid in g.shares]
 
     # --- Into it -----------------------------------------------------------------------------------
 
     def _rest(self, group: Group, when: float | None = None) -> None:
         """Look later whether a group has been idle for long enough."""
-        if when is None and self.rules.hibernate_after is not None:
-            when = self.turn.now + self.rules.hibernate_after
+        if when is None and self.model.rules.hibernate_after is not None:
+            when = self.turn.now + self.model.rules.hibernate_after
         if group.dismissed_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
             when = max(self.turn.now + self.look_again, until)
         self.timers.set(group.rests, when if self._able else None)
 
     def _rest_all(self) -> None:
-        for group in self.groups.values():
+        for group in self.model.groups.values():
             if group.hibernation is None:
-                self._rest(group, None if self.rules.hibernate_after is None else self.turn.now)
+                self._rest(
+                    group, None if self.model.rules.hibernate_after is None else self.turn.now
+                )
 
     def _consider(self, group: Group) -> None:
         """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
@@ -166,7 +160,7 @@ class Hibernating(Grower):
         since = self._idle_since(group)
         if since is None:
             self._ask_for_end(group)
-        if group.wishes.keep or self.rules.hibernate_after is None:
+        if group.wishes.keep or self.model.rules.hibernate_after is None:
             group.dismissed_at = None  # people think otherwise by now
         if group.dismissed_at is not None:
             if since is None:
@@ -174,7 +168,7 @@ class Hibernating(Grower):
             else:
                 self._begin(group)
             return
-        after = self.rules.hibernate_after
+        after = self.model.rules.hibernate_after
         if after is None:
             return
         later = self.turn.now + max(after, self.look_again)
@@ -203,7 +197,7 @@ class Hibernating(Grower):
         if code:
             self._find_unfit(group, code, TEXTS[code], log=False)
             return False
-        if len(self._hibernating) >= self.most_hibernating:
+        if len(self.model.hibernating) >= self.most_hibernating:
             if head is None:
                 self._rest(group, self.turn.now + 1.0)
             else:
@@ -212,11 +206,11 @@ class Hibernating(Grower):
         frees = sum(s.pinned + s.context for s in group.shares.values())
         group.unfit = None
         group.hibernation = Hibernation("evicting", self.turn.now, self.turn.now, frees, head=head)
-        self._hibernating[group.id] = self._evacuating[group.id] = group
+        self.model.hibernating[group.id] = self.model.evacuating[group.id] = group
         self.timers.set(group.rests, self.turn.now + self.leave_deadline)
         self.turn.touch(group)
         if group.lease is not None:
-            group.ended_at = self.turn.now - self.rules.debounce
+            group.ended_at = self.turn.now - self.model.rules.debounce
             self._revoke(group, head)
         self._evacuate(group)
         return True
@@ -240,7 +234,7 @@ class Hibernating(Grower):
 
         Not before it was decided who is served: then the head for which they do so may need it no longer.
         """
-        for group in list(self._evacuating.values()):
+        for group in list(self.model.evacuating.values()):
             if group.lease is None and not any(s.resident for s in group.shares.values()):
                 if self._may_go_on(group):
                     self._park(group)
@@ -248,14 +242,14 @@ class Hibernating(Grower):
                     self._let_go(group)
 
     def _park(self, group: Group) -> None:
-        del self._evacuating[group.id]
+        del self.model.evacuating[group.id]
         self._enter(group, "parking")
         self.timers.set(group.rests, self.turn.now + self.park_deadline)
         for client in _with_context(group):
             if client.stage != "awake":
                 continue
-            self._serial += 1
-            client.stage, client.park, client.parked = "parking", self._serial, True
+            self.model.last_serial += 1
+            client.stage, client.park, client.parked = "parking", self.model.last_serial, True
             client.moved = ("", "")
             self.turn.decisions.append(Park(client.number, client.park))
         self._settle(group)
@@ -291,7 +285,7 @@ class Hibernating(Grower):
             self._let_go(group)
         else:
             self.turn.touch(group)
-        if self.rules.hibernate_after is not None:
+        if self.model.rules.hibernate_after is not None:
             self._rest(group, unfit.until)
 
     def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
@@ -316,7 +310,7 @@ class Hibernating(Grower):
 
     def _let_go(self, group: Group) -> None:
         """Give up before anything was checkpointed."""
-        self._evacuating.pop(group.id, None)
+        self.model.evacuating.pop(group.id, None)
         for client in group.clients.values():
             if client.stage in ("parking", "parked"):
                 self._release(client)
@@ -355,7 +349,7 @@ class Hibernating(Grower):
         self._settle(group)
 
     def _on_checkpointed(self, event: Checkpointed) -> None:
-        client = self.clients.get(event.client)
+        client = self.model.clients.get(event.client)
         if client is None:
             return
         group = client.group
@@ -372,9 +366,9 @@ class Hibernating(Grower):
         elif event.ok:
             client.stage, client.parked = "hibernated", False
             needs = client.needs
-            if needs is not None and needs.gpu in self.gpus:
+            if needs is not None and needs.gpu in self.model.gpus:
                 # A context takes more than it was admitted with, and a restore that lacks room may be the last one.
-                held = min(event.held, self.gpus[needs.gpu].capacity) - needs.pinned
+                held = min(event.held, self.model.gpus[needs.gpu].capacity) - needs.pinned
                 holding = client.holdings[needs.gpu]
                 # It may state more than it takes. Where nothing shows how much that is, what it states counts.
                 known = 0 if holding.measured or held > 0 else needs.context
@@ -401,8 +395,8 @@ class Hibernating(Grower):
         needs = client.needs
         if event.ok:
             client.stage = "hibernated"
-            if needs is not None and needs.gpu in self.gpus:
-                gpu = self.gpus[needs.gpu]
+            if needs is not None and needs.gpu in self.model.gpus:
+                gpu = self.model.gpus[needs.gpu]
                 # It may not have been checkpointed until now: then it held more than it leaves.
                 held = min(event.held, gpu.capacity) - needs.pinned
                 needs.context = max(needs.context, held)
@@ -463,11 +457,11 @@ class Hibernating(Grower):
         """Return a GPU where a client had better be restored than where it was; None: there is none."""
         group, needs = client.group, client.needs
         assert needs is not None
-        if self.hibernatable is None or not self.hibernatable.moves or group.settled:
+        if self.model.hibernatable is None or not self.model.hibernatable.moves or group.settled:
             return None
         if len(group.clients) > 1 or len(_used(client)) > 1 or self._waits_of(group):
             return None
-        home = self.gpus[needs.gpu]
+        home = self.model.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
         wanted = promised + needs.pinned + needs.context
         own = home.freed_without(client.holdings[home.uuid].left)
@@ -477,7 +471,7 @@ class Hibernating(Grower):
         if home.uuid.startswith("MIG-") or not (lacks or crowded):
             return None
         found: list[tuple[int, int, str]] = []
-        for gpu in self.gpus.values():
+        for gpu in self.model.gpus.values():
             if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid not in client.sees:
                 continue
             room = self.times.memory_room(group, gpu)
@@ -497,7 +491,9 @@ class Hibernating(Grower):
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
         self._order_out(holding, -holding.evicting)
-        self._evictions = {s: e for s, e in self._evictions.items() if e[0] is not holding}
+        self.model.evictions = {
+            s: e for s, e in self.model.evictions.items() if e[0] is not holding
+        }
         self._account(holding, 0, 0, 0, 0)
         self._spare(holding, 0)
         self._lose(holding, False)
@@ -559,7 +555,7 @@ class Hibernating(Grower):
             self._rouse(client.group)
 
     def _on_woken(self, event: Woken) -> None:
-        client = self.clients.get(event.client)
+        client = self.model.clients.get(event.client)
         if client is None or client.stage != "waking":
             return
         group = client.group
@@ -598,9 +594,9 @@ class Hibernating(Grower):
         client.moved = ("", "")
         if needs is not None and client.home not in ("", needs.gpu):
             client.moved = client.home, needs.gpu
-        if self.wake_seconds is None:
-            self.wake_seconds = seconds
-        self.wake_seconds += WEIGHT * (seconds - self.wake_seconds)
+        if self.model.wake_seconds is None:
+            self.model.wake_seconds = seconds
+        self.model.wake_seconds += WEIGHT * (seconds - self.model.wake_seconds)
         client.stage, client.needs = "awake", None
         group.active_at = self.turn.now
         self.turn.concern(group)
@@ -647,7 +643,7 @@ class Hibernating(Grower):
     def _settle(self, group: Group) -> None:
         """Find out how a group stands, after something has become of one of its clients."""
         state = group.hibernation
-        if state is None or group.id in self._evacuating:
+        if state is None or group.id in self.model.evacuating:
             return
         stages = {client.stage for client in group.clients.values()}
         if "parking" in stages:
@@ -666,7 +662,7 @@ class Hibernating(Grower):
         if "checkpointing" in stages:
             self._enter(group, "hibernating")
             return
-        here = self._hibernating.pop(group.id, None) is not None
+        here = self.model.hibernating.pop(group.id, None) is not None
         if state.stage == "hibernating":
             self._conclude(group, state, begun_here=here)
             return
@@ -702,8 +698,8 @@ class Hibernating(Grower):
         params = {"name": group.name, "pid": pid, "step": step}
         notice = Notice(group.id, "hibernation_stuck", params)
         # It is tried again and again: that pushes no other notice out.
-        for told in [told for told in self.notices if told[1] == notice]:
-            self.notices.remove(told)
+        for told in [told for told in self.model.notices if told[1] == notice]:
+            self.model.notices.remove(told)
         self._on_notice(notice)
 
     # --- For others --------------------------------------------------------------------------------
@@ -755,19 +751,19 @@ class Hibernating(Grower):
 
     def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
         """Walk through the groups that could hibernate for the head of a queue."""
-        patient = wait.since + self.rules.hibernate_pressure
+        patient = wait.since + self.model.rules.hibernate_pressure
         for share in gpu.shares.values():
             group = share.group
             if group is wait.group or not self._can_leave(share):
                 continue
             since = self._idle_since(group)
             if group.wishes.keep and not group.wishes.stopped:
-                ready = wait.since + self.rules.keep_patience
+                ready = wait.since + self.model.rules.keep_patience
                 if group.runs and not group.yielding:
                     ready = max(ready, self.quantum_end(group, wait))
                 yield Leaver(share, ready, (4, 0.0, group.number))
             elif since is not None:
-                ready = min(patient, since + self.rules.hibernate_pressure)
+                ready = min(patient, since + self.model.rules.hibernate_pressure)
                 yield Leaver(share, ready, (0, since, group.number))
             elif group.runs and not group.yielding:
                 ready = max(patient, self.quantum_end(group, wait))
@@ -800,7 +796,7 @@ class Hibernating(Grower):
     def _departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
         if not self._may_press():
             return 0
-        barrier = self._leases if head.barrier is None else head.barrier
+        barrier = self.model.last_lease if head.barrier is None else head.barrier
         leaving = []
         for share in gpu.shares.values():
             group = share.group
@@ -825,7 +821,7 @@ class Hibernating(Grower):
             since = self._idle_since(group)
             if since is None or group.wishes.keep or not self._can_leave(share):
                 continue
-            ready = since + self.rules.hibernate_pressure
+            ready = since + self.model.rules.hibernate_pressure
             if ready <= self.turn.now:
                 self._begin(group)
             self.turn.look_at(max(ready, gpu.press_at))
@@ -833,8 +829,8 @@ class Hibernating(Grower):
     # --- What people and the machine say -----------------------------------------------------------
 
     def _on_hibernatable(self, event: Hibernatable) -> None:
-        self.hibernatable = event
-        for group in self.groups.values():
+        self.model.hibernatable = event
+        for group in self.model.groups.values():
             # Orders that came before this was known.
             if group.dismissed_at is None or group.hibernation is not None:
                 continue
@@ -844,10 +840,10 @@ class Hibernating(Grower):
                 self._refuse(group, event.code, event.text)
                 self.turn.touch(group)
         self._rest_all()
-        self.turn.dirty.update(self.gpus)
+        self.turn.dirty.update(self.model.gpus)
 
     def _on_hibernate_now(self, event: HibernateNow) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None:
             return
         if group.hibernation is not None:
@@ -855,12 +851,12 @@ class Hibernating(Grower):
             on_the_way = group.hibernation.stage != "hibernated"
             group.dismissed_at = self.turn.now if on_the_way else None
             return
-        if self.rules.hibernate_after is None:
+        if self.model.rules.hibernate_after is None:
             raise ValueError(
                 f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
                 "gpushare set --hibernate-after 600"
             )
-        found = self.hibernatable
+        found = self.model.hibernatable
         if found is not None and not found.able:
             raise ValueError(f"nothing can hibernate here: {found.text}")
         if group.wishes.keep:
@@ -874,7 +870,7 @@ class Hibernating(Grower):
             self._consider(group)
 
     def _on_wake_now(self, event: WakeNow) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is not None:
             group.dismissed_at = None
             self._rouse(group)

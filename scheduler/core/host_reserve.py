@@ -65,7 +65,7 @@ class Keeper:
         if gpus:
             self._wanted = min(_steps(self._lacking), self._budget())
         target, again = self._settle(self._wanted, now)
-        clients = self._core.clients
+        clients = self._core.model.clients
         concerned: Iterable[Client] = self._concerned.values()
         if target != self.target:
             self.target = target
@@ -88,7 +88,7 @@ class Keeper:
 
     def _budget(self) -> int:
         """The host's budget, less some: it is measured anew each second, and never quite the same."""
-        budget = self._core.host_budget
+        budget = self._core.model.host_budget
         step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
         return budget // step * step
 
@@ -103,7 +103,7 @@ class Keeper:
 
     def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
         """More is had at once; less only once it has been less for a while, or nobody is left."""
-        if wanted >= self.target or not self._core.clients:
+        if wanted >= self.target or not self._core.model.clients:
             self._less_since = None
             return wanted, None
         if self._less_since is None:

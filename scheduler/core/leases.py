@@ -23,11 +23,7 @@ class Leases(Pacer):
 
     #: Seconds after its wake in which a group asks for its lease from the place in the queue that its wake had.
     place_kept = 2.0
-    _filling: dict[str, Group]
     _new_waits: list[Wait]
-    _evictions: dict[int, tuple[Holding, int]]
-    _serial: int
-    _numbers: int
 
     def _on_notice(self, event: Notice) -> None:
         raise NotImplementedError
@@ -52,8 +48,8 @@ class Leases(Pacer):
     def _enqueue(
         self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
     ) -> Wait:
-        self._numbers += 1
-        wait = Wait(group, self._numbers, self.turn.now, grow, front, wakes)
+        self.model.last_number += 1
+        wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes)
         if wakes and group.wait is not None:
             # It is woken in the turn of its lease.
             wait.number, wait.since = group.wait.number, group.wait.since
@@ -91,7 +87,7 @@ class Leases(Pacer):
             group.totals.waits += 1
         self.turn.touch(group)
         if wait.grow is not None:
-            client = self.clients[wait.grow.client]
+            client = self.model.clients[wait.grow.client]
             if client.stage == "waiting":
                 group.place = wait
                 self._wake_up(client)
@@ -108,22 +104,22 @@ class Leases(Pacer):
             mapped = more <= 0 or client.lease is not None
             self._promise(holding, wait.grow, more, fixed, "resident" if mapped else "swapped")
             return
-        self._leases += 1
+        self.model.last_lease += 1
         if filling:
             group.filling, group.filled_at = wait, self.turn.now
-            self._filling[group.id] = group
+            self.model.filling[group.id] = group
             for share in group.shares.values():
                 share.gpu.filling = share
                 for holding in share.holdings.values():
                     holding.room = holding.told = holding.resident
-        self._begin_lease(group, self._leases)
+        self._begin_lease(group, self.model.last_lease)
         for share in group.shares.values():
             if filling:
                 self._allot(share)
             elif share.ceiling is not None:
                 self._distribute(share, share.unallotted)
         if not continues:
-            group.turn, group.turn_at = self._leases, self.turn.now
+            group.turn, group.turn_at = self.model.last_lease, self.turn.now
         self.turn.log("grant", group, waited=waited)
         self._grant_waiting(group)
 
@@ -132,7 +128,7 @@ class Leases(Pacer):
     def _begin_lease(self, group: Group, lease: int) -> None:
         # Where its memory has room, nothing has to be tried.
         group.floating = self._floats(group) and (
-            self.rules.anti_thrash == "off"
+            self.model.rules.anti_thrash == "off"
             or any(s.need > s.gpu.free for s in group.shares.values())
         )
         for share in group.shares.values():
@@ -146,7 +142,7 @@ class Leases(Pacer):
         group.spent = False
         group.makes_way_for = None
         group.ran_before = group.counted_burst = 0.0
-        self.leased[group.id] = group
+        self.model.leased[group.id] = group
         for share in group.shares.values():
             self._hold(group, share.gpu)
         self._charge(group)
@@ -237,7 +233,7 @@ class Leases(Pacer):
             if group.away_since is None:
                 group.away_since = self.turn.now
         group.burst_before, group.counted_burst = self._burst_so_far(group), group.ran_before
-        del self.leased[group.id]
+        del self.model.leased[group.id]
         for share in group.shares.values():
             self._end_holding(group, share.gpu)
         self._charge(group)
@@ -272,17 +268,19 @@ class Leases(Pacer):
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""
         group = client.group
         group.restore_error = error
-        group.ended_at = self.turn.now - self.rules.debounce
+        group.ended_at = self.turn.now - self.model.rules.debounce
         self._give_back(client, "failed")
         client.wants = True
         if group.wait is None:
             group.wait = self._enqueue(group, front=True)
         group.wait.not_before = self.turn.now + self._pause_after_failure(group)
         for uuid in group.shares:
-            self.turn.ask(self.gpus[uuid])
+            self.turn.ask(self.model.gpus[uuid])
 
     def _pause_after_failure(self, group: Group) -> float:
-        pause = min(self.rules.shortest_retry * 2.0**group.failures, self.rules.longest_retry)
+        pause = min(
+            self.model.rules.shortest_retry * 2.0**group.failures, self.model.rules.longest_retry
+        )
         group.failures = min(group.failures + 1, 20)
         return pause
 
@@ -327,7 +325,11 @@ class Leases(Pacer):
         if client.restoring:
             moves += self.footprint_cost(client.group)
         # Not from the last sign of life: one that moves a little now and then would never be late.
-        due = client.owes_since + self.rules.revoke_deadline + self.rules.residency_factor * moves
+        due = (
+            client.owes_since
+            + self.model.rules.revoke_deadline
+            + self.model.rules.residency_factor * moves
+        )
         self.timers.set(client.answers, due)
 
     def _hear(self, client: Client) -> None:
@@ -342,7 +344,7 @@ class Leases(Pacer):
                 self._lose(holding, False)
             self._reach_again(client)
         revoked = client.lease is not None and client.group.yielding
-        if revoked or any(h.client is client for h, _ in self._evictions.values()):
+        if revoked or any(h.client is client for h, _ in self.model.evictions.values()):
             self._await_answer(client)
 
     def _reach_again(self, client: Client) -> None:
@@ -412,7 +414,7 @@ class Leases(Pacer):
         """Take what can be had of it now; return whether anything was taken."""
         now = self.turn.now
         when = max((w for w, _ in plan.later), default=now)
-        if when > now + self.rules.debounce:
+        if when > now + self.model.rules.debounce:
             # All at once, when the last of them can be had: earlier, the room would lie idle.
             self.turn.look_at(when)
             return False
@@ -437,11 +439,11 @@ class Leases(Pacer):
             part = min(size, holding.resident - holding.evicting)
             if part > 0 and holding.stuck_until <= self.turn.now and not holding.lost:
                 size -= part
-                self._serial += 1
-                self._evictions[self._serial] = (holding, part)
+                self.model.last_serial += 1
+                self.model.evictions[self.model.last_serial] = (holding, part)
                 self._order_out(holding, part)
                 self.turn.decisions.append(
-                    Evict(holding.client.number, self._serial, share.gpu.uuid, part)
+                    Evict(holding.client.number, self.model.last_serial, share.gpu.uuid, part)
                 )
                 self._await_answer(holding.client)
 

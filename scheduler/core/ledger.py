@@ -35,9 +35,9 @@ from .model import (
     Gpu,
     Group,
     Holding,
+    Model,
     Share,
     Trial,
-    Wait,
     place,
 )
 from .rules import MIB, Rules
@@ -86,21 +86,12 @@ class Accounts:
     """
 
     def __init__(self, rules: Rules) -> None:
-        self.rules = rules
+        self.model = Model(rules)
         self.times = GpuTime(rules.window)
-        self.gpus: dict[str, Gpu] = {}
-        self.groups: dict[str, Group] = {}
-        self.clients: dict[int, Client] = {}
-        self.queue: list[Wait] = []
-        self.host_budget = 0
-        #: The largest budget that it had lately, and until when that counts.
-        self._host_best: tuple[int, float | None] = (0, None)
-        self.promised = 0
-        self._shares = 0
-        #: Some client's memory is such that the GPU may page it.
-        self._pages = False
         self.turn = Turn()
         self.timers = Timers()
+        #: The largest budget that it had lately, and until when that counts.
+        self._host_best: tuple[int, float | None] = (0, None)
 
     def _refusal(
         self,
@@ -171,14 +162,14 @@ class Accounts:
                 f"{_named(room.whose)} may have on each GPU"
             )
             return "cap", None, text
-        room = self.times.host_room(group, self.groups.values()) if more > 0 else None
+        room = self.times.host_room(group, self.model.groups.values()) if more > 0 else None
         if room is not None and more > room.bytes:
             text = (
                 f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
                 "may have over all GPUs, since all of it may have to lie in the host's memory"
             )
             return "host", None, text
-        backed = self._backed(gpu, self.host_budget) - fixed
+        backed = self._backed(gpu, self.model.host_budget) - fixed
         theirs = sum(u.promised for u in returning)
         promised = gpu.promised + theirs
         if promised + more > backed:
@@ -280,18 +271,18 @@ class Accounts:
 
         What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
         """
-        host = budget - min(self.rules.host_in_flight, budget // 8)
-        for client in self.clients.values():
+        host = budget - min(self.model.rules.host_in_flight, budget // 8)
+        for client in self.model.clients.values():
             promised = sum(h.promised for h in client.holdings.values())
-            host -= min(self.rules.host_slack, promised)
-        for other in self.gpus.values():
+            host -= min(self.model.rules.host_slack, promised)
+        for other in self.model.gpus.values():
             if other is not gpu:
                 host -= max(0, other.promised - other.capacity)
         return max(0, gpu.capacity) + max(0, host)
 
     def _budget_host(self, budget: int, most: int) -> None:
         """Take in how much host memory there is for swapped data, and how much there can be at most."""
-        before, self.host_budget = self.host_budget, max(0, budget)
+        before, self.model.host_budget = self.model.host_budget, max(0, budget)
         best, until = self._host_best
         if until is None:
             # A scheduler that has just begun does not know what there was a short while ago.
@@ -301,8 +292,10 @@ class Accounts:
 
     def _host_room(self) -> int:
         """Return the host memory that nothing lies in yet."""
-        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
-        return max(0, self.host_budget - held)
+        held = sum(
+            h.host for client in self.model.clients.values() for h in client.holdings.values()
+        )
+        return max(0, self.model.host_budget - held)
 
     def _host_lately(self) -> int:
         """Return the most host memory that there was for swapped data a short while ago."""
@@ -327,11 +320,11 @@ class Accounts:
     def _holding(self, client: Client, uuid: str) -> Holding:
         holding = client.holdings.get(uuid)
         if holding is None:
-            group, gpu = client.group, self.gpus[uuid]
+            group, gpu = client.group, self.model.gpus[uuid]
             share = group.shares.get(uuid)
             if share is None:
-                self._shares += 1
-                share = Share(group, gpu, self._shares)
+                self.model.last_share += 1
+                share = Share(group, gpu, self.model.last_share)
                 group.shares[uuid] = gpu.shares[group.id] = share
                 gpu.victims.stirred[share.number] = share
                 self.turn.reseat(group)
@@ -409,7 +402,9 @@ class Accounts:
             if not gone:
                 return
             gpu.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
-        for other in [g for g in self.gpus.values() if g.name == gpu.name] if learned else [gpu]:
+        for other in (
+            [g for g in self.model.gpus.values() if g.name == gpu.name] if learned else [gpu]
+        ):
             other.residues, other.residue = gpu.residues, gpu.residue
             before = other.left
             for share in other.shares.values():
@@ -514,7 +509,7 @@ class Accounts:
             holding.stated, holding.measured, holding.beyond = stated, False, 0
 
     def _on_measured(self, event: Measured) -> None:
-        client = self.clients.get(event.client)
+        client = self.model.clients.get(event.client)
         holding = None if client is None else client.holdings.get(event.gpu)
         if holding is None or holding.client.stage in (
             "checkpointing",
@@ -552,7 +547,7 @@ class Accounts:
 
     def _learn_contexts(self, gpu: Gpu, tried: Holding | None = None) -> None:
         """Learn what contexts take on GPUs of one name from all that were measured there: the middle one counts."""
-        alike = [other for other in self.gpus.values() if other.name == gpu.name]
+        alike = [other for other in self.model.gpus.values() if other.name == gpu.name]
         found = [
             (holding.stated, holding.context)
             for other in alike
@@ -568,7 +563,7 @@ class Accounts:
     def _try_context(self, holding: Holding) -> None:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
-        fresh = self.turn.now - gpu.read_at <= self.rules.fresh
+        fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
         alone = fresh and gpu.asked_at is None and gpu.quiet
         held = gpu.resident + gpu.pinned
         # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
@@ -582,7 +577,7 @@ class Accounts:
         if trial is None or not trial.begun:
             return
         gpu.trial = None
-        client = self.clients.get(trial.client)
+        client = self.model.clients.get(trial.client)
         holding = None if client is None else client.holdings.get(gpu.uuid)
         took = used - trial.used
         same = gpu.quiet and gpu.resident + gpu.pinned == trial.held
@@ -605,7 +600,7 @@ class Accounts:
         more = promised - holding.promised
         share.promised += more
         gpu.promised += more
-        self.promised += more
+        self.model.promised += more
         holding.promised = promised
         limited = gpu.filling is share or (
             share.ceiling is not None and holding.client.oversubscribes
@@ -655,18 +650,27 @@ class Accounts:
             gpu.measured = True
 
     def _on_device(self, event: Device) -> None:
-        gpu = self.gpus.get(event.gpu)
+        gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
             gpu = Gpu(
-                event.gpu, event.index, event.name, 0, 0, 0, self.turn.now, self.rules.bandwidth
+                event.gpu,
+                event.index,
+                event.name,
+                0,
+                0,
+                0,
+                self.turn.now,
+                self.model.rules.bandwidth,
             )
-            self.gpus[event.gpu] = gpu
+            self.model.gpus[event.gpu] = gpu
         self.turn.dirty[gpu.uuid] = gpu
         if gpu.total != event.total:
             gpu.total = event.total
             self.turn.restock[gpu.uuid] = gpu
             gpu.reserve = (
-                default_reserve(event.total) if self.rules.reserve is None else self.rules.reserve
+                default_reserve(event.total)
+                if self.model.rules.reserve is None
+                else self.model.rules.reserve
             )
         gpu.used, gpu.read_at, gpu.asked_at = event.used, self.turn.now, None
         if event.name:
@@ -677,7 +681,7 @@ class Accounts:
         most = gpu.resident + gpu.pinned + gpu.context + gpu.left
         least = most - gpu.coming - gpu.unsettled
         most += gpu.arriving
-        for group in gpu.holders.values() if self._pages else ():
+        for group in gpu.holders.values() if self.model.pages else ():
             share = group.shares[gpu.uuid]
             # Not charged for it, but it may come all the same.
             if group.floating and gpu.filling is not share and share.ceiling is None:
@@ -705,8 +709,10 @@ class Accounts:
             gpu.foreign = foreign
             self.turn.restock[gpu.uuid] = gpu
         if gpu.ghosts:
-            longest = self.rules.longest_pause if self.queue else self.rules.idle_pause
-            gpu.read_pause = min(max(2 * gpu.read_pause, self.rules.shortest_pause), longest)
+            longest = (
+                self.model.rules.longest_pause if self.model.queue else self.model.rules.idle_pause
+            )
+            gpu.read_pause = min(max(2 * gpu.read_pause, self.model.rules.shortest_pause), longest)
 
     def _watch(self, gpu: Gpu, short: bool) -> None:
         """Read again by itself while ghosts or foreign use matter."""
@@ -714,22 +720,26 @@ class Accounts:
             if self._is_overdue(gpu):
                 gpu.asked_at = self.turn.now
                 self.turn.decisions.append(ReadDevice(gpu.uuid))
-            self.turn.look_at(gpu.asked_at + self.rules.reading_timeout)
+            self.turn.look_at(gpu.asked_at + self.model.rules.reading_timeout)
             return
         if gpu.ghosts:
-            pause = min(gpu.read_pause, self.rules.longest_pause) if self.queue else gpu.read_pause
+            pause = (
+                min(gpu.read_pause, self.model.rules.longest_pause)
+                if self.model.queue
+                else gpu.read_pause
+            )
         elif short:
-            pause = self.rules.foreign_pause
+            pause = self.model.rules.foreign_pause
         else:
             return
         if gpu.read_at + pause <= self.turn.now:
             self.turn.ask(gpu)
-        self.turn.look_at(max(gpu.read_at + pause, self.turn.now + self.rules.shortest_pause))
+        self.turn.look_at(max(gpu.read_at + pause, self.turn.now + self.model.rules.shortest_pause))
 
     def _is_fresh(self, gpu: Gpu, age: float | None = None) -> bool:
         """Whether the last reading may be decided on; if not, one is asked for."""
         if (
-            self.turn.now - gpu.read_at <= (self.rules.fresh if age is None else age)
+            self.turn.now - gpu.read_at <= (self.model.rules.fresh if age is None else age)
             and not gpu.shrunk
         ):
             return True
@@ -740,17 +750,18 @@ class Accounts:
 
     def _is_overdue(self, gpu: Gpu) -> bool:
         return (
-            gpu.asked_at is not None and self.turn.now - gpu.asked_at >= self.rules.reading_timeout
+            gpu.asked_at is not None
+            and self.turn.now - gpu.asked_at >= self.model.rules.reading_timeout
         )
 
     def _client(self, number: int) -> Client:
-        client = self.clients.get(number)
+        client = self.model.clients.get(number)
         if client is None:
             raise ProtocolViolation(number, "is not attached")
         return client
 
     def _check(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
-        if usage.gpu not in self.gpus:
+        if usage.gpu not in self.model.gpus:
             raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
         sizes = (usage.promised, usage.resident, usage.pinned, usage.context, usage.host)
         if min(sizes) < 0 or max(sizes) > LARGEST:
@@ -758,7 +769,7 @@ class Accounts:
         if usage.resident > usage.promised and not growth:
             raise ProtocolViolation(client, "states more resident than it was promised")
         # Figures are estimates here and there; but nobody holds twice the GPU.
-        if not growth and sum(sizes[1:4]) > 2 * self.gpus[usage.gpu].total:
+        if not growth and sum(sizes[1:4]) > 2 * self.model.gpus[usage.gpu].total:
             raise ProtocolViolation(client, "states that it holds more than the GPU has")
         if backend == "plain" and usage.promised:
             raise ProtocolViolation(client, "states memory that can move, without a backend for it")

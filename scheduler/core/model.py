@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from .contention import Audience
-from .messages import Backend, Class, Grow, Priority, Usage
+from .messages import Awaited, Backend, Class, Grow, Hibernatable, Notice, Priority, Usage
 from .policy_api import FREE, Parts, Rank, Speed, State
+from .rules import Rules
 from .timers import Timer
 from .victims import Victims
 
@@ -788,3 +789,46 @@ class Wait:
 def place(wait: Wait) -> tuple[Rank, int]:
     """Sort those that wait."""
     return wait.rank, wait.number
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """All that the core knows."""
+
+    #: The settings that hold.
+    rules: Rules
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    clients: dict[int, Client] = field(default_factory=dict)
+    #: The waits, in order; and those of groups that use no GPU yet.
+    queue: list[Wait] = field(default_factory=list)
+    nowhere: list[Wait] = field(default_factory=list)
+    #: Groups that hold a lease; and those of which the room is still being made.
+    leased: dict[str, Group] = field(default_factory=dict)
+    filling: dict[str, Group] = field(default_factory=dict)
+    #: Evictions that were ordered and not answered, by serial: of what, and how many bytes.
+    evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)
+    #: Groups whose memory leaves because they hibernate; and all that are on their way off the GPUs.
+    evacuating: dict[str, Group] = field(default_factory=dict)
+    hibernating: dict[str, Group] = field(default_factory=dict)
+    #: What can be hibernated here; None: that is not known yet. And the seconds that a wake takes, beside moves; None:
+    #: none was measured.
+    hibernatable: Hibernatable | None = None
+    wake_seconds: float | None = None
+    #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
+    awaited: dict[int, Awaited] = field(default_factory=dict)
+    #: Bytes of host memory that swapped data may take; and of all promises.
+    host_budget: int = 0
+    promised: int = 0
+    #: Some client's memory is such that the GPU may page it.
+    pages: bool = False
+    #: The group in front of each user.
+    focus: dict[str, str] = field(default_factory=dict)
+    notices: deque[tuple[float, Notice]] = field(default_factory=lambda: deque(maxlen=50))
+    #: What administrators tell everybody; empty: nothing.
+    maintenance: str = ""
+    #: The last numbers that were given: to leases; to groups and waits; to orders; to shares.
+    last_lease: int = 0
+    last_number: int = 0
+    last_serial: int = 0
+    last_share: int = 0

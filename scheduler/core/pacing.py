@@ -27,8 +27,6 @@ class Pacer(Chooser):
     _classes: Classes
     _predictor: Predictor
     _absences: Predictor
-    _focus: dict[str, str]
-    _nowhere: list[Wait]
 
     # --- What policies look at ---------------------------------------------------------------------
 
@@ -45,12 +43,12 @@ class Pacer(Chooser):
     @property
     def longest_quantum(self) -> float:
         """Bound of quanta that follow from costs, seconds."""
-        return self.rules.longest_quantum
+        return self.model.rules.longest_quantum
 
     @property
     def background_quantum(self) -> float:
         """For how long a holder that has to make way soon is left alone, seconds."""
-        return self.rules.background_quantum
+        return self.model.rules.background_quantum
 
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
@@ -70,7 +68,7 @@ class Pacer(Chooser):
 
     def focused(self, group: Group) -> bool:
         """Whether it is in front of its user."""
-        return self._focus.get(group.user) == group.id
+        return self.model.focus.get(group.user) == group.id
 
     def limited_by(self, group: Group, now: float) -> str | None:
         """Return whose limit a group has had."""
@@ -155,9 +153,9 @@ class Pacer(Chooser):
             self._insert(wait)
 
     def _insert(self, wait: Wait) -> None:
-        insort(self.queue, wait, key=place)
+        insort(self.model.queue, wait, key=place)
         if wait.grow is None and not wait.group.shares:
-            self._nowhere.append(wait)
+            self.model.nowhere.append(wait)
         for gpu in self._gpus_of(wait):
             insort(gpu.queue, wait, key=place)
             self._mark(wait, gpu)
@@ -169,18 +167,20 @@ class Pacer(Chooser):
 
     def _remove(self, wait: Wait) -> None:
         # One that is woken for a lease has the same place as its wait for that.
-        del self.queue[self.queue.index(wait, bisect_left(self.queue, place(wait), key=place))]
-        if wait in self._nowhere:
-            self._nowhere.remove(wait)
+        del self.model.queue[
+            self.model.queue.index(wait, bisect_left(self.model.queue, place(wait), key=place))
+        ]
+        if wait in self.model.nowhere:
+            self.model.nowhere.remove(wait)
         for gpu in self._gpus_of(wait):
             del gpu.queue[gpu.queue.index(wait, bisect_left(gpu.queue, place(wait), key=place))]
             self._mark(wait, gpu)
 
     def _sort(self) -> None:
-        for wait in sorted(self.queue, key=lambda w: w.group.makes_way_for is not None):
+        for wait in sorted(self.model.queue, key=lambda w: w.group.makes_way_for is not None):
             self._rank(wait)
-        self.queue.sort(key=place)
-        for gpu in self.gpus.values():
+        self.model.queue.sort(key=place)
+        for gpu in self.model.gpus.values():
             if gpu.queue:
                 gpu.queue.sort(key=place)
                 self.turn.dirty[gpu.uuid] = gpu
@@ -196,7 +196,7 @@ class Pacer(Chooser):
             self.turn.unpaced.clear()
         for gpu in self.turn.repace.values():
             before, gpu.paces = gpu.paces, self.policy.paces(gpu)
-            if self._pages:
+            if self.model.pages:
                 self._with_meters(gpu, gpu.paces)
             again = self.policy.pace_again(gpu)
             if again is not None and again <= self.turn.now:
@@ -263,7 +263,7 @@ class Pacer(Chooser):
 
     def _with_meters(self, gpu: Gpu, paces: dict[str, Speed]) -> None:
         """Have those metered whose memory may be paged, until it is known what they lose by it."""
-        if self.rules.anti_thrash == "auto":
+        if self.model.rules.anti_thrash == "auto":
             floating = any(g.floating for g in gpu.holders.values())
             for group in gpu.holders.values():
                 if is_managed(group) and (floating or not self.thrash.measured(group.id)):

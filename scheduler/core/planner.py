@@ -41,12 +41,10 @@ class Planner(Accounts):
     policy: Guard
     thrash: Detector
     _absences: Predictor
-    leased: dict[str, Group]
-    _leases: int
 
     def _fits(self, wait: Wait) -> bool:
         if wait.grow is not None:
-            gpu = self.gpus[wait.grow.least.gpu]
+            gpu = self.model.gpus[wait.grow.least.gpu]
             need = self.need(wait, gpu)
             return need <= 0 or need <= gpu.free - gpu.owed
         group = wait.group
@@ -111,7 +109,7 @@ class Planner(Accounts):
         return iter(wait.group.shares) if wait.grow is None else (wait.grow.least.gpu,)
 
     def _gpus_of(self, wait: Wait) -> list[Gpu]:
-        return [self.gpus[u] for u in self.uuids(wait)]
+        return [self.model.gpus[u] for u in self.uuids(wait)]
 
     def need(self, wait: Wait, gpu: Gpu) -> int:
         """Room that serving this one takes on a GPU."""
@@ -132,13 +130,13 @@ class Planner(Accounts):
                 return need
             # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
             return fixed
-        more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
+        more, fixed = growth(self.model.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
         return fixed + (more if group.lease is not None and not group.floating else 0)
 
     @property
     def one_at_a_time(self) -> bool:
         """Whether one lease excludes another on a GPU even where both fit."""
-        return self.rules.anti_thrash == "on" or self.policy.serialises
+        return self.model.rules.anti_thrash == "on" or self.policy.serialises
 
     def class_of(self, group: Group) -> Class:
         """Return what a group counts as."""
@@ -158,9 +156,9 @@ class Planner(Accounts):
 
     def _floats(self, group: Group) -> bool:
         """Whether a group may run without its whole footprint resident: the GPU faults it in."""
-        if self.rules.anti_thrash == "on" or not is_managed(group):
+        if self.model.rules.anti_thrash == "on" or not is_managed(group):
             return False
-        return self.rules.anti_thrash == "off" or self._may_try(group)
+        return self.model.rules.anti_thrash == "off" or self._may_try(group)
 
     def _may_try(self, group: Group) -> bool:
         """Whether it is worth a try to have a group beside those that hold a lease, without its memory in.
@@ -180,7 +178,7 @@ class Planner(Accounts):
     def thrashes(self, group: Group, other: Group) -> bool:
         """Whether two rotate because paging slowed one of them too much."""
         return (
-            self.rules.anti_thrash == "auto"
+            self.model.rules.anti_thrash == "auto"
             and is_managed(group)
             and is_managed(other)
             and self.thrash.retry_at((group.id, other.id), self.turn.now) is not None
@@ -189,13 +187,13 @@ class Planner(Accounts):
     def _others_leased(self, group: Group) -> list[Group]:
         return [
             g
-            for g in self.leased.values()
+            for g in self.model.leased.values()
             if g is not group and g.shares.keys() & group.shares and not g.overdue
         ]
 
     def _reach(self, head: Wait, gpu: Gpu, without: Group) -> int:
         """Room that the head of the queue can count on without one group."""
-        barrier = self._leases if head.barrier is None else head.barrier
+        barrier = self.model.last_lease if head.barrier is None else head.barrier
         own = head.group if head.grow is None or head.group.lease is not None else None
         room = gpu.free
         for share in gpu.shares.values():
@@ -286,7 +284,7 @@ class Planner(Accounts):
 
     def margin_of(self, gpu: Gpu) -> int:
         """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
-        return min(self.rules.margin, gpu.total // 256)
+        return min(self.model.rules.margin, gpu.total // 256)
 
     def footprint_cost(self, group: Group) -> float:
         """Return the seconds that it takes to move a group's footprint one way."""
@@ -299,22 +297,23 @@ class Planner(Accounts):
     def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
         """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
         if group.exclusive:
-            return self.rules.exclusive_limit
-        if self.rules.quantum != "auto":
-            length = self.rules.quantum
+            return self.model.rules.exclusive_limit
+        if self.model.rules.quantum != "auto":
+            length = self.model.rules.quantum
         else:
             wish = self.policy.quantum(group, wait)
             if wish is not None:
-                return min(max(wish, 0.0), self.rules.longest_turn)
+                return min(max(wish, 0.0), self.model.rules.longest_turn)
             length = self.cost_quantum(group)
         if wait is not None and self._precedes(wait, group):
-            length = min(length, self.rules.background_quantum)
+            length = min(length, self.model.rules.background_quantum)
         return length
 
     def cost_quantum(self, group: Group) -> float:
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
         return min(
-            max(self._worth_moving(group), self.rules.shortest_quantum), self.rules.longest_quantum
+            max(self._worth_moving(group), self.model.rules.shortest_quantum),
+            self.model.rules.longest_quantum,
         )
 
     def _worth_moving(self, group: Group) -> float:
@@ -327,7 +326,7 @@ class Planner(Accounts):
         for share in group.shares.values():
             at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
             beside = max(beside, 1 + at_work)
-        return self.rules.residency_factor * self.footprint_cost(group) * beside
+        return self.model.rules.residency_factor * self.footprint_cost(group) * beside
 
     def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
         """When a running holder may be revoked for one that waits; by default, for the first that does."""
@@ -336,7 +335,7 @@ class Planner(Accounts):
         end = group.turn_at + self.quantum_of(group, wait)
         if group.state == "moving":
             # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
-            end += max(1.0, self.rules.residency_factor * self.footprint_cost(group))
+            end += max(1.0, self.model.rules.residency_factor * self.footprint_cost(group))
         return end
 
     def _first_from(self, group: Group) -> Wait | None:
@@ -362,7 +361,7 @@ class Planner(Accounts):
             # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
             return 0.0
         if group.ended_at is not None and not group.cells:
-            return group.ended_at + self.rules.debounce
+            return group.ended_at + self.model.rules.debounce
         stays = group.turn_at + self.residency(group, wait)
         if wait is None or group.away_since is None or group.exclusive:
             return stays
@@ -383,7 +382,7 @@ class Planner(Accounts):
                 cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
         short = cost / 10
         known = self._absences.expected(group.id, short) >= cost
-        return max(self.rules.debounce, short if known else cost)
+        return max(self.model.rules.debounce, short if known else cost)
 
     def _evictable_at(self, share: Share, wait: Wait | None = None) -> float:
         stuck = max((h.stuck_until for h in share.holdings.values() if not h.lost), default=0.0)
@@ -404,7 +403,7 @@ class Planner(Accounts):
     def keeps(self, group: Group, wait: Wait) -> bool:
         """Whether one that waits cannot have the memory of a group yet, because people keep it."""
         return (
-            self.turn.now < wait.since + self.rules.keep_patience
+            self.turn.now < wait.since + self.model.rules.keep_patience
             and not (group.runs or group.yielding)
             and self._is_kept(group, wait)
         )

@@ -24,14 +24,14 @@ class Bounds(Hibernating):
     # --- A drained GPU -----------------------------------------------------------------------------
 
     def _on_drain(self, event: Drain) -> None:
-        gpu = self.gpus.get(event.gpu)
+        gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
-            known = ", ".join(self.gpus) or "none"
+            known = ", ".join(self.model.gpus) or "none"
             raise ValueError(f"the scheduler knows no GPU {event.gpu!r}; it knows {known}")
         if gpu.drained == event.on:
             return
         gpu.drained = event.on
-        self.turn.dirty.update(self.gpus)
+        self.turn.dirty.update(self.model.gpus)
         self.turn.crowded[gpu.uuid] = gpu
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
@@ -66,9 +66,9 @@ class Bounds(Hibernating):
         """Whether one that waits is passed over for what administrators bound."""
         # One that is woken for its lease needs all that the lease does: awake without it, it would be in the way.
         uuids = wait.group.shares if wait.for_lease else self.uuids(wait)
-        drained = next((uuid for uuid in uuids if self.gpus[uuid].drained), None)
+        drained = next((uuid for uuid in uuids if self.model.gpus[uuid].drained), None)
         bar = None
-        ends = wait.grow is not None and self.clients[wait.grow.client].ends
+        ends = wait.grow is not None and self.model.clients[wait.grow.client].ends
         if drained is not None and not ends:
             bar = Bar("gpu_draining", gpu=drained)
         elif self.times.counted and wait.for_lease:
@@ -102,7 +102,7 @@ class Bounds(Hibernating):
             self._reserve(wait)
             # Nor before others do: but not for longer than a turn, since it is not its turn there yet.
             ready = max((when for when, _ in plan.later), default=0.0)
-            ready = min(ready, wait.since + self.rules.longest_quantum)
+            ready = min(ready, wait.since + self.model.rules.longest_quantum)
             return self._make_way(wait, bar, held, own, ready)
         return None
 
@@ -121,7 +121,7 @@ class Bounds(Hibernating):
     def _waited_for(self) -> dict[str, dict[str, None]]:
         """Return by whose quota the GPUs that those in the queue wait for."""
         found: dict[str, dict[str, None]] = {}
-        for wait in self.queue:
+        for wait in self.model.queue:
             for claim in self.times.quotas(wait.group):
                 found.setdefault(claim.whose, {}).update(dict.fromkeys(self.uuids(wait)))
         return found
@@ -130,7 +130,7 @@ class Bounds(Hibernating):
         """Return the GPUs on which the groups of a user or team with a quota hold leases, with those groups."""
         if self._held is None:
             self._held = {}
-            for group in self.leased.values():
+            for group in self.model.leased.values():
                 for claim in self.times.quotas(group):
                     held = self._held.setdefault(claim.whose, {})
                     for uuid in sorted(used_by(group)):
@@ -177,7 +177,7 @@ class Bounds(Hibernating):
     def _keep_quotas(self) -> None:
         """Take back leases beyond a quota: it was lowered, or a holder began to use another GPU. The oldest stay."""
         kept: dict[str, set[str]] = {}
-        for group in sorted(self.leased.values(), key=lambda g: (g.turn, g.number)):
+        for group in sorted(self.model.leased.values(), key=lambda g: (g.turn, g.number)):
             quotas = () if group.yielding else self.times.quotas(group)
             own = used_by(group) if quotas else set()
             if any(len(kept.get(c.whose, own) | own) > c.entitlement.gpus for c in quotas):
@@ -186,7 +186,7 @@ class Bounds(Hibernating):
             for claim in quotas:
                 kept.setdefault(claim.whose, set()).update(own)
         # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
-        for wait in self.queue:
+        for wait in self.model.queue:
             if wait.barred is not None:
                 self.turn.dirty.update((gpu.uuid, gpu) for gpu in self._gpus_of(wait))
 

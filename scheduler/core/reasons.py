@@ -79,7 +79,7 @@ class Explainer:
         """Return the first before each, in one walk: on each GPU, whoever follows its head waits for that."""
         heads: dict[str, tuple[int, Wait]] = {}
         found: dict[Wait, Wait] = {}
-        for place, wait in enumerate(self._core.queue):
+        for place, wait in enumerate(self._core.model.queue):
             uuids = list(self._core.uuids(wait))
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:
@@ -113,8 +113,8 @@ def at_work(core: Bounds, group: Group, now: float) -> dict[str, Any] | None:
 
 def delayed(core: Bounds, found: Delayed, now: float) -> dict[str, Any]:
     """Return what an allocation waits for that is not answered yet."""
-    gpu = core.gpus[found.grow.least.gpu]
-    lack = sum(growth(core.clients[found.grow.client].holdings[gpu.uuid], found.grow))
+    gpu = core.model.gpus[found.grow.least.gpu]
+    lack = sum(growth(core.model.clients[found.grow.client].holdings[gpu.uuid], found.grow))
     if found.obstacle == "returning":
         return _returning(core, gpu, lack)
     until_in = max(0.0, found.since + core.host_patience - now)
@@ -254,11 +254,11 @@ def _short(core: Bounds, group: Group, gpu: Gpu, lack: int, now: float) -> dict[
         # It may be charged for more than there is: for contexts of which nobody knows what became.
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))
     # What others seem to use may be what those hold that have yet to say so.
-    return _returning(core, gpu, lack) if core.awaited else _foreign(gpu, lack)
+    return _returning(core, gpu, lack) if core.model.awaited else _foreign(gpu, lack)
 
 
 def _returning(core: Bounds, gpu: Gpu, lack: int) -> dict[str, Any]:
-    return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.awaited))
+    return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.model.awaited))
 
 
 def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:

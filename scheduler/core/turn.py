@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .messages import Decision, Log, ReadDevice
@@ -17,13 +18,26 @@ class Turn:
     """
 
     __slots__ = (
-        "again", "crowded", "decisions", "dirty", "now", "recount", "repace", "restock", "touched", "unclassed",
-        "unpaced", "untold",
-    )  # fmt: skip
+        "again",
+        "crowded",
+        "decisions",
+        "dirty",
+        "first",
+        "now",
+        "recount",
+        "repace",
+        "restock",
+        "touched",
+        "unclassed",
+        "unpaced",
+        "untold",
+    )
 
     def __init__(self) -> None:
         #: The time of the event, and what was decided so far.
         self.now = 0.0
+        #: The time of the first event.
+        self.first = math.inf
         self.decisions: list[Decision] = []
         #: GPUs on which it has to be decided again.
         self.dirty: dict[str, Gpu] = {}
@@ -47,6 +61,7 @@ class Turn:
     def begin(self, now: float) -> None:
         """Begin with an event."""
         self.now = now
+        self.first = min(self.first, now)
         self.decisions = []
 
     def look_at(self, when: float) -> None:

@@ -38,22 +38,20 @@ class People(Decider):
     """Takes in what people say."""
 
     _wishes: wishes.Memory
-    #: What administrators tell everybody; empty: nothing.
-    maintenance: str
     _policies: PolicyRegistry
 
     def wishes_of(self, group: str) -> Wishes:
         """Return what people asked for the group with this id, whether it is there or not."""
-        found = self.groups.get(group)
+        found = self.model.groups.get(group)
         return self._wishes.recall(group) if found is None else found.wishes
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that can be changed: the same wherever the same events are replayed."""
         return {
-            "quantum": self.rules.quantum,
-            "anti_thrash": self.rules.anti_thrash,
+            "quantum": self.model.rules.quantum,
+            "anti_thrash": self.model.rules.anti_thrash,
             "policy": self.policy.name,
-            "hibernate_after": self.rules.hibernate_after,
+            "hibernate_after": self.model.rules.hibernate_after,
         }
 
     def _policy_of(self, name: str) -> Guard:
@@ -62,7 +60,7 @@ class People(Decider):
         return Guard(self._policies.make(name, view), view, self._policies.fallbacks)
 
     def _on_cell(self, event: Cell) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None:
             return
         if event.phase == "begin":
@@ -102,12 +100,12 @@ class People(Decider):
                     self.turn.decisions.append(EndBurst(client.number, event.at))
 
     def _on_cancel(self, event: Cancel) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None:
             return
         for wait in self._waits_of(group):
             self._dequeue(wait)
-        for gpu in self.gpus.values():
+        for gpu in self.model.gpus.values():
             gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
         for client in group.clients.values():
             client.wants = False
@@ -117,7 +115,7 @@ class People(Decider):
         self.turn.touch(group)
 
     def _on_release(self, event: Release) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None:
             return
         self.turn.touch(group)
@@ -125,18 +123,18 @@ class People(Decider):
         if group.exclusive:
             self._end_exclusive(group)
         if group.lease is not None:
-            group.ended_at = self.turn.now - self.rules.debounce
+            group.ended_at = self.turn.now - self.model.rules.debounce
             self._revoke(group)
         elif group.offload:
             self._offload(group)
 
     def _on_rename(self, event: Rename) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is not None:
             group.name = event.name
 
     def _on_adjust(self, event: Adjust) -> None:
-        group = self.groups.get(event.group)
+        group = self.model.groups.get(event.group)
         if group is None and not event.later:
             raise ValueError(f"no group on the GPU has the id {event.group!r}")
         before = self.wishes_of(event.group)
@@ -156,7 +154,7 @@ class People(Decider):
             return
         self._wishes.remember(name, after)
         self.turn.decisions.append(Log("adjust", name, {"wishes": asdict(after)}))
-        group = self.groups.get(name)
+        group = self.model.groups.get(name)
         if group is None:
             return
         group.wishes = after
@@ -166,7 +164,7 @@ class People(Decider):
         if after.keep:
             group.dismissed_at = None
         self.times.of(group)
-        self.turn.repace.update(self.gpus)
+        self.turn.repace.update(self.model.gpus)
         self.turn.touch(group)
         if group.wait is not None:
             self.turn.crowded.update(self.turn.dirty)
@@ -176,35 +174,35 @@ class People(Decider):
     def _on_entitle(self, event: Entitle) -> None:
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
-        for group in self.groups.values():
+        for group in self.model.groups.values():
             # Otherwise the first reader would do that, and a status must not change anything.
             self.times.of(group)
         self.turn.recount = True
-        self.turn.repace.update(self.gpus)
-        self.turn.dirty.update(self.gpus)
+        self.turn.repace.update(self.model.gpus)
+        self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(
             Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
                                 "members": list(event.members)})
         )  # fmt: skip
 
     def _on_maintain(self, event: Maintain) -> None:
-        if event.text == self.maintenance:
+        if event.text == self.model.maintenance:
             return
-        self.maintenance = event.text
-        kept = [(at, notice) for at, notice in self.notices if notice.code != MAINTENANCE]
-        self.notices.clear()
-        self.notices.extend(kept)
+        self.model.maintenance = event.text
+        kept = [(at, notice) for at, notice in self.model.notices if notice.code != MAINTENANCE]
+        self.model.notices.clear()
+        self.model.notices.extend(kept)
         if event.text:
             self._on_notice(Notice("", MAINTENANCE, {"text": event.text}))
         else:
             self.turn.decisions.append(Log("maintenance", "", {"text": ""}))
 
     def _on_focus(self, event: Focus) -> None:
-        before = self._focus.pop(event.user, "")
+        before = self.model.focus.pop(event.user, "")
         if event.group:
-            self._focus[event.user] = event.group
+            self.model.focus[event.user] = event.group
         for group_id in {before: None, event.group: None} if before != event.group else ():
-            group = self.groups.get(group_id)
+            group = self.model.groups.get(group_id)
             if group is not None:
                 self._rank_anew(group)
                 self.turn.touch(group)
@@ -215,13 +213,13 @@ class People(Decider):
             for name in ("quantum", "anti_thrash", "policy", "hibernate_after")
             if (value := getattr(event, name)) is not None
         }
-        rules = replace(self.rules, **changes)
+        rules = replace(self.model.rules, **changes)
         if event.policy is not None and event.policy != self.policy.name:
             self.policy = self._policy_of(event.policy)
             self._sort()
-        self.rules = rules
+        self.model.rules = rules
         if event.hibernate_after is not None:
             self._rest_all()
-        self.turn.repace.update(self.gpus)
-        self.turn.dirty.update(self.gpus)
+        self.turn.repace.update(self.model.gpus)
+        self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(Log("settings", "", self.settings()))

@@ -809,7 +809,7 @@ def test_it_may_die_at_any_moment(stage: str) -> None:
     night.do(ev.Woken(kernel.number, True))
     night.sleep(700)
     assert night.gpu["available"] == 100 * GIB
-    assert not night.core._hibernating
+    assert not night.core.model.hibernating
 
 
 def test_a_new_scheduler_takes_it_as_it_is() -> None:

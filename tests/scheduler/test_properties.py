@@ -590,7 +590,7 @@ class World(RuleBasedStateMachine):
             assert waits >= {c.number for c in asleep if c.stage == "waiting"}
             assert group.silent == sum(c.silent for c in group.clients.values())
         for client in core.clients.values():
-            asked = any(h.client is client for h, _ in core._evictions.values())
+            asked = any(h.client is client for h, _ in core.model.evictions.values())
             asked = asked or (client.lease is not None and client.group.yielding)
             assert (client.owes_since is not None) is asked
             assert asked or not client.silent
