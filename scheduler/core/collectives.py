@@ -29,11 +29,14 @@ first in the queue.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
+from .answers import Answers
 from .leases import Leases
 from .messages import Step
-from .model import Client, Group
-from .timers import Timer
+from .model import Client, Group, Model
+from .timers import Timer, Timers
+from .turn import Turn
 
 
 @dataclass(slots=True)
@@ -52,21 +55,29 @@ class _Steps:
     own_due: dict[int, float] = field(default_factory=dict)
 
 
-class Stepper(Leases):
-    """Has submissions let through that others of their group wait for."""
+@dataclass(slots=True, eq=False)
+class Collectives:
+    """Lets submissions through that others of their group wait for."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    answers: Answers
+    leases: Leases
 
     #: Seconds after the revocation before the first step: by then, most have drained by themselves.
-    first_step = 0.030
+    first_step: ClassVar[float] = 0.03
     #: Of the time since the revocation, what passes until the next step at least.
-    step_part = 0.002
+    step_part: ClassVar[float] = 0.002
     #: Seconds after the revocation before a client that is stuck is let through while others that have drained wait.
-    first_own_step = 5.0
+    first_own_step: ClassVar[float] = 5.0
     #: So many steps of a client that is stuck come after ``own_step`` each, and as many again for each GPU beyond two.
     #: Then the pause grows with the square of their number: 25 steps take 2 s, and 66 take 30 s.
-    quick_own_steps = 8
-    _steps: dict[str, _Steps]
+    quick_own_steps: ClassVar[int] = 8
 
-    def _step_soon(self, group: Group) -> None:
+    _steps: dict[str, _Steps] = field(default_factory=dict, init=False)
+
+    def step_soon(self, group: Group) -> None:
         """Something happened to a group that may be stuck."""
         if group.lease is None or not group.yielding:
             if self._steps.pop(group.id, None) is not None:
@@ -83,18 +94,19 @@ class Stepper(Leases):
         pause = max(known.pause, self.step_part * (self.turn.now - since))
         self.timers.set(steps(group.id), max(self.turn.now + pause, since + self.first_step))
 
-    def _step_asked(self, client: Client) -> None:
+    def step_asked(self, client: Client) -> None:
         """A client has come to its gate."""
         if (known := self._steps.get(client.group.id)) is not None:
             known.elsewhere.discard(client.number)
-        self._step_soon(client.group)
+        self.step_soon(client.group)
 
-    def _step_said_stuck(self, client: Client) -> None:
-        self._step_soon(client.group)
+    def step_said_stuck(self, client: Client) -> None:
+        """A client has said that it is stuck."""
+        self.step_soon(client.group)
         if (known := self._steps.get(client.group.id)) is not None:
             known.stuck.add(client.number)
 
-    def _step(self, name: str) -> None:
+    def step(self, name: str) -> None:
         """Let those through that a stuck one may wait for."""
         group, known = self.model.groups.get(name), self._steps.get(name)
         if group is None or known is None or known.lease != group.lease or not group.yielding:
@@ -138,12 +150,10 @@ class Stepper(Leases):
         known.last = now_ready
         known.elsewhere |= now_ready
         for client in ready:
-            client.lease = known.lease
             known.own_due[client.number] = self.turn.now + self._own_pause(known, client)
-            group.granted[client.number] = client
-            self._set_busy(client, True)
+            self.leases.lend(client, known.lease)
             self.turn.decisions.append(Step(client.number, known.lease, again=True))
-            self._await_answer(client)
+            self.answers.await_answer(client)
         self.turn.touch(group)
 
     def _is_ready(self, known: _Steps, client: Client) -> bool:

@@ -140,13 +140,33 @@ promised (``_crowded_out``): so every footprint that was admitted can be served.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
-from . import preferences as wishes
+from .activity import Activity
+from .admission import Admission
+from .alarms import Alarms
+from .announcements import Announcements
+from .answers import Answers
+from .attachment import Attachment, Departure
+from .burst_events import BurstEvents
 from .burst_model import Classes
 from .burst_predictor import Predictor
-from .client_events import Clients
-from .host_reserve import Keeper
+from .checks import Checks
+from .collectives import Collectives
+from .contention_notices import ContentionNotices
+from .costs import Costs
+from .cycle import Cycle
+from .eligibility import Eligibility
+from .eviction import VictimChooser
+from .eviction_orders import EvictionOrders
+from .filling import Filling
+from .growth import GrowthAdmission
+from .hibernation import HibernationManager
+from .host_reserve import HostReserve
+from .leases import Leases
+from .ledger import Ledger
+from .limits import Limits
+from .memory_events import MemoryEvents
 from .messages import (
     Adjust,
     Attach,
@@ -189,11 +209,33 @@ from .messages import (
     WakeNow,
     Woken,
 )
-from .model import Client, Gpu, Group, Wait
+from .model import Client, Gpu, Group, Model, Wait, Wishes
+from .notices import NoticeBoard
+from .pacing import Pacer
 from .paging import Detector
-from .planner import Plan
-from .policy_api import PolicyRegistry
+from .planner import Planner
+from .policy_api import PolicyRegistry, View
+from .policy_guard import Guard
+from .policy_view import PolicyView
+from .preferences import Memory
+from .pressure import Pressure
+from .queue import WaitQueue
+from .quotas import Quotas
+from .readings import Readings
+from .reasons import Sources
+from .relief import OvercommitRelief
+from .residency import Residency
+from .room_maker import RoomMaker
+from .rooms import Rooms
 from .rules import Rules
+from .serving import Serving
+from .shares import Shares
+from .takeover import ReturningClients, Takeover
+from .timers import Timers
+from .turn import Turn
+from .usage import GpuTime
+from .user_commands import UserCommands
+from .wait_log import WaitLog
 
 
 class UnknownGroup(LookupError):
@@ -203,7 +245,7 @@ class UnknownGroup(LookupError):
     code = "unknown_group"
 
 
-class Core(Clients):
+class Core:
     """Decides who holds a lease. Feed every event to ``handle`` and carry out what it returns, in order.
 
     Parameters
@@ -216,63 +258,306 @@ class Core(Clients):
 
     def __init__(self, policies: PolicyRegistry, rules: Rules | None = None) -> None:
         rules = Rules() if rules is None else rules
-        super().__init__(rules)
-
-        self._policies = policies
-        self.policy = self._policy_of(rules.policy)
-        #: What the queue was sorted by.
-        self._sorted_by: tuple[int, int] = self.policy.version
-        self._classes = Classes(rules.interactive_burst, rules.interactive_pause)
-        self._predictor = Predictor()
-        self._absences = Predictor(unknown=0.0)
-        self.thrash = Detector()
-        self._reserved: dict[str, set[str]] = {}
-        self._held: dict[str, dict[str, list[Group]]] | None = None
-        self._keeper = Keeper(self)
-        self._wishes = wishes.Memory()
-        self._new_waits: list[Wait] = []
-        self._steps = {}
-        self._plans: dict[Wait, Plan] = {}
-        self._broken = {}
-        self._handlers: dict[type[Any], Callable[[Any], None]] = {
-            Attach: self._on_attach,
-            Detach: self._on_detach,
-            Request: self._on_request,
-            Burst: self._on_burst,
-            Meter: self._on_meter,
-            Stuck: self._on_stuck,
-            Released: self._on_released,
-            Grow: self._on_grow,
-            UsageChanged: self._on_usage,
-            Evicted: self._on_evicted,
-            Moving: self._on_moving,
-            Restored: self._on_restored,
-            Parked: self._on_parked,
-            Wake: self._on_wake,
-            Checkpointed: self._on_checkpointed,
-            Woken: self._on_woken,
-            Hibernatable: self._on_hibernatable,
-            HibernateNow: self._on_hibernate_now,
-            WakeNow: self._on_wake_now,
-            Cell: self._on_cell,
-            Cancel: self._on_cancel,
-            Release: self._on_release,
-            Rename: self._on_rename,
-            Adjust: self._on_adjust,
-            Entitle: self._on_entitle,
-            Hold: self._on_hold,
-            Drain: self._on_drain,
-            Maintain: self._on_maintain,
-            Focus: self._on_focus,
-            Configure: self._on_configure,
-            Device: self._on_device,
-            Measured: self._on_measured,
-            Await: self._on_await,
-            Desist: self._on_desist,
-            HostMemory: self._on_host_memory,
-            Notice: self._on_notice,
-            Tick: self._on_tick,
+        self.model = model = Model(rules)
+        turn, timers = Turn(), Timers()
+        times, thrash = GpuTime(rules.window), Detector()
+        classes = Classes(rules.interactive_burst, rules.interactive_pause)
+        predictor, absences = Predictor(), Predictor(unknown=0.0)
+        preferences, host_reserve = Memory(), HostReserve(model)
+        # Each has what it needs, and no more: so they are made in the order in which they depend on each other.
+        checks = Checks(model)
+        ledger = Ledger(model, turn)
+        readings = Readings(model, turn, ledger)
+        eligibility = Eligibility(model, turn)
+        limits = Limits(model, turn, times, eligibility)
+        costs = Costs(model)
+        # A policy hands back no groups but those that it was given, so they may be of our own class.
+        view = PolicyView(model, turn, times, costs, classes, predictor)
+        policy = Guard(policies, model.rules.policy, cast("View", view))
+        residency = Residency(model, turn, policy, absences, costs)
+        chooser = VictimChooser(model, turn, policy, residency)
+        planner = Planner(model, turn, policy, thrash, eligibility, residency, chooser)
+        queue = WaitQueue(model, turn, policy)
+        activity = Activity(turn, timers, times, classes, predictor, absences, queue)
+        pacer = Pacer(model, turn, timers, times, policy, thrash, activity)
+        contention = ContentionNotices(turn)
+        notices = NoticeBoard(model, turn)
+        rooms = Rooms(model, turn, ledger, readings)
+        answers = Answers(model, turn, timers, costs)
+        orders = EvictionOrders(model, turn, ledger, answers)
+        leases = Leases(
+            model,
+            turn,
+            timers,
+            ledger,
+            planner,
+            queue,
+            activity,
+            contention,
+            notices,
+            rooms,
+            answers,
+            orders,
+        )
+        shares = Shares(model, turn, ledger, leases)
+        growth = GrowthAdmission(
+            model,
+            turn,
+            policy,
+            ledger,
+            readings,
+            limits,
+            planner,
+            queue,
+            rooms,
+            orders,
+            leases,
+            shares,
+        )
+        room_maker = RoomMaker(model, turn, readings, orders, leases)
+        filling = Filling(model, turn, residency, planner, rooms, leases, room_maker)
+        hibernation = HibernationManager(
+            model,
+            turn,
+            timers,
+            times,
+            checks,
+            ledger,
+            eligibility,
+            costs,
+            queue,
+            notices,
+            orders,
+            leases,
+            shares,
+        )
+        pressure = Pressure(model, turn, eligibility, residency, hibernation)
+        admission = Admission(
+            model, turn, ledger, limits, queue, rooms, leases, growth, hibernation
+        )
+        quotas = Quotas(model, turn, times, readings, residency, planner, orders, leases)
+        collectives = Collectives(model, turn, timers, answers, leases)
+        relief = OvercommitRelief(turn, policy, readings, residency, orders, leases)
+        sources = Sources(model, times, planner, eligibility, hibernation, pressure)
+        wait_log = WaitLog(model, turn, sources, planner, queue)
+        serving = Serving(
+            model,
+            turn,
+            times,
+            planner,
+            room_maker,
+            filling,
+            hibernation,
+            pressure,
+            admission,
+            quotas,
+        )
+        alarms = Alarms(model, turn, host_reserve, activity, leases, hibernation, collectives)
+        cycle = Cycle(
+            model,
+            turn,
+            timers,
+            times,
+            policy,
+            host_reserve,
+            readings,
+            queue,
+            activity,
+            growth,
+            filling,
+            hibernation,
+            pressure,
+            admission,
+            quotas,
+            relief,
+            wait_log,
+            serving,
+            alarms,
+        )
+        announcements = Announcements(
+            turn, timers, policy, host_reserve, pacer, contention, notices
+        )
+        user_commands = UserCommands(
+            model,
+            turn,
+            times,
+            policy,
+            classes,
+            preferences,
+            queue,
+            activity,
+            notices,
+            orders,
+            leases,
+            hibernation,
+        )
+        returning = ReturningClients(model, turn)
+        takeover = Takeover(model, turn, ledger, queue, activity, rooms, answers, leases)
+        attachment = Attachment(
+            model,
+            turn,
+            times,
+            classes,
+            preferences,
+            host_reserve,
+            checks,
+            ledger,
+            shares,
+            hibernation,
+            returning,
+            takeover,
+        )
+        departure = Departure(
+            model,
+            turn,
+            timers,
+            times,
+            thrash,
+            preferences,
+            host_reserve,
+            checks,
+            ledger,
+            queue,
+            activity,
+            leases,
+            shares,
+            hibernation,
+            takeover,
+        )
+        burst_events = BurstEvents(
+            model,
+            turn,
+            times,
+            classes,
+            thrash,
+            checks,
+            queue,
+            activity,
+            rooms,
+            leases,
+            hibernation,
+            collectives,
+        )
+        memory_events = MemoryEvents(
+            model,
+            turn,
+            timers,
+            host_reserve,
+            checks,
+            ledger,
+            readings,
+            leases,
+            shares,
+            growth,
+            hibernation,
+        )
+        self.turn, self.timers, self.times, self.ledger = turn, timers, times, ledger
+        self.policy, self.view, self.classes, self.costs = policy, view, classes, costs
+        self.residency, self.planner, self.sources = residency, planner, sources
+        self.cycle, self.announcements = cycle, announcements
+        self.commands = user_commands
+        #: What takes in each kind of event.
+        self.inputs: dict[type[Any], Callable[[Any], None]] = {
+            Attach: attachment.on_attach,
+            Detach: departure.on_detach,
+            Request: burst_events.on_request,
+            Burst: burst_events.on_burst,
+            Meter: burst_events.on_meter,
+            Stuck: burst_events.on_stuck,
+            Released: burst_events.on_released,
+            Grow: memory_events.on_grow,
+            UsageChanged: memory_events.on_usage,
+            Evicted: memory_events.on_evicted,
+            Moving: memory_events.on_moving,
+            Restored: memory_events.on_restored,
+            Parked: hibernation.on_parked,
+            Wake: hibernation.on_wake,
+            Checkpointed: hibernation.on_checkpointed,
+            Woken: hibernation.on_woken,
+            Hibernatable: hibernation.on_hibernatable,
+            HibernateNow: hibernation.on_hibernate_now,
+            WakeNow: hibernation.on_wake_now,
+            Cell: user_commands.on_cell,
+            Cancel: user_commands.on_cancel,
+            Release: user_commands.on_release,
+            Rename: user_commands.on_rename,
+            Adjust: user_commands.on_adjust,
+            Entitle: user_commands.on_entitle,
+            Hold: user_commands.on_hold,
+            Drain: quotas.on_drain,
+            Maintain: user_commands.on_maintain,
+            Focus: user_commands.on_focus,
+            Configure: user_commands.on_configure,
+            Device: readings.on_device,
+            Measured: readings.on_measured,
+            Await: returning.on_await,
+            Desist: returning.on_desist,
+            HostMemory: limits.on_host_memory,
+            Notice: notices.on_notice,
+            Tick: self._pass_time,
         }
+
+    # --- The interface ----------------------------------------------------------------------------
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        """Take an event in; return what is to be done, in this order.
+
+        Raises
+        ------
+        ProtocolViolation
+            The client said what cannot be; disconnect it (and then send ``Detach`` if it was attached).
+        ValueError
+            A setting is not valid; the text is one sentence for the person who asked.
+        """
+        turn = self.turn
+        turn.begin(now)
+        # 1. Apply the event to the model.
+        self.inputs[type(event)](event)
+        # 2. Rank, plan, evict or grant.
+        self.cycle.run()
+        # 3. Tell clients: pace, contention, timers.
+        self.announcements.run()
+        return turn.decisions
+
+    def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
+        """Take in events of the same moment, and decide once: most of the time goes into deciding."""
+        *first, last = events
+        if not first:
+            return self.handle(last, now)
+        self.turn.begin(now)
+        for event in first:
+            self.inputs[type(event)](event)
+        return self.turn.decisions + self.handle(last, now)
+
+    def deadline(self) -> float | None:
+        """When the core wants a ``Tick``, unless an event comes first."""
+        return self.timers.earliest()
+
+    def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
+        """Return the id of the group with this id, unique prefix of it, or name.
+
+        Parameters
+        ----------
+        text
+            What somebody asked for.
+        among
+            Says of a group's id whether they know of it; default: of all.
+
+        Raises
+        ------
+        LookupError
+            None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
+        """
+        groups = [g for g in self.model.groups.values() if among is None or among(g.id)]
+        if any(g.id == text for g in groups):
+            return text
+        found = [g.id for g in groups if text and g.id.startswith(text)]
+        found = found or [g.id for g in groups if g.name == text]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
+        raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
 
     # --- What others may read ----------------------------------------------------------------------
 
@@ -336,67 +621,18 @@ class Core(Clients):
         """What administrators tell everybody; empty: nothing."""
         return self.model.maintenance
 
-    # --- The interface ----------------------------------------------------------------------------
+    @property
+    def now(self) -> float:
+        """The time of the last event, seconds."""
+        return self.turn.now
 
-    def handle(self, event: Event, now: float) -> list[Decision]:
-        """Take an event in; return what is to be done, in this order.
+    def wishes_of(self, group: str) -> Wishes:
+        """Return what users asked for the group with this id, whether it is there or not."""
+        return self.commands.wishes_of(group)
 
-        Raises
-        ------
-        ProtocolViolation
-            The client said what cannot be; disconnect it (and then send ``Detach`` if it was attached).
-        ValueError
-            A setting is not valid; the text is one sentence for the person who asked.
-        """
-        self.turn.begin(now)
-        self._handlers[type(event)](event)
-        self._decide()
-        return self.turn.decisions
+    def settings(self) -> dict[str, Any]:
+        """Return the settings that can be changed: the same wherever the same events are replayed."""
+        return self.commands.settings()
 
-    def hear(self, events: Sequence[Event], now: float) -> list[Decision]:
-        """Take in events of the same moment, and decide once: most of the time goes into deciding."""
-        *first, last = events
-        if not first:
-            return self.handle(last, now)
-        self.turn.begin(now)
-        for event in first:
-            self._handlers[type(event)](event)
-        return self.turn.decisions + self.handle(last, now)
-
-    def deadline(self) -> float | None:
-        """When the core wants a ``Tick``, unless an event comes first."""
-        return self.timers.earliest()
-
-    def find_group(self, text: str, *, among: Callable[[str], bool] | None = None) -> str:
-        """Return the id of the group with this id, unique prefix of it, or name.
-
-        Parameters
-        ----------
-        text
-            What somebody asked for.
-        among
-            Says of a group's id whether they know of it; default: of all.
-
-        Raises
-        ------
-        LookupError
-            None (``UnknownGroup``) or several fit; the text is one sentence for the person who asked.
-        """
-        groups = [g for g in self.model.groups.values() if among is None or among(g.id)]
-        if any(g.id == text for g in groups):
-            return text
-        found = [g.id for g in groups if text and g.id.startswith(text)]
-        found = found or [g.id for g in groups if g.name == text]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise LookupError(f"{text!r} fits several groups: {', '.join(found)}")
-        raise UnknownGroup(f"no group on the GPU has the id or name {text!r}")
-
-    def _on_host_memory(self, event: HostMemory) -> None:
-        self._budget_host(event.budget, event.most)
-        self.turn.restock.update(self.model.gpus)
-        self.turn.dirty.update(self.model.gpus)
-
-    def _on_tick(self, event: Tick) -> None:
-        pass
+    def _pass_time(self, event: Tick) -> None:
+        """Only the time has changed."""

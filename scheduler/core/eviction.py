@@ -4,22 +4,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from heapq import merge
 
-from .model import Gpu, Share
-from .planner import Plan, Planner
+from .model import Gpu, Model, Share
+from .plan import Plan
+from .policy_guard import Guard
+from .residency import Residency
+from .turn import Turn
 from .victims import Spot
 
 #: Kinds of victims, in the order in which they lose memory.
 _IDLE, _HELD, _WAITING, _RUNNING, _KEPT = range(5)
+
+
 #: When its memory can be had, how much of it there is, and the share.
 _Victim = tuple[float, int, Share]
 
 
-class Chooser(Planner):
+@dataclass(slots=True, eq=False)
+class VictimChooser:
     """Chooses victims."""
 
-    def _restless(self, gpu: Gpu) -> list[Share]:
+    model: Model
+    turn: Turn
+    policy: Guard
+    residency: Residency
+
+    def margin_of(self, gpu: Gpu) -> int:
+        """Bytes by which an eviction exceeds what lacks, so that one round suffices."""
+        return min(self.model.rules.margin, gpu.total // 256)
+
+    def restless(self, gpu: Gpu) -> list[Share]:
         """Bring ``Gpu.victims`` up to date, and return the shares that are not at rest, first come first."""
         victims = gpu.victims
         policy = self.policy.policy
@@ -65,7 +81,7 @@ class Chooser(Planner):
             or (group.lease is None and not group.intact)
         )
 
-    def _choose(
+    def choose(
         self, plan: Plan, gpu: Gpu, lack: int, candidates: list[Share], waiters: bool
     ) -> int:
         """Choose the victims on one GPU; return what lacks even if all of them lose their memory."""
@@ -77,7 +93,7 @@ class Chooser(Planner):
             other = share.group
             if other.lease is None:
                 size = share.movable
-                when = self._evictable_at(share, wait)
+                when = self.residency.evictable_at(share, wait)
                 queues = other.wait is not None and not other.wait.passed_over
                 kind = _WAITING if queues else _IDLE
                 if waiters and kind == _WAITING:
@@ -88,8 +104,8 @@ class Chooser(Planner):
                 continue
             else:
                 size = share.resident + share.arriving + share.missing
-                kind, when = _HELD, self.movable_at(other, wait)
-            if self._is_kept(other, wait):
+                kind, when = _HELD, self.residency.movable_at(other, wait)
+            if self.residency.is_kept(other, wait):
                 kind, when = _KEPT, max(when, wait.since + self.model.rules.keep_patience)
             if size > 0:
                 # The debounce is too short to choose somebody else for.
@@ -106,7 +122,7 @@ class Chooser(Planner):
             if lack <= 0:
                 return lack
         for share in running:
-            when = self.quantum_end(share.group, wait)
+            when = self.residency.quantum_end(share.group, wait)
             size = share.resident + share.arriving + share.missing
             if size > 0:
                 order = 0.0 if when <= now else when
@@ -160,5 +176,7 @@ class Chooser(Planner):
             if spot.number in known:
                 yield known[spot.number]
             elif share.group.number not in gone:
-                when = self._evictable_at(share, wait) if share.group.lease is None else 0.0
+                when = (
+                    self.residency.evictable_at(share, wait) if share.group.lease is None else 0.0
+                )
                 yield when, share.resident + share.arriving, share

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from .admission import Grower
-from .leases import refusal
+from .checks import Checks
+from .costs import Costs
+from .eligibility import NOTHING, PASSING, Eligibility, unfit_code, used_gpus, with_context
+from .eviction_orders import EvictionOrders
+from .leases import Leases
+from .ledger import Ledger
 from .messages import (
     Awake,
     Checkpointed,
@@ -28,145 +31,125 @@ from .messages import (
     Wakeup,
     Woken,
 )
-from .model import Client, Gpu, Group, Hibernation, Progress, Share, Unfit, Wait
-from .planner import Plan
+from .model import Client, Gpu, Group, Hibernation, Model, Progress, Unfit, Wait
+from .notices import NoticeBoard
+from .queue import WaitQueue
 from .refusals import WHY
+from .shares import Shares
+from .timers import Timers
+from .turn import Turn
+from .usage import GpuTime
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
+
+
 #: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
 FIRST_WAKE = 0.5
+
+
 #: Of the average, what each wake counts for.
 WEIGHT = 0.3
 
-NOTHING = "nothing"
+
 #: Why a group does not hibernate, by code.
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
+
+
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
+
+
 #: The hibernator says so where it can find out nothing of a process.
 UNKNOWING = frozenset({"helper", "permission"})
-#: More unevictable bytes than this, beside contexts, keep a process from hibernating
-#: (csrc/interposer/hibernate/hibernate.c).
-MOST_PINNED = 256 << 20
+
+
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0
-#: Those that pass by themselves.
-PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
 
 
-class Leaver(NamedTuple):
-    """A group that could hibernate for another: when, and before which others."""
-
-    share: Share
-    ready: float
-    order: tuple[int, float, int]
-
-
-class Hibernating(Grower):
+@dataclass(slots=True, eq=False)
+class HibernationManager:
     """Hibernates groups, and wakes them."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    times: GpuTime
+    checks: Checks
+    ledger: Ledger
+    eligibility: Eligibility
+    costs: Costs
+    queue: WaitQueue
+    notices: NoticeBoard
+    orders: EvictionOrders
+    leases: Leases
+    shares: Shares
 
     #: Seconds of idleness after which a group makes way for one that lacks room.
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
-    park_deadline, leave_deadline = 5.0, 60.0
+    park_deadline: ClassVar[float] = 5.0
+    leave_deadline: ClassVar[float] = 60.0
     #: Seconds for which a refusal is taken for granted: one that may pass by itself, twice as long each time that the
     #: group was idle all the while, but never longer than others.
-    passing_refusal, lasting_refusal = 5.0, 600.0
+    passing_refusal: ClassVar[float] = 5.0
+    lasting_refusal: ClassVar[float] = 600.0
     #: So many groups are on their way off the GPUs at once.
-    most_hibernating = 16
+    most_hibernating: ClassVar[int] = 16
     #: Seconds after which it is seen again whether one that is to hibernate may.
-    look_again = 0.5
-    #: Seconds after which one that lacks room looks for groups that hibernate again.
-    press_pause = 0.5
+    look_again: ClassVar[float] = 0.5
     #: Seconds after which a step that does not end is asked for again.
-    shortest_step_pause, longest_step_pause = 1.0, 60.0
-    _plans: dict[Wait, Plan]
+    shortest_step_pause: ClassVar[float] = 1.0
+    longest_step_pause: ClassVar[float] = 60.0
 
-    # --- Whether it can be -------------------------------------------------------------------------
-
-    @property
-    def _able(self) -> bool:
-        return self.model.hibernatable is not None and self.model.hibernatable.able
-
-    def _may_press(self) -> bool:
-        """Whether groups hibernate for others that lack room."""
-        return self._able and self.model.rules.hibernate_after is not None
-
-    def _makes_way(self, group: Group, pinned: int = 0) -> bool:
-        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
-        if group.silent or group.hibernation is not None:
-            return group.hibernation is not None
-        if group.unfit is not None:
-            return group.unfit.code in PASSING or group.unfit.until <= self.turn.now
-        return _unfit(group, pinned) in ("", NOTHING)
-
-    def _idle_since(self, group: Group) -> float | None:
-        """Return since when a group has nothing to do; None: it has, or may have any moment."""
-        if group.busy or group.cells or group.silent or group.yielding or group.restoring:
-            return None
-        for share in group.shares.values():
-            if any(wait.group is group for wait in share.gpu.queue):
-                return None
-            if any(d.grow.client in group.clients for d in share.gpu.parked):
-                return None
-        if group.wait is not None:
-            return None
-        since = group.idle_since if group.away_since is None else group.away_since
-        return max(since, group.active_at)
-
-    def _is_pressed(self, group: Group) -> bool:
+    def is_pressed(self, group: Group) -> bool:
         """Whether a group is on its way off the GPU for the head of a queue, which waits for that still."""
         state = group.hibernation
         return group.departs and state is not None and state.head is not None and state.head.queued
 
     def _may_go_on(self, group: Group) -> bool:
         """Whether a group that is to hibernate may still: it is idle, or the head of a queue needs its room."""
-        if self._is_pressed(group):
-            return not group.silent and not self._waits_for_growth(group)
-        return self._idle_since(group) is not None and not group.wishes.keep
+        if self.is_pressed(group):
+            return not group.silent and not self.eligibility.waits_for_growth(group)
+        return self.eligibility.idle_since(group) is not None and not group.wishes.keep
 
     def wake_estimate(self, group: Group) -> float:
         """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
         seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
-        return seconds + self.footprint_cost(group)
+        return seconds + self.costs.footprint_cost(group)
 
-    def hibernating_on(self, gpu: Gpu) -> list[Group]:
-        """Return the groups that are on their way off a GPU."""
-        return [g for g in self.model.hibernating.values() if gpu.uuid in g.shares]
-
-    # --- Into it -----------------------------------------------------------------------------------
-
-    def _rest(self, group: Group, when: float | None = None) -> None:
+    def rest(self, group: Group, when: float | None = None) -> None:
         """Look later whether a group has been idle for long enough."""
         if when is None and self.model.rules.hibernate_after is not None:
             when = self.turn.now + self.model.rules.hibernate_after
         if group.dismissed_at is not None:
             until = 0.0 if group.unfit is None else group.unfit.until
             when = max(self.turn.now + self.look_again, until)
-        self.timers.set(group.rests, when if self._able else None)
+        self.timers.set(group.rests, when if self.eligibility.able else None)
 
-    def _rest_all(self) -> None:
+    def rest_all(self) -> None:
+        """Look later, for all groups, whether they have been idle for long enough."""
         for group in self.model.groups.values():
             if group.hibernation is None:
-                self._rest(
+                self.rest(
                     group, None if self.model.rules.hibernate_after is None else self.turn.now
                 )
 
-    def _consider(self, group: Group) -> None:
+    def consider(self, group: Group) -> None:
         """The time has come to see whether a group may hibernate, or to miss what it should have done by now."""
         if group.hibernation is not None:
             self._overrun(group)
             return
-        since = self._idle_since(group)
+        since = self.eligibility.idle_since(group)
         if since is None:
             self._ask_for_end(group)
         if group.wishes.keep or self.model.rules.hibernate_after is None:
             group.dismissed_at = None  # people think otherwise by now
         if group.dismissed_at is not None:
             if since is None:
-                self._rest(group)
+                self.rest(group)
             else:
-                self._begin(group)
+                self.begin(group)
             return
         after = self.model.rules.hibernate_after
         if after is None:
@@ -176,9 +159,9 @@ class Hibernating(Grower):
         if group.unfit is not None:
             due = max(due, group.unfit.until)
         if due > self.turn.now:
-            self._rest(group, due)
+            self.rest(group, due)
         else:
-            self._begin(group)
+            self.begin(group)
 
     def _ask_for_end(self, group: Group) -> None:
         """Have a group say whether its burst is over: outside cells, and while nobody waits, it would not by itself."""
@@ -187,19 +170,19 @@ class Hibernating(Grower):
                 if client.busy:
                     self.turn.decisions.append(EndBurst(client.number, self.turn.now))
 
-    def _begin(self, group: Group, head: Wait | None = None) -> bool:
+    def begin(self, group: Group, head: Wait | None = None) -> bool:
         """Have all that can move leave the GPU, for the head of a queue if need be; then it is to park."""
-        code = _unfit(group)
+        code = unfit_code(group)
         if code == NOTHING:
             group.dismissed_at = None
-            self._rest(group)
+            self.rest(group)
             return False
         if code:
             self._find_unfit(group, code, TEXTS[code], log=False)
             return False
         if len(self.model.hibernating) >= self.most_hibernating:
             if head is None:
-                self._rest(group, self.turn.now + 1.0)
+                self.rest(group, self.turn.now + 1.0)
             else:
                 self.turn.look_at(self.turn.now + 1.0)
             return False
@@ -211,11 +194,11 @@ class Hibernating(Grower):
         self.turn.touch(group)
         if group.lease is not None:
             group.ended_at = self.turn.now - self.model.rules.debounce
-            self._revoke(group, head)
-        self._evacuate(group)
+            self.leases.revoke(group, head)
+        self.evacuate(group)
         return True
 
-    def _evacuate(self, group: Group) -> None:
+    def evacuate(self, group: Group) -> None:
         """See whether all has left of a group that is to park, and order out what has not."""
         if group.lease is not None:
             return
@@ -224,12 +207,12 @@ class Hibernating(Grower):
             return
         for share in group.shares.values():
             if share.movable:
-                self._evict(share, share.movable)
+                self.orders.evict(share, share.movable)
                 for holding in share.holdings.values():
                     if holding.stuck_until > self.turn.now:
                         self.timers.set(group.rests, holding.stuck_until)
 
-    def _park_those_that_left(self) -> None:
+    def park_those_that_left(self) -> None:
         """Tell the groups to park of which nothing is left on the GPU.
 
         Not before it was decided who is served: then the head for which they do so may need it no longer.
@@ -245,14 +228,14 @@ class Hibernating(Grower):
         del self.model.evacuating[group.id]
         self._enter(group, "parking")
         self.timers.set(group.rests, self.turn.now + self.park_deadline)
-        for client in _with_context(group):
+        for client in with_context(group):
             if client.stage != "awake":
                 continue
             self.model.last_serial += 1
             client.stage, client.park, client.parked = "parking", self.model.last_serial, True
             client.moved = ("", "")
             self.turn.decisions.append(Park(client.number, client.park))
-        self._settle(group)
+        self.settle(group)
 
     def _enter(self, group: Group, stage: Progress) -> None:
         state = group.hibernation
@@ -267,7 +250,7 @@ class Hibernating(Grower):
         if state.stage == "evicting":
             if self.turn.now < state.began + self.leave_deadline:
                 self.timers.set(group.rests, state.began + self.leave_deadline)
-                self._evacuate(group)
+                self.evacuate(group)
             else:
                 text = "the process's memory could not be moved out in time"
                 self._find_unfit(group, "busy", text)
@@ -286,10 +269,10 @@ class Hibernating(Grower):
         else:
             self.turn.touch(group)
         if self.model.rules.hibernate_after is not None:
-            self._rest(group, unfit.until)
+            self.rest(group, unfit.until)
 
     def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
-        passes, since = code in PASSING, self._idle_since(group)
+        passes, since = code in PASSING, self.eligibility.idle_since(group)
         again = since is not None and since <= group.refused_at
         group.refusals = group.refusals + 1 if again else 0
         group.refused_at = self.turn.now
@@ -303,7 +286,7 @@ class Hibernating(Grower):
             self.turn.log("hibernate_failed", group, code=code, text=text)
         return unfit
 
-    def _reconsider(self, group: Group) -> None:
+    def reconsider(self, group: Group) -> None:
         """What a group holds changed: why it did not hibernate may hold no longer."""
         if group.unfit is not None and group.unfit.code not in PASSING:
             group.unfit = None
@@ -314,7 +297,7 @@ class Hibernating(Grower):
         for client in group.clients.values():
             if client.stage in ("parking", "parked"):
                 self._release(client)
-        self._settle(group)
+        self.settle(group)
 
     def _release(self, client: Client) -> None:
         """Tell a parked client that it may call the driver, which it was not away from."""
@@ -325,12 +308,13 @@ class Hibernating(Grower):
         if client.asked:
             self.turn.decisions.append(Awake(client.number, client.asked))
             client.asked = 0
-        self._reach_again(client)
+        self.leases.reach_again(client)
 
-    def _on_parked(self, event: Parked) -> None:
-        client = self._client(event.client)
+    def on_parked(self, event: Parked) -> None:
+        """A client answers ``Park``."""
+        client = self.checks.client(event.client)
         group = client.group
-        self._check(client.number, client.backend, event.needs)
+        self.checks.usage(client.number, client.backend, event.needs)
         if client.stage != "parking" or client.park != event.serial:
             return  # it was told meanwhile to go on
         if event.status != "done":
@@ -343,12 +327,13 @@ class Hibernating(Grower):
         if not self._may_go_on(group) or group.lease is not None:
             self._let_go(group)
             return
-        if event.needs.gpu not in client.holdings or len(_used(client)) > 1:
+        if event.needs.gpu not in client.holdings or len(used_gpus(client)) > 1:
             self._find_unfit(group, "gpus", TEXTS["gpus"])
             return
-        self._settle(group)
+        self.settle(group)
 
-    def _on_checkpointed(self, event: Checkpointed) -> None:
+    def on_checkpointed(self, event: Checkpointed) -> None:
+        """A checkpoint ended."""
         client = self.model.clients.get(event.client)
         if client is None:
             return
@@ -375,7 +360,7 @@ class Hibernating(Grower):
                 needs.context = max(known, holding.context, held)
             context = 0 if needs is None else needs.context
             self.turn.decisions.append(Hibernated(client.number, client.park, True, context))
-            self._vanish(client)
+            self.ledger.vanish(client)
         else:
             state.failed = state.failed or (event.code, event.text)
             if event.code in UNSETTLED:
@@ -384,11 +369,11 @@ class Hibernating(Grower):
                 self.turn.decisions.append(Wakeup(client.number))
             else:
                 for holding in client.holdings.values():
-                    self._unsettle(holding, -holding.unsettled)
+                    self.ledger.unsettle(holding, -holding.unsettled)
                 self._release(client)
             if event.code == "stuck":
                 self._name_stuck(group, client.pid, "checkpoint")
-        self._settle(group)
+        self.settle(group)
 
     def _verify(self, client: Client, event: Checkpointed, state: Hibernation) -> None:
         """Take in what the driver says of a client that the scheduler before had parked."""
@@ -410,19 +395,17 @@ class Hibernating(Grower):
         # It may never have left the GPU, and then needs no room. Where it did, and there is none, the driver refuses.
         state.failed = state.failed or (event.code, event.text)
         client.stage, client.step_pause = "waking", 0.0
-        self._return(client)
+        self.ledger.return_contexts(client)
         self.turn.decisions.append(self._wakeup_of(client))
         if event.code == "stuck":
             self._name_stuck(client.group, client.pid, "checkpoint")
 
-    # --- Out of it ---------------------------------------------------------------------------------
-
-    def _rouse(self, group: Group) -> None:
+    def rouse(self, group: Group) -> None:
         """Something of a group's is needed, or about to be."""
         state = group.hibernation
         if state is None:
             return
-        if state.stage == "hibernating" or self._is_pressed(group):
+        if state.stage == "hibernating" or self.is_pressed(group):
             state.wanted = True
         elif state.stage in ("evicting", "parking"):
             self._let_go(group)
@@ -430,12 +413,12 @@ class Hibernating(Grower):
             for client in list(group.clients.values()):
                 self._want_awake(client)
 
-    def _rouse_mixed(self, group: Group) -> None:
+    def rouse_mixed(self, group: Group) -> None:
         """Wake all of a group of which the scheduler before had hibernated some alone."""
-        state, holders = group.hibernation, _with_context(group)
+        state, holders = group.hibernation, with_context(group)
         mixed = any(client.stage == "awake" for client in holders)
         if mixed and state is not None and state.stage in ("hibernating", "hibernated"):
-            self._rouse(group)
+            self.rouse(group)
 
     def _want_awake(self, client: Client, *, home: bool = False) -> None:
         """Have a hibernated client wait for the room that it needs; with ``home``, where it was."""
@@ -444,14 +427,14 @@ class Hibernating(Grower):
         group, needs = client.group, client.needs
         client.stage = "waiting"
         if needs is None or needs.gpu not in client.holdings:
-            self._wake_up(client)
+            self.wake_up(client)
         else:
             if not home and (better := self._elsewhere(client)) is not None:
                 self._rekey(client, needs.gpu, better)
             holding = client.holdings[needs.gpu]
             least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
-            self._enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
-        self._settle(group)
+            self.queue.enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
+        self.settle(group)
 
     def _elsewhere(self, client: Client) -> str | None:
         """Return a GPU where a client had better be restored than where it was; None: there is none."""
@@ -459,7 +442,7 @@ class Hibernating(Grower):
         assert needs is not None
         if self.model.hibernatable is None or not self.model.hibernatable.moves or group.settled:
             return None
-        if len(group.clients) > 1 or len(_used(client)) > 1 or self._waits_of(group):
+        if len(group.clients) > 1 or len(used_gpus(client)) > 1 or self.queue.waits_of(group):
             return None
         home = self.model.gpus[needs.gpu]
         promised = client.holdings[home.uuid].promised
@@ -490,41 +473,41 @@ class Hibernating(Grower):
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
-        self._order_out(holding, -holding.evicting)
+        self.ledger.order_out(holding, -holding.evicting)
         self.model.evictions = {
             s: e for s, e in self.model.evictions.items() if e[0] is not holding
         }
-        self._account(holding, 0, 0, 0, 0)
-        self._spare(holding, 0)
-        self._lose(holding, False)
+        self.ledger.account(holding, 0, 0, 0, 0)
+        self.ledger.spare(holding, 0)
+        self.ledger.lose(holding, False)
         gpu.hibernated -= 1
         # That is there until it is restored elsewhere.
         gpu.foreign += holding.left
         holding.took = 0
-        self._charge_left(holding)
-        self.timers.set(refusal(holding), None)
+        self.ledger.charge_left(holding)
+        self.timers.set(holding.retry_timer, None)
         del share.holdings[client.number]
         if not share.holdings:
-            self._leave(share)
-        moved = self._holding(client, other)
+            self.shares.leave(share)
+        moved = self.shares.holding(client, other)
         moved.host, moved.stated = host, stated
         if needs is not None:
             needs.gpu = other
-        self._leave_behind(moved)
+        self.ledger.leave_behind(moved)
         moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
-        self._account(moved, moved.promised + promised, 0, 0, 0)
-        self._spare(moved, moved.spare + spare)
+        self.ledger.account(moved, moved.promised + promised, 0, 0, 0)
+        self.ledger.spare(moved, moved.spare + spare)
         self.turn.reseat(group)
         self.turn.recount = True
         self.turn.dirty[uuid] = self.turn.restock[uuid] = gpu
         self.turn.dirty[other] = self.turn.restock[other] = moved.share.gpu
 
-    def _wake_up(self, client: Client) -> None:
+    def wake_up(self, client: Client) -> None:
         """There is room for a client: have it restored."""
         client.stage, client.step_pause = "waking", 0.0
-        self._return(client)
+        self.ledger.return_contexts(client)
         self.turn.decisions.append(self._wakeup_of(client))
-        self._settle(client.group)
+        self.settle(client.group)
 
     def _wakeup_of(self, client: Client) -> Wakeup:
         needs = client.needs
@@ -535,9 +518,10 @@ class Hibernating(Grower):
             return Wakeup(client.number, client.home, needs.gpu, needs.gpu, size)
         return Wakeup(client.number, gpu=needs.gpu, needs=size)
 
-    def _on_wake(self, event: Wake) -> None:
-        client = self._client(event.client)
-        self._check(client.number, client.backend, event.needs)
+    def on_wake(self, event: Wake) -> None:
+        """A parked client is needed."""
+        client = self.checks.client(event.client)
+        self.checks.usage(client.number, client.backend, event.needs)
         if client.stage == "awake":
             # It had not heard so yet; and what was said to an earlier call it does not heed any more.
             self.turn.decisions.append(Awake(client.number, event.serial, 0, *client.moved))
@@ -552,9 +536,10 @@ class Hibernating(Grower):
         if event.cause == "exit" and client.stage == "hibernated":
             self._want_awake(client)
         else:
-            self._rouse(client.group)
+            self.rouse(client.group)
 
-    def _on_woken(self, event: Woken) -> None:
+    def on_woken(self, event: Woken) -> None:
+        """A restore ended."""
         client = self.model.clients.get(event.client)
         if client is None or client.stage != "waking":
             return
@@ -572,7 +557,7 @@ class Hibernating(Grower):
             if pause == self.shortest_step_pause:
                 self._name_stuck(group, client.pid, "restore")
         else:
-            self._vanish(client)
+            self.ledger.vanish(client)
             client.stage = "hibernated"
             if client.needs is not None and client.home not in ("", client.needs.gpu):
                 group.settled = True
@@ -581,13 +566,13 @@ class Hibernating(Grower):
                 self._want_awake(client, home=True)
             else:
                 self._fail(client, event)
-        self._settle(group)
+        self.settle(group)
 
     def _awake(self, client: Client, seconds: float) -> None:
         group, needs = client.group, client.needs
         self.timers.set(client.wakes, None)
         for holding in client.holdings.values():
-            self._unsettle(holding, -holding.unsettled)
+            self.ledger.unsettle(holding, -holding.unsettled)
         if client.parked:
             self._release(client)
             return
@@ -602,12 +587,12 @@ class Hibernating(Grower):
         self.turn.concern(group)
         self.turn.decisions.append(Awake(client.number, client.asked, 0, *client.moved))
         client.asked = 0
-        self._reach_again(client)
+        self.leases.reach_again(client)
         before, there = client.moved
         pair = {"gpu": there, "gpu_before": before} if there else {}
         self.turn.log("wake", group, seconds=seconds, **pair)
 
-    def _is_coming(self, group: Group) -> bool:
+    def is_coming(self, group: Group) -> bool:
         """Whether a group is being restored for the lease that it waits for, and nothing has gone wrong so far."""
         return group.waking and any(
             c.stage == "waking" and c.step_pause == 0.0 for c in group.clients.values()
@@ -625,22 +610,22 @@ class Hibernating(Grower):
             client.wants = False
             wait = client.group.wait
             if wait is not None and not any(c.wants for c in client.group.clients.values()):
-                self._dequeue(wait)
+                self.queue.dequeue(wait)
 
-    def _wake_again(self, client: Client) -> None:
+    def wake_again(self, client: Client) -> None:
         """A step that did not end may have by now."""
         if client.stage == "waking":
             self.turn.decisions.append(self._wakeup_of(client))
 
-    def _cancel_wakes(self, group: Group) -> None:
+    def cancel_wakes(self, group: Group) -> None:
         """Those of a group that wait for room do no longer: they stay as they are."""
         for client in group.clients.values():
             client.asked = 0
             if client.stage == "waiting":
                 client.stage = "hibernated"
-        self._settle(group)
+        self.settle(group)
 
-    def _settle(self, group: Group) -> None:
+    def settle(self, group: Group) -> None:
         """Find out how a group stands, after something has become of one of its clients."""
         state = group.hibernation
         if state is None or group.id in self.model.evacuating:
@@ -656,7 +641,7 @@ class Hibernating(Grower):
                     for holding in client.holdings.values():
                         # It may be gone any moment. Until that is known, it must not hide what others use.
                         fixed = holding.pinned + holding.context
-                        self._unsettle(holding, fixed - holding.unsettled)
+                        self.ledger.unsettle(holding, fixed - holding.unsettled)
                     self.turn.decisions.append(Hibernate(client.number, client.home))
             stages = {client.stage for client in group.clients.values()}
         if "checkpointing" in stages:
@@ -672,8 +657,8 @@ class Hibernating(Grower):
             self._enter(group, "hibernated")
         else:
             group.hibernation = None
-            self._mark_silence(group)
-            self._rest(group)
+            self.leases.mark_silence(group)
+            self.rest(group)
 
     def _conclude(self, group: Group, state: Hibernation, *, begun_here: bool) -> None:
         """All of a group's clients were checkpointed, or some could not be: then none is to be.
@@ -692,7 +677,7 @@ class Hibernating(Grower):
             state.wanted = False
             for client in list(group.clients.values()):
                 self._want_awake(client)
-        self._settle(group)
+        self.settle(group)
 
     def _name_stuck(self, group: Group, pid: int, step: str) -> None:
         params = {"name": group.name, "pid": pid, "step": step}
@@ -700,149 +685,25 @@ class Hibernating(Grower):
         # It is tried again and again: that pushes no other notice out.
         for told in [told for told in self.model.notices if told[1] == notice]:
             self.model.notices.remove(told)
-        self._on_notice(notice)
+        self.notices.on_notice(notice)
 
-    # --- For others --------------------------------------------------------------------------------
-
-    def _press(self, plan: Plan) -> bool:
-        """Have groups hibernate for the head of a queue; return whether it can be served once they have."""
-        found = self.remedy(plan)
-        if found is None:
-            return False
-        begun = False
-        for gpu, leavers in found:
-            if gpu.press_at > self.turn.now:
-                self.turn.look_at(gpu.press_at)
-                continue
-            for leaver in leavers:
-                if leaver.ready > self.turn.now:
-                    self.turn.look_at(leaver.ready)
-                elif self._begin(leaver.share.group, plan.wait):
-                    gpu.press_at = self.turn.now + self.press_pause
-                    begun = True
-        if begun:
-            self._plans.clear()
-        return True
-
-    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
-        """Return the groups that have yet to hibernate for one that lacks room even if everybody yields, by GPU.
-
-        None: that would not suffice.
-        """
-        if not self._may_press():
-            return None
-        found: list[tuple[Gpu, list[Leaver]]] = []
-        for gpu, lack in plan.short:
-            leavers: list[Leaver] = []
-            leaving = [group.shares[gpu.uuid] for group in self.hibernating_on(gpu)]
-            if 0 < lack - _frees(gpu, leaving) <= gpu.ghosts:
-                return None  # what the dead held is free soon
-            lack -= gpu.ghosts
-            if lack > _frees(gpu, leaving):
-                for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
-                    leavers.append(leaver)
-                    leaving.append(leaver.share)
-                    if lack <= _frees(gpu, leaving):
-                        break
-            if lack > _frees(gpu, leaving):
-                return None
-            found.append((gpu, leavers))
-        return found
-
-    def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
-        """Walk through the groups that could hibernate for the head of a queue."""
-        patient = wait.since + self.model.rules.hibernate_pressure
-        for share in gpu.shares.values():
-            group = share.group
-            if group is wait.group or not self._can_leave(share):
-                continue
-            since = self._idle_since(group)
-            if group.wishes.keep and not group.wishes.stopped:
-                ready = wait.since + self.model.rules.keep_patience
-                if group.runs and not group.yielding:
-                    ready = max(ready, self.quantum_end(group, wait))
-                yield Leaver(share, ready, (4, 0.0, group.number))
-            elif since is not None:
-                ready = min(patient, since + self.model.rules.hibernate_pressure)
-                yield Leaver(share, ready, (0, since, group.number))
-            elif group.runs and not group.yielding:
-                ready = max(patient, self.quantum_end(group, wait))
-                yield Leaver(share, ready, (3, ready, group.number))
-            elif group.wait is None:
-                yield Leaver(share, patient, (1, 0.0, group.number))
-            else:
-                # The last in the queue comes first.
-                yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
-
-    def _can_leave(self, share: Share) -> bool:
-        """Whether a group may hibernate by now, whatever it does, and would leave room then."""
-        group = share.group
-        if group.hibernation is not None or group.silent or not _frees(share.gpu, [share]):
-            return False
-        if group.unfit is not None and group.unfit.until > self.turn.now:
-            self.turn.look_at(group.unfit.until)
-            return False
-        return not self._waits_for_growth(group) and _unfit(group) == ""
-
-    def _waits_for_growth(self, group: Group) -> bool:
-        """Whether a client waits inside an allocation: it cannot park there."""
-        for share in group.shares.values():
-            if any(w.group is group and w.grow is not None for w in share.gpu.queue):
-                return True
-            if any(d.grow.client in group.clients for d in share.gpu.parked):
-                return True
-        return False
-
-    def _departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        if not self._may_press():
-            return 0
-        barrier = self.model.last_lease if head.barrier is None else head.barrier
-        leaving = []
-        for share in gpu.shares.values():
-            group = share.group
-            if group is head.group or group is without:
-                continue
-            if group.departs or (
-                (group.lease is None or group.turn <= barrier) and self._can_leave(share)
-            ):
-                leaving.append(share)
-        return _frees(gpu, leaving)
-
-    def _dismiss(self, gpu: Gpu) -> None:
-        """Have all that are idle on a GPU hibernate, since it is drained."""
-        if not self._may_press():
-            return
-        if gpu.press_at > self.turn.now:
-            self.turn.look_at(gpu.press_at)
-            return
-        gpu.press_at = self.turn.now + self.press_pause
-        for share in list(gpu.shares.values()):
-            group = share.group
-            since = self._idle_since(group)
-            if since is None or group.wishes.keep or not self._can_leave(share):
-                continue
-            ready = since + self.model.rules.hibernate_pressure
-            if ready <= self.turn.now:
-                self._begin(group)
-            self.turn.look_at(max(ready, gpu.press_at))
-
-    # --- What people and the machine say -----------------------------------------------------------
-
-    def _on_hibernatable(self, event: Hibernatable) -> None:
+    def on_hibernatable(self, event: Hibernatable) -> None:
+        """Whether processes can be hibernated here became known."""
         self.model.hibernatable = event
         for group in self.model.groups.values():
             # Orders that came before this was known.
             if group.dismissed_at is None or group.hibernation is not None:
                 continue
             if event.able:
-                self._consider(group)
+                self.consider(group)
             else:
                 self._refuse(group, event.code, event.text)
                 self.turn.touch(group)
-        self._rest_all()
+        self.rest_all()
         self.turn.dirty.update(self.model.gpus)
 
-    def _on_hibernate_now(self, event: HibernateNow) -> None:
+    def on_hibernate_now(self, event: HibernateNow) -> None:
+        """A user wants a group to hibernate."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
@@ -863,17 +724,18 @@ class Hibernating(Grower):
             raise ValueError(
                 f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
             )
-        if code := _unfit(group):
+        if code := unfit_code(group):
             raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
         group.dismissed_at = self.turn.now
         if found is not None:
-            self._consider(group)
+            self.consider(group)
 
-    def _on_wake_now(self, event: WakeNow) -> None:
+    def on_wake_now(self, event: WakeNow) -> None:
+        """A user wants a group to be awake."""
         group = self.model.groups.get(event.group)
         if group is not None:
             group.dismissed_at = None
-            self._rouse(group)
+            self.rouse(group)
 
 
 def _is_at_work(gpu: Gpu, group: Group) -> bool:
@@ -881,49 +743,6 @@ def _is_at_work(gpu: Gpu, group: Group) -> bool:
     if any(other.runs for other in gpu.holders.values() if other is not group):
         return True
     return any(wait.group is not group for wait in gpu.queue)
-
-
-def _with_context(group: Group) -> list[Client]:
-    """Return the clients of a group that have something to give back."""
-    return [c for c in group.clients.values() if _used(c)]
-
-
-def _frees(gpu: Gpu, shares: list[Share]) -> int:
-    """Return the bytes of a GPU that are free only once groups hibernate.
-
-    As long as that has not been seen, it is tried as if nothing stayed: then that is known.
-    """
-    stays = 0
-    if gpu.residue is not None:
-        stays = sum(gpu.leaves(h.context) for share in shares for h in share.holdings.values())
-    more = gpu.uncovered(gpu.left + stays) - gpu.uncovered(gpu.left)
-    return sum(share.pinned + share.context for share in shares) - more
-
-
-def _used(client: Client) -> list[str]:
-    """Return the GPUs that a client has anything on."""
-    return [u for u, h in client.holdings.items() if h.promised + h.pinned + h.context]
-
-
-def _unfit(group: Group, pinned: int = 0) -> str:
-    """Return why a group cannot hibernate, as far as is known without asking it; empty: it may.
-
-    ``pinned``: unevictable bytes beside contexts that it would have in addition.
-    """
-    clients = _with_context(group)
-    for client in clients:
-        if client.backend != "swap":
-            return "managed" if client.backend == "managed" else "plain"
-        if len(_used(client)) > 1:
-            return "gpus"
-        if pinned + sum(h.pinned for h in client.holdings.values()) > MOST_PINNED:
-            return "pinned"
-    # Ranks are on a GPU each. Processes that wait for each other there cannot be locked one by one.
-    if len({gpu for client in clients for gpu in _used(client)}) > 1:
-        return "nccl"
-    if not any(s.pinned + s.context for s in group.shares.values()):
-        return NOTHING
-    return ""
 
 
 def _as_said(text: str) -> str:

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .messages import Prepare, Stock
-from .model import Client, Gpu
-from .planner import Planner
+from .model import Client, Gpu, Model
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -25,17 +24,17 @@ HEAD_START = 2 * GIB
 PATIENCE = 10.0
 
 
-class Keeper:
+class HostReserve:
     """Decides how much is to be ready.
 
     Parameters
     ----------
-    core
+    model
         Knows the footprints.
     """
 
-    def __init__(self, core: Planner) -> None:
-        self._core = core
+    def __init__(self, model: Model) -> None:
+        self._model = model
         #: What was said last.
         self.target = 0
         self._told: dict[int, int] = {}
@@ -65,7 +64,7 @@ class Keeper:
         if gpus:
             self._wanted = min(_steps(self._lacking), self._budget())
         target, again = self._settle(self._wanted, now)
-        clients = self._core.model.clients
+        clients = self._model.clients
         concerned: Iterable[Client] = self._concerned.values()
         if target != self.target:
             self.target = target
@@ -88,7 +87,7 @@ class Keeper:
 
     def _budget(self) -> int:
         """The host's budget, less some: it is measured anew each second, and never quite the same."""
-        budget = self._core.model.host_budget
+        budget = self._model.host_budget
         step = max(64 * MIB, 1 << max(0, budget.bit_length() - 5))
         return budget // step * step
 
@@ -98,12 +97,12 @@ class Keeper:
         sizes = [share.promised for share in gpu.shares.values()]
         if len(sizes) - sizes.count(0) < 2:
             return 0
-        pinning = sum(self._core.need(wait, gpu) for wait in gpu.queue if wait.grow is not None)
+        pinning = sum(self._model.need(wait, gpu) for wait in gpu.queue if wait.grow is not None)
         return max(0, gpu.promised + pinning - gpu.capacity) + min(HEAD_START, max(sizes))
 
     def _settle(self, wanted: int, now: float) -> tuple[int, float | None]:
         """More is had at once; less only once it has been less for a while, or nobody is left."""
-        if wanted >= self.target or not self._core.model.clients:
+        if wanted >= self.target or not self._model.clients:
             self._less_since = None
             return wanted, None
         if self._less_since is None:

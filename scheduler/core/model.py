@@ -9,6 +9,7 @@ Sums are kept, never recomputed, and only ``Accounts`` changes them (``ledger.py
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -39,6 +40,8 @@ WAITED_FOR = frozenset({"returning", "host_memory"})
 Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
 #: The same of a group.
 Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
+#: How far a group's lease is; ``leases.py`` has the steps between them.
+LeaseState = Literal["none", "held", "yielding"]
 
 
 @dataclass(slots=True, eq=False)
@@ -304,6 +307,11 @@ class Holding:
     refuses_since: float | None = None
     #: Its memory is not to be had: its client does not answer, or refuses again and again.
     lost: bool = False
+
+    @property
+    def retry_timer(self) -> Timer:
+        """The timer to ask it once more, since it refused for long."""
+        return "holding", (self.client.number, self.share.gpu.uuid)
 
     def contexts(self, stated: int) -> int:
         """Return the charge for contexts that the client states to be of this size."""
@@ -639,6 +647,13 @@ class Group:
         self.ages, self.rests = ("class", self.id), ("rest", self.id)
 
     @property
+    def lease_state(self) -> LeaseState:
+        """How far its lease is: none, held, or revoked and not given back."""
+        if self.lease is None:
+            return "none"
+        return "yielding" if self.yielding else "held"
+
+    @property
     def state(self) -> State:
         """What people see."""
         if self.lease is not None:
@@ -653,6 +668,11 @@ class Group:
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
             return "waking" if self.waking else "hibernated"
         return "idle" if self.wait is None and self.delayed is None else "waiting"
+
+    def burst_so_far(self, now: float) -> float:
+        """Return for how long its burst has run so far, under earlier leases too."""
+        running = now - self.ran_since if self.busy else 0.0
+        return self.burst_before + self.ran_before - self.counted_burst + running
 
     @property
     def delayed(self) -> Delayed | None:
@@ -767,6 +787,15 @@ class Wait:
     queued: bool = False
 
     @property
+    def uuids(self) -> Collection[str]:
+        """The GPUs that it is for."""
+        return self.group.shares if self.grow is None else (self.grow.least.gpu,)
+
+    def counts(self, now: float) -> bool:
+        """Whether it could be served at all: otherwise it holds nobody up."""
+        return not self.passed_over and self.limited_until <= now and self.barred is None
+
+    @property
     def for_lease(self) -> bool:
         """Whether it ends in a lease: its own, or that of the group that is woken for one."""
         if self.grow is None:
@@ -832,3 +861,57 @@ class Model:
     last_number: int = 0
     last_serial: int = 0
     last_share: int = 0
+
+    def gpus_of(self, wait: Wait) -> list[Gpu]:
+        """Return the GPUs that a wait is for."""
+        return [self.gpus[uuid] for uuid in wait.uuids]
+
+    def host_room(self) -> int:
+        """Return the host memory that nothing lies in yet."""
+        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
+        return max(0, self.host_budget - held)
+
+    def need(self, wait: Wait, gpu: Gpu) -> int:
+        """Room that serving this one takes on a GPU."""
+        group = wait.group
+        if wait.grow is None:
+            share = group.shares[gpu.uuid]
+            return share.missing if group.filling is wait else share.need
+        if wait.wakes and wait.for_lease:
+            # Awake without its lease, it would only be in the way of those that can run.
+            fixed = left = 0
+            for c in group.clients.values():
+                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
+                    fixed += c.needs.pinned + c.needs.context
+                    left += c.holdings[gpu.uuid].left
+            fixed = max(0, fixed - gpu.freed_without(left))
+            need = fixed + group.shares[gpu.uuid].need
+            if need - gpu.free <= self.host_room():
+                return need
+            # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
+            return fixed
+        more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
+        return fixed + (more if group.lease is not None and not group.floating else 0)
+
+
+def growth(holding: Holding, event: Grow) -> tuple[int, int]:
+    """How many bytes more are asked for: of those that can move, and of those that cannot."""
+    least = event.least
+    context = least.context
+    if not holding.client.gone:
+        context = holding.contexts(max(holding.stated, context))
+    fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
+    fixed -= holding.share.gpu.freed_without(holding.left)
+    return max(0, least.promised - holding.promised), max(0, fixed)
+
+
+def staying(holding: Holding, event: Grow) -> int:
+    """How many bytes more than now would be on the GPU after growth while the client hibernates."""
+    gpu = holding.share.gpu
+    context = holding.contexts(max(holding.stated, event.least.context))
+    return gpu.leaves(max(context, holding.context)) - gpu.leaves(holding.context)
+
+
+def is_managed(group: Group) -> bool:
+    """Whether the GPU faults in what a group lacks."""
+    return all(c.backend == "managed" for c in group.clients.values())

@@ -218,7 +218,7 @@ class Placement:
         """Return the seconds that those take who run or wait on a GPU: each its burst, or its quantum."""
         groups = {**gpu.holders, **{wait.group.id: wait.group for wait in gpu.queue}}
         return sum(
-            min(self._core.expected(group), self._core.quantum_of(group))
+            min(self._core.view.expected(group), self._core.residency.quantum_of(group))
             for group in groups.values()
             if group.lease is None or group.busy
         )

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import inf
 from typing import TypeVar, cast
 
 from .model import Gpu, Group, Wait
-from .policy_api import LastingPolicy, Parts, Policy, Rank, Speed, View
+from .policy_api import LastingPolicy, Parts, Policy, PolicyRegistry, Rank, Speed, View
 
 _T = TypeVar("_T")
 
@@ -18,23 +18,39 @@ class Guard:
 
     Parameters
     ----------
-    policy
-        The policy.
+    registry
+        The policies that there are.
+    name
+        Of the policy.
     view
-        What its replacement may look at.
-    fallbacks
-        Classes of the policies that replace one that fails: the first of them, or the one after it.
+        What it, and its replacement, may look at.
+
+    Raises
+    ------
+    ValueError
+        There is no policy of this name, or it cannot be made.
     """
 
-    def __init__(
-        self, policy: Policy, view: View, fallbacks: Sequence[Callable[[View], Policy]]
-    ) -> None:
-        self.policy = policy
-        self._view, self._fallbacks = view, tuple(fallbacks)
-        self._lasts = _lasts(type(policy))
+    def __init__(self, registry: PolicyRegistry, name: str, view: View) -> None:
+        self._registry, self._view = registry, view
+        self._fallbacks = tuple(registry.fallbacks)
+        self.policy = registry.make(name, view)
+        self._lasts = _lasts(type(self.policy))
         #: What failed and is not told yet: its name, and the error.
         self.failure: tuple[str, str] | None = None
         self._failures = 0
+
+    def use(self, name: str) -> None:
+        """Ask another policy from now on.
+
+        Raises
+        ------
+        ValueError
+            There is none of this name, or it cannot be made; the one before goes on.
+        """
+        self.policy = self._registry.make(name, self._view)
+        self._lasts = _lasts(type(self.policy))
+        self.failure = None
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from .ledger import LARGEST
+from .checks import LARGEST
 from .messages import Adjust, Entitle
 from .model import Wishes
 

@@ -8,22 +8,39 @@ memory: at once if they do nothing, else once they have had their quantum.
 
 from __future__ import annotations
 
-from .hibernation import Hibernating
+from dataclasses import dataclass, field
+
+from .eviction_orders import EvictionOrders
+from .leases import Leases
 from .messages import Drain, Log
-from .model import Bar, Gpu, Group, Wait
+from .model import Bar, Gpu, Group, Model, Wait
+from .planner import Planner
+from .readings import Readings
+from .residency import Residency
+from .turn import Turn
+from .usage import GpuTime
 
 
-class Bounds(Hibernating):
-    """Keeps what administrators bound."""
+@dataclass(slots=True, eq=False)
+class Quotas:
+    """Keeps the bounds that administrators set."""
 
-    #: In one look at those that wait: by whose quota, the GPUs that those before will need; and those on which groups
-    #: hold leases, with the groups. None: to be found.
-    _reserved: dict[str, set[str]]
-    _held: dict[str, dict[str, list[Group]]] | None
+    model: Model
+    turn: Turn
+    times: GpuTime
+    readings: Readings
+    residency: Residency
+    planner: Planner
+    orders: EvictionOrders
+    leases: Leases
 
-    # --- A drained GPU -----------------------------------------------------------------------------
+    #: In one look at the queue: by whose quota, the GPUs that earlier waits will need; and those on which groups hold
+    #: leases, with the groups. None: to be found.
+    _reserved: dict[str, set[str]] = field(default_factory=dict, init=False)
+    _held: dict[str, dict[str, list[Group]]] | None = field(default=None, init=False)
 
-    def _on_drain(self, event: Drain) -> None:
+    def on_drain(self, event: Drain) -> None:
+        """An administrator drains a GPU, or ends that."""
         gpu = self.model.gpus.get(event.gpu)
         if gpu is None:
             known = ", ".join(self.model.gpus) or "none"
@@ -35,22 +52,22 @@ class Bounds(Hibernating):
         self.turn.crowded[gpu.uuid] = gpu
         self.turn.decisions.append(Log("drain", "", {"gpu": gpu.uuid, "on": gpu.drained}))
 
-    def _empty(self, gpu: Gpu) -> None:
+    def empty(self, gpu: Gpu) -> None:
         """Have leases on a drained GPU end after their quantum, and all memory that can move leave."""
         for group in list(gpu.holders.values()):
             if group.yielding:
                 continue
             if group.exclusive:
-                self._end_exclusive(group)
-            end = self.quantum_end(group) if group.runs else self.turn.now
+                self.leases.end_exclusive(group)
+            end = self.residency.quantum_end(group) if group.runs else self.turn.now
             if end > self.turn.now:
                 self.turn.look_at(end)
             else:
-                self._revoke(group)
+                self.leases.revoke(group)
         leaving = [
             share for share in gpu.shares.values() if share.group.lease is None and share.movable
         ]
-        if not leaving or not self._is_fresh(gpu):
+        if not leaving or not self.readings.is_fresh(gpu):
             return
         for share in leaving:
             found = (h.stuck_until for h in share.holdings.values() if not h.lost)
@@ -58,14 +75,12 @@ class Bounds(Hibernating):
             if stuck > self.turn.now:
                 self.turn.look_at(stuck)
             else:
-                self._evict(share, share.movable)
+                self.orders.evict(share, share.movable)
 
-    # --- Quotas of GPUs ----------------------------------------------------------------------------
-
-    def _is_barred(self, wait: Wait) -> bool:
+    def is_barred(self, wait: Wait) -> bool:
         """Whether one that waits is passed over for what administrators bound."""
         # One that is woken for its lease needs all that the lease does: awake without it, it would be in the way.
-        uuids = wait.group.shares if wait.for_lease else self.uuids(wait)
+        uuids = wait.group.shares if wait.for_lease else wait.uuids
         drained = next((uuid for uuid in uuids if self.model.gpus[uuid].drained), None)
         bar = None
         ends = wait.grow is not None and self.model.clients[wait.grow.client].ends
@@ -74,7 +89,7 @@ class Bounds(Hibernating):
         elif self.times.counted and wait.for_lease:
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
-            for gpu in self._gpus_of(wait):
+            for gpu in self.model.gpus_of(wait):
                 self.turn.crowded[gpu.uuid] = gpu
         wait.barred = bar
         return bar is not None
@@ -95,35 +110,35 @@ class Bounds(Hibernating):
             lost = {u for u, groups in held.items() if any(g.overdue for g in groups)}
             if len(lost | own) > most:
                 return bar
-            plan = self.plan(wait)
+            plan = self.planner.plan(wait)
             if plan.short:
                 # Nobody makes way for one that could not be served all the same.
                 return bar
-            self._reserve(wait)
+            self.reserve(wait)
             # Nor before others do: but not for longer than a turn, since it is not its turn there yet.
             ready = max((when for when, _ in plan.later), default=0.0)
             ready = min(ready, wait.since + self.model.rules.longest_quantum)
             return self._make_way(wait, bar, held, own, ready)
         return None
 
-    def _reserve(self, wait: Wait) -> None:
+    def reserve(self, wait: Wait) -> None:
         """Let nobody of the same user or team who comes later take the GPUs that one that waits will need."""
         if wait.grow is None and self.times.counted:
             for claim in self.times.quotas(wait.group):
                 self._reserved.setdefault(claim.whose, set()).update(used_by(wait.group))
 
-    def _look_anew(self) -> None:
+    def look_anew(self) -> None:
         """Begin to look at those that wait: until the next lease, the same ones hold them."""
         if self.times.counted:
             self._reserved.clear()
             self._held = None
 
-    def _waited_for(self) -> dict[str, dict[str, None]]:
+    def waited_for(self) -> dict[str, dict[str, None]]:
         """Return by whose quota the GPUs that those in the queue wait for."""
         found: dict[str, dict[str, None]] = {}
         for wait in self.model.queue:
             for claim in self.times.quotas(wait.group):
-                found.setdefault(claim.whose, {}).update(dict.fromkeys(self.uuids(wait)))
+                found.setdefault(claim.whose, {}).update(dict.fromkeys(wait.uuids))
         return found
 
     def _held_by(self, whose: str) -> dict[str, list[Group]]:
@@ -157,12 +172,7 @@ class Bounds(Hibernating):
                 if end > self.turn.now:
                     self.turn.look_at(end)
                 elif not group.yielding:
-                    group.makes_way_for = wait
-                    if group.runs:
-                        group.spent = True
-                        if group.exclusive:
-                            self._end_exclusive(group)
-                    self._revoke(group)
+                    self.leases.revoke(group, wait)
             if not bar.holder:
                 last = max(held[uuid], key=lambda g: (self._yields_at(g, wait), g.number))
                 until = ends[uuid] if ends[uuid] > self.turn.now else None
@@ -172,23 +182,23 @@ class Bounds(Hibernating):
     def _yields_at(self, group: Group, wait: Wait) -> float:
         if group.yielding or not group.runs:
             return self.turn.now
-        return max(self.turn.now, self.quantum_end(group, wait))
+        return max(self.turn.now, self.residency.quantum_end(group, wait))
 
-    def _keep_quotas(self) -> None:
+    def keep_quotas(self) -> None:
         """Take back leases beyond a quota: it was lowered, or a holder began to use another GPU. The oldest stay."""
         kept: dict[str, set[str]] = {}
         for group in sorted(self.model.leased.values(), key=lambda g: (g.turn, g.number)):
             quotas = () if group.yielding else self.times.quotas(group)
             own = used_by(group) if quotas else set()
             if any(len(kept.get(c.whose, own) | own) > c.entitlement.gpus for c in quotas):
-                self._revoke(group)
+                self.leases.revoke(group)
                 continue
             for claim in quotas:
                 kept.setdefault(claim.whose, set()).update(own)
         # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
         for wait in self.model.queue:
             if wait.barred is not None:
-                self.turn.dirty.update((gpu.uuid, gpu) for gpu in self._gpus_of(wait))
+                self.turn.dirty.update((gpu.uuid, gpu) for gpu in self.model.gpus_of(wait))
 
 
 def used_by(group: Group) -> set[str]:

@@ -4,12 +4,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from .ledger import growth
-from .model import Bar, Delayed, Gpu, Group, Wait
-from .planner import Plan
-from .quotas import Bounds
+from .eligibility import Eligibility
+from .hibernation import HibernationManager
+from .model import Bar, Delayed, Gpu, Group, Model, Wait, growth
+from .plan import Plan
+from .planner import Planner
+from .pressure import Pressure
+from .usage import GpuTime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sources:
+    """What reasons are found in."""
+
+    model: Model
+    times: GpuTime
+    planner: Planner
+    eligibility: Eligibility
+    hibernation: HibernationManager
+    pressure: Pressure
 
 
 class Explainer:
@@ -18,14 +34,14 @@ class Explainer:
     Parameters
     ----------
     core
-        Must not take an event in meanwhile.
+        What is known; no event must be taken in meanwhile.
     now
         The time.
     plans
         Those that were made already.
     """
 
-    def __init__(self, core: Bounds, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
+    def __init__(self, core: Sources, now: float, plans: Mapping[Wait, Plan] | None = None) -> None:
         self._core = core
         self._now = now
         self._plans: dict[Wait, Plan] = dict(plans or {})
@@ -35,7 +51,7 @@ class Explainer:
         """Return what stands between one that waits and its grant."""
         plan = self._plans.get(wait)
         if plan is None:
-            plan = self._plans[wait] = self._core.plan(wait)
+            plan = self._plans[wait] = self._core.planner.plan(wait)
         return plan
 
     def ahead(self, wait: Wait) -> Wait | None:
@@ -56,7 +72,9 @@ class Explainer:
             return _barred(wait.barred, now)
         if wait.limited_until > now:
             return _reason(
-                "limited", until_in=wait.limited_until - now, whose=core.limited_by(group, now)
+                "limited",
+                until_in=wait.limited_until - now,
+                whose=core.times.limit_reached(group, now),
             )
         if wait.grow is None and group.lease is not None:
             return _draining(group, now)
@@ -80,7 +98,7 @@ class Explainer:
         heads: dict[str, tuple[int, Wait]] = {}
         found: dict[Wait, Wait] = {}
         for place, wait in enumerate(self._core.model.queue):
-            uuids = list(self._core.uuids(wait))
+            uuids = list(wait.uuids)
             ahead = [heads[u] for u in uuids if u in heads]
             if ahead:
                 found[wait] = min(ahead, key=lambda head: head[0])[1]
@@ -96,39 +114,41 @@ class Explainer:
     def _leads(self, wait: Wait) -> bool:
         """Whether one that waits can be served, if others make way: else it holds nobody up."""
         plan = self.plan(wait)
-        return not plan.short or self._core.remedy(plan) is not None
+        return not plan.short or self._core.pressure.remedy(plan) is not None
 
 
-def reason(core: Bounds, wait: Wait, now: float) -> dict[str, Any]:
+def reason(core: Sources, wait: Wait, now: float) -> dict[str, Any]:
     """Return what one that waits waits for."""
     return Explainer(core, now).reason(wait)
 
 
-def at_work(core: Bounds, group: Group, now: float) -> dict[str, Any] | None:
+def at_work(core: Sources, group: Group, now: float) -> dict[str, Any] | None:
     """Return what one that is not in the queue waits for all the same, or None."""
     if (found := group.delayed) is not None:
         return delayed(core, found, now)
     return waking(core, group, now) if group.waking else filling(core, group)
 
 
-def delayed(core: Bounds, found: Delayed, now: float) -> dict[str, Any]:
+def delayed(core: Sources, found: Delayed, now: float) -> dict[str, Any]:
     """Return what an allocation waits for that is not answered yet."""
     gpu = core.model.gpus[found.grow.least.gpu]
     lack = sum(growth(core.model.clients[found.grow.client].holdings[gpu.uuid], found.grow))
     if found.obstacle == "returning":
         return _returning(core, gpu, lack)
-    until_in = max(0.0, found.since + core.host_patience - now)
+    until_in = max(0.0, found.since + core.model.rules.host_patience - now)
     return _reason("host_memory", lack=lack, gpu=gpu.uuid, until_in=until_in)
 
 
-def waking(core: Bounds, group: Group, now: float) -> dict[str, Any]:
+def waking(core: Sources, group: Group, now: float) -> dict[str, Any]:
     """Return for how long a group is being restored, and how long that takes here."""
     since = now if group.hibernation is None else group.hibernation.since
     took = max(0.0, now - since)
-    return _reason("waking", **{"for": took}, estimate=max(0.0, core.wake_estimate(group) - took))
+    return _reason(
+        "waking", **{"for": took}, estimate=max(0.0, core.hibernation.wake_estimate(group) - took)
+    )
 
 
-def filling(core: Bounds, group: Group) -> dict[str, Any] | None:
+def filling(core: Sources, group: Group) -> dict[str, Any] | None:
     """Return whose memory has to leave for one that fills, or None for one that does not fill."""
     if group.filling is None:
         return None
@@ -153,18 +173,18 @@ def stuck(
     )  # fmt: skip
 
 
-def _lack(core: Bounds, wait: Wait, gpu: Gpu, lack: int) -> int:
+def _lack(core: Sources, wait: Wait, gpu: Gpu, lack: int) -> int:
     """Return the part of a group's need that is missing. An over-commitment of the GPU is not part of it."""
-    return max(0, min(lack, core.need(wait, gpu)))
+    return max(0, min(lack, core.model.need(wait, gpu)))
 
 
-def _worst(core: Bounds, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
+def _worst(core: Sources, wait: Wait, plan: Plan) -> tuple[Gpu, int] | None:
     """Return the GPU on which a waiting group lacks the most, and how much."""
     lacks = [(gpu, _lack(core, wait, gpu, lack)) for gpu, lack in plan.lacks]
     return max(lacks, key=lambda item: item[1], default=None)
 
 
-def _of_plan(core: Bounds, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
+def _of_plan(core: Sources, wait: Wait, plan: Plan, now: float) -> dict[str, Any]:
     if plan.draining:
         return _draining(plan.draining[0], now)
     worst = _worst(core, wait, plan)
@@ -176,7 +196,7 @@ def _of_plan(core: Bounds, wait: Wait, plan: Plan, now: float) -> dict[str, Any]
         return _reason(
             "kept" if holder in plan.kept else "exclusive",
             **_holder(holder), until_in=max(0.0, when - now), lack=lack,
-            gpu=next(iter(core.uuids(wait)), "") if gpu is None else gpu.uuid,
+            gpu=next(iter(wait.uuids), "") if gpu is None else gpu.uuid,
         )  # fmt: skip
     if holder is not None and holder in plan.serialised:
         return _reason(
@@ -184,10 +204,14 @@ def _of_plan(core: Bounds, wait: Wait, plan: Plan, now: float) -> dict[str, Any]
         )
     if worst is not None:
         gpu, lack = worst
-        if holder is not None and holder.lease is not None and core.thrashes(wait.group, holder):
+        if (
+            holder is not None
+            and holder.lease is not None
+            and core.planner.thrashes(wait.group, holder)
+        ):
             return _reason("thrashing", **_holder(holder), yields_in=max(0.0, when - now))
         if holder is not None and holder.lease is not None:
-            need = core.need(wait, gpu)
+            need = core.model.need(wait, gpu)
             yields_in = max(0.0, when - now)
             return _reason(
                 "needs_memory",
@@ -201,7 +225,7 @@ def _of_plan(core: Bounds, wait: Wait, plan: Plan, now: float) -> dict[str, Any]
             victims[holder.id] = holder.name
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     # There is room: only a reading of the GPU is out.
-    return _reason("making_room", lack=0, gpu=next(iter(core.uuids(wait)), ""), **_victims({}))
+    return _reason("making_room", lack=0, gpu=next(iter(wait.uuids), ""), **_victims({}))
 
 
 def _barred(bar: Bar, now: float) -> dict[str, Any]:
@@ -233,9 +257,9 @@ def _draining(holder: Group, now: float) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def _short(core: Bounds, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
+def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict[str, Any]:
     """Return what holds the room that nobody could yield: what will be free by itself, else what holds the most."""
-    victims = {g.id: g.name for g in core.hibernating_on(gpu)}
+    victims = {g.id: g.name for g in core.eligibility.hibernating_on(gpu)}
     if victims:
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
@@ -257,7 +281,7 @@ def _short(core: Bounds, group: Group, gpu: Gpu, lack: int, now: float) -> dict[
     return _returning(core, gpu, lack) if core.model.awaited else _foreign(gpu, lack)
 
 
-def _returning(core: Bounds, gpu: Gpu, lack: int) -> dict[str, Any]:
+def _returning(core: Sources, gpu: Gpu, lack: int) -> dict[str, Any]:
     return _reason("returning", lack=lack, gpu=gpu.uuid, clients=len(core.model.awaited))
 
 

@@ -28,7 +28,7 @@ class Rules:
     quantum, anti_thrash, policy
         The settings of docs/design.md, "Decisions". ``policy`` is the one that was asked for.
     reserve
-        Bytes of each GPU that are never promised; by default ``ledger.default_reserve`` of its size.
+        Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
     debounce
         Seconds for which a group's memory stays after the end of a cell.
     residency_factor
@@ -78,6 +78,9 @@ class Rules:
         Seconds until it is seen again whether there is room for what the clients lack that could be let through.
     hibernate_after
         Seconds of idleness after which a group hibernates, where that can be; 0 or None: none does.
+    host_patience, holders_patience
+        Seconds for which growth waits for host memory that there was a short while ago; and urgent growth for other
+        groups to give their leases back. Not for long: they may wait for this one's.
     hibernate_pressure
         Seconds of idleness after which it does for a group that lacks room.
     """
@@ -113,6 +116,8 @@ class Rules:
     starving_patience: float = 1.0
     shortest_retry: float = 0.010
     longest_retry: float = 1.0
+    host_patience: float = 30.0
+    holders_patience: float = 2.0
     shortest_step: float = 0.002
     longest_step: float = 0.064
     own_step: float = 0.020
@@ -125,6 +130,10 @@ class Rules:
         object.__setattr__(self, "quantum", valid_quantum(self.quantum))
         object.__setattr__(self, "anti_thrash", valid_anti_thrash(self.anti_thrash))
         object.__setattr__(self, "hibernate_after", valid_hibernate_after(self.hibernate_after))
+
+    def reserve_of(self, total: int) -> int:
+        """Return the bytes of a GPU of this size that are never promised."""
+        return default_reserve(total) if self.reserve is None else self.reserve
 
     def stated(self) -> dict[str, Any]:
         """Return the settings that are not the default, by name: ``Rules(**stated)`` is equal to this one."""
@@ -166,3 +175,11 @@ def valid_hibernate_after(seconds: object) -> float | None:
         "hibernate_after must be a number of seconds from 0 (off) to "
         f"{LONGEST_IDLENESS:.0f}, not {seconds!r}"
     )
+
+
+def default_reserve(total: int) -> int:
+    """Bytes of a GPU that are never promised: for allocations that nobody states, and for rounding.
+
+    1 % of the GPU; at least 64 MiB, but no more than 2 % where that is less (small simulated GPUs).
+    """
+    return max(total // 100, min(64 * MIB, total // 50))

@@ -528,6 +528,11 @@ class GpuTime:
         found = self._limits_reached(group, gpu, now)
         return max(found, key=found.__getitem__, default=None)
 
+    def limit_reached(self, group: Group, now: float) -> str | None:
+        """Return whose limit a group has had on one of its GPUs."""
+        found = (self.limited_by(group, uuid, now) for uuid in group.shares)
+        return next((whose for whose in found if whose is not None), None)
+
     def _limits_reached(self, group: Group, gpu: str, now: float) -> dict[str, float]:
         """Return whose limits a group has had, and until when it is to wait for each of them."""
         found: dict[str, float] = {}

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import Any, cast
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from . import preferences as wishes
-from .cycle import Decider
+from .activity import Activity
+from .burst_model import Classes
+from .eviction_orders import EvictionOrders
+from .hibernation import HibernationManager
+from .leases import Leases
 from .messages import (
     Adjust,
     Cancel,
@@ -24,26 +28,43 @@ from .messages import (
     Release,
     Rename,
 )
-from .model import Wishes
-from .policy_api import PolicyRegistry, View
+from .model import Model, Wishes
+from .notices import NoticeBoard
 from .policy_guard import Guard
+from .preferences import Memory
+from .queue import WaitQueue
+from .turn import Turn
+from .usage import GpuTime
 
 #: Code of the notice of what administrators tell everybody.
 MAINTENANCE = "maintenance"
+
+
 #: So many cells of a group that ended are remembered.
 ENDED_CELLS = 32
 
 
-class People(Decider):
-    """Takes in what people say."""
+@dataclass(slots=True, eq=False)
+class UserCommands:
+    """Takes in what users and administrators say."""
 
-    _wishes: wishes.Memory
-    _policies: PolicyRegistry
+    model: Model
+    turn: Turn
+    times: GpuTime
+    policy: Guard
+    classes: Classes
+    preferences: Memory
+    queue: WaitQueue
+    activity: Activity
+    notices: NoticeBoard
+    orders: EvictionOrders
+    leases: Leases
+    hibernation: HibernationManager
 
     def wishes_of(self, group: str) -> Wishes:
         """Return what people asked for the group with this id, whether it is there or not."""
         found = self.model.groups.get(group)
-        return self._wishes.recall(group) if found is None else found.wishes
+        return self.preferences.recall(group) if found is None else found.wishes
 
     def settings(self) -> dict[str, Any]:
         """Return the settings that can be changed: the same wherever the same events are replayed."""
@@ -54,12 +75,8 @@ class People(Decider):
             "hibernate_after": self.model.rules.hibernate_after,
         }
 
-    def _policy_of(self, name: str) -> Guard:
-        # A policy hands back no groups but those that it was given, so it does not matter that they have to be ours.
-        view = cast("View", self)
-        return Guard(self._policies.make(name, view), view, self._policies.fallbacks)
-
-    def _on_cell(self, event: Cell) -> None:
+    def on_cell(self, event: Cell) -> None:
+        """A cell began or ended."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
@@ -69,19 +86,19 @@ class People(Decider):
                 return
             group.cells[event.msg_id] = event.at
             if group.hibernation is not None:
-                self._rouse(group)
+                self.hibernation.rouse(group)
             # What ran before was before this cell.
-            self._count_time(group)
-            self._classes.begin_cell(group, self.turn.now)
+            self.activity.count_time(group)
+            self.classes.begin_cell(group, self.turn.now)
             self.turn.log("cell", group, phase="begin", msg_id=event.msg_id)
             self.turn.touch(group)
             return
         if event.msg_id in group.ended_cells:
             return
         if not group.metered:
-            self._count_time(group)
+            self.activity.count_time(group)
         group.cells.pop(event.msg_id, None)
-        self._classes.end_cell(group, self.turn.now)
+        self.classes.end_cell(group, self.turn.now)
         group.active_at = self.turn.now
         self.turn.touch(group)
         group.ended_cells[event.msg_id] = None
@@ -89,7 +106,7 @@ class People(Decider):
             del group.ended_cells[next(iter(group.ended_cells))]
         self.turn.log("cell", group, phase="end", msg_id=event.msg_id)
         if not group.cells and event.at >= group.exclusive_at:
-            self._end_exclusive(group)
+            self.leases.end_exclusive(group)
         if not group.cells and not group.busy and group.ended_at is None:
             # It went quiet first: now it is over.
             group.ended_at = self.turn.now
@@ -99,41 +116,45 @@ class People(Decider):
                 if client.busy and client.burst_at <= event.at:
                     self.turn.decisions.append(EndBurst(client.number, event.at))
 
-    def _on_cancel(self, event: Cancel) -> None:
+    def on_cancel(self, event: Cancel) -> None:
+        """A user cancels a group's waits."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
-        for wait in self._waits_of(group):
-            self._dequeue(wait)
+        for wait in self.queue.waits_of(group):
+            self.queue.dequeue(wait)
         for gpu in self.model.gpus.values():
             gpu.parked = [d for d in gpu.parked if d.grow.client not in group.clients]
         for client in group.clients.values():
             client.wants = False
             self.turn.decisions.append(CancelWaits(client.number))
-        self._cancel_wakes(group)
+        self.hibernation.cancel_wakes(group)
         self.turn.log("cancel", group)
         self.turn.touch(group)
 
-    def _on_release(self, event: Release) -> None:
+    def on_release(self, event: Release) -> None:
+        """A user ends a group's burst."""
         group = self.model.groups.get(event.group)
         if group is None:
             return
         self.turn.touch(group)
         group.offload = group.offload or event.offload
         if group.exclusive:
-            self._end_exclusive(group)
+            self.leases.end_exclusive(group)
         if group.lease is not None:
             group.ended_at = self.turn.now - self.model.rules.debounce
-            self._revoke(group)
+            self.leases.revoke(group)
         elif group.offload:
-            self._offload(group)
+            self.orders.offload(group)
 
-    def _on_rename(self, event: Rename) -> None:
+    def on_rename(self, event: Rename) -> None:
+        """A group has another name."""
         group = self.model.groups.get(event.group)
         if group is not None:
             group.name = event.name
 
-    def _on_adjust(self, event: Adjust) -> None:
+    def on_adjust(self, event: Adjust) -> None:
+        """A user asks something for a group."""
         group = self.model.groups.get(event.group)
         if group is None and not event.later:
             raise ValueError(f"no group on the GPU has the id {event.group!r}")
@@ -144,7 +165,8 @@ class People(Decider):
             after = replace(after, exclusive=False)
         self._wish(event.group, before, after)
 
-    def _on_hold(self, event: Hold) -> None:
+    def on_hold(self, event: Hold) -> None:
+        """An administrator puts a group on hold, or ends that."""
         before = self.wishes_of(event.group)
         self._wish(event.group, before, replace(before, held=event.on))
 
@@ -152,7 +174,7 @@ class People(Decider):
         """Let what people want for a group be something else."""
         if after == before:
             return
-        self._wishes.remember(name, after)
+        self.preferences.remember(name, after)
         self.turn.decisions.append(Log("adjust", name, {"wishes": asdict(after)}))
         group = self.model.groups.get(name)
         if group is None:
@@ -169,9 +191,10 @@ class People(Decider):
         if group.wait is not None:
             self.turn.crowded.update(self.turn.dirty)
         if after.stopped:
-            self._revoke(group)
+            self.leases.revoke(group)
 
-    def _on_entitle(self, event: Entitle) -> None:
+    def on_entitle(self, event: Entitle) -> None:
+        """An administrator states an entitlement."""
         wishes.check(event)
         self.times.entitle(event.whose, event.entitlement, event.members)
         for group in self.model.groups.values():
@@ -185,7 +208,8 @@ class People(Decider):
                                 "members": list(event.members)})
         )  # fmt: skip
 
-    def _on_maintain(self, event: Maintain) -> None:
+    def on_maintain(self, event: Maintain) -> None:
+        """An administrator tells all users something."""
         if event.text == self.model.maintenance:
             return
         self.model.maintenance = event.text
@@ -193,21 +217,23 @@ class People(Decider):
         self.model.notices.clear()
         self.model.notices.extend(kept)
         if event.text:
-            self._on_notice(Notice("", MAINTENANCE, {"text": event.text}))
+            self.notices.on_notice(Notice("", MAINTENANCE, {"text": event.text}))
         else:
             self.turn.decisions.append(Log("maintenance", "", {"text": ""}))
 
-    def _on_focus(self, event: Focus) -> None:
+    def on_focus(self, event: Focus) -> None:
+        """Another notebook is in front of a user."""
         before = self.model.focus.pop(event.user, "")
         if event.group:
             self.model.focus[event.user] = event.group
         for group_id in {before: None, event.group: None} if before != event.group else ():
             group = self.model.groups.get(group_id)
             if group is not None:
-                self._rank_anew(group)
+                self.queue.rank_anew(group)
                 self.turn.touch(group)
 
-    def _on_configure(self, event: Configure) -> None:
+    def on_configure(self, event: Configure) -> None:
+        """Settings change."""
         changes = {
             name: value
             for name in ("quantum", "anti_thrash", "policy", "hibernate_after")
@@ -215,11 +241,11 @@ class People(Decider):
         }
         rules = replace(self.model.rules, **changes)
         if event.policy is not None and event.policy != self.policy.name:
-            self.policy = self._policy_of(event.policy)
-            self._sort()
+            self.policy.use(event.policy)
+            self.queue.sort()
         self.model.rules = rules
         if event.hibernate_after is not None:
-            self._rest_all()
+            self.hibernation.rest_all()
         self.turn.repace.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(Log("settings", "", self.settings()))

@@ -16,7 +16,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
-from ..core.ledger import LARGEST
+from ..core.checks import LARGEST
 from ..core.messages import Awaited, Usage
 from .pool import start_time
 

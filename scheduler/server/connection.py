@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any, Protocol, cast
 
 from ..core import messages as ev
-from ..core.ledger import ProtocolViolation
+from ..core.checks import ProtocolViolation
 from ..memory.pool import start_time
 from ..node.identity import Identities
 from ..node.permissions import Denied

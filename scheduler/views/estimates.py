@@ -234,9 +234,9 @@ class Forecast:
             if self._waits.get(group, walk) is None:
                 self._waits[group] = Shown(now, walk, kind)
             # One that is behind others is not said to be served first, though it may be.
-            least = max((before.get(uuid, 0.0) for uuid in core.uuids(wait)), default=0.0)
+            least = max((before.get(uuid, 0.0) for uuid in wait.uuids), default=0.0)
             found[group] = one = _estimate(walk, intervals[kind], least)
-            for uuid in core.uuids(wait):
+            for uuid in wait.uuids:
                 before[uuid] = one.seconds
         return found
 
@@ -245,10 +245,10 @@ class Forecast:
         rooms: dict[str, Room] = {}
         found: list[tuple[Wait, Time, int]] = []
         for wait in core.queue:
-            if not core.counts(wait):
+            if not wait.counts(core.now):
                 continue
             on = []
-            for uuid in core.uuids(wait):
+            for uuid in wait.uuids:
                 room = rooms.get(uuid)
                 if room is None:
                     room = rooms[uuid] = self._room(core, core.gpus[uuid], wait, now)
@@ -271,7 +271,7 @@ class Forecast:
         group = wait.group
         if wait.grow is None and group.restore_error is not None:
             return None  # its process alone knows when it gives up
-        alone = core.one_at_a_time and wait.grow is None
+        alone = core.residency.one_at_a_time and wait.grow is None
         served = Time(max(0.0, wait.not_before - now), 0.0)
         needs = []
         for room in rooms:
@@ -332,7 +332,7 @@ class Forecast:
     def _way(self, core: Core, share: Share, wait: Wait, now: float) -> tuple[int, Time]:
         group = share.group
         size = share.resident + share.arriving + share.missing
-        at = core.movable_at(group, wait)
+        at = core.residency.movable_at(group, wait)
         if group.lease is None:
             size = share.movable
         elif group.overdue:
@@ -342,14 +342,14 @@ class Forecast:
         elif group.runs or at > now:
             stint = self._stints.get(group.id)
             elapsed = 0.0 if stint is None else now - stint.begin
-            last = max(0.0, core.quantum_end(group, wait) - now)
+            last = max(0.0, core.residency.quantum_end(group, wait) - now)
             left = self._left(group, elapsed, last)
             if group.runs:
                 return size, left
             return size, _either(
                 self._persistence.get(group.id, DOUBT), left, Time(max(0.0, at - now), 0.0)
             )
-        if core.keeps(group, wait):
+        if core.residency.keeps(group, wait):
             at = max(at, wait.since + core.rules.keep_patience)
         return size, Time(max(0.0, at - now), 0.0)
 
@@ -357,7 +357,7 @@ class Forecast:
         """Return how long a group will use the GPU once it is served."""
         found = self._expected.get(group.id)
         if found is None:
-            last = core.quantum_of(group) + core.footprint_cost(group)
+            last = core.residency.quantum_of(group) + core.costs.footprint_cost(group)
             found = self._expected[group.id] = self._left(group, 0.0, last)
         return found
 
@@ -383,7 +383,7 @@ def _estimate(walk: Time, interval: tuple[float, float, float], least: float) ->
 
 def _need(core: Core, wait: Wait, room: Room) -> int:
     """Return the room that it will need: what leaves the GPU by then has to come back."""
-    need = core.need(wait, room.gpu)
+    need = core.model.need(wait, room.gpu)
     if wait.grow is None:
         need += room.lost.get(wait.group.id, 0)
         if room.leaving:

@@ -29,7 +29,7 @@ def explain(core: Core, now: float, group: str | None = None) -> dict[str, Any]:
     group
         The id of the only one to explain; it may wait for nothing.
     """
-    explainer = reasons.Explainer(core, now)
+    explainer = reasons.Explainer(core.sources, now)
     groups: list[dict[str, Any]] = []
     waits = {wait.group.id: wait for wait in reversed(core.queue)}
     if group is not None:
@@ -60,7 +60,9 @@ def _explanation(
         "why_class": _why_class(core, group),
         "pace": paced,
         "waited": None if wait is None else max(0.0, now - wait.since),
-        "reason": reasons.at_work(core, group, now) if wait is None else explainer.reason(wait),
+        "reason": reasons.at_work(core.sources, group, now)
+        if wait is None
+        else explainer.reason(wait),
         "before": before,
         "next": None if wait is None else _next(core, wait, before, now),
     }
@@ -71,7 +73,7 @@ def _who(core: Core, group: Group) -> dict[str, Any]:
         "group": group.id,
         "name": group.name,
         "user": group.user,
-        "class": core.class_of(group),
+        "class": group.classed,
     }
 
 
@@ -79,8 +81,8 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
     """Return why a group counts as what it does."""
     if group.wishes.priority != "auto":
         return _said("asked")
-    after = core.interactive_burst
-    if core.class_of(group) == "background":
+    after = core.rules.interactive_burst
+    if group.classed == "background":
         return _said("long_cell" if group.cells else "long_use", after=after)
     return _said("fresh_cell" if group.cells else "short_use", after=after)
 
@@ -90,12 +92,12 @@ def _why_class(core: Core, group: Group) -> dict[str, Any]:
 
 def _before(core: Core, wait: Wait, now: float) -> Iterator[dict[str, Any]]:
     """Say for each that has to be served before one that waits, which rule put it there."""
-    gpus = set(core.uuids(wait))
+    gpus = set(wait.uuids)
     seen = {wait.group.id}
     for other in core.queue:
         if other is wait:
             return
-        shared = [uuid for uuid in core.uuids(other) if uuid in gpus]
+        shared = [uuid for uuid in other.uuids if uuid in gpus]
         # Whom the core passes over holds nobody up.
         passed = other.passed_over or other.limited_until > now or other.barred is not None
         if not shared or passed or other.group.id in seen:
@@ -152,7 +154,7 @@ def _next(core: Core, wait: Wait, before: list[dict[str, Any]], now: float) -> d
             return _said("administrator")
         return _said("quota", whose=wait.barred.whose, gpus=wait.barred.most)
     if wait.limited_until > now:
-        whose = core.limited_by(wait.group, now)
+        whose = core.times.limit_reached(wait.group, now)
         return _said("limit", whose=whose, until_in=wait.limited_until - now)
     if not before:
         return _said("room")
@@ -177,8 +179,8 @@ def _pace(core: Core, group: Group) -> dict[str, Any] | None:
         return None
     pace = min(slowed, key=lambda p: (p.inflight is None, p.inflight or 0.0))
     holders = {g.id: g for share in group.shares.values() for g in share.gpu.holders.values()}
-    others = [g for g in holders.values() if g is not group and core.class_of(g) == "interactive"]
-    if core.class_of(group) == "interactive":
+    others = [g for g in holders.values() if g is not group and g.classed == "interactive"]
+    if group.classed == "interactive":
         # It is held back for somebody's share, not for what that one is.
         others = []
     others = [g for g in others if g.busy > 0] or others

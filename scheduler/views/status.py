@@ -24,7 +24,7 @@ def status(
     estimates: Mapping[str, Estimate] | None = None,
 ) -> dict[str, Any]:
     """Return the status, less what only the server knows: that is told what cells took, and how long waits will be."""
-    explainer = reasons.Explainer(core, now)
+    explainer = reasons.Explainer(core.sources, now)
     figures = Figures(core)
     ledger, estimates = ledger or Ledger(), estimates or {}
     places: dict[str, tuple[int | None, Wait | None]] = {}
@@ -33,9 +33,9 @@ def status(
     for wait in core.queue:
         # Who is frozen, or has had its share, holds nobody up.
         places.setdefault(wait.group.id, (len(ahead) + 1, wait))
-        if core.counts(wait):
+        if wait.counts(core.now):
             ahead.add(wait.group.id)
-            for uuid in core.uuids(wait):
+            for uuid in wait.uuids:
                 first.setdefault(uuid, wait)
     return {
         "time": now,
@@ -95,7 +95,7 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
             "state": "parking" if state.stage == "evicting" else state.stage,
             "since": state.since,
             "frees": max(0, state.frees - group.stays),
-            "estimate": core.wake_estimate(group) if away else None,
+            "estimate": core.sources.hibernation.wake_estimate(group) if away else None,
             "code": None,
             "text": "",
         }
@@ -152,7 +152,7 @@ def _group(
         "name": group.name,
         "kind": "run" if group.id.startswith("run-") else "kernel",
         "user": group.user,
-        "class": core.class_of(group),
+        "class": group.classed,
         "state": group.state,
         "since": group.since,
         "position": position,
@@ -181,7 +181,7 @@ def _reason(
 ) -> dict[str, Any] | None:
     if group.overdue:
         return reasons.stuck(group, now)
-    return reasons.at_work(core, group, now) if wait is None else explainer.reason(wait)
+    return reasons.at_work(core.sources, group, now) if wait is None else explainer.reason(wait)
 
 
 def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) -> float | None:
@@ -193,7 +193,7 @@ def _yields_in(core: Core, group: Group, first: Mapping[str, Wait], now: float) 
     wait = first.get(next(iter(group.shares))) if len(group.shares) == 1 else None
     if wait is not None and wait.group is group:
         wait = None
-    return max(0.0, core.quantum_end(group, wait) - now)
+    return max(0.0, core.residency.quantum_end(group, wait) - now)
 
 
 def _cell(group: Group, ledger: Ledger, now: float) -> dict[str, Any] | None:

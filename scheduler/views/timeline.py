@@ -70,7 +70,7 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
         min(waits, default=None),
         dict(group.cells),
         leased=group.lease is not None and not group.yielding,
-        movable_at=core.movable_at(group),
+        movable_at=core.residency.movable_at(group),
         user=group.user,
         hibernated_since=(
             sleep.since if sleep is not None and sleep.stage == "hibernated" else None

@@ -98,8 +98,8 @@ DEFECTS: dict[str, Defect] = {
         "the scheduler lets no process on one GPU take steps",
         Recipe(only=("locks", "kernels")),
         scheduler=(
-            "from jupyter_gpushare.scheduler.core.collectives import Stepper\n"
-            "Stepper._step_stuck = lambda self, group, known: []\n"
+            "from jupyter_gpushare.scheduler.core.collectives import Collectives\n"
+            "Collectives._step_stuck = lambda self, group, known: []\n"
         ),
         environ={"GPUSHARE_SIM_DEVICES": "1"},
     ),

@@ -20,7 +20,7 @@ def check_status(core: Core, now: float) -> None:
     for group in said["groups"]:
         params = group["reason"]["params"] if group["reason"] else {}
         if params.get("lack") is not None and group["id"] in waits:
-            need = core.need(waits[group["id"]], core.gpus[params["gpu"]])
+            need = core.model.need(waits[group["id"]], core.gpus[params["gpu"]])
             assert params["lack"] <= max(0, need), f"lacks more than it needs: {group}"
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.checks import ProtocolViolation
 from jupyter_gpushare.scheduler.core.core import Core
-from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation, default_reserve
-from jupyter_gpushare.scheduler.core.rules import Rules
+from jupyter_gpushare.scheduler.core.rules import Rules, default_reserve
 from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.views import status as snapshot
 
@@ -320,11 +320,11 @@ def test_a_running_holder_keeps_its_quantum() -> None:
 def test_the_quantum_follows_the_measured_cost_of_moving() -> None:
     m = Machine(bandwidth=1e9)
     a = m.runs("a", 50)
-    slow = m.core.quantum_of(m.core.groups["a"])
+    slow = m.core.residency.quantum_of(m.core.groups["a"])
     for _ in range(20):
         m.do(ev.Restored(a.number, a.lease, a.usage(), 50 * GIB, 50 * GIB, 50 / 100, "done"))
     assert slow == 30.0
-    assert m.core.quantum_of(m.core.groups["a"]) == pytest.approx(5.0, rel=0.02)
+    assert m.core.residency.quantum_of(m.core.groups["a"]) == pytest.approx(5.0, rel=0.02)
 
 
 def test_the_longest_idle_loses_its_memory_first() -> None:
@@ -403,7 +403,7 @@ def test_who_goes_quiet_again_and_again_for_a_moment_keeps_its_memory_for_its_re
     m = Machine(quantum=60.0, bandwidth=10 * GIB)
     a, b = m.runs("a", 75), m.process("b", 60)
     b.request()
-    residency, revoked = m.core.residency(m.core.groups["a"]), 0.0
+    residency, revoked = m.core.residency.residency(m.core.groups["a"]), 0.0
     while not revoked:
         a.end("quiet")
         revoked = m.now if of(ev.Revoke, m.sleep(0.5)) else 0.0

@@ -353,7 +353,7 @@ def test_an_interactive_group_makes_way_soon_for_one_that_is_below_its_request()
     script.settle()
     holder, _, waiting = script.processes.values()
     assert script.core.groups[holder.group].classed == "interactive"
-    assert script.core.residency(script.core.groups[holder.group]) > 5.0
+    assert script.core.residency.residency(script.core.groups[holder.group]) > 5.0
     script.advance(script.now + 2.1)
     script.settle()
     assert waiting.lease is not None

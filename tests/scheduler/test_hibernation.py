@@ -10,8 +10,8 @@ import pytest
 
 from jupyter_gpushare.scheduler import policies
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.core.checks import ProtocolViolation
 from jupyter_gpushare.scheduler.core.core import Core
-from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
 from jupyter_gpushare.scheduler.core.model import LEFT
 from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.observability import checkpoint

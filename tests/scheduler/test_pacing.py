@@ -9,7 +9,7 @@ import pytest
 
 from jupyter_gpushare.scheduler import policies
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.ledger import ProtocolViolation
+from jupyter_gpushare.scheduler.core.checks import ProtocolViolation
 from jupyter_gpushare.scheduler.policies import Speed
 from jupyter_gpushare.scheduler.policies.fcfs import FirstComeFirstServed
 from jupyter_gpushare.scheduler.views import status as snapshot

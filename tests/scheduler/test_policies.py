@@ -523,7 +523,7 @@ def test_spare_time_goes_by_weight_side_by_side() -> None:
 
 def quantum(lab: Lab, holder: str, waiter: str) -> float:
     wait = next(w for w in lab.core.queue if w.group.id == waiter)
-    return lab.core.quantum_of(lab.core.groups[holder], wait)
+    return lab.core.residency.quantum_of(lab.core.groups[holder], wait)
 
 
 def test_the_quantum_is_ten_times_the_cost() -> None:
@@ -616,7 +616,7 @@ def test_gemini_quota_follows_the_bursts_within_bounds() -> None:
     found = []
     for length in (0.01, 0.01, 0.01, 0.01, 60.0, 60.0, 60.0, 60.0):
         a.request()
-        found.append(lab.core.quantum_of(lab.core.groups["a"]))
+        found.append(lab.core.residency.quantum_of(lab.core.groups["a"]))
         lab.sleep(length)
         a.end()
         lab.do(ev.Release("a"))

@@ -37,10 +37,10 @@ from hypothesis.stateful import (
 )
 
 from jupyter_gpushare.scheduler import policies
-from jupyter_gpushare.scheduler.core import hibernation
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.contention import Audience
 from jupyter_gpushare.scheduler.core.core import Core
+from jupyter_gpushare.scheduler.core.eligibility import NOTHING, unfit_code
 from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait, place
 from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.core.victims import Victims
@@ -299,7 +299,7 @@ class World(RuleBasedStateMachine):
                    {u: s.promised for u, s in g.shares.items()}, g.exclusive)
             for g in self.core.groups.values()
         }  # fmt: skip
-        self.residency = {g.id: self.core.residency(g) for g in self.core.groups.values()}
+        self.residency = {g.id: self.core.residency.residency(g) for g in self.core.groups.values()}
         decisions = self.core.handle(event, self.now)
         self.tape.append((event, self.now, decisions))
         readings = []
@@ -351,7 +351,7 @@ class World(RuleBasedStateMachine):
                     assert not (first.unallotted and share.evicting and share.resident), (
                         "granted what leaves for another"
                     )
-            if self.core.one_at_a_time:
+            if self.core.residency.one_at_a_time:
                 for other in self.core.groups.values():
                     if other.overdue:
                         continue
@@ -463,11 +463,11 @@ class World(RuleBasedStateMachine):
         if self.core.policy.name not in ("burst", "fcfs"):
             return True  # its quanta may be as short as it likes
         away, since = group.away_since, self.in_since.get(group.id)
-        residency = self.core.residency(group)
+        residency = self.core.residency.residency(group)
         residency = min(residency, self.residency.get(group.id, residency))
         # So does one that is not below its request make way for one that is.
         if group.classed == "background" or self.core.times.active:
-            residency = min(residency, self.core.background_quantum)
+            residency = min(residency, self.core.rules.background_quantum)
         return (
             since is None
             or self.now >= since + residency - 1e-9
@@ -559,7 +559,7 @@ class World(RuleBasedStateMachine):
         core = self.core
         assert core.queue == sorted(core.queue, key=place)
         for uuid, gpu in core.gpus.items():
-            assert gpu.queue == [w for w in core.queue if uuid in core.uuids(w)]
+            assert gpu.queue == [w for w in core.queue if uuid in w.uuids]
             holders = {g.id for g in core.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
@@ -615,14 +615,14 @@ class World(RuleBasedStateMachine):
         if not hasattr(self, "core"):
             return
         for gpu in self.core.gpus.values():
-            wait = next((w for w in self.core.queue if gpu.uuid in self.core.uuids(w)), None)
+            wait = next((w for w in self.core.queue if gpu.uuid in w.uuids), None)
             if wait is None:
                 continue
-            kept = self.core.plan(wait)
+            kept = self.core.planner.plan(wait)
             victims = {u: g.victims for u, g in self.core.gpus.items()}
             for other in self.core.gpus.values():
                 other.victims = Victims(stirred={s.number: s for s in other.shares.values()})
-            anew = self.core.plan(wait)
+            anew = self.core.planner.plan(wait)
             for uuid, other in self.core.gpus.items():
                 other.victims = victims[uuid]
             for name in ("lacks", "short", "evict", "revoke", "draining", "leaving", "later"):
@@ -1625,7 +1625,7 @@ class World(RuleBasedStateMachine):
             return False
         if any(p.old or p.growing is not None or p.stopped for p in processes):
             return False
-        return group.unfit is None and hibernation._unfit(group) in ("", hibernation.NOTHING)
+        return group.unfit is None and unfit_code(group) in ("", NOTHING)
 
     def most_of(self, process: Process, gpu: str) -> int:
         memory = process.memory.get(gpu, Memory())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jupyter_gpushare.scheduler.core import messages as ev
-from jupyter_gpushare.scheduler.core.collectives import Stepper
+from jupyter_gpushare.scheduler.core.collectives import Collectives
 from jupyter_gpushare.scheduler.core.rules import Rules
 from tests.scheduler.test_core import GIB, GPU, Machine, Process
 
@@ -193,7 +193,7 @@ def test_a_process_that_is_stuck_is_let_through_ever_more_rarely_and_for_ever() 
     # A thread that launches with a lock held is through in time.
     assert at[24] < 2.5
     pauses = [after - before for before, after in pairwise(at)]
-    quick, rare = pauses[: Stepper.quick_own_steps], pauses[Stepper.quick_own_steps :]
+    quick, rare = pauses[: Collectives.quick_own_steps], pauses[Collectives.quick_own_steps :]
     assert all(pause < Rules().own_step + 2 * LOOK for pause in quick)
     assert all(after > before - 2 * LOOK for before, after in pairwise(rare))
     # One that merely computes, in kernels of a second, has ended before the deadline.

@@ -28,7 +28,6 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.node.principals import Identity, Principal
-from jupyter_gpushare.scheduler.policies import REGISTRY
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from jupyter_gpushare.scheduler.server import requests, server
 from jupyter_gpushare.scheduler.server.options import Options
@@ -108,7 +107,7 @@ class Watched(World):
 
     def begin(self) -> None:
         """Begin with a core like the world's."""
-        core = type(self.core)(REGISTRY, bandwidth=SPEED, **PATIENCE, **self.settings)
+        core = self.make_core({"bandwidth": SPEED, **PATIENCE, **self.settings})
         self.server = self.loop.run_until_complete(self.make(core))
         self.clients: dict[int, Peer] = {}
         self.pids: dict[str, set[int]] = {user: set() for user in MARKS}

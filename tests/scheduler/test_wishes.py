@@ -12,6 +12,7 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core import preferences as wishes
 from jupyter_gpushare.scheduler.core import reasons
 from jupyter_gpushare.scheduler.core.model import Wishes
+from jupyter_gpushare.scheduler.core.planner import Planner
 from tests.scheduler.test_core import BY_AGE, GIB, GPU, Machine, Process, of
 
 
@@ -566,11 +567,11 @@ def test_a_long_queue_is_explained_with_few_plans(monkeypatch: pytest.MonkeyPatc
     m.runs("a", 75)
     for number in range(30):
         m.process(f"b{number}", 30).request()
-    one_by_one = [reasons.reason(m.core, wait, m.now) for wait in m.core.queue]
+    one_by_one = [reasons.reason(m.core.sources, wait, m.now) for wait in m.core.queue]
     plans = []
-    plan = m.core.plan
-    monkeypatch.setattr(m.core, "plan", lambda wait: plans.append(wait) or plan(wait))
-    explainer = reasons.Explainer(m.core, m.now)
+    plan = Planner.plan
+    monkeypatch.setattr(Planner, "plan", lambda self, wait: plans.append(wait) or plan(self, wait))
+    explainer = reasons.Explainer(m.core.sources, m.now)
     assert [explainer.reason(wait) for wait in m.core.queue] == one_by_one
     assert {r["params"].get("ahead") for r in one_by_one[1:]} == {m.core.queue[0].group.id}
     assert plans == [m.core.queue[0]]

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What happens when a timer is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activity import Activity
+from .collectives import Collectives
+from .hibernation import HibernationManager
+from .host_reserve import HostReserve
+from .leases import Leases
+from .model import Model
+from .timers import Timer
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class Alarms:
+    """Looks again at what a timer is for."""
+
+    model: Model
+    turn: Turn
+    host_reserve: HostReserve
+    activity: Activity
+    leases: Leases
+    hibernation: HibernationManager
+    collectives: Collectives
+
+    def look_again(self, timer: Timer) -> None:
+        """Look again at what a timer that is due is for."""
+        kind, key = timer
+        match kind, key:
+            case "gpu", str(uuid):
+                self.turn.dirty[uuid] = self.model.gpus[uuid]
+            case "pace", str(uuid):
+                self.turn.repace[uuid] = self.model.gpus[uuid]
+            case "class", str(name):
+                group = self.model.groups[name]
+                self.activity.count_time(group)
+                self.turn.touch(group)
+            case "stock", _:
+                self.host_reserve.asked = True
+            case "client", int(number):
+                self.leases.miss(self.model.clients[number])
+            case "step", str(name):
+                self.collectives.step(name)
+            case "holding", (number, uuid):
+                self.leases.try_again(self.model.clients[number].holdings[uuid])
+            case "rest", str(name):
+                self.hibernation.consider(self.model.groups[name])
+            case "wake", int(number):
+                self.hibernation.wake_again(self.model.clients[number])

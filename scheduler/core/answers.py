@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""When clients have to answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .costs import Costs
+from .model import Client, Model
+from .timers import Timers
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class Answers:
+    """Sets the deadlines of answers."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    costs: Costs
+
+    def await_answer(self, client: Client) -> None:
+        """It was told to give something up: who does not answer in time holds nobody up any longer."""
+        if client.owes_since is None:
+            client.owes_since = self.turn.now
+        if client.silent:
+            return
+        moves = sum(h.evicting / h.share.gpu.bandwidth for h in client.holdings.values())
+        if client.restoring:
+            moves += self.costs.footprint_cost(client.group)
+        # Not from the last sign of life: one that moves a little now and then would never be late.
+        due = (
+            client.owes_since
+            + self.model.rules.revoke_deadline
+            + self.model.rules.residency_factor * moves
+        )
+        self.timers.set(client.answers, due)

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clients come and go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activity import Activity
+from .burst_model import Classes
+from .checks import LARGEST, Checks, ProtocolViolation
+from .hibernation import HibernationManager
+from .host_reserve import HostReserve
+from .leases import Leases
+from .ledger import Ledger
+from .messages import Attach, Detach, Hibernate, Revoke, Usage
+from .model import Client, Group, Hibernation, Model
+from .paging import Detector
+from .preferences import Memory
+from .queue import WaitQueue
+from .shares import Shares
+from .takeover import ReturningClients, Takeover
+from .timers import Timers
+from .turn import Turn
+from .usage import GpuTime
+
+
+@dataclass(slots=True, eq=False)
+class Attachment:
+    """Takes in that clients attach."""
+
+    model: Model
+    turn: Turn
+    times: GpuTime
+    classes: Classes
+    preferences: Memory
+    host_reserve: HostReserve
+    checks: Checks
+    ledger: Ledger
+    shares: Shares
+    hibernation: HibernationManager
+    returning: ReturningClients
+    takeover: Takeover
+
+    def on_attach(self, event: Attach) -> None:
+        """A client attached."""
+        if event.client in self.model.clients:
+            raise ProtocolViolation(event.client, "attached twice")
+        if not event.group:
+            raise ProtocolViolation(event.client, "names no lease group")
+        if not 0 <= event.cap <= LARGEST or event.lease < 0:
+            raise ProtocolViolation(event.client, "states a cap or lease that cannot be")
+        if len({u.gpu for u in event.usages}) != len(event.usages):
+            raise ProtocolViolation(event.client, "states a GPU twice")
+        for usage in event.usages:
+            self.checks.usage(event.client, event.backend, usage)
+        if event.hibernated and (event.leased or any(u.resident for u in event.usages)):
+            raise ProtocolViolation(event.client, "states that it is hibernated, and is on the GPU")
+
+        group = self.model.groups.get(event.group)
+        if group is None:
+            self.model.last_number += 1
+            group = Group(
+                event.group,
+                event.name,
+                self.model.last_number,
+                event.user,
+                event.teams,
+                since=self.turn.now,
+            )
+            group.idle_since = self.turn.now
+            group.wishes = self.preferences.recall(group.id)
+            self.model.groups[group.id] = group
+            group.classed = self.classes.of(group)
+            self.times.of(group)
+            self.turn.repace.update(self.model.gpus)
+            self.turn.log("join", group, pid=event.pid)
+        self.model.pages = self.model.pages or event.backend == "managed"
+        client = Client(
+            event.client, event.pid, event.backend, group, event.cap, event.oversubscribe
+        )
+        self.model.clients[client.number] = group.clients[client.number] = client
+        self.turn.reseat(group)
+        self.returning.find_again(event)
+        if event.hibernated:
+            client.sees = event.sees
+            self._take_hibernated(client, event.usages)
+        for usage in event.usages:
+            holding = self.shares.holding(client, usage.gpu)
+            gpu = holding.share.gpu
+            # Until it attached, what it holds was foreign; or a connection of its own ended, as if it had died.
+            # What is hibernated holds what it has left, or else is seen in the readings.
+            context = holding.contexts(usage.context)
+            self.ledger.leave_behind(holding)
+            held = holding.left if client.gone else usage.resident + usage.pinned + context
+            alive = min(held, gpu.ghosts) if event.reattach else 0
+            gpu.ghosts -= alive
+            gpu.foreign = max(0, gpu.foreign - held + alive)
+            self.ledger.state(holding, usage)
+            self.turn.ask(gpu)
+        self.turn.touch(group)
+        self.host_reserve.concern(client)
+        if group.hibernation is None:
+            self.hibernation.rest(group)
+        self.hibernation.rouse_mixed(group)
+        if not event.leased:
+            return
+        if self.takeover.has_lease(group, event.lease):
+            self.takeover.take_over(client, event)
+        else:
+            self.turn.decisions.append(Revoke(client.number, event.lease))
+
+    def _take_hibernated(self, client: Client, usages: tuple[Usage, ...]) -> None:
+        """Take in that a client was parked by another scheduler, and so may be checkpointed.
+
+        Whether it is, the driver knows: it is ordered again, which changes nothing where it was done.
+        """
+        client.stage, client.gone = "checkpointing", True
+        first = max(usages, key=lambda u: u.pinned + u.context, default=None)
+        if first is not None:
+            client.home = first.gpu
+            client.needs = Usage(first.gpu, 0, 0, first.pinned, first.context)
+        group = client.group
+        if group.hibernation is None:
+            group.hibernation = Hibernation("hibernating", self.turn.now, self.turn.now)
+        if client.needs is not None:
+            group.hibernation.frees += client.needs.pinned + client.needs.context
+        self.turn.decisions.append(Hibernate(client.number, client.home))
+        self.hibernation.settle(group)
+
+
+@dataclass(slots=True, eq=False)
+class Departure:
+    """Takes in that clients are gone."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    times: GpuTime
+    thrash: Detector
+    preferences: Memory
+    host_reserve: HostReserve
+    checks: Checks
+    ledger: Ledger
+    queue: WaitQueue
+    activity: Activity
+    leases: Leases
+    shares: Shares
+    hibernation: HibernationManager
+    takeover: Takeover
+
+    def on_detach(self, event: Detach) -> None:
+        """A client is gone."""
+        client = self.checks.client(event.client)
+        group = client.group
+        for gpu in self.model.gpus.values():
+            gpu.parked = [d for d in gpu.parked if d.grow.client != client.number]
+        for wait in self.queue.waits_of(group):
+            if wait.grow is not None and wait.grow.client == client.number:
+                self.queue.dequeue(wait)
+        client.wants = False
+        self.turn.concern(group)
+        self.host_reserve.concern(client)
+        client.contended = client.beside = 0
+        if group.wait is not None and not any(c.wants for c in group.clients.values()):
+            self.queue.dequeue(group.wait)
+        for holding in client.holdings.values():
+            gpu = holding.share.gpu
+            mapped = holding.resident
+            if client.lease is not None:
+                mapped = holding.room
+            gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
+            gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+            self.ledger.order_out(holding, -holding.evicting)
+            self.ledger.unsettle(holding, -holding.unsettled)
+            self.ledger.account(holding, 0, 0, 0, 0)
+            self.ledger.spare(holding, 0)
+            self.ledger.lose(holding, False)
+            gpu.hibernated -= client.gone
+            holding.took = 0
+            self.ledger.charge_left(holding)
+            if gpu.departures is not None:
+                gpu.departures.spoilt = True
+            self.timers.set(holding.retry_timer, None)
+            del holding.share.holdings[client.number]
+        self.model.evictions = {
+            s: e for s, e in self.model.evictions.items() if e[0].client is not client
+        }
+        if client.lease is not None:
+            if not group.yielding:
+                self.takeover.break_off(client, client.lease)
+            group.ended_at = self.turn.now
+            self.leases.give_back(client, "exit")
+        self.timers.set(client.answers, None)
+        self.timers.set(client.wakes, None)
+        if client.silent:
+            group.silent -= 1
+            self.leases.mark_silence(group)
+        del self.model.clients[client.number], group.clients[client.number]
+        self.turn.reseat(group)
+        if not group.clients:
+            for uuid in group.shares:
+                del self.model.gpus[uuid].shares[group.id]
+            del self.model.groups[group.id]
+            self.timers.set(group.ages, None)
+            self.timers.set(group.rests, None)
+            self.model.evacuating.pop(group.id, None)
+            self.model.hibernating.pop(group.id, None)
+            self.turn.touched.pop(group.id, None)
+            self.turn.unclassed.pop(group.id, None)
+            self.turn.untold.pop(group.id, None)
+            self.times.forget(group)
+            self.activity.forget(group.id)
+            self.thrash.forget(group.id)
+            self.preferences.remember(group.id, group.wishes)
+            self.turn.repace.update(self.model.gpus)
+            self.turn.log("leave", group)
+            return
+        for share in [s for s in group.shares.values() if not s.holdings]:
+            self.shares.leave(share)
+        self.turn.touch(group)
+        self.hibernation.settle(group)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What clients say of their work: requests, bursts, GPU time, leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .activity import Activity
+from .burst_model import Classes
+from .checks import Checks, ProtocolViolation
+from .collectives import Collectives
+from .hibernation import HibernationManager
+from .leases import OVER, Leases
+from .messages import Burst, Meter, Released, Request, Stuck
+from .model import Group, Model, is_managed
+from .paging import Detector
+from .queue import WaitQueue
+from .rooms import Rooms
+from .turn import Turn
+from .usage import GpuTime
+
+#: Seconds of GPU time that no client reaches.
+LONGEST_METER = 1e9
+
+
+@dataclass(slots=True, eq=False)
+class BurstEvents:
+    """Takes in what clients say of their work."""
+
+    model: Model
+    turn: Turn
+    times: GpuTime
+    classes: Classes
+    thrash: Detector
+    checks: Checks
+    queue: WaitQueue
+    activity: Activity
+    rooms: Rooms
+    leases: Leases
+    hibernation: HibernationManager
+    collectives: Collectives
+
+    def on_request(self, event: Request) -> None:
+        """A client asks for a lease."""
+        client = self.checks.client(event.client)
+        group = client.group
+        self.turn.touch(group)
+        if group.hibernation is not None:
+            self.hibernation.rouse(group)
+        if group.lease is not None and not group.yielding:
+            if client.lease is not None:
+                self.turn.decisions.append(self.leases.grant_of(client, client.lease))
+                self.rooms.tell_room(client, anew=True)
+            elif client.silent or client.stage != "awake":
+                client.wants = True
+            else:
+                self.leases.grant(client)
+            return
+        client.wants = True
+        self.collectives.step_asked(client)
+        if group.wait is None:
+            self.activity.end_absence(group)
+            group.wait = self.queue.enqueue(group)
+            if group.hibernation is not None:
+                self.queue.rank_anew(group)
+
+    def on_burst(self, event: Burst) -> None:
+        """A burst began or ended."""
+        client = self.checks.client(event.client)
+        group = client.group
+        if client.lease is None or (event.phase == "end" and event.at < client.burst_at):
+            return
+        if event.phase == "begin":
+            client.burst_at = event.at
+            if not client.busy:
+                group.totals.bursts += 1
+            self.activity.set_busy(client, True)
+            group.ended_at = None
+        else:
+            self.activity.set_busy(client, False)
+            client.restoring.clear()
+            if not group.busy:
+                group.ended_at = self.turn.now if event.cause in OVER else None
+                group.away_since = self.turn.now
+                self.activity.end_burst(group)
+        self.turn.log("burst", group, phase=event.phase, cause=event.cause)
+        self.turn.touch(group)
+
+    def on_meter(self, event: Meter) -> None:
+        """A client states how much GPU time it has had."""
+        client = self.checks.client(event.client)
+        if event.gpu not in self.model.gpus:
+            raise ProtocolViolation(client.number, f"names a GPU that is not here: {event.gpu}")
+        if not (0 <= event.busy <= LONGEST_METER and event.submissions >= 0):
+            raise ProtocolViolation(client.number, "states GPU time that cannot be")
+        group = client.group
+        at = min(event.at, self.turn.now)
+        seconds, submissions = self.times.meter(
+            group, event.gpu, client.number, event.busy, at, event.submissions
+        )
+        if seconds > 0:
+            self.classes.ran(group, seconds, self.turn.now)
+            if self.model.rules.anti_thrash == "auto" and is_managed(group):
+                self._watch_thrashing(group, seconds, submissions, at)
+        self.turn.touch(group)
+
+    def _watch_thrashing(self, group: Group, seconds: float, submissions: int, at: float) -> None:
+        """Have those that run side by side without being resident rotate, if it slows one of them too much."""
+        beside = {g.id: g for s in group.shares.values() for g in s.gpu.holders.values()}
+        floating = [g for g in beside.values() if g.floating]
+        if not self.thrash.feed(group.id, bool(floating), seconds, submissions, at):
+            return
+        # One goes on: who has its memory in, or has been there for longest.
+        first = min(beside.values(), key=lambda g: (g.floating, g.turn))
+        for other in floating:
+            if other is not first:
+                self.leases.revoke(other)
+
+    def on_stuck(self, event: Stuck) -> None:
+        """A client cannot give its lease back yet."""
+        client = self.checks.client(event.client)
+        group = client.group
+        if client.lease is None or client.lease != event.lease:
+            return
+        if not group.yielding:
+            self.leases.revoke(group)  # it has begun to give the lease back by itself
+        if group.stuck is None or group.stuck[0] != event.kernel:
+            self.turn.log("stuck", group, kernel=event.kernel, since=event.since)
+        group.stuck = event.kernel, event.since
+        # What it runs may wait for a thread that waits for memory, and all others for that.
+        for wait in self.queue.waits_of(group):
+            wait.front = wait.front or wait.grow is not None
+        self.queue.rank_anew(group)
+        self.collectives.step_said_stuck(client)
+
+    def on_released(self, event: Released) -> None:
+        """A client gave its lease back."""
+        client = self.checks.client(event.client)
+        if client.lease is None or client.lease != event.lease:
+            return
+        if event.cause == "failed" and not client.group.yielding:
+            self.leases.retry(client)
+        else:
+            if event.cause == "release":
+                client.group.ended_at = self.turn.now - self.model.rules.debounce
+                client.group.failures, client.group.restore_error = 0, None
+            self.leases.give_back(client, event.cause)
+            self.collectives.step_soon(client.group)

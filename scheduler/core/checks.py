@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What clients may state at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .messages import Usage
+from .model import Client, Model
+
+#: Larger figures are a fault of the client, not memory.
+LARGEST = 1 << 50
+
+
+class ProtocolViolation(Exception):
+    """A client said what cannot be; the server disconnects it. The core's state is as before the event."""
+
+    def __init__(self, client: int, text: str) -> None:
+        super().__init__(text)
+        self.client = client
+        self.text = text
+
+
+@dataclass(slots=True, eq=False)
+class Checks:
+    """Checks what clients state."""
+
+    model: Model
+
+    def client(self, number: int) -> Client:
+        """Return the client of a number."""
+        client = self.model.clients.get(number)
+        if client is None:
+            raise ProtocolViolation(number, "is not attached")
+        return client
+
+    def usage(self, client: int, backend: str, usage: Usage, growth: bool = False) -> None:
+        """Check what a client states of a GPU."""
+        if usage.gpu not in self.model.gpus:
+            raise ProtocolViolation(client, f"names a GPU that is not here: {usage.gpu}")
+        sizes = (usage.promised, usage.resident, usage.pinned, usage.context, usage.host)
+        if min(sizes) < 0 or max(sizes) > LARGEST:
+            raise ProtocolViolation(client, "states a size that cannot be")
+        if usage.resident > usage.promised and not growth:
+            raise ProtocolViolation(client, "states more resident than it was promised")
+        # Figures are estimates here and there; but nobody holds twice the GPU.
+        if not growth and sum(sizes[1:4]) > 2 * self.model.gpus[usage.gpu].total:
+            raise ProtocolViolation(client, "states that it holds more than the GPU has")
+        if backend == "plain" and usage.promised:
+            raise ProtocolViolation(client, "states memory that can move, without a backend for it")
+
+    def moved(self, client: Client, usage: Usage, moved: int, copied: int, duration: float) -> None:
+        """Check what a client states of a move."""
+        self.usage(client.number, client.backend, usage)
+        if min(moved, copied) < 0 or max(moved, copied) > LARGEST or not 0 <= duration < 1e9:
+            raise ProtocolViolation(client.number, "states a move that cannot be")

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What it costs to move memory, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .model import Group, Model
+
+
+@dataclass(slots=True, eq=False)
+class Costs:
+    """Estimates moves."""
+
+    model: Model
+
+    def footprint_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to move a group's footprint one way."""
+        return sum(s.goal / s.gpu.bandwidth for s in group.shares.values())
+
+    def move_cost(self, group: Group) -> float:
+        """Return the seconds that it takes to bring in what a group lacks."""
+        return sum(s.need / s.gpu.bandwidth for s in group.shares.values())
+
+    def cost_quantum(self, group: Group) -> float:
+        """Return the quantum that follows from what it costs to move a group's footprint, seconds."""
+        return min(
+            max(self.worth_moving(group), self.model.rules.shortest_quantum),
+            self.model.rules.longest_quantum,
+        )
+
+    def worth_moving(self, group: Group) -> float:
+        """Return for how long a group's memory has to stay for its moves to be worth it, seconds.
+
+        Those at work side by side take turns at once: each stays so many times as long, or all of them together would
+        spend so many times as much of the time moving.
+        """
+        beside = 1
+        for share in group.shares.values():
+            at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
+            beside = max(beside, 1 + at_work)
+        return self.model.rules.residency_factor * self.footprint_cost(group) * beside

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Orders memory out of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .answers import Answers
+from .ledger import Ledger
+from .messages import Evict
+from .model import Group, Model, Share
+from .turn import Turn, stir
+
+
+@dataclass(slots=True, eq=False)
+class EvictionOrders:
+    """Sends evictions."""
+
+    model: Model
+    turn: Turn
+    ledger: Ledger
+    answers: Answers
+
+    def evict(self, share: Share, size: int) -> None:
+        """Order so much of a share out of the GPU."""
+        share.group.intact = False
+        stir(share.group)
+        for holding in share.holdings.values():
+            part = min(size, holding.resident - holding.evicting)
+            if part > 0 and holding.stuck_until <= self.turn.now and not holding.lost:
+                size -= part
+                self.model.last_serial += 1
+                self.model.evictions[self.model.last_serial] = (holding, part)
+                self.ledger.order_out(holding, part)
+                self.turn.decisions.append(
+                    Evict(holding.client.number, self.model.last_serial, share.gpu.uuid, part)
+                )
+                self.answers.await_answer(holding.client)
+
+    def offload(self, group: Group) -> None:
+        """Order all memory of a group out of the GPUs."""
+        group.offload = False
+        for share in group.shares.values():
+            self.evict(share, share.movable)

@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Growth: what clients ask for beyond what they have is promised, refused, or waited for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .eviction_orders import EvictionOrders
+from .leases import Leases
+from .ledger import Ledger
+from .limits import Limits, Relief
+from .messages import Grow, Grown, Growth
+from .model import Client, Delayed, Gpu, Group, Holding, Model, Obstacle, Share, growth, staying
+from .planner import Planner
+from .policy_guard import Guard
+from .queue import WaitQueue
+from .readings import Readings
+from .rooms import Rooms
+from .shares import Shares
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class GrowthAdmission:
+    """Answers growth."""
+
+    model: Model
+    turn: Turn
+    policy: Guard
+    ledger: Ledger
+    readings: Readings
+    limits: Limits
+    planner: Planner
+    queue: WaitQueue
+    rooms: Rooms
+    orders: EvictionOrders
+    leases: Leases
+    shares: Shares
+
+    def promise(self, holding: Holding, event: Grow, more: int, fixed: int, status: Growth) -> None:
+        """Promise so many bytes more."""
+        least = event.least
+        promised = holding.promised + max(0, more)
+        pinned = max(holding.pinned, least.pinned)
+        stated = max(holding.stated, least.context)
+        context = holding.contexts(stated)
+        if stated != holding.stated:
+            self.readings.try_context(holding)
+        self.ledger.state_contexts(holding, stated)
+        self.ledger.unsettle(holding, max(0, fixed))
+        self.ledger.spare(holding, max(0, promised - least.promised))
+        share = holding.share
+        if share.ceiling is not None:
+            give = self._charged(holding, promised - holding.promised)
+            share.ceiling = share.goal + give
+            holding.room += give
+        self.ledger.account(holding, promised, holding.resident, pinned, context)
+        self.rooms.tell_room(holding.client)
+        self.turn.decisions.append(Grown(holding.client.number, event.serial, status, promised))
+        if more > 0 or fixed > 0:
+            gpu = holding.share.gpu
+            self.turn.log(
+                "grow", holding.client.group,
+                promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, gpu.excess),
+            )  # fmt: skip
+
+    def refuse_growth(self, holding: Holding, event: Grow, status: Growth, text: str) -> None:
+        """Refuse growth."""
+        self.turn.decisions.append(
+            Grown(holding.client.number, event.serial, status, holding.promised, text)
+        )
+        self.turn.log("refuse", holding.client.group, code=status, text=text)
+
+    def _charged(self, holding: Holding, more: int) -> int:
+        """How much of a holder's growth comes to the GPU: what has no room there is used from the host."""
+        share = holding.share
+        if share.ceiling is None or not holding.client.oversubscribes:
+            return more
+        return min(more, max(0, share.gpu.capacity - share.gpu.ghosts - share.goal))
+
+    def grow(self, event: Grow, before: Delayed | None = None) -> None:
+        """Answer growth, or put that off; ``before``: as it was already."""
+        client = self.model.clients[event.client]
+        group = client.group
+        holding = self.shares.holding(client, event.least.gpu)
+        share, gpu = holding.share, holding.share.gpu
+        more, fixed = growth(holding, event)
+        if event.oversubscribe and not client.oversubscribes:
+            self._oversubscribe(client)
+        pinned = max(0, event.least.pinned - holding.pinned)
+        stays = staying(holding, event)
+        refusal = self.limits.refusal(share, more, fixed, event.oversubscribe, pinned, stays)
+        if refusal is not None:
+            status, relief, text = refusal
+            obstacle = self._obstacle(gpu, relief)
+            since = self.turn.now if before is None or before.obstacle != obstacle else before.since
+            if (
+                obstacle == "host_memory"
+                and since + self.model.rules.host_patience <= self.turn.now
+            ):
+                obstacle = None
+            if obstacle is not None:
+                gpu.parked.append(Delayed(event, obstacle, since))
+                self.turn.touch(group)
+                return
+            self.refuse_growth(holding, event, status, text)
+            return
+        if fixed:
+            # The stuck ones of its group may wait for what asks, and all others for them.
+            self.queue.enqueue(group, event, front=group.yielding and group.stuck is not None)
+            if share.ceiling is not None and fixed > gpu.free:
+                self.leases.revoke(group)  # its own memory is in the way
+            return
+        charged = self._charged(holding, more)
+        lacks_room = more > 0 or gpu.free < 0
+        if event.urgent and lacks_room and client.lease is not None and group.filling is None:
+            since = self.turn.now if before is None else before.since
+            if not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
+                gpu.parked.append(Delayed(event, "reading", since))
+                return
+            if charged <= gpu.free:
+                self.promise(holding, event, more, fixed, "resident")
+                return
+            if self._make_room_now(gpu, charged - gpu.free):
+                gpu.parked.append(Delayed(event, "reading", since))
+                return
+            held = any(s.group.lease is not None for s in gpu.shares.values() if s is not share)
+            if held and self.turn.now < since + self.model.rules.holders_patience:
+                gpu.parked.append(Delayed(event, "holders", since))
+                return
+        wish = event.most - holding.promised - more
+        extra = self.limits.headroom(share, more, wish, event.oversubscribe)
+        if group.lease is None or group.yielding:
+            there = not more and not (event.urgent and lacks_room)
+            self.promise(holding, event, more + extra, fixed, "resident" if there else "swapped")
+            return
+        if more and not self.readings.is_fresh(gpu, self.model.rules.fresh_for_growth):
+            gpu.parked.append(Delayed(event, "reading", self.turn.now))
+            return
+        if charged <= 0 or group.floating or self._may_take(group, gpu, charged):
+            extra = min(extra, max(0, gpu.free - charged))
+            if any(w.counts(self.turn.now) for w in gpu.queue if w.group is not group):
+                extra = 0
+            leased = client.lease is not None or not more
+            self.promise(holding, event, more + extra, 0, "resident" if leased else "swapped")
+            return
+        # Resident bytes of others are in the way. Waiting for them under a lease would be hold-and-wait.
+        # The client gives the lease up by itself, unless it was granted but is not in yet: hence Revoke.
+        self.promise(holding, event, more + extra, 0, "swapped")
+        self.leases.revoke(group)
+
+    def _obstacle(self, gpu: Gpu, relief: Relief | None) -> Obstacle | None:
+        """Return what a growth that is refused for now waits for; None: it is refused."""
+        if relief == "others":
+            if self.model.awaited:
+                return "returning"
+            # Only foreign use is in the way: look again before saying no.
+            return None if self.readings.is_fresh(gpu) else "reading"
+        return "host_memory" if relief == "host" else None
+
+    def _oversubscribe(self, client: Client) -> None:
+        """From now on, what it holds may be more than a GPU has."""
+        client.oversubscribes = True
+        group = client.group
+        if group.lease is None or group.floating:
+            return
+        for share in group.shares.values():
+            if share.ceiling is None:
+                share.ceiling = share.promised
+                self.ledger.charge_share(share)
+
+    def _may_take(self, group: Group, gpu: Gpu, more: int) -> bool:
+        """Whether a holder may have more room now without holding up the head of the queue any longer."""
+        if more > gpu.free:
+            return False
+        for wait in gpu.queue:
+            if wait.group is not group and wait.counts(self.turn.now):
+                barrier = self.model.last_lease if wait.barrier is None else wait.barrier
+                return group.turn <= barrier or self.planner.leaves_room(wait, gpu, group, more)
+        return True
+
+    def _make_room_now(self, gpu: Gpu, lack: int) -> bool:
+        """Have memory moved out of those without a lease, whatever their residency; return whether that will do.
+
+        For a stream capture, or a kernel that runs: who waits for its lease waits for its end, and that may wait for
+        this memory.
+        """
+        lack -= gpu.coming
+        victims = [s for s in gpu.shares.values() if s.group.lease is None]
+        victims.sort(key=lambda s: self.policy.victim_rank(s.group))
+        orders: list[tuple[Share, int]] = []
+        for share in victims:
+            stuck = any(
+                h.stuck_until > self.turn.now and not h.lost for h in share.holdings.values()
+            )
+            size = 0 if stuck else min(lack, share.movable)
+            if size <= 0:
+                continue
+            lack -= size
+            ended = share.group.ended_at
+            if ended is not None and ended + self.model.rules.debounce > self.turn.now:
+                self.turn.look_at(ended + self.model.rules.debounce)
+            else:
+                orders.append((share, size))
+        if lack > 0 or gpu.filling is not None:
+            return False
+        for share, size in orders:
+            self.orders.evict(share, size)
+        return True

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What could never be had: limits of a GPU, of the host's memory, and of quotas."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .eligibility import Eligibility
+from .messages import Growth, HostMemory
+from .model import Gpu, Model, Share
+from .rules import MIB
+from .turn import Turn
+from .usage import GpuTime
+
+GIB = 1 << 30
+
+
+#: Seconds for which it counts how much host memory there was: so long, a shortage may be brief.
+LATELY = 60.0
+
+
+#: What may change by itself so that what is refused can be had: what others hold, or the host's memory.
+Relief = Literal["others", "host"]
+
+
+@dataclass(slots=True, eq=False)
+class Limits:
+    """Finds out whether what a client asks for could ever be had."""
+
+    model: Model
+    turn: Turn
+    times: GpuTime
+    eligibility: Eligibility
+
+    #: The largest budget that the host had lately, and until when that counts.
+    _host_best: tuple[int, float | None] = field(default=(0, None), init=False)
+
+    def refusal(
+        self,
+        share: Share,
+        more: int,
+        fixed: int,
+        over: bool = False,
+        pinned: int = 0,
+        stays: int = 0,
+    ) -> tuple[Growth, Relief | None, str] | None:
+        """Why this could never be had: status, what may change that by itself (None: nothing), and the sentence.
+
+        ``over``: what can move may be more than the GPU has. Of ``fixed``, ``pinned`` is not for contexts, and
+        ``stays`` is on the GPU also while the client hibernates.
+        """
+        gpu, group = share.gpu, share.group
+        asked = fixed if over else more + fixed
+        if more + fixed <= 0:
+            return None
+        yields = share.oversubscribes and (over or more <= 0)
+        held = (share.floor if yields else share.promised) + share.pinned + share.context
+        others = gpu.pinned - share.pinned + gpu.context - share.context
+        others += gpu.uncovered(gpu.left - share.left)
+        limit = gpu.total - gpu.reserve - others - gpu.foreign
+        returning = gpu.returning.values()
+        theirs = sum(u.pinned + u.context for u in returning)
+        if gpu.hibernated or (held + asked > limit and self.eligibility.may_press()):
+            limit += others - self._fixed_beside(share)
+        limit -= theirs
+        if held + asked > limit:
+            text = (
+                f"{_amount(asked)} more would make {_amount(held + asked)}, "
+                f"but the GPU has {_amount(max(0, limit))} for one kernel"
+            )
+            if gpu.outside:
+                text += f" (other programs hold {_amount(gpu.outside)})"
+            return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
+        if fixed > 0 and (unserved := self.crowded_out(share, fixed, pinned, stays)) is not None:
+            foreign, text = unserved
+            return "device", _others(foreign), text
+        asked = more + fixed
+        cap = min((c.cap for c in group.clients.values() if c.cap), default=0)
+        total = sum(s.promised + s.pinned for s in group.shares.values())
+        if cap and total + asked > cap:
+            text = (
+                f"{_amount(asked)} more would make {_amount(total + asked)}, "
+                f"but this kernel is limited to {_amount(cap)}"
+            )
+            return "cap", None, text
+        if not share.used and (quota := self._exceeded(share)) is not None:
+            whose, gpus = quota
+            text = (
+                f"the {_named(whose)} may use {gpus} {'GPU' if gpus == 1 else 'GPUs'} at once, and "
+                f"this kernel uses as many already: choose one of those (CUDA_VISIBLE_DEVICES)"
+            )
+            return "cap", None, text
+        most = group.wishes.memory
+        if most and more > 0 and share.promised + more > most:
+            text = (
+                f"{_amount(more)} more would make {_amount(share.promised + more)}, but this kernel was "
+                f"limited to {_amount(most)} on each GPU (`%gpushare memory off` lifts that)"
+            )
+            return "cap", None, text
+        room = self.times.memory_room(group, gpu) if more > 0 else None
+        if room is not None and more > room.bytes:
+            text = (
+                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the "
+                f"{_named(room.whose)} may have on each GPU"
+            )
+            return "cap", None, text
+        room = self.times.host_room(group, self.model.groups.values()) if more > 0 else None
+        if room is not None and more > room.bytes:
+            text = (
+                f"{_amount(more)} more are {_amount(more - max(0, room.bytes))} more than the {_named(room.whose)} "
+                "may have over all GPUs, since all of it may have to lie in the host's memory"
+            )
+            return "host", None, text
+        backed = self._backed(gpu, self.model.host_budget) - fixed
+        theirs = sum(u.promised for u in returning)
+        promised = gpu.promised + theirs
+        if promised + more > backed:
+            text = (
+                f"{_amount(asked)} more would make {_amount(promised + asked)} for all kernels, "
+                f"but the GPU and the host's memory can back {_amount(max(0, backed + fixed))}"
+            )
+            relief = _others(promised + more <= backed + gpu.foreign + theirs)
+            if relief is None and promised + more <= self._backed(gpu, self._host_lately()) - fixed:
+                relief = "host"
+            return "host", relief, text
+        return None
+
+    def _fixed_beside(self, share: Share) -> int:
+        """Return the bytes of a GPU that others hold and that cannot move; of its own, what is hibernated.
+
+        Of those that hibernate, the one that needs the most counts: all others can make way for it, but for what they
+        leave on the GPU all the same.
+        """
+        gpu = share.gpu
+        fixed = stays = 0
+        movable: list[tuple[int, int]] = []
+        for other in gpu.shares.values():
+            held = other.pinned + other.context
+            gone = other.asleep
+            if other is share:
+                fixed += gone  # that it will need beside what is asked for
+            elif gone or (held and self._can_give_way(other)):
+                stays += other.stays
+                movable.append((held + gone, other.stays))
+            else:
+                fixed += held
+        return fixed + max(
+            (needs + gpu.uncovered(stays - without) for needs, without in movable), default=0
+        )
+
+    def crowded_out(
+        self, share: Share, fixed: int, pinned: int, stays: int
+    ) -> tuple[bool, str] | None:
+        """Find a group that could never run again if another took so many bytes more that cannot be evicted.
+
+        Return whether that is so for foreign use alone, and the sentence. Groups for which there is too little room as
+        it is do not count, unless that is for foreign use, which may go.
+        """
+        gpu = share.gpu
+        others = [other for other in gpu.shares.values() if other is not share and other.promised]
+        if not others:
+            return None
+        more_left, more_kept = (stays, 0) if self._can_give_way(share, pinned) else (0, fixed)
+        more = more_left + more_kept
+        if more <= 0:
+            return None
+        # Of each group, what it leaves when it makes way, and what it keeps because it cannot.
+        least = {
+            other.group.id: (other.stays, 0)
+            if self._can_give_way(other)
+            else (other.left, other.pinned + other.context)
+            for other in gpu.shares.values()
+        }
+        left, kept = map(sum, zip(*least.values(), strict=True))
+        for other in others:
+            needs = other.floor + other.pinned + other.context + other.asleep
+            own_left, own_kept = least[other.group.id]
+            room = gpu.total - gpu.reserve - (kept - own_kept) - needs
+            before = room - gpu.uncovered(left - own_left)
+            after = room - more_kept - gpu.uncovered(left - own_left + more_left)
+            alone = after < 0 <= before
+            if alone or after < gpu.foreign <= before:
+                lack = (0 if alone else gpu.foreign) - after
+                text = (
+                    f"{_amount(more)} more that cannot be evicted would take {_amount(lack)} of the {_amount(needs)} "
+                    "that another notebook already uses. Shut down a notebook that you no longer need, and try again"
+                )
+                return not alone, text
+        return None
+
+    def _can_give_way(self, share: Share, pinned: int = 0) -> bool:
+        """Whether a group would hibernate for others, also with so many unevictable bytes more beside contexts."""
+        return self.eligibility.may_press() and self.eligibility.makes_way(share.group, pinned)
+
+    def _exceeded(self, share: Share) -> tuple[str, int] | None:
+        """Return whose quota of GPUs a group would exceed by itself with one more, and how many it is."""
+        if not self.times.counted:
+            return None
+        uses = sum(other.used for other in share.group.shares.values())
+        for claim in self.times.quotas(share.group):
+            if uses >= claim.entitlement.gpus:
+                return claim.whose, claim.entitlement.gpus
+        return None
+
+    def _backed(self, gpu: Gpu, budget: int) -> int:
+        """Bytes of footprints that a GPU and what the others leave of the host's memory can hold together.
+
+        What the GPU holds leaves while what the host holds comes in, so a switch takes no more than what is in flight.
+        """
+        host = budget - min(self.model.rules.host_in_flight, budget // 8)
+        for client in self.model.clients.values():
+            promised = sum(h.promised for h in client.holdings.values())
+            host -= min(self.model.rules.host_slack, promised)
+        for other in self.model.gpus.values():
+            if other is not gpu:
+                host -= max(0, other.promised - other.capacity)
+        return max(0, gpu.capacity) + max(0, host)
+
+    def _budget_host(self, budget: int, most: int) -> None:
+        """Take in how much host memory there is for swapped data, and how much there can be at most."""
+        before, self.model.host_budget = self.model.host_budget, max(0, budget)
+        best, until = self._host_best
+        if until is None:
+            # A scheduler that has just begun does not know what there was a short while ago.
+            self._host_best = most, self.turn.now + LATELY
+        elif before >= best or self.turn.now >= until:
+            self._host_best = before, self.turn.now + LATELY
+
+    def _host_lately(self) -> int:
+        """Return the most host memory that there was for swapped data a short while ago."""
+        best, until = self._host_best
+        return 0 if until is None or self.turn.now >= until else best
+
+    def headroom(self, share: Share, more: int, wish: int, over: bool) -> int:
+        """How many of the bytes that a client would like beyond its need can be promised."""
+        low, high = 0, max(0, wish)
+        if more <= 0 or high == 0:
+            return 0
+        if self.refusal(share, more + high, 0, over) is None:
+            return high
+        while high - low > 2 * MIB:
+            middle = (low + high) // 2
+            if self.refusal(share, more + middle, 0, over) is None:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def on_host_memory(self, event: HostMemory) -> None:
+        """How much host memory there is for swapped data."""
+        self._budget_host(event.budget, event.most)
+        self.turn.restock.update(self.model.gpus)
+        self.turn.dirty.update(self.model.gpus)
+
+
+def _others(passes: bool) -> Relief | None:
+    return "others" if passes else None
+
+
+def _named(whose: str) -> str:
+    kind, _, name = whose.partition(":")
+    return f"{kind} {name}"
+
+
+def _amount(size: int) -> str:
+    """Return bytes as text: little of a small GPU may be what something does not fit by."""
+    if size < GIB:
+        return f"{size / MIB:.0f} MiB"
+    return f"{size / GIB:.{2 if size < 10 * GIB else 1}f} GiB"

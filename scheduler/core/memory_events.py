@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What clients say of their memory: what they hold, growth, moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from .checks import LARGEST, Checks, ProtocolViolation
+from .growth import GrowthAdmission
+from .hibernation import HibernationManager
+from .host_reserve import HostReserve
+from .leases import Leases
+from .ledger import Ledger
+from .messages import Evicted, Grow, Moving, Restored, UsageChanged
+from .model import Holding, Model
+from .readings import Readings
+from .shares import Shares
+from .timers import Timers
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class MemoryEvents:
+    """Takes in what clients say of their memory."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    host_reserve: HostReserve
+    checks: Checks
+    ledger: Ledger
+    readings: Readings
+    leases: Leases
+    shares: Shares
+    growth: GrowthAdmission
+    hibernation: HibernationManager
+
+    def on_usage(self, event: UsageChanged) -> None:
+        """A client states what it holds."""
+        client = self.checks.client(event.client)
+        self.checks.usage(client.number, client.backend, event.usage)
+        group, usage = client.group, event.usage
+        if client.needs is not None and usage.gpu == client.home:
+            # It may be about to move, and does not know.
+            usage = replace(usage, gpu=client.needs.gpu)
+        self.ledger.state(self.shares.holding(client, usage.gpu), usage)
+        self.hibernation.reconsider(group)
+        self.turn.concern(group)
+        self.host_reserve.concern(client)
+
+    def on_grow(self, event: Grow) -> None:
+        """A client wants more memory."""
+        client = self.checks.client(event.client)
+        self.checks.usage(client.number, client.backend, event.least, growth=True)
+        if not 0 <= event.most <= LARGEST:
+            raise ProtocolViolation(client.number, "asks for a size that cannot be")
+        group = client.group
+        if client.stage not in ("awake", "parking", "parked"):
+            raise ProtocolViolation(client.number, "asks for memory while it hibernates")
+        group.active_at = self.turn.now
+        if group.hibernation is not None and not self.hibernation.is_pressed(group):
+            self.hibernation.rouse(group)
+        self.hibernation.reconsider(group)
+        self.growth.grow(event)
+        self.turn.concern(group)
+        self.host_reserve.concern(client)
+
+    def on_restored(self, event: Restored) -> None:
+        """Memory was moved into the GPU."""
+        client = self.checks.client(event.client)
+        group = client.group
+        usage = event.usage
+        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        holding = self.shares.holding(client, usage.gpu)
+        self.ledger.state(holding, usage, moved=True)
+        self.turn.concern(group)
+        self.host_reserve.concern(client)
+        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        group.totals.restored += event.bytes
+        self._log_move("restore", event)
+        if client.lease is None or client.lease != event.lease:
+            return
+        self.turn.touch(group)
+        client.restoring.discard(usage.gpu)
+        if event.status == "failed":
+            self.leases.retry(client, event.error)
+        if event.status != "done":
+            return
+        group.failures, group.restore_error = 0, None
+        # Of what is used from the host, nothing is spare.
+        if holding.share.ceiling is None or holding.room >= holding.promised:
+            self.ledger.spare(holding, holding.promised - holding.resident)
+        if event.bytes and not group.yielding and group.turn == group.lease:
+            self.leases.begin_turn(group, self.turn.now)
+
+    def on_evicted(self, event: Evicted) -> None:
+        """Memory was moved out of the GPU."""
+        found = self._ordered(event)
+        if found is None:
+            return
+        holding, asked = found
+        client, usage = holding.client, event.usage
+        del self.model.evictions[event.serial]
+        self.leases.hear(client)
+        self.ledger.order_out(holding, -asked)
+        left = usage.resident < holding.resident or asked == 0
+        self.ledger.state(holding, usage, moved=True, expected=asked)
+        self.readings.measure(holding.share.gpu, event.bytes, event.copied, event.duration)
+        client.group.totals.evicted += event.bytes
+        if left:
+            holding.refuses_since = None
+        elif holding.refuses_since is None:
+            holding.refuses_since = self.turn.now
+        if event.status == "done" and (event.bytes >= asked or not usage.resident):
+            holding.stuck_pause = 0.0
+        else:
+            self._pause_evictions(holding)
+        self._log_move("evict", event)
+
+    def _pause_evictions(self, holding: Holding) -> None:
+        """Not all has left that was to: whoever refuses for long holds nobody up any longer."""
+        since, longest = holding.refuses_since, self.model.rules.longest_retry
+        refuses = since is not None and self.turn.now >= since + self.model.rules.revoke_deadline
+        if refuses:
+            longest = self.model.rules.revoke_deadline
+        pause = min(max(2 * holding.stuck_pause, self.model.rules.shortest_retry), longest)
+        holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
+        if refuses:
+            self.ledger.lose(holding, True)
+            self.timers.set(holding.retry_timer, holding.stuck_until)
+
+    def on_moving(self, event: Moving) -> None:
+        """An eviction that goes on has moved so much."""
+        found = self._ordered(event)
+        if found is None:
+            return
+        holding, asked = found
+        # An order never shrinks to nothing before its answer: the client is still busy with it.
+        left = max(0, asked - max(0, holding.resident - event.usage.resident))
+        self.ledger.order_out(holding, left - asked)
+        self.model.evictions[event.serial] = (holding, left)
+        if holding.lost:
+            self.ledger.find_gone(holding, asked - left)
+        self.ledger.state(holding, event.usage, moved=True, expected=asked - left)
+
+    def _ordered(self, event: Evicted | Moving) -> tuple[Holding, int] | None:
+        """Return what an answer is about and how much was asked for; None if nothing was, here."""
+        client = self.checks.client(event.client)
+        usage = event.usage
+        self.checks.moved(client, usage, event.bytes, event.copied, event.duration)
+        self.turn.dirty[usage.gpu] = self.model.gpus[usage.gpu]
+        self.turn.concern(client.group)
+        self.host_reserve.concern(client)
+        found = self.model.evictions.get(event.serial)
+        if found is None:
+            # An order of an earlier scheduler: what it says is true all the same.
+            self.ledger.state(self.shares.holding(client, usage.gpu), usage, moved=True)
+        elif found[0].client is not client or found[0].share.gpu.uuid != usage.gpu:
+            raise ProtocolViolation(client.number, "answers an eviction that was not its own")
+        return found
+
+    def _log_move(self, kind: str, event: Evicted | Restored) -> None:
+        self.turn.log(
+            kind,
+            self.model.clients[event.client].group,
+            gpu=event.usage.gpu,
+            bytes=event.bytes,
+            copied=event.copied,
+            duration=event.duration,
+            status=event.status,
+        )

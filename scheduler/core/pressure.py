@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Groups that hibernate for others that lack room, or because their GPU is drained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+from .eligibility import Eligibility, freed_by
+from .hibernation import HibernationManager
+from .model import Gpu, Model, Share, Wait
+from .plan import Plan
+from .residency import Residency
+from .turn import Turn
+
+Pressed = Literal["insufficient", "waiting", "begun"]
+"""What comes of it that groups should hibernate for a wait: that would not suffice, not yet, or some do."""
+
+
+class Leaver(NamedTuple):
+    """A group that could hibernate for another: when, and before which others."""
+
+    share: Share
+    ready: float
+    order: tuple[int, float, int]
+
+
+@dataclass(slots=True, eq=False)
+class Pressure:
+    """Has groups hibernate for others."""
+
+    model: Model
+    turn: Turn
+    eligibility: Eligibility
+    residency: Residency
+    hibernation: HibernationManager
+
+    #: Seconds after which one that lacks room looks for groups that hibernate again.
+    press_pause: ClassVar[float] = 0.5
+
+    def press(self, plan: Plan) -> Pressed:
+        """Have groups hibernate for the head of a queue; return what comes of that."""
+        found = self.remedy(plan)
+        if found is None:
+            return "insufficient"
+        begun = False
+        for gpu, leavers in found:
+            if gpu.press_at > self.turn.now:
+                self.turn.look_at(gpu.press_at)
+                continue
+            for leaver in leavers:
+                if leaver.ready > self.turn.now:
+                    self.turn.look_at(leaver.ready)
+                elif self.hibernation.begin(leaver.share.group, plan.wait):
+                    gpu.press_at = self.turn.now + self.press_pause
+                    begun = True
+        return "begun" if begun else "waiting"
+
+    def remedy(self, plan: Plan) -> list[tuple[Gpu, list[Leaver]]] | None:
+        """Return the groups that have yet to hibernate for one that lacks room even if everybody yields, by GPU.
+
+        None: that would not suffice.
+        """
+        if not self.eligibility.may_press():
+            return None
+        found: list[tuple[Gpu, list[Leaver]]] = []
+        for gpu, lack in plan.short:
+            leavers: list[Leaver] = []
+            leaving = [group.shares[gpu.uuid] for group in self.eligibility.hibernating_on(gpu)]
+            if 0 < lack - freed_by(gpu, leaving) <= gpu.ghosts:
+                return None  # what the dead held is free soon
+            lack -= gpu.ghosts
+            if lack > freed_by(gpu, leaving):
+                for leaver in sorted(self._leavers(plan.wait, gpu), key=lambda found: found.order):
+                    leavers.append(leaver)
+                    leaving.append(leaver.share)
+                    if lack <= freed_by(gpu, leaving):
+                        break
+            if lack > freed_by(gpu, leaving):
+                return None
+            found.append((gpu, leavers))
+        return found
+
+    def _leavers(self, wait: Wait, gpu: Gpu) -> Iterator[Leaver]:
+        """Walk through the groups that could hibernate for the head of a queue."""
+        patient = wait.since + self.model.rules.hibernate_pressure
+        for share in gpu.shares.values():
+            group = share.group
+            if group is wait.group or not self.eligibility.can_leave(share):
+                continue
+            since = self.eligibility.idle_since(group)
+            if group.wishes.keep and not group.wishes.stopped:
+                ready = wait.since + self.model.rules.keep_patience
+                if group.runs and not group.yielding:
+                    ready = max(ready, self.residency.quantum_end(group, wait))
+                yield Leaver(share, ready, (4, 0.0, group.number))
+            elif since is not None:
+                ready = min(patient, since + self.model.rules.hibernate_pressure)
+                yield Leaver(share, ready, (0, since, group.number))
+            elif group.runs and not group.yielding:
+                ready = max(patient, self.residency.quantum_end(group, wait))
+                yield Leaver(share, ready, (3, ready, group.number))
+            elif group.wait is None:
+                yield Leaver(share, patient, (1, 0.0, group.number))
+            else:
+                # The last in the queue comes first.
+                yield Leaver(share, patient, (2, -gpu.queue.index(group.wait), group.number))
+
+    def dismiss(self, gpu: Gpu) -> None:
+        """Have all that are idle on a GPU hibernate, since it is drained."""
+        if not self.eligibility.may_press():
+            return
+        if gpu.press_at > self.turn.now:
+            self.turn.look_at(gpu.press_at)
+            return
+        gpu.press_at = self.turn.now + self.press_pause
+        for share in list(gpu.shares.values()):
+            group = share.group
+            since = self.eligibility.idle_since(group)
+            if since is None or group.wishes.keep or not self.eligibility.can_leave(share):
+                continue
+            ready = since + self.model.rules.hibernate_pressure
+            if ready <= self.turn.now:
+                self.hibernation.begin(group)
+            self.turn.look_at(max(ready, gpu.press_at))

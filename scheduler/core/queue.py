@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The queue: who waits, in the order of the policy."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from .messages import Grow
+from .model import Gpu, Group, Model, Wait, place
+from .policy_guard import Guard
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class WaitQueue:
+    """Adds, removes and sorts waits."""
+
+    model: Model
+    turn: Turn
+    policy: Guard
+
+    #: Seconds after its wake in which a group asks for its lease from the place in the queue that its wake had.
+    place_kept: ClassVar[float] = 2.0
+
+    #: Waits that were not logged yet; and what the queue was sorted by.
+    new: list[Wait] = field(default_factory=list, init=False)
+    sorted_by: tuple[int, int] = field(default=(0, 0), init=False)
+
+    def __post_init__(self) -> None:
+        """Begin with the policy as it is."""
+        self.sorted_by = self.policy.version
+
+    def _rank(self, wait: Wait) -> None:
+        own = wait.group.wait
+        lease = own if wait.wakes and wait.for_lease and own is not None else wait
+        parts, rank = self.policy.rank(lease)
+        retry = -1.0 if lease.front else 0.0
+        wait.parts, wait.rank = ({"retry": retry}, *parts), (retry, *rank)
+        first = wait.group.makes_way_for
+        # Else it would take back at once what was taken from it.
+        if lease.grow is None and first is not None and first.rank > wait.rank and first.queued:
+            wait.parts, wait.rank = first.parts, first.rank
+
+    def waits_of(self, group: Group) -> list[Wait]:
+        """Return its places in the queue, in order."""
+        found = {w: None for s in group.shares.values() for w in s.gpu.queue if w.group is group}
+        if group.wait is not None and not group.shares:
+            found[group.wait] = None
+        return sorted(found, key=place)
+
+    def rank_anew(self, group: Group) -> None:
+        """Its place in the queue may be another."""
+        for wait in self.waits_of(group):
+            self._remove(wait)
+            self._rank(wait)
+            self._insert(wait)
+
+    def _insert(self, wait: Wait) -> None:
+        insort(self.model.queue, wait, key=place)
+        if wait.grow is None and not wait.group.shares:
+            self.model.nowhere.append(wait)
+        for gpu in self.model.gpus_of(wait):
+            insort(gpu.queue, wait, key=place)
+            self._mark(wait, gpu)
+
+    def _mark(self, wait: Wait, gpu: Gpu) -> None:
+        self.turn.dirty[gpu.uuid] = self.turn.crowded[gpu.uuid] = gpu
+        if wait.grow is not None:
+            self.turn.restock[gpu.uuid] = gpu
+
+    def _remove(self, wait: Wait) -> None:
+        # One that is woken for a lease has the same place as its wait for that.
+        del self.model.queue[
+            self.model.queue.index(wait, bisect_left(self.model.queue, place(wait), key=place))
+        ]
+        if wait in self.model.nowhere:
+            self.model.nowhere.remove(wait)
+        for gpu in self.model.gpus_of(wait):
+            del gpu.queue[gpu.queue.index(wait, bisect_left(gpu.queue, place(wait), key=place))]
+            self._mark(wait, gpu)
+
+    def sort(self) -> None:
+        """Sort the queue, since the policy or its ranks changed."""
+        for wait in sorted(self.model.queue, key=lambda w: w.group.makes_way_for is not None):
+            self._rank(wait)
+        self.model.queue.sort(key=place)
+        for gpu in self.model.gpus.values():
+            if gpu.queue:
+                gpu.queue.sort(key=place)
+                self.turn.dirty[gpu.uuid] = gpu
+        self.sorted_by = self.policy.version
+
+    def enqueue(
+        self, group: Group, grow: Grow | None = None, front: bool = False, wakes: bool = False
+    ) -> Wait:
+        """Add a wait to the queue: for a lease, or for memory that cannot move."""
+        self.model.last_number += 1
+        wait = Wait(group, self.model.last_number, self.turn.now, grow, front, wakes)
+        if wakes and group.wait is not None:
+            # It is woken in the turn of its lease.
+            wait.number, wait.since = group.wait.number, group.wait.since
+        place = self._kept_place(group) if grow is None else None
+        if place is not None:
+            wait = Wait(group, place.number, place.since)
+            wait.not_before = place.not_before
+        wait.queued = True
+        self._rank(wait)
+        self._insert(wait)
+        self.new.append(wait)
+        return wait
+
+    def _kept_place(self, group: Group) -> Wait | None:
+        """Take the place in the queue that a group may come back to: after its wake, only at once."""
+        place, group.place = group.place, None
+        if place is not None and place.wakes and group.active_at + self.place_kept < self.turn.now:
+            return None
+        return place
+
+    def dequeue(self, wait: Wait) -> None:
+        """Take a wait out of the queue."""
+        self.turn.recount = True
+        self._remove(wait)
+        wait.queued = False
+        if not wait.logged:
+            self.new.remove(wait)
+        if wait.group.wait is wait:
+            wait.group.wait = None

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Works over-commitments down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .eviction_orders import EvictionOrders
+from .leases import Leases
+from .model import Gpu, Group, Share
+from .policy_guard import Guard
+from .readings import Readings
+from .residency import Residency
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class OvercommitRelief:
+    """Evicts and revokes where more is charged than there is."""
+
+    turn: Turn
+    policy: Guard
+    readings: Readings
+    residency: Residency
+    orders: EvictionOrders
+    leases: Leases
+
+    def relieve(self, gpu: Gpu) -> None:
+        """Work an over-commitment down: re-attached leases, or foreign use that grew."""
+        over = -gpu.free
+        idle: list[tuple[tuple[float, ...], Share]] = []
+        leased: list[Group] = []
+        for share in gpu.shares.values():
+            group = share.group
+            if group.lease is None:
+                over -= share.leaving
+                if share.movable:
+                    idle.append((self.policy.victim_rank(group), share))
+            elif group.overdue or group.stuck is not None:
+                continue  # what it has outgrown may be what it is stuck for
+            elif group.yielding:
+                over -= share.resident + share.arriving
+            else:
+                leased.append(group)
+        evict: list[tuple[Share, int]] = []
+        idle.sort(key=lambda item: item[0])
+        for _, share in idle:
+            size = min(over, share.movable)
+            if size <= 0:
+                break
+            over -= size
+            when = self.residency.evictable_at(share)
+            if when <= self.turn.now:
+                evict.append((share, size))
+            else:
+                self.turn.look_at(when)
+        revoke: list[Group] = []
+        # Within the reserve nothing can fail; what others hold varies by that much.
+        leased.sort(key=lambda g: (g.runs, -g.turn))
+        for group in leased:
+            if over <= gpu.reserve:
+                break
+            share = group.shares[gpu.uuid]
+            if share.resident + share.arriving > 0:
+                over -= share.resident + share.arriving
+                revoke.append(group)
+        if (evict or revoke) and self.readings.is_fresh(gpu):
+            for group in revoke:
+                self.leases.revoke(group)
+            for share, size in evict:
+                self.orders.evict(share, size)

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""For how long groups keep their leases and their memory: the protection that ``core.py`` describes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .burst_predictor import Predictor
+from .costs import Costs
+from .model import Group, Model, Share, Wait, place
+from .policy_guard import Guard
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class Residency:
+    """Finds out from when on leases and memory may be taken."""
+
+    model: Model
+    turn: Turn
+    policy: Guard
+    absences: Predictor
+    costs: Costs
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether one lease excludes another on a GPU even where both fit."""
+        return self.model.rules.anti_thrash == "on" or self.policy.serialises
+
+    def _precedes(self, wait: Wait, group: Group) -> bool:
+        """Whether a group is to make way soon for one that waits."""
+        return (
+            wait.group.user == group.user
+            and group.classed == "background"
+            and wait.group.classed == "interactive"
+        )
+
+    def quantum_of(self, group: Group, wait: Wait | None = None) -> float:
+        """Return the seconds for which a running holder is left alone, by one that waits or by its equals."""
+        if group.exclusive:
+            return self.model.rules.exclusive_limit
+        if self.model.rules.quantum != "auto":
+            length = self.model.rules.quantum
+        else:
+            wish = self.policy.quantum(group, wait)
+            if wish is not None:
+                return min(max(wish, 0.0), self.model.rules.longest_turn)
+            length = self.costs.cost_quantum(group)
+        if wait is not None and self._precedes(wait, group):
+            length = min(length, self.model.rules.background_quantum)
+        return length
+
+    def quantum_end(self, group: Group, wait: Wait | None = None) -> float:
+        """When a running holder may be revoked for one that waits; by default, for the first that does."""
+        if wait is None:
+            wait = self._first_from(group)
+        end = group.turn_at + self.quantum_of(group, wait)
+        if group.state == "moving":
+            # Its clock starts when the memory is in, but a restore that never ends holds nobody up.
+            end += max(1.0, self.model.rules.residency_factor * self.costs.footprint_cost(group))
+        return end
+
+    def _first_from(self, group: Group) -> Wait | None:
+        """Return the first that waits for a GPU of a group's."""
+        found = [
+            next((w for w in s.gpu.queue if w.group is not group and w.counts(self.turn.now)), None)
+            for s in group.shares.values()
+        ]
+        return min((w for w in found if w is not None), key=place, default=None)
+
+    def residency(self, group: Group, wait: Wait | None = None) -> float:
+        """Return the seconds for which a group's memory stays once it is in."""
+        quantum = self.quantum_of(group, wait)
+        if group.exclusive:
+            return quantum
+        return min(self.costs.worth_moving(group), quantum)
+
+    def movable_at(self, group: Group, wait: Wait | None = None) -> float:
+        """When the memory of a group that does not run may be taken."""
+        if group.turn == 0 or group.wishes.stopped:
+            return 0.0
+        if group.lease is None and not group.intact:
+            # Some was taken already: what is left serves nobody, and it cannot go on before the others anyway.
+            return 0.0
+        if group.ended_at is not None and not group.cells:
+            return group.ended_at + self.model.rules.debounce
+        stays = group.turn_at + self.residency(group, wait)
+        if wait is None or group.away_since is None or group.exclusive:
+            return stays
+        return min(stays, group.away_since + self._patience(group, wait))
+
+    def _patience(self, group: Group, wait: Wait) -> float:
+        """Return for how many seconds a group may have no work before its memory is taken for one that waits.
+
+        An absence that lasts as long as the move has cost as much as the move: to wait for that is at most twice as
+        bad as to know (ski rental). One that is expected to last longer is not waited for, once it is clear that it
+        is none of the group's short ones.
+        """
+        cost = 0.0
+        for uuid in wait.uuids:
+            share = group.shares.get(uuid)
+            if share is not None:
+                lack = max(0, self.model.need(wait, share.gpu) - share.gpu.free)
+                cost = max(cost, min(share.resident, lack) / share.gpu.bandwidth)
+        short = cost / 10
+        known = self.absences.expected(group.id, short) >= cost
+        return max(self.model.rules.debounce, short if known else cost)
+
+    def evictable_at(self, share: Share, wait: Wait | None = None) -> float:
+        """When the memory of a group without a lease may be taken."""
+        stuck = max((h.stuck_until for h in share.holdings.values() if not h.lost), default=0.0)
+        return max(self.movable_at(share.group, wait), stuck)
+
+    def is_kept(self, group: Group, wait: Wait) -> bool:
+        """Whether people want the memory of a group that does not run to stay where it is."""
+        wishes = group.wishes
+        if not wishes.keep or wishes.stopped or group.spent or group is wait.group:
+            return False
+        if group.lease is not None or group.wait is None:
+            return True
+        # One that could run at once does. Otherwise each would wait for what the other holds.
+        return not self.one_at_a_time and all(
+            s.need <= s.spare and not s.evicting for s in group.shares.values()
+        )
+
+    def keeps(self, group: Group, wait: Wait) -> bool:
+        """Whether one that waits cannot have the memory of a group yet, because people keep it."""
+        return (
+            self.turn.now < wait.since + self.model.rules.keep_patience
+            and not (group.runs or group.yielding)
+            and self.is_kept(group, wait)
+        )

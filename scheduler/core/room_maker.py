@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Carries plans out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from .eviction_orders import EvictionOrders
+from .leases import Leases
+from .model import Model, Wait
+from .plan import Plan
+from .readings import Readings
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class RoomMaker:
+    """Evicts and revokes what a plan says."""
+
+    model: Model
+    turn: Turn
+    readings: Readings
+    orders: EvictionOrders
+    leases: Leases
+
+    def read(self, wait: Wait) -> bool:
+        """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
+        fresh = True
+        for gpu in self.model.gpus_of(wait):
+            # If the spare part is used after all and has no room, the restore fails and is tried again. Not where
+            # something died or hibernated: it may have held, or have left, more than is known.
+            unread = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
+            known = wait.grow is None and not unread
+            spare = wait.group.shares[gpu.uuid].spare if known else 0
+            if self.model.need(wait, gpu) > spare:
+                fresh = self.readings.is_fresh(gpu) and fresh
+        return fresh
+
+    def carry_out(self, plan: Plan) -> bool:
+        """Take what can be had of it now; return whether anything was taken."""
+        now = self.turn.now
+        when = max((w for w, _ in plan.later), default=now)
+        if when > now + self.model.rules.debounce:
+            # All at once, when the last of them can be had: earlier, the room would lie idle.
+            self.turn.look_at(when)
+            return False
+        for later, _ in plan.later:
+            self.turn.look_at(later)
+        if not plan.evict and not plan.revoke:
+            return False
+        fresh = True
+        for gpu, _ in plan.lacks:
+            fresh = self.readings.is_fresh(gpu) and fresh
+        if fresh:
+            for group in plan.revoke:
+                self.leases.revoke(group, plan.wait)
+            for share, size in plan.evict:
+                self.orders.evict(share, size)
+        return fresh

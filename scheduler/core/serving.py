@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Serves the queue: grants, or makes room for the heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .admission import Admission
+from .filling import Filling
+from .hibernation import HibernationManager
+from .model import Gpu, Model, Wait, place
+from .plan import Plan
+from .planner import Planner
+from .pressure import Pressure
+from .quotas import Quotas
+from .room_maker import RoomMaker
+from .turn import Turn
+from .usage import GpuTime
+
+
+@dataclass(slots=True, eq=False)
+class Serving:
+    """Looks at the waits in order."""
+
+    model: Model
+    turn: Turn
+    times: GpuTime
+    planner: Planner
+    room_maker: RoomMaker
+    filling: Filling
+    hibernation: HibernationManager
+    pressure: Pressure
+    admission: Admission
+    quotas: Quotas
+
+    #: What stands between waits and their grants, while nothing has come of it.
+    plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
+
+    def serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
+        """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
+        heads: dict[str, Wait] = {}
+        served: list[tuple[Wait, Plan]] = []
+        self.plans.clear()
+        self.quotas.look_anew()
+        for wait in self._waits_on(gpus):
+            if wait.grow is None and wait.group.lease is not None:
+                continue  # it has yet to give its old lease back
+            if wait.passed_over:
+                if wait.grow is None and self.hibernation.is_coming(wait.group):
+                    self._lead(wait, heads)
+                continue
+            first = next(iter(wait.uuids), None)
+            self.turn.again = None if first is None else due.get(first)
+            granted = self._serve_one(wait, heads, served, short)
+            if first is not None:
+                due[first] = self.turn.again
+            if granted:
+                return True
+        # Last, so that it takes no room from one whose turn goes on.
+        for wait, plan in served:
+            if self.filling.may_fill(wait, plan):
+                self.admission.admit(wait, False, filling=True)
+                return True
+        return False
+
+    def _waits_on(self, gpus: dict[str, Gpu]) -> list[Wait]:
+        """Return those that wait for any of these GPUs, in order."""
+        if len(gpus) == 1:
+            return next(iter(gpus.values())).queue
+        found = {wait: None for gpu in gpus.values() for wait in gpu.queue}
+        return sorted(found, key=place)
+
+    def _serve_one(
+        self,
+        wait: Wait,
+        heads: dict[str, Wait],
+        served: list[tuple[Wait, Plan]],
+        short: list[Gpu],
+    ) -> bool:
+        if wait.not_before > self.turn.now:
+            self.turn.look_at(wait.not_before)
+            return False
+        if self.times.active and self._is_limited(wait):
+            if wait.barrier is not None and len(wait.group.shares) > 1:
+                # Others have made way for it. On its other GPUs, they would come back in between, time after time.
+                self._lead(wait, heads)
+            return False
+        if self.quotas.is_barred(wait):
+            return False
+        ahead = [heads[u] for u in wait.uuids if u in heads] if heads else None
+        if self.planner.fits(wait):
+            continues = ahead is not None and self.planner.continues(wait, ahead)
+            if (
+                not ahead or continues or self.planner.may_pass(wait, ahead)
+            ) and self.room_maker.read(wait):
+                self.admission.admit(wait, bool(ahead) and continues)
+                return True
+        elif not ahead:
+            plan = self.plans[wait] = self.planner.plan(wait)
+            if plan.short:
+                short += [gpu for gpu, _ in plan.short]
+                pressed = self.pressure.press(plan)
+                if pressed == "insufficient":
+                    return False
+                if pressed == "begun":
+                    self.plans.clear()
+            else:
+                if self.room_maker.carry_out(plan):
+                    self.plans.clear()
+                served.append((wait, plan))
+        elif self.planner.continues(wait, ahead):
+            self._let_grow(wait)
+        self._lead(wait, heads)
+        return False
+
+    def _lead(self, wait: Wait, heads: dict[str, Wait]) -> None:
+        """Let nobody who comes later postpone one that waits, on the GPUs where it is the first."""
+        if wait.barrier is None and not any(uuid in heads for uuid in wait.uuids):
+            wait.barrier = self.model.last_lease
+        for uuid in wait.uuids:
+            heads.setdefault(uuid, wait)
+        self.quotas.reserve(wait)
+
+    def _is_limited(self, wait: Wait) -> bool:
+        """Whether its group has had its limit of the GPU's time."""
+        limited = 0.0
+        if wait.for_lease:
+            for uuid in wait.group.shares:
+                until = self.times.throttled_until(wait.group, uuid, self.turn.now)
+                if (
+                    until is not None
+                    and until > self.turn.now
+                    and not self._takes_turns(wait, uuid)
+                ):
+                    limited = max(limited, until)
+        if bool(limited) != bool(wait.limited_until):
+            for gpu in self.model.gpus_of(wait):
+                self.turn.crowded[gpu.uuid] = gpu
+        wait.limited_until = limited
+        if limited == 0.0:
+            return False
+        self.turn.look_at(limited)
+        return True
+
+    def _takes_turns(self, wait: Wait, uuid: str) -> bool:
+        """Whether a holder uses the same limit: it would use it up for ever, so its lease is waited for as any other.
+
+        The paces keep both within it.
+        """
+        whose = self.times.limited_by(wait.group, uuid, self.turn.now)
+        return any(
+            claim.whose == whose
+            for other in self.model.gpus[uuid].holders.values()
+            if other is not wait.group
+            for claim in self.times.of(other)
+        )
+
+    def _let_grow(self, wait: Wait) -> None:
+        """Make room for one that gave its lease up to grow within its turn: from those that do not run either.
+
+        Its memory stays until the turn is over, so to let it queue would leave the GPU idle for that long.
+        """
+        plan = self.planner.plan(wait, waiters=True)
+        if plan.short:
+            return
+        # A whole cell's turn is long: the others' end first.
+        runs = plan.later or any(g.runs for g in plan.revoke)
+        if (wait.group.exclusive or not runs) and self.room_maker.carry_out(plan):
+            self.plans.clear()

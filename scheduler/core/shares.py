@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What groups have on GPUs: where a group begins and ends to use one."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass
+
+from .leases import Leases
+from .ledger import Ledger
+from .model import Client, Holding, Model, Share, place
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class Shares:
+    """Adds and removes what groups have on GPUs."""
+
+    model: Model
+    turn: Turn
+    ledger: Ledger
+    leases: Leases
+
+    def holding(self, client: Client, uuid: str) -> Holding:
+        """Return what a client holds on a GPU; the first time, make it."""
+        holding = client.holdings.get(uuid)
+        if holding is None:
+            group, gpu = client.group, self.model.gpus[uuid]
+            share = group.shares.get(uuid)
+            if share is None:
+                self.model.last_share += 1
+                share = Share(group, gpu, self.model.last_share)
+                group.shares[uuid] = gpu.shares[group.id] = share
+                gpu.victims.stirred[share.number] = share
+                self.turn.reseat(group)
+                self.turn.dirty[uuid] = gpu
+                if group.lease is not None:
+                    self.leases.hold(group, gpu)
+                if group.wait is not None:
+                    insort(gpu.queue, group.wait, key=place)
+            holding = client.holdings[uuid] = Holding(client, share)
+            share.holdings[client.number] = holding
+            share.gpu.hibernated += client.gone
+            self.ledger.lose(holding, client.silent)
+        return holding
+
+    def leave(self, share: Share) -> None:
+        """A group has nothing on a GPU any more."""
+        group, gpu = share.group, share.gpu
+        if gpu.filling is share:
+            gpu.filling = None
+        del group.shares[gpu.uuid], gpu.shares[group.id]
+        if group.lease is not None:
+            self.leases.end_holding(group, gpu)
+        if group.wait is not None:
+            gpu.queue.remove(group.wait)
+        self.turn.crowded[gpu.uuid] = gpu

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Clients and leases of an earlier scheduler, or of a connection that broke.
+
+Leases that clients bring along
+-------------------------------
+A client goes on under the lease that it has when its scheduler is replaced, or its connection breaks. That it has one
+is its own word. A scheduler that is new cannot know better: it takes the lease over. One that has been up for
+``takeover_patience`` takes over what it knows of: the lease that the group has, and one that ended for no other reason
+than that the connection did, not longer ago than that, in the turn that it was. Whoever states another is told that it
+is revoked: it drains, and asks for one as everybody does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from .activity import Activity
+from .answers import Answers
+from .leases import Leases
+from .ledger import Ledger
+from .messages import Attach, Await, Desist, Revoke
+from .model import Client, Group, Model
+from .queue import WaitQueue
+from .rooms import Rooms
+from .turn import Turn
+
+#: Leases are counted beyond those that are taken over, so that no number comes twice; but no scheduler gets this far.
+LAST_LEASE = 1 << 48
+
+
+@dataclass(slots=True, eq=False)
+class ReturningClients:
+    """Awaits the clients of the previous scheduler."""
+
+    model: Model
+    turn: Turn
+
+    def on_await(self, event: Await) -> None:
+        """The previous scheduler left a list of its clients."""
+        self.model.awaited.update(enumerate(event.clients))
+        for number, client in enumerate(event.clients):
+            for usage in client.usages:
+                gpu = self.model.gpus.get(usage.gpu)
+                if gpu is None:
+                    continue
+                gpu.returning[number] = usage
+                # Readings had it as the use of others.
+                held = min(gpu.foreign, usage.resident + usage.pinned + usage.context)
+                gpu.foreign -= held
+                gpu.ghosts += held
+                gpu.died_at = self.turn.now
+                self.turn.dirty[gpu.uuid] = gpu
+
+    def on_desist(self, event: Desist) -> None:
+        """Clients of the previous scheduler are not awaited any longer."""
+        for number in event.clients:
+            self._await_no_more(number, event.late)
+
+    def _await_no_more(self, number: int, late: bool = False) -> None:
+        for usage in self.model.awaited.pop(number).usages:
+            gpu = self.model.gpus.get(usage.gpu)
+            if gpu is not None and gpu.returning.pop(number, None) is not None:
+                if late:
+                    held = min(gpu.ghosts, usage.resident + usage.pinned + usage.context)
+                    gpu.ghosts -= held
+                    gpu.foreign += held
+                # What it still holds, if it has exited, is free within moments.
+                gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+                self.turn.dirty[gpu.uuid] = gpu
+                self.turn.ask(gpu)
+
+    def find_again(self, event: Attach) -> None:
+        """Take in that a client of the previous scheduler is there again."""
+        for number, awaited in self.model.awaited.items():
+            if awaited.group == event.group and awaited.pid in (0, event.pid):
+                self._await_no_more(number)
+                return
+
+
+@dataclass(slots=True, eq=False)
+class Takeover:
+    """Takes leases over that clients bring along."""
+
+    model: Model
+    turn: Turn
+    ledger: Ledger
+    queue: WaitQueue
+    activity: Activity
+    rooms: Rooms
+    answers: Answers
+    leases: Leases
+
+    #: Seconds for which a new scheduler takes over any lease, and for which one that its connection ended may go on.
+    takeover_patience: ClassVar[float] = 60.0
+
+    #: Groups and leases that ended with a connection: when, and the start of the turn. The longest ago comes first.
+    _broken: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict, init=False)
+
+    def has_lease(self, group: Group, lease: int) -> bool:
+        """Whether a client may go on under the lease that it states."""
+        patience = self.takeover_patience
+        if self.turn.now < self.turn.first + patience or group.lease == lease:
+            return True
+        broken = self._broken.get((group.id, lease))
+        return broken is not None and self.turn.now < broken[0] + patience
+
+    def break_off(self, client: Client, lease: int) -> None:
+        """Remember a lease whose client may come back."""
+        broken, key = self._broken, (client.group.id, lease)
+        broken.pop(key, None)
+        broken[key] = self.turn.now, client.group.turn_at
+        while broken[first := next(iter(broken))][0] + self.takeover_patience <= self.turn.now:
+            del broken[first]
+
+    def take_over(self, client: Client, event: Attach) -> None:
+        """Accept a lease of an earlier scheduler, even where it over-commits; ``_relieve`` works that down."""
+        group = client.group
+        lease = event.lease
+        if not 0 < lease <= LAST_LEASE:
+            lease = self.model.last_lease + 1
+        self.model.last_lease = max(self.model.last_lease, lease)
+        if group.lease is None:
+            self.leases.begin_lease(group, lease)
+            _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))
+            self.leases.begin_turn(group, turn_at)
+        # One that opened its gate by itself, while no scheduler answered, calls its lease 0.
+        self.leases.go_on_under(client, event.lease)
+        # It knows of no limit: what it lacks may come in any moment.
+        self.rooms.end_filling(group)
+        for share in group.shares.values():
+            if share.ceiling is not None:
+                self.ledger.distribute(share, share.unallotted)
+        self.rooms.tell_room(client, anew=True)
+        # What was promised and not allocated does not arrive; and that all is in is not said again.
+        client.restoring = {u for u, h in client.holdings.items() if h.room > h.resident and h.host}
+        if event.busy:
+            client.burst_at = self.turn.now
+            self.activity.set_busy(client, True)
+        if group.yielding:
+            self.turn.decisions.append(Revoke(client.number, event.lease))
+            self.answers.await_answer(client)
+        elif group.wishes.stopped:
+            self.leases.revoke(group)
+        elif group.wait is not None:
+            self.queue.dequeue(group.wait)
+            self.leases.grant_waiting(group)
+        self.turn.touch(group)
