@@ -58,10 +58,9 @@ class Admission:
                 holding, wait.grow, more, fixed, "resident" if mapped else "swapped"
             )
             return
-        self.model.last_lease += 1
         if filling:
             self.rooms.begin_filling(group, wait)
-        self.leases.begin_lease(group, self.model.last_lease)
+        self.leases.begin_lease(group)
         for share in group.shares.values():
             if filling:
                 self.rooms.allot(share)

@@ -170,14 +170,7 @@ class Departure:
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
             gpu.died_at, gpu.read_pause = self.turn.now, 0.0
-            self.ledger.order_out(holding, -holding.evicting)
-            self.ledger.unsettle(holding, -holding.unsettled)
-            self.ledger.account(holding, 0, 0, 0, 0)
-            self.ledger.spare(holding, 0)
-            self.ledger.lose(holding, False)
-            gpu.hibernated -= client.gone
-            holding.took = 0
-            self.ledger.charge_left(holding)
+            self.ledger.close(holding)
             if gpu.departures is not None:
                 gpu.departures.spoilt = True
             self.timers.set(holding.retry_timer, None)

@@ -126,7 +126,7 @@ class BurstEvents:
             self.leases.revoke(group)  # it has begun to give the lease back by itself
         if group.stuck is None or group.stuck[0] != event.kernel:
             self.turn.log("stuck", group, kernel=event.kernel, since=event.since)
-        group.stuck = event.kernel, event.since
+        self.leases.note_stuck(group, event.kernel, event.since)
         # What it runs may wait for a thread that waits for memory, and all others for that.
         for wait in self.queue.waits_of(group):
             wait.front = wait.front or wait.grow is not None

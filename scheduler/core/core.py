@@ -36,7 +36,7 @@ Room is made in the order in which it can be had, then by kind:
 - *Debounce*: after the end of a cell, 10 ms: a Run All submits again within some 4 ms.
 - *Residency*: after any other end, min(10 x cost of moving the footprint x how many are at work, quantum)
   since the memory was in; or until the group had no work for as long as the move takes, or is expected to have none
-  for that long (``_patience``).
+  for that long (``Residency``).
 - A group that comes back within its residency, with its memory still in, continues its *turn* before any head: the
   turn's clock is not wound again, so this cannot go on beyond what the head had to wait for anyway. If it needs more
   than before (it gave its lease up to grow), room is made for it too, from those that do not run.
@@ -65,11 +65,11 @@ costs the others is bounded, and memory that has to leave because there is too m
 Who does not answer
 -------------------
 All that is said above of how long one waits is said of holders that yield. One that does not - its process was stopped,
-its kernel never ends, it lies - is late after ``revoke_deadline`` and ten times what its moves should take (``_miss``).
-From then on what it holds counts as not to be had: nobody who needs it is a head, so nobody is held up by it but those
-who could not be served without it. It is named, is charged for the GPU's time, and is granted nothing, since it could
-not give it back. Its answer ends all that (``_hear``). Whoever answers, but lets nothing go for as long, is asked again
-ever more rarely, and counts as not to be had in between.
+its kernel never ends, it lies - is late after ``revoke_deadline`` and ten times what its moves should take
+(``Leases.miss``). From then on what it holds counts as not to be had: nobody who needs it is a head, so nobody is held
+up by it but those who could not be served without it. It is named, is charged for the GPU's time, and is granted
+nothing, since it could not give it back. Its answer ends all that (``Leases.hear``). Whoever answers, but lets nothing
+go for as long, is asked again ever more rarely, and counts as not to be had in between.
 
 Bounds
 ------
@@ -94,7 +94,7 @@ at a time fills on a GPU, so what leaves is never counted on twice.
 
 It holds a lease while it waits for room, and yet no cycle can come of that: what it waits for are evictions under way,
 which need no lease and nobody else's room on a GPU. They do need host memory, which its own pieces give back as they
-arrive, and of which a part is never promised (``_backed``), so that one piece can always leave. Where evictions fail or
+arrive, and of which a part is never promised (``Limits``), so that one piece can always leave. Where evictions fail or
 fall short, other victims are ordered for the rest; where there are none it gives the lease back after a bounded time,
 keeps what has arrived, and comes back to its old place.
 
@@ -109,11 +109,11 @@ their threads is in the driver, ``Park``), then the driver checkpoints them (``H
 ``hibernate_pressure`` on a drained GPU. Never if it is kept. Work that comes up before the checkpoint has begun ends
 the attempt; after that, it is woken as soon as the checkpoint has ended. A refusal is remembered for a while.
 
-A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``_press``): idle ones,
-longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
-``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any
-head does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken
-after it was served: where several have to leave, the first would be back before the last one has left. A group that
+A head that lacks room even if everybody yields has other groups hibernate, if that suffices (``pressure.py``): idle
+ones, longest first; those that wait, the last first; those that run, after their quantum; and kept ones after
+``keep_patience``. Their own work does not end the attempt while the head waits. Such a head holds others up as any head
+does: later ones pass only if what all others would leave suffices for it. A group that hibernated for it is woken after
+it was served: where several have to leave, the first would be back before the last one has left. A group that
 hibernates while it waits for a lease keeps its place, and is woken there once its contexts *and* its memory have room
 (``Wait.for_lease``); until it has its lease, that room is kept for it. So each grant costs a bounded number of
 hibernations, and a group that could not run is not woken to be pressed again.
@@ -133,7 +133,7 @@ Contexts together may so be more than a GPU has. Of the groups that hibernate, e
 room for the one of them that needs the most, and for what the others leave on the GPU all the same (their residues);
 so any of them can run beside each other one, as it could without this. Bytes that cannot leave, since their group
 cannot hibernate or since they are its residue, are refused if they would leave too little for what another group was
-promised (``_crowded_out``): so every footprint that was admitted can be served.
+promised (``Limits.crowded_out``): so every footprint that was admitted can be served.
 
 """
 

@@ -11,11 +11,7 @@ from .turn import Turn
 #: More unevictable bytes than this, beside contexts, keep a process from hibernating
 #: (csrc/interposer/hibernate/hibernate.c).
 MOST_PINNED = 256 << 20
-
-
 NOTHING = "nothing"
-
-
 #: Those that pass by themselves.
 PASSING = frozenset({"busy", "capture", "stuck", "debugger"})
 

@@ -84,8 +84,7 @@ class Filling:
             self.room_maker.carry_out(plan)
         end = group.filled_at + patience
         if self.turn.now >= end:
-            group.stalled = True
-            self.leases.revoke(group)
+            self.leases.revoke_stalled(group)
         else:
             self.turn.look_at(end)
 

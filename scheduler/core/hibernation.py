@@ -42,28 +42,16 @@ from .usage import GpuTime
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
-
-
 #: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
 FIRST_WAKE = 0.5
-
-
 #: Of the average, what each wake counts for.
 WEIGHT = 0.3
-
-
 #: Why a group does not hibernate, by code.
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
-
-
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
-
-
 #: The hibernator says so where it can find out nothing of a process.
 UNKNOWING = frozenset({"helper", "permission"})
-
-
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0
 
@@ -86,7 +74,6 @@ class HibernationManager:
     leases: Leases
     shares: Shares
 
-    #: Seconds of idleness after which a group makes way for one that lacks room.
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
     park_deadline: ClassVar[float] = 5.0
     leave_deadline: ClassVar[float] = 60.0
@@ -473,18 +460,12 @@ class HibernationManager:
         share, gpu = holding.share, holding.share.gpu
         promised, spare, host = holding.promised, holding.spare, holding.host
         stated = holding.stated
-        self.ledger.order_out(holding, -holding.evicting)
         self.model.evictions = {
             s: e for s, e in self.model.evictions.items() if e[0] is not holding
         }
-        self.ledger.account(holding, 0, 0, 0, 0)
-        self.ledger.spare(holding, 0)
-        self.ledger.lose(holding, False)
-        gpu.hibernated -= 1
         # That is there until it is restored elsewhere.
         gpu.foreign += holding.left
-        holding.took = 0
-        self.ledger.charge_left(holding)
+        self.ledger.close(holding)
         self.timers.set(holding.retry_timer, None)
         del share.holdings[client.number]
         if not share.holdings:

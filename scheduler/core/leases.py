@@ -63,8 +63,14 @@ class Leases:
         if gpu.audience is not None:
             gpu.audience.add(group)
 
-    def begin_lease(self, group: Group, lease: int) -> None:
-        """Give a group a lease."""
+    def skip_to(self, lease: int) -> None:
+        """Give new leases numbers beyond this one."""
+        self.model.last_lease = max(self.model.last_lease, lease)
+
+    def begin_lease(self, group: Group, lease: int | None = None) -> None:
+        """Give a group a lease; by default, one with a new number."""
+        if lease is None:
+            lease = self.model.last_lease = self.model.last_lease + 1
         # Where its memory has room, nothing has to be tried.
         group.floating = self.planner.floats(group) and (
             self.model.rules.anti_thrash == "off"
@@ -138,6 +144,15 @@ class Leases:
         if group.overdue:
             # It owes other answers for too long already, so it is not waited for.
             self.turn.look_at(self.turn.now)
+
+    def revoke_stalled(self, group: Group) -> None:
+        """Take a lease back of which the room has not come."""
+        group.stalled = True
+        self.revoke(group)
+
+    def note_stuck(self, group: Group, kernel: str, since: float) -> None:
+        """Note the kernel that the revocation of a group's lease waits for."""
+        group.stuck = kernel, since
 
     def give_back(self, client: Client, cause: Cause) -> None:
         """Take a client's lease back; the group's lease ends with the last one."""

@@ -18,6 +18,22 @@ class Ledger:
     model: Model
     turn: Turn
 
+    def open(self, holding: Holding) -> None:
+        """Begin to count what a client holds on a GPU."""
+        holding.share.gpu.hibernated += holding.client.gone
+        self.lose(holding, holding.client.silent)
+
+    def close(self, holding: Holding) -> None:
+        """Take all that a client holds on a GPU out of the sums."""
+        self.order_out(holding, -holding.evicting)
+        self.unsettle(holding, -holding.unsettled)
+        self.account(holding, 0, 0, 0, 0)
+        self.spare(holding, 0)
+        self.lose(holding, False)
+        holding.share.gpu.hibernated -= holding.client.gone
+        holding.took = 0
+        self.charge_left(holding)
+
     def lose(self, holding: Holding, lost: bool) -> None:
         """Its memory is not to be had, or is again: the only place where these counts change."""
         more = lost - holding.lost

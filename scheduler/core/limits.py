@@ -14,8 +14,6 @@ from .turn import Turn
 from .usage import GpuTime
 
 GIB = 1 << 30
-
-
 #: Seconds for which it counts how much host memory there was: so long, a shortage may be brief.
 LATELY = 60.0
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the core knows: GPUs, lease groups, their clients, and what each holds where.
 
-Sums are kept, never recomputed, and only ``Accounts`` changes them (``ledger.py``):
+Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``):
 
     Holding (client x GPU)  -- summed into -->  Share (group x GPU)  -- summed into -->  Gpu
 """

@@ -32,8 +32,6 @@ from .turn import Turn
 #: Seconds after which what the dead held is no longer expected to go soon. Perhaps it is gone, and something else grew
 #: as much meanwhile: contexts take more than they were admitted with, and readings cannot tell one from the other.
 HAUNTED = 5.0
-
-
 #: A move tells the bandwidth if it is at least this part of the GPU's memory.
 SMALLEST_MEASURE = 64
 

@@ -40,8 +40,7 @@ class Shares:
                     insort(gpu.queue, group.wait, key=place)
             holding = client.holdings[uuid] = Holding(client, share)
             share.holdings[client.number] = holding
-            share.gpu.hibernated += client.gone
-            self.ledger.lose(holding, client.silent)
+            self.ledger.open(holding)
         return holding
 
     def leave(self, share: Share) -> None:

@@ -114,12 +114,12 @@ class Takeover:
             del broken[first]
 
     def take_over(self, client: Client, event: Attach) -> None:
-        """Accept a lease of an earlier scheduler, even where it over-commits; ``_relieve`` works that down."""
+        """Accept a lease of an earlier scheduler, even where it over-commits; ``relief.py`` works that down."""
         group = client.group
         lease = event.lease
         if not 0 < lease <= LAST_LEASE:
             lease = self.model.last_lease + 1
-        self.model.last_lease = max(self.model.last_lease, lease)
+        self.leases.skip_to(lease)
         if group.lease is None:
             self.leases.begin_lease(group, lease)
             _, turn_at = self._broken.pop((group.id, event.lease), (0.0, self.turn.now))

@@ -38,8 +38,6 @@ from .usage import GpuTime
 
 #: Code of the notice of what administrators tell everybody.
 MAINTENANCE = "maintenance"
-
-
 #: So many cells of a group that ended are remembered.
 ENDED_CELLS = 32
 
