@@ -228,8 +228,8 @@ def _plan(args: argparse.Namespace, node: NodeScheduler | None) -> Plan:
                 f"systemd passes the socket {passed}, and {path} is configured: leave one of them out"
             )
         path = passed
-    core = {"quantum": chosen("quantum", "auto"), "anti_thrash": chosen("anti_thrash", "auto")}
-    for name in ("reserve", "policy", "hibernate_after"):
+    core = {}
+    for name in ("quantum", "anti_thrash", "reserve", "policy", "hibernate_after"):
         if chosen(name) is not None:
             core[name] = chosen(name)
     if node is not None:

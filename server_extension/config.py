@@ -12,7 +12,7 @@ from typing import Any
 from traitlets import Bool, Dict, Enum, Float, Int, TraitError, Unicode, Union, validate
 from traitlets.config import LoggingConfigurable
 
-from ..scheduler.core.rules import valid_hibernate_after
+from ..scheduler.core.rules import ANTI_THRASH, DEFAULTS, valid_hibernate_after
 from ..scheduler.node.arguments import quantum, size
 from ..scheduler.node.entitlements import parsed
 from ..scheduler.policies import ENTRY_POINTS, OURS
@@ -41,14 +41,14 @@ class GpuShare(LoggingConfigurable):
 
     quantum = Union(
         [Float(), Unicode()],
-        default_value="auto",
+        default_value=DEFAULTS.quantum,
         help="Seconds for which a notebook that uses the GPU may keep others waiting, or 'auto': ten times what moving "
         "its memory takes, at least 1 s and at most 30 s (default: auto). For a scheduler that this server starts.",
     ).tag(config=True)
 
     anti_thrash = Enum(
-        ("auto", "on", "off"),
-        "auto",
+        ANTI_THRASH,
+        DEFAULTS.anti_thrash,
         help="auto: notebooks take turns only where their memory does not fit together; on: always; off: never where "
         "the memory can be paged (default: auto). For a scheduler that this server starts.",
     ).tag(config=True)
@@ -68,7 +68,7 @@ class GpuShare(LoggingConfigurable):
     ).tag(config=True)
 
     policy = Unicode(
-        "burst",
+        DEFAULTS.policy,
         help="Who comes first. burst: short and interactive work, by shares and measured time between users; fcfs: "
         "first come, first served, one at a time; tgs: the rate of opportunistic work adapts to what the other can "
         "bear; gemini: by the estimate of each burst; priority: the highest priority alone; or one that another "
@@ -85,7 +85,7 @@ class GpuShare(LoggingConfigurable):
     ).tag(config=True)
 
     hibernate_after = Float(
-        600.0,
+        DEFAULTS.hibernate_after,
         allow_none=True,
         help="Seconds for which a notebook must have been idle before it is hibernated: then nothing of it is on the "
         "GPU, and its next cell wakes it. 0 or None: none is hibernated, neither for those who lack room nor by order "

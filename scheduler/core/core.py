@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The scheduler's core: events and a clock in, decisions out. No sockets, no threads, no clock of its own.
 
+``Core`` makes the collaborators that apply the rules below; docs/design.md, "The core", says which does what.
+
 Rules
 -----
 On each GPU, at all times (docs/design.md, "The one idea")::
@@ -160,6 +162,7 @@ from .eligibility import Eligibility
 from .eviction import VictimChooser
 from .eviction_orders import EvictionOrders
 from .filling import Filling
+from .gpu_cycle import GpuCycle
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
@@ -265,6 +268,7 @@ class Core:
         predictor, absences = Predictor(), Predictor(unknown=0.0)
         preferences, host_reserve = Memory(), HostReserve(model)
         # Each has what it needs, and no more: so they are made in the order in which they depend on each other.
+        # fmt: off
         checks = Checks(model)
         ledger = Ledger(model, turn)
         readings = Readings(model, turn, ledger)
@@ -286,171 +290,63 @@ class Core:
         answers = Answers(model, turn, timers, costs)
         orders = EvictionOrders(model, turn, ledger, answers)
         leases = Leases(
-            model,
-            turn,
-            timers,
-            ledger,
-            planner,
-            queue,
-            activity,
-            contention,
-            notices,
-            rooms,
-            answers,
+            model, turn, timers, ledger, planner, queue, activity, contention, notices, rooms, answers,
             orders,
         )
         shares = Shares(model, turn, ledger, leases)
         growth = GrowthAdmission(
-            model,
-            turn,
-            policy,
-            ledger,
-            readings,
-            limits,
-            planner,
-            queue,
-            rooms,
-            orders,
-            leases,
-            shares,
+            model, turn, policy, ledger, readings, limits, planner, queue, rooms, orders, leases, shares,
         )
         room_maker = RoomMaker(model, turn, readings, orders, leases)
         filling = Filling(model, turn, residency, planner, rooms, leases, room_maker)
         hibernation = HibernationManager(
-            model,
-            turn,
-            timers,
-            times,
-            checks,
-            ledger,
-            eligibility,
-            costs,
-            queue,
-            notices,
-            orders,
-            leases,
-            shares,
+            model, turn, timers, times, checks, ledger, eligibility, costs, queue, notices, orders,
+            leases, shares,
         )
         pressure = Pressure(model, turn, eligibility, residency, hibernation)
-        admission = Admission(
-            model, turn, ledger, limits, queue, rooms, leases, growth, hibernation
-        )
+        admission = Admission(model, turn, ledger, limits, queue, rooms, leases, growth, hibernation)
         quotas = Quotas(model, turn, times, readings, residency, planner, orders, leases)
         collectives = Collectives(model, turn, timers, answers, leases)
         relief = OvercommitRelief(turn, policy, readings, residency, orders, leases)
         sources = Sources(model, times, planner, eligibility, hibernation, pressure)
         wait_log = WaitLog(model, turn, sources, planner, queue)
         serving = Serving(
-            model,
-            turn,
-            times,
-            planner,
-            room_maker,
-            filling,
-            hibernation,
-            pressure,
-            admission,
-            quotas,
+            model, turn, times, planner, room_maker, filling, hibernation, pressure, admission, quotas,
+            wait_log,
         )
         alarms = Alarms(model, turn, host_reserve, activity, leases, hibernation, collectives)
+        gpu_cycle = GpuCycle(
+            model, turn, timers, times, host_reserve, readings, activity, growth, filling, pressure, quotas,
+            relief, serving,
+        )
         cycle = Cycle(
-            model,
-            turn,
-            timers,
-            times,
-            policy,
-            host_reserve,
-            readings,
-            queue,
-            activity,
-            growth,
-            filling,
-            hibernation,
-            pressure,
-            admission,
-            quotas,
-            relief,
-            wait_log,
-            serving,
-            alarms,
+            model, turn, timers, times, policy, queue, activity, hibernation, admission, quotas, alarms,
+            gpu_cycle,
         )
-        announcements = Announcements(
-            turn, timers, policy, host_reserve, pacer, contention, notices
-        )
+        announcements = Announcements(turn, timers, policy, host_reserve, pacer, contention, notices)
         user_commands = UserCommands(
-            model,
-            turn,
-            times,
-            policy,
-            classes,
-            preferences,
-            queue,
-            activity,
-            notices,
-            orders,
-            leases,
+            model, turn, times, policy, classes, preferences, queue, activity, notices, orders, leases,
             hibernation,
         )
         returning = ReturningClients(model, turn)
         takeover = Takeover(model, turn, ledger, queue, activity, rooms, answers, leases)
         attachment = Attachment(
-            model,
-            turn,
-            times,
-            classes,
-            preferences,
-            host_reserve,
-            checks,
-            ledger,
-            shares,
-            hibernation,
-            returning,
-            takeover,
+            model, turn, times, classes, preferences, host_reserve, checks, ledger, shares, hibernation,
+            returning, takeover,
         )
         departure = Departure(
-            model,
-            turn,
-            timers,
-            times,
-            thrash,
-            preferences,
-            host_reserve,
-            checks,
-            ledger,
-            queue,
-            activity,
-            leases,
-            shares,
-            hibernation,
-            takeover,
+            model, turn, timers, times, thrash, preferences, host_reserve, checks, ledger, queue,
+            activity, leases, shares, hibernation, takeover,
         )
         burst_events = BurstEvents(
-            model,
-            turn,
-            times,
-            classes,
-            thrash,
-            checks,
-            queue,
-            activity,
-            rooms,
-            leases,
-            hibernation,
+            model, turn, times, classes, thrash, checks, queue, activity, rooms, leases, hibernation,
             collectives,
         )
         memory_events = MemoryEvents(
-            model,
-            turn,
-            timers,
-            host_reserve,
-            checks,
-            ledger,
-            readings,
-            leases,
-            shares,
-            growth,
+            model, turn, timers, host_reserve, checks, ledger, readings, leases, shares, growth,
             hibernation,
         )
+        # fmt: on
         self.turn, self.timers, self.times, self.ledger = turn, timers, times, ledger
         self.policy, self.view, self.classes, self.costs = policy, view, classes, costs
         self.residency, self.planner, self.sources = residency, planner, sources

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from .messages import AntiThrash, Quantum
 
@@ -12,6 +12,7 @@ MIB = 1 << 20
 #: The longest quantum and the longest idleness that can be set.
 LONGEST_QUANTUM = 3600.0
 LONGEST_IDLENESS = 30 * 86400.0
+ANTI_THRASH: tuple[AntiThrash, ...] = get_args(AntiThrash)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +160,7 @@ def valid_quantum(quantum: object) -> Quantum:
 
 def valid_anti_thrash(mode: AntiThrash) -> AntiThrash:
     """Return the mode if it is one, or raise ValueError with one sentence for the person who asked."""
-    if mode in ("auto", "on", "off"):
+    if mode in ANTI_THRASH:
         return mode
     raise ValueError(f"anti_thrash must be auto, on or off, not {mode!r}")
 
@@ -183,3 +184,7 @@ def default_reserve(total: int) -> int:
     1 % of the GPU; at least 64 MiB, but no more than 2 % where that is less (small simulated GPUs).
     """
     return max(total // 100, min(64 * MIB, total // 50))
+
+
+#: What the command line, a node's configuration and a Jupyter server start from.
+DEFAULTS = Rules()

@@ -16,6 +16,7 @@ from .quotas import Quotas
 from .room_maker import RoomMaker
 from .turn import Turn
 from .usage import GpuTime
+from .wait_log import WaitLog
 
 
 @dataclass(slots=True, eq=False)
@@ -32,15 +33,28 @@ class Serving:
     pressure: Pressure
     admission: Admission
     quotas: Quotas
+    wait_log: WaitLog
 
     #: What stands between waits and their grants, while nothing has come of it.
-    plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
+    _plans: dict[Wait, Plan] = field(default_factory=dict, init=False)
 
-    def serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
+    def run(
+        self, ordered: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]
+    ) -> list[Gpu]:
+        """Serve the waits for some GPUs; return the GPUs that lack room even if all holders yield."""
+        short: list[Gpu] = []
+        if any(gpu.queue for gpu in ordered):
+            while self._serve(short, gpus, due):
+                short.clear()
+        self.wait_log.log_waits(self._plans)
+        self._plans.clear()
+        return short
+
+    def _serve(self, short: list[Gpu], gpus: dict[str, Gpu], due: dict[str, float | None]) -> bool:
         """Grant one that waits for these GPUs, or else make room for the heads; return whether one was granted."""
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
-        self.plans.clear()
+        self._plans.clear()
         self.quotas.look_anew()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
@@ -96,17 +110,17 @@ class Serving:
                 self.admission.admit(wait, bool(ahead) and continues)
                 return True
         elif not ahead:
-            plan = self.plans[wait] = self.planner.plan(wait)
+            plan = self._plans[wait] = self.planner.plan(wait)
             if plan.short:
                 short += [gpu for gpu, _ in plan.short]
                 pressed = self.pressure.press(plan)
                 if pressed == "insufficient":
                     return False
                 if pressed == "begun":
-                    self.plans.clear()
+                    self._plans.clear()
             else:
                 if self.room_maker.carry_out(plan):
-                    self.plans.clear()
+                    self._plans.clear()
                 served.append((wait, plan))
         elif self.planner.continues(wait, ahead):
             self._let_grow(wait)
@@ -166,4 +180,4 @@ class Serving:
         # A whole cell's turn is long: the others' end first.
         runs = plan.later or any(g.runs for g in plan.revoke)
         if (wait.group.exclusive or not runs) and self.room_maker.carry_out(plan):
-            self.plans.clear()
+            self._plans.clear()

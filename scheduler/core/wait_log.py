@@ -27,6 +27,8 @@ class WaitLog:
 
     def log_waits(self, plans: Mapping[Wait, Plan]) -> None:
         """Those who were not served at once do wait, unless only a reading is out."""
+        if not self.queue.new:
+            return
         explainer = reasons.Explainer(self.sources, self.turn.now, plans)
         for wait in list(self.queue.new):
             if any(g.asked_at is not None for g in self.model.gpus_of(wait)) and self.planner.fits(

@@ -33,6 +33,7 @@ from traitlets.config.loader import JSONFileConfigLoader, PyFileConfigLoader
 
 from ..core import messages as ev
 from ..core.preferences import check
+from ..core.rules import ANTI_THRASH, DEFAULTS
 from ..protocol.address import Access, too_long
 from . import arguments
 from .entitlements import entitlement, parsed
@@ -100,27 +101,27 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     policy = Unicode(
-        "burst",
+        DEFAULTS.policy,
         help="Who comes first: burst, fcfs, tgs, gemini, priority, or one that another package registered (default: "
         "burst).",
     ).tag(config=True)
 
     quantum = Union(
         [Float(), Unicode()],
-        default_value="auto",
+        default_value=DEFAULTS.quantum,
         help="Seconds for which who uses a GPU may keep others waiting, or 'auto': ten times what moving its memory "
         "takes, at least 1 s and at most 30 s (default: auto).",
     ).tag(config=True)
 
     anti_thrash = Enum(
-        ("auto", "on", "off"),
-        "auto",
+        ANTI_THRASH,
+        DEFAULTS.anti_thrash,
         help="auto: take turns only where the memory does not fit together; on: always; off: never where the memory "
         "can be paged (default: auto).",
     ).tag(config=True)
 
     hibernate_after = Float(
-        600.0,
+        DEFAULTS.hibernate_after,
         min=0.0,
         help="Seconds of idleness after which a kernel gives its CUDA context back too, until its next cell; 0: none "
         "does (default: 600).",
@@ -146,7 +147,7 @@ class NodeScheduler(Configurable):
     ).tag(config=True)
 
     revoke_deadline = Float(
-        30.0,
+        DEFAULTS.revoke_deadline,
         min=1.0,
         help="Seconds, beside ten times what moves of memory take, after which a process that was told to give the GPU "
         "up, and has not answered, is waited for no longer: the others are served around it (default: 30).",
