@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .activity import Activity
 from .burst_model import Classes
 from .checks import LARGEST, Checks, ProtocolViolation
+from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
 from .host_reserve import HostReserve
 from .leases import Leases
@@ -143,6 +144,7 @@ class Departure:
     ledger: Ledger
     queue: WaitQueue
     activity: Activity
+    orders: EvictionOrders
     leases: Leases
     shares: Shares
     hibernation: HibernationManager
@@ -170,14 +172,12 @@ class Departure:
                 mapped = holding.room
             gpu.ghosts += mapped + holding.pinned + holding.context + holding.left
             gpu.died_at, gpu.read_pause = self.turn.now, 0.0
+            self.orders.forget(holding)
             self.ledger.close(holding)
             if gpu.departures is not None:
                 gpu.departures.spoilt = True
             self.timers.set(holding.retry_timer, None)
             del holding.share.holdings[client.number]
-        self.model.evictions = {
-            s: e for s, e in self.model.evictions.items() if e[0].client is not client
-        }
         if client.lease is not None:
             if not group.yielding:
                 self.takeover.break_off(client, client.lease)

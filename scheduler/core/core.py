@@ -165,6 +165,7 @@ from .filling import Filling
 from .gpu_cycle import GpuCycle
 from .growth import GrowthAdmission
 from .hibernation import HibernationManager
+from .hibernation_commands import HibernationCommands
 from .host_reserve import HostReserve
 from .leases import Leases
 from .ledger import Ledger
@@ -227,6 +228,7 @@ from .quotas import Quotas
 from .readings import Readings
 from .reasons import Sources
 from .relief import OvercommitRelief
+from .relocation import Relocation
 from .residency import Residency
 from .room_maker import RoomMaker
 from .rooms import Rooms
@@ -299,10 +301,12 @@ class Core:
         )
         room_maker = RoomMaker(model, turn, readings, orders, leases)
         filling = Filling(model, turn, residency, planner, rooms, leases, room_maker)
+        relocation = Relocation(model, turn, timers, times, ledger, queue, orders, shares)
         hibernation = HibernationManager(
-            model, turn, timers, times, checks, ledger, eligibility, costs, queue, notices, orders,
-            leases, shares,
+            model, turn, timers, checks, ledger, eligibility, costs, queue, notices, orders, leases,
+            relocation,
         )
+        hibernation_commands = HibernationCommands(model, turn, hibernation)
         pressure = Pressure(model, turn, eligibility, residency, hibernation)
         admission = Admission(model, turn, ledger, limits, queue, rooms, leases, growth, hibernation)
         quotas = Quotas(model, turn, times, readings, residency, planner, orders, leases)
@@ -336,7 +340,7 @@ class Core:
         )
         departure = Departure(
             model, turn, timers, times, thrash, preferences, host_reserve, checks, ledger, queue,
-            activity, leases, shares, hibernation, takeover,
+            activity, orders, leases, shares, hibernation, takeover,
         )
         burst_events = BurstEvents(
             model, turn, times, classes, thrash, checks, queue, activity, rooms, leases, hibernation,
@@ -370,9 +374,9 @@ class Core:
             Wake: hibernation.on_wake,
             Checkpointed: hibernation.on_checkpointed,
             Woken: hibernation.on_woken,
-            Hibernatable: hibernation.on_hibernatable,
-            HibernateNow: hibernation.on_hibernate_now,
-            WakeNow: hibernation.on_wake_now,
+            Hibernatable: hibernation_commands.on_hibernatable,
+            HibernateNow: hibernation_commands.on_hibernate_now,
+            WakeNow: hibernation_commands.on_wake_now,
             Cell: user_commands.on_cell,
             Cancel: user_commands.on_cancel,
             Release: user_commands.on_release,

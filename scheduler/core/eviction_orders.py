@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .answers import Answers
 from .ledger import Ledger
 from .messages import Evict
-from .model import Group, Model, Share
+from .model import Group, Holding, Model, Share
 from .turn import Turn, stir
 
 
@@ -20,6 +20,12 @@ class EvictionOrders:
     turn: Turn
     ledger: Ledger
     answers: Answers
+
+    def forget(self, holding: Holding) -> None:
+        """Await no answers of a holding any longer."""
+        evictions = self.model.evictions
+        for serial in [serial for serial, found in evictions.items() if found[0] is holding]:
+            del evictions[serial]
 
     def evict(self, share: Share, size: int) -> None:
         """Order so much of a share out of the GPU."""

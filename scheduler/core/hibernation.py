@@ -18,27 +18,23 @@ from .messages import (
     Checkpointed,
     EndBurst,
     Grow,
-    Hibernatable,
     Hibernate,
     Hibernated,
-    HibernateNow,
     Notice,
     Park,
     Parked,
     Usage,
     Wake,
-    WakeNow,
     Wakeup,
     Woken,
 )
-from .model import Client, Gpu, Group, Hibernation, Model, Progress, Unfit, Wait
+from .model import Client, Group, Hibernation, Model, Progress, Unfit, Wait
 from .notices import NoticeBoard
 from .queue import WaitQueue
 from .refusals import WHY
-from .shares import Shares
+from .relocation import Relocation
 from .timers import Timers
 from .turn import Turn
-from .usage import GpuTime
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
@@ -63,7 +59,6 @@ class HibernationManager:
     model: Model
     turn: Turn
     timers: Timers
-    times: GpuTime
     checks: Checks
     ledger: Ledger
     eligibility: Eligibility
@@ -72,7 +67,7 @@ class HibernationManager:
     notices: NoticeBoard
     orders: EvictionOrders
     leases: Leases
-    shares: Shares
+    relocation: Relocation
 
     #: Seconds in which ``Park`` is to be answered, and in which all memory has to have left before.
     park_deadline: ClassVar[float] = 5.0
@@ -250,7 +245,7 @@ class HibernationManager:
 
     def _find_unfit(self, group: Group, code: str, text: str, *, log: bool = True) -> None:
         """A group cannot hibernate, or not now: those of its clients that are parked go on."""
-        unfit = self._refuse(group, code, text, log=log)
+        unfit = self.refuse(group, code, text, log=log)
         if group.hibernation is not None:
             self._let_go(group)
         else:
@@ -258,7 +253,8 @@ class HibernationManager:
         if self.model.rules.hibernate_after is not None:
             self.rest(group, unfit.until)
 
-    def _refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
+    def refuse(self, group: Group, code: str, text: str, *, log: bool = True) -> Unfit:
+        """Note that a group cannot hibernate, or not now."""
         passes, since = code in PASSING, self.eligibility.idle_since(group)
         again = since is not None and since <= group.refused_at
         group.refusals = group.refusals + 1 if again else 0
@@ -416,72 +412,12 @@ class HibernationManager:
         if needs is None or needs.gpu not in client.holdings:
             self.wake_up(client)
         else:
-            if not home and (better := self._elsewhere(client)) is not None:
-                self._rekey(client, needs.gpu, better)
+            if not home and (better := self.relocation.elsewhere(client)) is not None:
+                self.relocation.move(client, needs.gpu, better)
             holding = client.holdings[needs.gpu]
             least = Usage(needs.gpu, holding.promised, 0, needs.pinned, needs.context)
             self.queue.enqueue(group, Grow(client.number, 0, least, holding.promised), wakes=True)
         self.settle(group)
-
-    def _elsewhere(self, client: Client) -> str | None:
-        """Return a GPU where a client had better be restored than where it was; None: there is none."""
-        group, needs = client.group, client.needs
-        assert needs is not None
-        if self.model.hibernatable is None or not self.model.hibernatable.moves or group.settled:
-            return None
-        if len(group.clients) > 1 or len(used_gpus(client)) > 1 or self.queue.waits_of(group):
-            return None
-        home = self.model.gpus[needs.gpu]
-        promised = client.holdings[home.uuid].promised
-        wanted = promised + needs.pinned + needs.context
-        own = home.freed_without(client.holdings[home.uuid].left)
-        lacks = home.drained or wanted - own > home.free
-        # Whoever may use so many GPUs at once has no use of a turn on one more.
-        crowded = _is_at_work(home, group) and not self.times.quotas(group)
-        if home.uuid.startswith("MIG-") or not (lacks or crowded):
-            return None
-        found: list[tuple[int, int, str]] = []
-        for gpu in self.model.gpus.values():
-            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid not in client.sees:
-                continue
-            room = self.times.memory_room(group, gpu)
-            if room is not None and room.bytes < promised:
-                continue
-            now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
-            if not lacks:
-                now = now and not _is_at_work(gpu, group)
-            if now or (home.drained and wanted <= gpu.capacity):
-                found.append((not now, -gpu.free, gpu.uuid))
-        return min(found)[2] if found else None
-
-    def _rekey(self, client: Client, uuid: str, other: str) -> None:
-        """Charge what a client that is off the GPUs has on one of them to another."""
-        group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
-        share, gpu = holding.share, holding.share.gpu
-        promised, spare, host = holding.promised, holding.spare, holding.host
-        stated = holding.stated
-        self.model.evictions = {
-            s: e for s, e in self.model.evictions.items() if e[0] is not holding
-        }
-        # That is there until it is restored elsewhere.
-        gpu.foreign += holding.left
-        self.ledger.close(holding)
-        self.timers.set(holding.retry_timer, None)
-        del share.holdings[client.number]
-        if not share.holdings:
-            self.shares.leave(share)
-        moved = self.shares.holding(client, other)
-        moved.host, moved.stated = host, stated
-        if needs is not None:
-            needs.gpu = other
-        self.ledger.leave_behind(moved)
-        moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
-        self.ledger.account(moved, moved.promised + promised, 0, 0, 0)
-        self.ledger.spare(moved, moved.spare + spare)
-        self.turn.reseat(group)
-        self.turn.recount = True
-        self.turn.dirty[uuid] = self.turn.restock[uuid] = gpu
-        self.turn.dirty[other] = self.turn.restock[other] = moved.share.gpu
 
     def wake_up(self, client: Client) -> None:
         """There is room for a client: have it restored."""
@@ -543,7 +479,7 @@ class HibernationManager:
             if client.needs is not None and client.home not in ("", client.needs.gpu):
                 group.settled = True
                 self.turn.log("wake_failed", group, code=event.code, text=event.text)
-                self._rekey(client, client.needs.gpu, client.home)
+                self.relocation.move(client, client.needs.gpu, client.home)
                 self._want_awake(client, home=True)
             else:
                 self._fail(client, event)
@@ -648,7 +584,7 @@ class HibernationManager:
         """
         self.timers.set(group.rests, None)
         if state.failed is not None:
-            self._refuse(group, *state.failed)
+            self.refuse(group, *state.failed)
         elif begun_here:
             group.dismissed_at = None
             seconds = self.turn.now - state.began
@@ -664,66 +600,8 @@ class HibernationManager:
         params = {"name": group.name, "pid": pid, "step": step}
         notice = Notice(group.id, "hibernation_stuck", params)
         # It is tried again and again: that pushes no other notice out.
-        for told in [told for told in self.model.notices if told[1] == notice]:
-            self.model.notices.remove(told)
+        self.notices.withdraw(lambda told: told == notice)
         self.notices.on_notice(notice)
-
-    def on_hibernatable(self, event: Hibernatable) -> None:
-        """Whether processes can be hibernated here became known."""
-        self.model.hibernatable = event
-        for group in self.model.groups.values():
-            # Orders that came before this was known.
-            if group.dismissed_at is None or group.hibernation is not None:
-                continue
-            if event.able:
-                self.consider(group)
-            else:
-                self._refuse(group, event.code, event.text)
-                self.turn.touch(group)
-        self.rest_all()
-        self.turn.dirty.update(self.model.gpus)
-
-    def on_hibernate_now(self, event: HibernateNow) -> None:
-        """A user wants a group to hibernate."""
-        group = self.model.groups.get(event.group)
-        if group is None:
-            return
-        if group.hibernation is not None:
-            # It may be let go on its way there; and one that wakes will be idle again.
-            on_the_way = group.hibernation.stage != "hibernated"
-            group.dismissed_at = self.turn.now if on_the_way else None
-            return
-        if self.model.rules.hibernate_after is None:
-            raise ValueError(
-                f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
-                "gpushare set --hibernate-after 600"
-            )
-        found = self.model.hibernatable
-        if found is not None and not found.able:
-            raise ValueError(f"nothing can hibernate here: {found.text}")
-        if group.wishes.keep:
-            raise ValueError(
-                f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
-            )
-        if code := unfit_code(group):
-            raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
-        group.dismissed_at = self.turn.now
-        if found is not None:
-            self.consider(group)
-
-    def on_wake_now(self, event: WakeNow) -> None:
-        """A user wants a group to be awake."""
-        group = self.model.groups.get(event.group)
-        if group is not None:
-            group.dismissed_at = None
-            self.rouse(group)
-
-
-def _is_at_work(gpu: Gpu, group: Group) -> bool:
-    """Whether others than a group compute on a GPU, or wait to."""
-    if any(other.runs for other in gpu.holders.values() if other is not group):
-        return True
-    return any(wait.group is not group for wait in gpu.queue)
 
 
 def _as_said(text: str) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from .messages import Log, Notice
@@ -16,6 +17,12 @@ class NoticeBoard:
 
     model: Model
     turn: Turn
+
+    def withdraw(self, matches: Callable[[Notice], bool]) -> None:
+        """Take back notices."""
+        kept = [told for told in self.model.notices if not matches(told[1])]
+        self.model.notices.clear()
+        self.model.notices.extend(kept)
 
     def on_notice(self, event: Notice) -> None:
         """Keep a notice, and log it."""

@@ -211,9 +211,7 @@ class UserCommands:
         if event.text == self.model.maintenance:
             return
         self.model.maintenance = event.text
-        kept = [(at, notice) for at, notice in self.model.notices if notice.code != MAINTENANCE]
-        self.model.notices.clear()
-        self.model.notices.extend(kept)
+        self.notices.withdraw(lambda notice: notice.code == MAINTENANCE)
         if event.text:
             self.notices.on_notice(Notice("", MAINTENANCE, {"text": event.text}))
         else:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What users and the machine say of hibernation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .eligibility import unfit_code
+from .hibernation import TEXTS, HibernationManager
+from .messages import (
+    Hibernatable,
+    HibernateNow,
+    WakeNow,
+)
+from .model import Model
+from .turn import Turn
+
+
+@dataclass(slots=True, eq=False)
+class HibernationCommands:
+    """Takes in orders to hibernate and to wake, and whether that can be done here."""
+
+    model: Model
+    turn: Turn
+    hibernation: HibernationManager
+
+    def on_hibernatable(self, event: Hibernatable) -> None:
+        """Whether processes can be hibernated here became known."""
+        self.model.hibernatable = event
+        for group in self.model.groups.values():
+            # Orders that came before this was known.
+            if group.dismissed_at is None or group.hibernation is not None:
+                continue
+            if event.able:
+                self.hibernation.consider(group)
+            else:
+                self.hibernation.refuse(group, event.code, event.text)
+                self.turn.touch(group)
+        self.hibernation.rest_all()
+        self.turn.dirty.update(self.model.gpus)
+
+    def on_hibernate_now(self, event: HibernateNow) -> None:
+        """A user wants a group to hibernate."""
+        group = self.model.groups.get(event.group)
+        if group is None:
+            return
+        if group.hibernation is not None:
+            # It may be let go on its way there; and one that wakes will be idle again.
+            on_the_way = group.hibernation.stage != "hibernated"
+            group.dismissed_at = self.turn.now if on_the_way else None
+            return
+        if self.model.rules.hibernate_after is None:
+            raise ValueError(
+                f"{group.name} does not hibernate: hibernation is switched off; an administrator can switch it on: "
+                "gpushare set --hibernate-after 600"
+            )
+        found = self.model.hibernatable
+        if found is not None and not found.able:
+            raise ValueError(f"nothing can hibernate here: {found.text}")
+        if group.wishes.keep:
+            raise ValueError(
+                f"{group.name} does not hibernate: its memory is to stay on the GPU (keep); end that first"
+            )
+        if code := unfit_code(group):
+            raise ValueError(f"{group.name} does not hibernate: {TEXTS[code]}")
+        group.dismissed_at = self.turn.now
+        if found is not None:
+            self.hibernation.consider(group)
+
+    def on_wake_now(self, event: WakeNow) -> None:
+        """A user wants a group to be awake."""
+        group = self.model.groups.get(event.group)
+        if group is not None:
+            group.dismissed_at = None
+            self.hibernation.rouse(group)

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Hibernated clients that had better be restored on another GPU than where they were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .eligibility import used_gpus
+from .eviction_orders import EvictionOrders
+from .ledger import Ledger
+from .model import Client, Gpu, Group, Model
+from .queue import WaitQueue
+from .shares import Shares
+from .timers import Timers
+from .turn import Turn
+from .usage import GpuTime
+
+
+@dataclass(slots=True, eq=False)
+class Relocation:
+    """Finds another GPU for a hibernated client, and charges the client there."""
+
+    model: Model
+    turn: Turn
+    timers: Timers
+    times: GpuTime
+    ledger: Ledger
+    queue: WaitQueue
+    orders: EvictionOrders
+    shares: Shares
+
+    def elsewhere(self, client: Client) -> str | None:
+        """Return a GPU where a client had better be restored than where it was; None: there is none."""
+        group, needs = client.group, client.needs
+        assert needs is not None
+        if self.model.hibernatable is None or not self.model.hibernatable.moves or group.settled:
+            return None
+        if len(group.clients) > 1 or len(used_gpus(client)) > 1 or self.queue.waits_of(group):
+            return None
+        home = self.model.gpus[needs.gpu]
+        promised = client.holdings[home.uuid].promised
+        wanted = promised + needs.pinned + needs.context
+        own = home.freed_without(client.holdings[home.uuid].left)
+        lacks = home.drained or wanted - own > home.free
+        # Whoever may use so many GPUs at once has no use of a turn on one more.
+        crowded = _is_at_work(home, group) and not self.times.quotas(group)
+        if home.uuid.startswith("MIG-") or not (lacks or crowded):
+            return None
+        found: list[tuple[int, int, str]] = []
+        for gpu in self.model.gpus.values():
+            if gpu is home or gpu.drained or gpu.name != home.name or gpu.uuid not in client.sees:
+                continue
+            room = self.times.memory_room(group, gpu)
+            if room is not None and room.bytes < promised:
+                continue
+            now = not gpu.queue and gpu.parked == [] and wanted <= gpu.free - gpu.owed
+            if not lacks:
+                now = now and not _is_at_work(gpu, group)
+            if now or (home.drained and wanted <= gpu.capacity):
+                found.append((not now, -gpu.free, gpu.uuid))
+        return min(found)[2] if found else None
+
+    def move(self, client: Client, uuid: str, other: str) -> None:
+        """Charge what a client that is off the GPUs has on one of them to another."""
+        group, holding, needs = client.group, client.holdings.pop(uuid), client.needs
+        share, gpu = holding.share, holding.share.gpu
+        promised, spare, host = holding.promised, holding.spare, holding.host
+        stated = holding.stated
+        self.orders.forget(holding)
+        # That is there until it is restored elsewhere.
+        gpu.foreign += holding.left
+        self.ledger.close(holding)
+        self.timers.set(holding.retry_timer, None)
+        del share.holdings[client.number]
+        if not share.holdings:
+            self.shares.leave(share)
+        moved = self.shares.holding(client, other)
+        moved.host, moved.stated = host, stated
+        if needs is not None:
+            needs.gpu = other
+        self.ledger.leave_behind(moved)
+        moved.share.gpu.foreign = max(0, moved.share.gpu.foreign - moved.left)
+        self.ledger.account(moved, moved.promised + promised, 0, 0, 0)
+        self.ledger.spare(moved, moved.spare + spare)
+        self.turn.reseat(group)
+        self.turn.recount = True
+        self.turn.dirty[uuid] = self.turn.restock[uuid] = gpu
+        self.turn.dirty[other] = self.turn.restock[other] = moved.share.gpu
+
+
+def _is_at_work(gpu: Gpu, group: Group) -> bool:
+    """Whether others than a group compute on a GPU, or wait to."""
+    if any(other.runs for other in gpu.holders.values() if other is not group):
+        return True
+    return any(wait.group is not group for wait in gpu.queue)
