@@ -18,10 +18,11 @@ import socket
 import sys
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
+
+from msgspec.structs import replace
 
 from ..scheduler.core import messages as ev
 from ..scheduler.node.arguments import Parser, size

@@ -20,9 +20,10 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from ..scheduler.core import messages as ev
 from ..scheduler.protocol import wire as protocol

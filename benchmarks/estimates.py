@@ -12,8 +12,10 @@ import math
 import random
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from ..scheduler.core import messages as ev
 from ..scheduler.core.core import Core

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from .checks import LARGEST, Checks, ProtocolViolation
 from .growth import GrowthAdmission

@@ -3,15 +3,13 @@
 
 Sizes are bytes, times seconds on CLOCK_MONOTONIC, GPUs are named by NVML's UUID string. A ``client`` is the number of a
 connection, never used twice. The classes mirror ``csrc/protocol.h``; ``server.py`` translates.
-
-Nobody changes what was said. The classes are not frozen all the same: a crowd is told by the hundred, and to make a
-frozen one takes four times as long.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from msgspec import Struct
 
 Backend = Literal["plain", "swap", "managed"]
 Phase = Literal["begin", "end"]
@@ -34,9 +32,8 @@ Quantum = float | Literal["auto"]
 ALL = (1 << 64) - 1
 
 
-@dataclass(slots=True)
-class Usage:
-    """What one client holds on one GPU."""
+class Usage(Struct):
+    """What one client holds on one GPU. Not frozen: the core keeps what a parked client needs up to date."""
 
     gpu: str
     promised: int = 0
@@ -49,8 +46,7 @@ class Usage:
 # --- Events: from clients -------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Attach:
+class Attach(Struct, frozen=True):
     """A client said HELLO. ``lease`` is set if it goes on under a lease of an earlier scheduler."""
 
     client: int
@@ -76,29 +72,25 @@ class Attach:
     sees: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Detach:
+class Detach(Struct, frozen=True):
     """A client's connection ended. What it held stays charged until the device is seen without it."""
 
     client: int
 
 
-@dataclass(slots=True)
-class Request:
+class Request(Struct, frozen=True):
     client: int
     serial: int
 
 
-@dataclass(slots=True)
-class Burst:
+class Burst(Struct, frozen=True):
     client: int
     phase: Phase
     cause: Cause
     at: float
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(Struct, frozen=True):
     """What a client has had of one GPU since it attached: both only grow.
 
     ``busy``: seconds for which work of its own was on the GPU, as its events say; what ran side by side counts once.
@@ -111,8 +103,7 @@ class Meter:
     at: float
 
 
-@dataclass(slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """A client that was revoked cannot give its lease back yet: this kernel still runs, since ``since``."""
 
     client: int
@@ -121,15 +112,13 @@ class Stuck:
     since: float
 
 
-@dataclass(slots=True)
-class Released:
+class Released(Struct, frozen=True):
     client: int
     lease: int
     cause: Cause
 
 
-@dataclass(slots=True)
-class Grow:
+class Grow(Struct, frozen=True):
     """A client wants more memory: at least ``least``, best ``most`` promised bytes.
 
     ``oversubscribe``: more than the GPU has, if need be; the client is one that oversubscribes from now on.
@@ -144,14 +133,12 @@ class Grow:
     urgent: bool = False
 
 
-@dataclass(slots=True)
-class UsageChanged:
+class UsageChanged(Struct, frozen=True):
     client: int
     usage: Usage
 
 
-@dataclass(slots=True)
-class Evicted:
+class Evicted(Struct, frozen=True):
     client: int
     serial: int
     usage: Usage
@@ -161,8 +148,7 @@ class Evicted:
     status: MoveStatus
 
 
-@dataclass(slots=True)
-class Moving:
+class Moving(Struct, frozen=True):
     """Of an eviction that is under way: what has left so far. ``Evicted`` comes in the end all the same."""
 
     client: int
@@ -174,8 +160,7 @@ class Moving:
     status: MoveStatus
 
 
-@dataclass(slots=True)
-class Restored:
+class Restored(Struct, frozen=True):
     client: int
     lease: int
     usage: Usage
@@ -187,8 +172,7 @@ class Restored:
     error: int = 0
 
 
-@dataclass(slots=True)
-class Parked:
+class Parked(Struct, frozen=True):
     """Answers ``Park``.
 
     ``needs``: what it needs on its GPU to be awake, ``pinned`` and ``context``; ``sees``: the GPUs that it may use.
@@ -201,8 +185,7 @@ class Parked:
     sees: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Wake:
+class Wake(Struct, frozen=True):
     """A parked client is needed: a thread of it waits to enter the driver, or the process ends."""
 
     client: int
@@ -211,8 +194,7 @@ class Wake:
     needs: Usage
 
 
-@dataclass(slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """A cell began or ended, as the kernel's hook (``client``) or the server (by ``group``) saw it."""
 
     group: str
@@ -225,41 +207,35 @@ class Cell:
 # --- Events: from people and the machine ----------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Cancel:
+class Cancel(Struct, frozen=True):
     group: str
 
 
-@dataclass(slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """End the group's burst and give its lease back; with ``offload``, move all its memory out too."""
 
     group: str
     offload: bool = False
 
 
-@dataclass(slots=True)
-class HibernateNow:
+class HibernateNow(Struct, frozen=True):
     """People want a group to hibernate as soon as it is idle."""
 
     group: str
 
 
-@dataclass(slots=True)
-class WakeNow:
+class WakeNow(Struct, frozen=True):
     """People want a hibernated group to be awake before its next cell."""
 
     group: str
 
 
-@dataclass(slots=True)
-class Rename:
+class Rename(Struct, frozen=True):
     group: str
     name: str
 
 
-@dataclass(slots=True)
-class Adjust:
+class Adjust(Struct, frozen=True):
     """People ask something for a group; what is None stays as it is.
 
     ``memory``: bytes of footprint on each GPU, 0 for none. ``request``, ``limit``, ``weight``: as in ``Entitlement``.
@@ -278,8 +254,7 @@ class Adjust:
     later: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Entitlement:
+class Entitlement(Struct, frozen=True):
     """What one group, user or team of users is entitled to; fractions are of one GPU's time over the window.
 
     ``request``: guaranteed, 0 for nothing. ``limit``: never more, 0 for none. ``weight``: of what is spare. ``memory``:
@@ -296,8 +271,7 @@ class Entitlement:
     host: int = 0
 
 
-@dataclass(slots=True)
-class Entitle:
+class Entitle(Struct, frozen=True):
     """An admin states what somebody is entitled to.
 
     ``user:NAME``; ``user:*``: each user of whom nothing else is stated; or ``team:NAME``: its ``members`` (users), and
@@ -309,16 +283,14 @@ class Entitle:
     members: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Focus:
+class Focus(Struct, frozen=True):
     """The notebook in front of one user: among that user's own, it comes first. Empty: none."""
 
     user: str
     group: str
 
 
-@dataclass(slots=True)
-class Configure:
+class Configure(Struct, frozen=True):
     quantum: Quantum | None = None
     anti_thrash: AntiThrash | None = None
     policy: str | None = None
@@ -326,31 +298,27 @@ class Configure:
     hibernate_after: float | None = None
 
 
-@dataclass(slots=True)
-class Hold:
+class Hold(Struct, frozen=True):
     """An administrator takes the GPU from a group until he lets it go on: its user cannot."""
 
     group: str
     on: bool
 
 
-@dataclass(slots=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """An administrator wants a GPU empty: no lease is granted there, those that are there end, memory leaves."""
 
     gpu: str
     on: bool
 
 
-@dataclass(slots=True)
-class Maintain:
+class Maintain(Struct, frozen=True):
     """An administrator tells everybody something, such as when the machine will be stopped. Empty: no more."""
 
     text: str
 
 
-@dataclass(slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """A reading of one GPU's memory (NVML). The first one of a GPU makes it known to the core."""
 
     gpu: str
@@ -360,8 +328,7 @@ class Device:
     index: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Awaited:
+class Awaited(Struct, frozen=True):
     """A client of the previous scheduler that has not attached to this one yet."""
 
     #: Its process and when that was started, as `pool.start_time` has it; 0 and "" where they cannot be seen.
@@ -371,23 +338,20 @@ class Awaited:
     usages: tuple[Usage, ...]
 
 
-@dataclass(slots=True)
-class Await:
+class Await(Struct, frozen=True):
     """The previous scheduler left a list of its clients; their positions are their numbers in `Desist`."""
 
     clients: tuple[Awaited, ...]
 
 
-@dataclass(slots=True)
-class Desist:
+class Desist(Struct, frozen=True):
     """Clients of the previous scheduler have exited, or (``late``) had time enough to attach again."""
 
     clients: tuple[int, ...]
     late: bool = False
 
 
-@dataclass(slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What the contexts of a client take on a GPU, as the driver says."""
 
     client: int
@@ -395,8 +359,7 @@ class Measured:
     bytes: int
 
 
-@dataclass(slots=True)
-class HostMemory:
+class HostMemory(Struct, frozen=True):
     """How many bytes of host memory swapped data may take in all.
 
     ``most``: what that could be at most, if no other program needed any.
@@ -406,8 +369,7 @@ class HostMemory:
     most: int = 0
 
 
-@dataclass(slots=True)
-class Hibernatable:
+class Hibernatable(Struct, frozen=True):
     """Whether processes can be checkpointed here at all; if not, ``code`` and ``text`` say why.
 
     ``moves``: they can be restored on another GPU of the same kind.
@@ -419,8 +381,7 @@ class Hibernatable:
     text: str = ""
 
 
-@dataclass(slots=True)
-class Checkpointed:
+class Checkpointed(Struct, frozen=True):
     """What came of ``Hibernate``; or, with ``ok`` false, of ``Park``: the process is one that must not be parked."""
 
     client: int
@@ -432,8 +393,7 @@ class Checkpointed:
     held: int = 0
 
 
-@dataclass(slots=True)
-class Woken:
+class Woken(Struct, frozen=True):
     """What came of ``Wakeup``."""
 
     client: int
@@ -443,15 +403,13 @@ class Woken:
     seconds: float = 0.0
 
 
-@dataclass(slots=True)
-class Notice:
+class Notice(Struct, frozen=True):
     group: str
     code: str
-    params: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = {}
 
 
-@dataclass(slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """The time that ``Core.deadline()`` asked for has come."""
 
 
@@ -466,8 +424,7 @@ Event = (
 # --- Decisions ------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """A lease. ``filling``: its room is still being made; ``Room`` says how much of it is there."""
 
     client: int
@@ -475,14 +432,12 @@ class Grant:
     filling: bool = False
 
 
-@dataclass(slots=True)
-class Revoke:
+class Revoke(Struct, frozen=True):
     client: int
     lease: int
 
 
-@dataclass(slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Let one submission through that waits at the gate, under the lease that the client's group is giving back.
 
     ``again``: the client has given it back, and has it again until it is released.
@@ -493,16 +448,14 @@ class Step:
     again: bool = False
 
 
-@dataclass(slots=True)
-class Evict:
+class Evict(Struct, frozen=True):
     client: int
     serial: int
     gpu: str
     bytes: int
 
 
-@dataclass(slots=True)
-class Grown:
+class Grown(Struct, frozen=True):
     client: int
     serial: int
     status: Growth
@@ -510,13 +463,11 @@ class Grown:
     text: str = ""
 
 
-@dataclass(slots=True)
-class CancelWaits:
+class CancelWaits(Struct, frozen=True):
     client: int
 
 
-@dataclass(slots=True)
-class Contended:
+class Contended(Struct, frozen=True):
     """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
 
     With either, a burst is over once nothing was submitted for the quiet gap. They are exact when told, and told anew
@@ -528,16 +479,14 @@ class Contended:
     beside: int = 0
 
 
-@dataclass(slots=True)
-class EndBurst:
+class EndBurst(Struct, frozen=True):
     """Tell the client that its burst is over, unless it goes on submitting."""
 
     client: int
     at: float
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(Struct, frozen=True):
     """How fast a client with a lease may submit; what it was told last holds until it is told anew.
 
     Attributes
@@ -560,8 +509,7 @@ class Pace:
     meter: bool = False
 
 
-@dataclass(slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """Under a grant that fills: so many bytes of the client's footprint may be on the GPU now, or ``ALL``.
 
     ``last``: the lease brings no more, unless the promise grows; the rest is used from the host.
@@ -574,39 +522,34 @@ class Room:
     last: bool = False
 
 
-@dataclass(slots=True)
-class Prepare:
+class Prepare(Struct, frozen=True):
     """Have so many bytes of the host's pool page-locked, in use or ahead of need."""
 
     client: int
     bytes: int
 
 
-@dataclass(slots=True)
-class Stock:
+class Stock(Struct, frozen=True):
     """Have so many bytes of the host's pool at hand, in use or ahead of need."""
 
     bytes: int
 
 
-@dataclass(slots=True)
-class Park:
+class Park(Struct, frozen=True):
     """Stay out of the driver, so that the process can be checkpointed; ``Parked`` answers."""
 
     client: int
     serial: int
 
 
-@dataclass(slots=True)
-class Hibernate:
+class Hibernate(Struct, frozen=True):
     """Have the client's process checkpointed; ``Checkpointed`` answers."""
 
     client: int
     gpu: str = ""
 
 
-@dataclass(slots=True)
-class Wakeup:
+class Wakeup(Struct, frozen=True):
     """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first.
 
     ``needs``: bytes that it takes on the GPU ``gpu``; 0: not known.
@@ -619,8 +562,7 @@ class Wakeup:
     needs: int = 0
 
 
-@dataclass(slots=True)
-class Hibernated:
+class Hibernated(Struct, frozen=True):
     """Tell a parked client what came of it; not ``done``: it may call the driver.
 
     ``context``: bytes that its contexts took, as far as is known.
@@ -632,8 +574,7 @@ class Hibernated:
     context: int = 0
 
 
-@dataclass(slots=True)
-class Awake:
+class Awake(Struct, frozen=True):
     """Tell a parked client that it may call the driver; or (``status``, a CUresult) that it cannot be woken now.
 
     ``serial``: of the ``Wake``; 0: nobody of the client's has asked. What was on ``gpu_from`` is on ``gpu_to`` now,
@@ -648,21 +589,19 @@ class Awake:
     text: str = ""
 
 
-@dataclass(slots=True)
-class ReadDevice:
+class ReadDevice(Struct, frozen=True):
     """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
 
     gpu: str
     after: float = 0.0
 
 
-@dataclass(slots=True)
-class Log:
+class Log(Struct, frozen=True):
     """One line of the history (docs/control.md, "Events")."""
 
     kind: str
     group: str
-    fields: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = {}
 
 
 Decision = (

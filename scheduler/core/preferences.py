@@ -7,6 +7,8 @@ from collections import OrderedDict
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from msgspec import structs
+
 from .checks import LARGEST
 from .messages import Adjust, Entitle
 from .model import Wishes
@@ -102,7 +104,7 @@ def check(event: Entitle) -> None:
         raise ValueError(f"shares are for user:NAME or team:NAME, not {event.whose!r}")
     if event.members and kind == "user":
         raise ValueError("only a team has members")
-    stated = asdict(event.entitlement)
+    stated = structs.asdict(event.entitlement)
     gpus, host = stated.pop("gpus"), stated.pop("host")
     if not (isinstance(gpus, int) and not isinstance(gpus, bool) and 0 <= gpus <= MOST_GPUS):
         raise ValueError(

@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from . import preferences as wishes
 from .activity import Activity
 from .burst_model import Classes
@@ -202,7 +204,7 @@ class UserCommands:
         self.turn.repace.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(
-            Log("entitle", "", {"whose": event.whose, **asdict(event.entitlement),
+            Log("entitle", "", {"whose": event.whose, **structs.asdict(event.entitlement),
                                 "members": list(event.members)})
         )  # fmt: skip
 

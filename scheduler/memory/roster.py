@@ -12,9 +12,10 @@ import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import astuple, replace
 
 from ..core.checks import LARGEST
 from ..core.messages import Awaited, Usage

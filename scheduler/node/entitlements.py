@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from ..core.messages import Adjust, Entitlement
 from ..core.model import Wishes

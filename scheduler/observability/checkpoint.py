@@ -16,6 +16,9 @@ from itertools import islice
 from types import MethodType
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import astuple
+
 from ..policies import available
 
 _SCHEDULER = __package__.rpartition(".")[0]
@@ -112,6 +115,8 @@ class _Encoder:
             return ["class", _name_of(found)]
         if isinstance(found, tuple):
             return ["named", _name_of(kind), *map(self._value, found)]
+        if isinstance(found, Struct):
+            return ["named", _name_of(kind), *map(self._value, astuple(found))]
         number = self._numbers.get(id(found))
         if number is None:
             number = self._numbers[id(found)] = len(self._objects)

@@ -310,7 +310,7 @@ def _read(text: str | bytes, number: int) -> Line:
     try:
         at, name, fields, decisions, checksum = _LINE.decode(text)
         kind = _EVENTS[name]
-        if not fields.keys() <= kind.__dataclass_fields__.keys():
+        if not fields.keys() <= set(kind.__struct_fields__):
             raise KeyError(name)
         return Line(at, msgspec.convert(fields, kind), decisions, checksum)
     except (KeyError, msgspec.ValidationError):

@@ -10,8 +10,9 @@ import logging
 import os
 import socket
 from collections.abc import Coroutine, Iterator
-from dataclasses import replace
 from typing import Any, Protocol, cast
+
+from msgspec.structs import replace
 
 from ..core import messages as ev
 from ..core.checks import ProtocolViolation

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from ..._version import __version__
 from ..core import messages as ev
@@ -379,7 +379,7 @@ class Requests:
         core, now = self._server.core, time.monotonic()
         return {
             whose: {
-                **asdict(event.entitlement),
+                **structs.asdict(event.entitlement),
                 "members": list(event.members),
                 "used": {gpu: core.times.share(whose, gpu, now) for gpu in core.gpus},
             }

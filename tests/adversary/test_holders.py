@@ -7,9 +7,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.adversary.conftest import TOTAL, UNIT, Begin, Node, obeying, until, works

@@ -8,10 +8,11 @@ import os
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from jupyter_gpushare._protocol import ffi
 from jupyter_gpushare.scheduler.core import messages as ev

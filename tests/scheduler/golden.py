@@ -60,7 +60,10 @@ SLACK = 2e-6
 MESSAGES: dict[str, type[Any]] = {
     name: kind
     for name, kind in vars(events).items()
-    if isinstance(kind, type) and hasattr(kind, "__match_args__")
+    if isinstance(kind, type)
+    and hasattr(kind, "__match_args__")
+    # Not the class that they may be made with.
+    and kind.__module__ == events.__name__
 }
 #: What makes a core of the settings of a run.
 CORES: dict[str, Callable[[dict[str, Any]], Core]] = {

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.model import Wishes
@@ -120,7 +121,7 @@ def test_what_cannot_hibernate_is_said(scheduler: Scheduler) -> None:
 
 
 def test_users_and_teams_are_entitled(scheduler: Scheduler) -> None:
-    nothing = {**asdict(ev.Entitlement()), "members": []}
+    nothing = {**structs.asdict(ev.Entitlement()), "members": []}
     with scheduler.control() as control:
         assert control.request("shares")["shares"] == {}
         shares = control.request("entitle", whose="user:ada", request=0.5, memory=GIB)["shares"]

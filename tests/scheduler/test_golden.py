@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.policies import OURS
@@ -103,11 +104,12 @@ def test_a_changed_field_of_a_decision_is_shown(
         handle = core.handle
 
         def changed(event: Any, now: float) -> list[Any]:
-            decisions = handle(event, now)
-            for decision in decisions:
-                if type(decision).__name__ == "Evict":
-                    decision.bytes += 1  # type: ignore[union-attr]
-            return decisions
+            return [
+                structs.replace(decision, bytes=decision.bytes + 1)  # type: ignore[union-attr]
+                if type(decision).__name__ == "Evict"
+                else decision
+                for decision in handle(event, now)
+            ]
 
         core.handle = changed  # type: ignore[method-assign]
         return core

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from jupyter_gpushare._protocol import ffi, lib
 from jupyter_gpushare.scheduler.core import messages as ev

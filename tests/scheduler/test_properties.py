@@ -22,7 +22,7 @@ People change their wishes at any time, also for groups that are not there; shar
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import hypothesis.strategies as st
@@ -35,6 +35,7 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from msgspec.structs import replace
 
 from jupyter_gpushare.scheduler import policies
 from jupyter_gpushare.scheduler.core import messages as ev

@@ -12,12 +12,13 @@ import subprocess
 import sys
 import typing
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Any
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.rules import Rules
@@ -335,7 +336,7 @@ SAMPLES: dict[Any, Any] = {
 def example(hint: Any) -> Any:
     """Return a value of a type that a field of an event has."""
     arguments = typing.get_args(hint)
-    if is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         hints = typing.get_type_hints(hint)
         return hint(**{one.name: example(hints[one.name]) for one in fields(hint)})
     if typing.get_origin(hint) is tuple:

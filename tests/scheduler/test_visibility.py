@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import socket
-from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +22,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant, precondition, rule
+from msgspec import Struct
+from msgspec.structs import asdict, fields, replace
 
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.core import Core
@@ -51,7 +52,7 @@ def marked(value: Any) -> Any:
         value = replace(value, msg_id=f"{MARKS[USERS[value.group]]}-{value.msg_id}")
     elif isinstance(value, ev.Attach):
         value = replace(value, name=f"{MARKS[value.user]}.ipynb", pid=700_000_000 + value.client)
-    if is_dataclass(value) and not isinstance(value, type):
+    if isinstance(value, Struct):
         return replace(value, **{f.name: marked(getattr(value, f.name)) for f in fields(value)})
     if isinstance(value, tuple):
         return tuple(marked(item) for item in value)
