@@ -13,6 +13,7 @@
 #define MIPMAP_MAGIC UINT64_C(0x53494d4d49504d31)
 #define MAX_LEVELS 18
 #define PITCH 64
+#define ALIGNMENT 65536
 
 struct array {
     uint64_t magic;
@@ -55,7 +56,7 @@ unsigned sim_format_size(CUarray_format format)
 static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
 {
     const unsigned known = CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_SURFACE_LDST | CUDA_ARRAY3D_CUBEMAP |
-                           CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT;
+                           CUDA_ARRAY3D_TEXTURE_GATHER | CUDA_ARRAY3D_COLOR_ATTACHMENT | CUDA_ARRAY3D_DEFERRED_MAPPING;
     SIM_REQUIRE(d->Width > 0 && (d->NumChannels == 1 || d->NumChannels == 2 || d->NumChannels == 4));
     if (sim_format_size(d->Format) == 0 || (d->Flags & ~known) != 0)
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -64,6 +65,12 @@ static CUresult check(const CUDA_ARRAY3D_DESCRIPTOR *d)
     SIM_REQUIRE((d->Flags & CUDA_ARRAY3D_CUBEMAP) == 0 || (d->Width == d->Height && d->Depth > 0 && d->Depth % 6 == 0));
     SIM_REQUIRE(d->Width <= 131072 && d->Height <= 65536 && d->Depth <= 16384);
     return CUDA_SUCCESS;
+}
+
+/* Its memory would be mapped later, which cannot be done here: it has none. */
+static bool is_deferred(const struct sim_array_view *view)
+{
+    return (view->descriptor.Flags & CUDA_ARRAY3D_DEFERRED_MAPPING) != 0;
 }
 
 static CUresult array_new(struct array **out, const CUDA_ARRAY3D_DESCRIPTOR *d, bool level)
@@ -76,7 +83,8 @@ static CUresult array_new(struct array **out, const CUDA_ARRAY3D_DESCRIPTOR *d, 
                                   .descriptor = *d};
     view.pitch = (view.width * view.element + PITCH - 1) / PITCH * PITCH;
     view.slice = view.pitch * view.height;
-    SIM_TRY(sim_memory_allocate(context, SIM_RANGE_ARRAY, view.slice * view.depth, &view.base));
+    if (!is_deferred(&view))
+        SIM_TRY(sim_memory_allocate(context, SIM_RANGE_ARRAY, view.slice * view.depth, &view.base));
     pthread_mutex_lock(&lock);
     struct array *array = arrays;
     if (array != NULL)
@@ -85,7 +93,8 @@ static CUresult array_new(struct array **out, const CUDA_ARRAY3D_DESCRIPTOR *d, 
     if (array == NULL)
         array = malloc(sizeof *array);
     if (array == NULL) {
-        sim_memory_free(view.base);
+        if (!is_deferred(&view))
+            sim_memory_free(view.base);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *array = (struct array){ARRAY_MAGIC, NULL, context, view, level};
@@ -106,7 +115,7 @@ static CUresult find(CUarray handle, struct array **array)
 static void array_free(struct array *array)
 {
     struct array *alive;
-    if (find((CUarray)array, &alive) == CUDA_SUCCESS)
+    if (find((CUarray)array, &alive) == CUDA_SUCCESS && !is_deferred(&array->view))
         sim_memory_free(array->view.base);
     pthread_mutex_lock(&lock);
     array->magic = 0;
@@ -119,6 +128,7 @@ CUresult sim_array_view(CUarray handle, struct sim_array_view *view)
 {
     struct array *array;
     SIM_TRY(find(handle, &array));
+    SIM_REQUIRE(!is_deferred(&array->view));
     *view = array->view;
     return CUDA_SUCCESS;
 }
@@ -159,33 +169,40 @@ CUresult cuArrayDestroy(CUarray handle)
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *descriptor, CUarray handle)
 {
-    struct sim_array_view view;
-    SIM_TRY(sim_array_view(handle, &view));
+    struct array *array;
+    SIM_TRY(find(handle, &array));
     SIM_REQUIRE(descriptor != NULL);
-    *descriptor = view.descriptor;
+    *descriptor = array->view.descriptor;
     return CUDA_SUCCESS;
 }
 
 CUresult cuArrayGetDescriptor_v2(CUDA_ARRAY_DESCRIPTOR *descriptor, CUarray handle)
 {
-    struct sim_array_view view;
-    SIM_TRY(sim_array_view(handle, &view));
-    SIM_REQUIRE(descriptor != NULL && view.descriptor.Depth == 0);
-    *descriptor = (CUDA_ARRAY_DESCRIPTOR){.Width = view.descriptor.Width,
-                                          .Height = view.descriptor.Height,
-                                          .Format = view.descriptor.Format,
-                                          .NumChannels = view.descriptor.NumChannels};
+    struct array *array;
+    SIM_TRY(find(handle, &array));
+    const CUDA_ARRAY3D_DESCRIPTOR *d = &array->view.descriptor;
+    SIM_REQUIRE(descriptor != NULL && d->Depth == 0);
+    *descriptor = (CUDA_ARRAY_DESCRIPTOR){
+        .Width = d->Width, .Height = d->Height, .Format = d->Format, .NumChannels = d->NumChannels};
     return CUDA_SUCCESS;
 }
 
-/* Only of arrays with deferred mapping, which cannot be made here. */
+static CUresult require(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, struct array *const *levels, unsigned count)
+{
+    SIM_REQUIRE(requirements != NULL && count > 0 && is_deferred(&levels[0]->view));
+    *requirements = (CUDA_ARRAY_MEMORY_REQUIREMENTS){.alignment = ALIGNMENT};
+    for (unsigned i = 0; i < count; i++)
+        requirements->size += levels[i]->view.slice * levels[i]->view.depth;
+    return CUDA_SUCCESS;
+}
+
+/* Only of arrays with deferred mapping. */
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *requirements, CUarray handle, CUdevice device)
 {
     struct array *array;
-    (void)requirements;
     (void)device;
     SIM_TRY(find(handle, &array));
-    return CUDA_ERROR_INVALID_VALUE;
+    return require(requirements, &array, 1);
 }
 
 /* Only of sparse arrays. */
@@ -302,8 +319,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *r
                                                CUdevice device)
 {
     struct mipmap *mipmap;
-    (void)requirements;
     (void)device;
     SIM_TRY(find_mipmap(handle, &mipmap));
-    return CUDA_ERROR_INVALID_VALUE;
+    return require(requirements, mipmap->levels, mipmap->count);
 }

@@ -39,7 +39,7 @@ def test_a_thread_launches_while_it_holds_a_lock_that_a_host_function_needs(
     assert b.holds(in_b, 150 * UNIT, 3)
 
 
-@pytest.mark.parametrize("how", ["memory", "array"])
+@pytest.mark.parametrize("how", ["memory", "array", "mipmapped array"])
 @pytest.mark.parametrize("revoked", [False, True])
 def test_a_thread_allocates_while_it_holds_a_lock_that_a_host_function_needs(
     machine: Machine, revoked: bool, how: str

@@ -201,6 +201,9 @@ class Worker:
             # CUDA_ARRAY_DESCRIPTOR: rows of 4 KiB, of numbers of 32 bits
             description = (ctypes.c_uint64 * 3)(1024, bytes // 4096, 3 | 1 << 32)
             result = cuda.cuArrayCreate_v2(ctypes.byref(pointer), description)
+        elif how == "mipmapped array":
+            description = (ctypes.c_uint64 * 5)(1024, bytes // 4096, 0, 3 | 1 << 32)
+            result = cuda.cuMipmappedArrayCreate(ctypes.byref(pointer), description, 1)
         else:
             result = cuda.cuMemAlloc_v2(ctypes.byref(pointer), bytes)
             result = result or cuda.cuStreamCreate(ctypes.byref(stream), 1)

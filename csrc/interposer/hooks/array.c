@@ -20,11 +20,20 @@ struct array {
     size_t bytes;
     CUdevice device;
     CUcontext context;
+    /*
+     * The array without memory that the driver was asked about, or NULL. To destroy an array waits for the context's
+     * work, which may wait for this thread. So it is destroyed when the application destroys an array, and waits
+     * anyway.
+     */
+    void *probe;
+    bool mipmapped;
+    struct array *next_spare;
 };
 
 static struct {
     struct gs_mutex lock;
     struct gs_map map;
+    struct array *spare; /* their probes are left of arrays that could not be made */
 } arrays = {.lock = GS_MUTEX(GS_RANK_ARRAYS)};
 
 /* Bytes of an element of one channel, or of the whole element where the format says how many channels there are. */
@@ -63,33 +72,87 @@ static size_t estimate(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned in
 /*
  * What the driver would take, asked of an array of the same kind that has no memory of its own. 0: it cannot tell.
  */
-static size_t requirement(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int levels, CUdevice device)
+static size_t requirement(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int levels, struct array *entry)
 {
     GS_LEAVES_CAPTURES_ALONE;
     CUDA_ARRAY3D_DESCRIPTOR_v2 deferred = *descriptor;
     CUDA_ARRAY_MEMORY_REQUIREMENTS requirements = {.size = 0};
+    CUdevice device = entry->device;
     int can = 0;
     if (GS_REAL(cuDeviceGetAttribute)(&can, CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, device) !=
             CUDA_SUCCESS ||
         !can)
         return 0;
     deferred.Flags |= CUDA_ARRAY3D_DEFERRED_MAPPING;
-    if (levels == 0) {
-        CUarray array;
-        if (GS_REAL(cuArray3DCreate_v2)(&array, &deferred) != CUDA_SUCCESS)
-            return 0;
-        if (GS_REAL(cuArrayGetMemoryRequirements)(&requirements, array, device) != CUDA_SUCCESS)
-            requirements.size = 0;
-        GS_REAL(cuArrayDestroy)(array);
-    } else {
+    entry->mipmapped = levels != 0;
+    CUresult result;
+    if (entry->mipmapped) {
         CUmipmappedArray array;
         if (GS_REAL(cuMipmappedArrayCreate)(&array, &deferred, levels) != CUDA_SUCCESS)
             return 0;
-        if (GS_REAL(cuMipmappedArrayGetMemoryRequirements)(&requirements, array, device) != CUDA_SUCCESS)
-            requirements.size = 0;
-        GS_REAL(cuMipmappedArrayDestroy)(array);
+        entry->probe = array;
+        result = GS_REAL(cuMipmappedArrayGetMemoryRequirements)(&requirements, array, device);
+    } else {
+        CUarray array;
+        if (GS_REAL(cuArray3DCreate_v2)(&array, &deferred) != CUDA_SUCCESS)
+            return 0;
+        entry->probe = array;
+        result = GS_REAL(cuArrayGetMemoryRequirements)(&requirements, array, device);
     }
-    return requirements.size;
+    return result == CUDA_SUCCESS ? requirements.size : 0;
+}
+
+static void destroy_probe(const struct array *entry)
+{
+    GS_LEAVES_CAPTURES_ALONE;
+    if (entry->probe == NULL)
+        return;
+    if (entry->mipmapped)
+        GS_REAL(cuMipmappedArrayDestroy)((CUmipmappedArray)entry->probe);
+    else
+        GS_REAL(cuArrayDestroy)((CUarray)entry->probe);
+}
+
+/* Of an array that was not made, and that is not counted any more. */
+static void set_aside(struct array *entry)
+{
+    if (entry->probe == NULL) {
+        free(entry);
+        return;
+    }
+    gs_mutex_lock(&arrays.lock);
+    entry->next_spare = arrays.spare;
+    arrays.spare = entry;
+    gs_mutex_unlock(&arrays.lock);
+}
+
+/* Takes the spare ones of a context out of the list. */
+static struct array *take_spare(CUcontext context)
+{
+    struct array *taken = NULL;
+    gs_mutex_lock(&arrays.lock);
+    for (struct array **link = &arrays.spare; *link != NULL;) {
+        struct array *entry = *link;
+        if (entry->context != context) {
+            link = &entry->next_spare;
+            continue;
+        }
+        *link = entry->next_spare;
+        entry->next_spare = taken;
+        taken = entry;
+    }
+    gs_mutex_unlock(&arrays.lock);
+    return taken;
+}
+
+static void drop_spare(CUcontext context, bool lives)
+{
+    for (struct array *entry = take_spare(context), *next; entry != NULL; entry = next) {
+        next = entry->next_spare;
+        if (lives)
+            destroy_probe(entry);
+        free(entry);
+    }
 }
 
 /* Admits what the array will take. NULL, and CUDA_SUCCESS, if nothing is to be counted. `levels` is 0 for no mipmaps.
@@ -105,20 +168,20 @@ static CUresult admit(const CUDA_ARRAY3D_DESCRIPTOR_v2 *descriptor, unsigned int
     /* The driver refuses it. Which reason comes first is the driver's affair: some break a capture off. */
     if (gs_context_ask_failure() != CUDA_SUCCESS)
         return CUDA_SUCCESS;
-    size_t bytes = requirement(descriptor, levels, device);
-    if (bytes == 0)
-        bytes = estimate(descriptor, levels);
-    *entry = calloc(1, sizeof(**entry));
-    if (*entry == NULL)
+    struct array *counted = calloc(1, sizeof(*counted));
+    if (counted == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    **entry = (struct array){.bytes = bytes, .device = device};
-    GS_REAL(cuCtxGetCurrent)(&(*entry)->context);
-    (*entry)->context = gs_context_owner((*entry)->context);
-    CUresult result = gs_memory_pin(device, bytes);
-    if (result != CUDA_SUCCESS) {
-        free(*entry);
-        *entry = NULL;
-    }
+    counted->device = device;
+    GS_REAL(cuCtxGetCurrent)(&counted->context);
+    counted->context = gs_context_owner(counted->context);
+    counted->bytes = requirement(descriptor, levels, counted);
+    if (counted->bytes == 0)
+        counted->bytes = estimate(descriptor, levels);
+    CUresult result = gs_memory_pin(device, counted->bytes);
+    if (result == CUDA_SUCCESS)
+        *entry = counted;
+    else
+        set_aside(counted);
     return result;
 }
 
@@ -156,7 +219,8 @@ static CUresult made(CUresult result, const void *handle, struct array *entry)
         entry->node.key = (uintptr_t)handle;
         put(entry);
     } else {
-        forget(entry);
+        gs_memory_unpin(entry->device, entry->bytes);
+        set_aside(entry);
     }
     return result;
 }
@@ -174,6 +238,7 @@ void gs_array_context_ends(CUcontext context)
         entry = next;
     }
     gs_mutex_unlock(&arrays.lock);
+    drop_spare(context, false);
 }
 
 void gs_array_after_fork(void)
@@ -225,10 +290,15 @@ CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRA
 /* Its handle may be another's as soon as the driver has it back. */
 static CUresult destroyed(CUresult result, struct array *entry)
 {
-    if (entry != NULL && result != CUDA_SUCCESS)
+    if (entry != NULL && result != CUDA_SUCCESS) {
         put(entry);
-    else
-        forget(entry);
+        return result;
+    }
+    if (entry != NULL) {
+        destroy_probe(entry);
+        drop_spare(entry->context, true);
+    }
+    forget(entry);
     return result;
 }
 
