@@ -455,7 +455,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr po
     SIM_ENTER_CONTEXT(context);
     pthread_rwlock_rdlock(&sim_ranges_lock);
     struct sim_range *range = sim_range_find(pointer);
-    bool found = range != NULL && !range->leaving;
+    bool found = range != NULL && !range->leaving && !sim_mapping_is_hidden(range, pointer);
     if (found && base != NULL)
         *base = range->base;
     if (found && size != NULL)

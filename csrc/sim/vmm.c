@@ -65,6 +65,18 @@ bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, 
     return false;
 }
 
+bool sim_mapping_is_hidden(const struct sim_range *range, uint64_t address)
+{
+    for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)
+        if (address >= mapping->base && address - mapping->base < mapping->size) {
+            bool hidden = true;
+            for (unsigned place = 0; place < sizeof mapping->access; place++)
+                hidden = hidden && mapping->access[place] == CU_MEM_ACCESS_FLAGS_PROT_NONE;
+            return hidden;
+        }
+    return false;
+}
+
 int sim_mapping_file(const struct sim_range *range, uint64_t address, uint64_t size)
 {
     for (const struct sim_mapping *mapping = range->mappings; mapping != NULL; mapping = mapping->next)

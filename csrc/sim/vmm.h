@@ -18,6 +18,8 @@ struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t
 
 /* Whether kernels of the device may touch the address; false where nothing is mapped. Under the table's lock. */
 bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, unsigned device);
+/* Something is mapped there that nothing may touch. */
+bool sim_mapping_is_hidden(const struct sim_range *range, uint64_t address);
 
 /* Whether mappings without a gap make up that part of a reservation. Under the table's lock. */
 bool sim_mapping_covers(uint64_t address, uint64_t size);

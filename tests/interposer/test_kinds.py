@@ -614,6 +614,14 @@ assert len(set(ids)) == 2
 step()
 assert answers() == ids
 assert error(driver.cuMemGetAddressRange(int(a) + (1 << 36))) != 0
+# A GPU that may not touch what is mapped does not know it, whether it is there or evicted.
+NONE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
+ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0, NONE)], 1))
+assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
+step(pinned=0)
+assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
+ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0)], 1))
+assert int(ok(driver.cuMemGetAddressRange(int(address) + 7))[0]) == int(address)
 """,
     "contexts": """
 ok(driver.cuInit(0))

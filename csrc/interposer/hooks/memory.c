@@ -250,7 +250,7 @@ CUresult CUDAAPI cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdevi
     /* The driver wants a context to be current, whichever. */
     if (GS_REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || current == NULL || !look_up(address, &view, &ignored))
         return GS_REAL(cuMemGetAddressRange_v2)(base, size, address);
-    if (view.freed)
+    if (view.freed || view.hidden)
         return CUDA_ERROR_NOT_FOUND;
     if (base != NULL)
         *base = view.base;

@@ -17,7 +17,8 @@ struct gs_memory_view {
     CUcontext context;
     uint64_t id;
     bool managed;
-    bool freed; /* in the order of a stream, which has not got there yet: the driver does not recognise it any more */
+    bool freed;  /* in the order of a stream, which has not got there yet: the driver does not recognise it any more */
+    bool hidden; /* mapped, and no device may touch it: the driver does not say where it begins and ends */
 };
 
 #endif

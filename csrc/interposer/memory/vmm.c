@@ -567,7 +567,10 @@ bool gs_vmm_find(CUdeviceptr address, struct gs_memory_view *view, unsigned long
         *view = (struct gs_memory_view){.base = mapping->node.key,
                                         .size = mapping->size,
                                         .device = mapping->handle->properties.location.id,
-                                        .id = HANDLE_MARK | mapping->handle->id};
+                                        .id = HANDLE_MARK | mapping->handle->id,
+                                        .hidden = true};
+        for (unsigned i = 0; i < mapping->access_count; i++)
+            view->hidden = view->hidden && mapping->access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
         *handle_types = (unsigned long long)mapping->handle->properties.requestedHandleTypes;
     }
     gs_mutex_unlock(&vmm.lock);
