@@ -497,6 +497,8 @@ static CUresult allocate(CUdeviceptr *out, size_t size, CUmemoryPool handle, CUs
         return sim_capture_allocate(stream, size, &pool->properties, accessible(pool), out);
     if (sim_config.strict)
         SIM_TRY(sim_capture_check_unsafe());
+    if (sim_config.strict)
+        SIM_TRY(sim_stream_check_legacy(stream));
     uint64_t base;
     SIM_TRY(take(stream->context, pool, size, &base));
     *out = base;

@@ -288,6 +288,15 @@ CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct si
     return CUDA_SUCCESS;
 }
 
+CUresult sim_stream_check_legacy(struct sim_stream *stream)
+{
+    struct sim_context *context = stream->context;
+    if (stream != context->legacy || __atomic_load_n(&context->blocking_captures, __ATOMIC_RELAXED) == 0)
+        return CUDA_SUCCESS;
+    sim_capture_invalidate_context(context);
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
 CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct sim_point *point)
 {
     if (op == NULL)
@@ -295,10 +304,10 @@ CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct 
     if (stream->capture != NULL)
         return sim_capture_record(stream, op);
     struct sim_context *context = stream->context;
-    if (stream == context->legacy && __atomic_load_n(&context->blocking_captures, __ATOMIC_RELAXED) > 0) {
+    CUresult refused = sim_stream_check_legacy(stream);
+    if (refused != CUDA_SUCCESS) {
         sim_op_release(op);
-        sim_capture_invalidate_context(context);
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+        return refused;
     }
     uint64_t before = __atomic_load_n(&stream->submitted, __ATOMIC_RELAXED);
     if (before > QUEUE_LIMIT && !only_orders(op->kind))
@@ -454,12 +463,7 @@ CUresult sim_stream_check_synchronize(struct sim_stream *stream, bool copies)
     }
     if (sim_config.strict && !copies)
         SIM_TRY(sim_capture_check_unsafe());
-    if (stream == stream->context->legacy &&
-        __atomic_load_n(&stream->context->blocking_captures, __ATOMIC_RELAXED) > 0) {
-        sim_capture_invalidate_context(stream->context);
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-    return CUDA_SUCCESS;
+    return sim_stream_check_legacy(stream);
 }
 
 static CUresult create(CUstream *out, unsigned flags, int priority)

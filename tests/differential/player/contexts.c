@@ -115,6 +115,14 @@ static void op_behind(struct self *self, const unsigned long long *n)
     load_functions(self, context);
 }
 
+/* Of all blocks of the context. */
+static void close_all_elsewhere(struct self *self, unsigned context)
+{
+    for (unsigned i = 0; i < BLOCKS; i++)
+        if (self->space->blocks[i].kind != EMPTY && self->space->blocks[i].context == context)
+            close_elsewhere(self, &self->space->blocks[i]);
+}
+
 /* rmctx: with all that is in it, also while it works */
 static void op_rmctx(struct self *self, const unsigned long long *n)
 {
@@ -126,6 +134,7 @@ static void op_rmctx(struct self *self, const unsigned long long *n)
         self->current = 0;
     /* Whether reads that are under way would still be done depends on time. */
     synchronize_all(self);
+    close_all_elsewhere(self, 1);
     if (CALL(self, cuCtxDestroy, space->own.handle) != CUDA_SUCCESS)
         return;
     drop_context(space, 1);
@@ -192,6 +201,12 @@ static void op_reset(struct self *self, const unsigned long long *n)
     if (anybody_captures() || failed)
         return;
     wait_everywhere(self);
+    struct space *own = self->space;
+    for (unsigned i = 0; i < space_count; i++) {
+        self->space = &all_spaces[i];
+        close_all_elsewhere(self, device == 0 ? 0 : 2);
+    }
+    self->space = own;
     if (CALL(self, cuDevicePrimaryCtxReset, (CUdevice)device) != CUDA_SUCCESS)
         return;
     for (unsigned i = 0; i < space_count; i++)
@@ -433,6 +448,23 @@ static void op_export(struct self *self, const unsigned long long *n)
         return;
     if (ask(self, &question).result == 0)
         *opened = (struct opened){true, (unsigned)(block - self->space->blocks), block->generation, block->size};
+}
+
+/*
+ * What CUDA says of memory that is freed while another process has it open is that anything may happen. An H100 does
+ * not let that process open what comes to be at the same address (ALREADY_MAPPED); the interposer does.
+ */
+void close_elsewhere(struct self *self, const struct block *block)
+{
+    for (unsigned i = 0; i < OPENED && real; i++) {
+        struct opened *opened = &self->space->opened[i];
+        struct question question = {.what = ASK_CLOSE, .slot = i};
+        if (!opened->open || opened->block != (unsigned)(block - self->space->blocks) ||
+            opened->generation != block->generation)
+            continue;
+        ask(self, &question);
+        opened->open = false;
+    }
 }
 
 /* elsewhere SLOT WHAT LENGTH VALUE: the other process reads or writes what was exported, or closes it */

@@ -68,6 +68,20 @@ bool capture_refuses(const struct self *self)
            (capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL && self->mode == CU_STREAM_CAPTURE_MODE_GLOBAL);
 }
 
+bool capture_refuses_in(const struct self *self, unsigned stream)
+{
+    const struct capture *capture = &self->space->capture;
+    if (capture_refuses(self))
+        return true;
+    for (unsigned i = 1; i < STREAMS && capture->open && stream == 0; i++) {
+        unsigned flags = CU_STREAM_DEFAULT;
+        if (capture->joined[i] && (driver_cuStreamGetFlags(self->space->streams[i].handle, &flags) != CUDA_SUCCESS ||
+                                   (flags & CU_STREAM_NON_BLOCKING) == 0))
+            return true;
+    }
+    return false;
+}
+
 void finish_capture(struct self *self)
 {
     if (self->space->capture.open && self->space->capture.thread == self->number)

@@ -81,7 +81,7 @@ static void op_allocasync(struct self *self, const unsigned long long *n)
 {
     struct block *block = fresh_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
-    if (block == NULL || stream == NULL || (strict && capture_refuses(self)) ||
+    if (block == NULL || stream == NULL || (strict && capture_refuses_in(self, (unsigned)(n[2] % STREAMS))) ||
         is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     block->size = bounded(n[1]);
@@ -108,7 +108,8 @@ static void op_allocpool(struct self *self, const unsigned long long *n)
     struct block *block = fresh_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
     CUmemoryPool pool = self->space->pools[n[3] % POOLS];
-    if (block == NULL || stream == NULL || pool == NULL || (strict && capture_refuses(self)) ||
+    if (block == NULL || stream == NULL || pool == NULL ||
+        (strict && capture_refuses_in(self, (unsigned)(n[2] % STREAMS))) ||
         is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     unsigned context = context_of(self, (unsigned)(n[2] % STREAMS));
@@ -203,8 +204,12 @@ static void op_allochost(struct self *self, const unsigned long long *n)
     unsigned flags = 0;
     if (CALL(self, cuMemHostGetDevicePointer, &device, at, 0) == CUDA_SUCCESS)
         note(self, " same=%d", device == block->at);
+    /*
+     * On an H100, small allocations said to be portable or not depending on what other threads had allocated, in two
+     * runs of the bare driver as well.
+     */
     if (CALL(self, cuMemHostGetFlags, &flags, at) == CUDA_SUCCESS)
-        note(self, " flags=%u", flags);
+        note(self, " flags=%u", real && !alone ? flags & ~(unsigned)CU_MEMHOSTALLOC_PORTABLE : flags);
 }
 
 static unsigned device_of(const struct self *self, unsigned context)
@@ -362,6 +367,7 @@ static void free_block(struct self *self, struct block *block)
     bool plain = block->kind == PLAIN || block->kind == PITCHED;
     if (!(plain && is_used_in_own_context(self, block)) && !settle_block(self, block))
         return;
+    close_elsewhere(self, block);
     CUresult result = CUDA_SUCCESS;
     switch (block->kind) {
     case HOST:
@@ -401,7 +407,7 @@ static void op_freeasync(struct self *self, const unsigned long long *n)
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[1]);
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (block == NULL || stream == NULL || !is_pool_memory(block) || (strict && capture_refuses(self)) ||
+    if (block == NULL || stream == NULL || !is_pool_memory(block) || (strict && capture_refuses_in(self, slot)) ||
         is_capturing(self, slot) || !order(self, block, slot))
         return;
     if (CALL(self, cuMemFreeAsync, block->at, stream->handle) == CUDA_SUCCESS)
@@ -414,9 +420,10 @@ static void op_freetwice(struct self *self, const unsigned long long *n)
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[1]);
     unsigned slot = (unsigned)(n[1] % STREAMS);
-    if (block == NULL || stream == NULL || block->kind == MAPPED || capture_refuses(self) || is_capturing(self, slot) ||
-        !order(self, block, slot) || !settle_block(self, block))
+    if (block == NULL || stream == NULL || block->kind == MAPPED || capture_refuses_in(self, slot) ||
+        is_capturing(self, slot) || !order(self, block, slot) || !settle_block(self, block))
         return;
+    close_elsewhere(self, block);
     CUresult result;
     if (block->kind == HOST) {
         result = CALL(self, cuMemFreeHost, (void *)(uintptr_t)block->at);
@@ -440,7 +447,7 @@ static void op_freeinside(struct self *self, const unsigned long long *n)
 {
     struct block *block = used_block(self, n[0]);
     struct stream *stream = open_stream(self, n[2]);
-    if (block == NULL || stream == NULL || block->size < 2 || capture_refuses(self) ||
+    if (block == NULL || stream == NULL || block->size < 2 || capture_refuses_in(self, (unsigned)(n[2] % STREAMS)) ||
         is_capturing(self, (unsigned)(n[2] % STREAMS)))
         return;
     CUdeviceptr inside = block->at + 1 + n[1] % (block->size - 1);

@@ -392,6 +392,8 @@ void graph_uses(const struct self *self, struct graph *graph, const struct block
  * (a documented difference), so programs leave it out.
  */
 bool capture_refuses(const struct self *self);
+/* Likewise for the legacy stream, and captures of streams that it waits for, whatever their mode. */
+bool capture_refuses_in(const struct self *self, unsigned stream);
 void release_locks(struct space *space);
 void synchronize_all(struct self *self);
 unsigned context_of(struct self *self, unsigned stream);
@@ -403,6 +405,8 @@ extern struct space *all_spaces;
 extern unsigned space_count;
 int start_partner(void);
 void wait_everywhere(struct self *self);
+/* On a GPU, before the block is freed: what another process still has open must not be. */
+void close_elsewhere(struct self *self, const struct block *block);
 
 /* Sharing (sharing.c) */
 void find_scheduler(void); /* where there is one: not where the driver is bare */

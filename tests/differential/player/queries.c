@@ -113,7 +113,8 @@ static void op_wrong(struct self *self, const unsigned long long *n)
                                       .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 77}};
     CUdeviceptr nowhere = 0x1000;
     unsigned char byte = 0;
-    if (capture_refuses(self))
+    /* Some of these are stream-ordered, and in the legacy stream. */
+    if (capture_refuses_in(self, 0))
         return;
     switch (n[0] % 26) {
     case 0:
