@@ -157,7 +157,8 @@ class Kind:
     operation, name
         The operation, and which of its calls or values.
     answers
-        What the calls returned; empty for values, which are different each time.
+        What the calls returned, or what each thread of a program that hung did last; empty for values, which are
+        different each time.
     """
 
     operation: str
@@ -207,6 +208,11 @@ def _of_line(bare: str, other: str, table: Sequence[Difference]) -> Iterator[Fou
         yield Found(number, Kind(operation, name), text, False)
 
 
+def _last_operations(run: Run) -> str:
+    lines = (trace.splitlines() for trace in run.traces)
+    return ", ".join(some[-1].split()[1] for some in lines if some)
+
+
 def differences(bare: Run, other: Run, table: Sequence[Difference]) -> list[Found]:
     """Return all differences up to the first after which nothing can be compared."""
     found = []
@@ -221,7 +227,8 @@ def differences(bare: Run, other: Run, table: Sequence[Difference]) -> list[Foun
     if bare.status != other.status:
         how = "hung" if other.status is None else f"ended with {other.status}"
         text = f"{how}, bare: {bare.status}; {last(other)}"
-        found.append(Found(1 << 30, Kind("the process", how), text, True))
+        kind = Kind("the process", how, f"in {_last_operations(other)}")
+        found.append(Found(1 << 30, kind, text, True))
     end = min((one.line for one in found if one.final), default=1 << 31)
     # A process that ended too soon leaves short traces; that is the difference, not the line that is missing.
     if other.status is None or (bare.status != other.status):

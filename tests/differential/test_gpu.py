@@ -94,6 +94,10 @@ def test_values_are_counted_one_by_one_and_results_end_the_comparison() -> None:
     assert Kind("info", "free") not in [found.kind for found in differences(bare, same, (row,))]
     crashed = Run(-11, 9, ("1 info cuMemGetInfo=0 free=1 total=2\n", ""))
     assert [found.kind.name for found in differences(bare, crashed, ())] == ["ended with -11"]
+    hung = Run(None, 9, ("1 info cuMemGetInfo=0\n2 free\n", "3 set\n"))
+    assert [found.kind for found in differences(bare, hung, ())] == [
+        Kind("the process", "hung", "in free, set")
+    ]
 
 
 def test_a_survey_compares_and_evicts(place: GpuPlace) -> None:

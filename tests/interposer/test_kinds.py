@@ -432,6 +432,10 @@ step(pinned=4 * MIB)
 out = np.empty_like(data)
 copy(out, back=True)
 assert (out == data).all() and holds(other, 5 * MIB, 9)
+sim = ctypes.CDLL(os.environ.get("GPUSHARE_DRIVER", "libcuda.so.1"))
+sim.gpushare_sim_fail(b"cuArrayCreate_v2:1")
+assert error(driver.cuArrayCreate(d)) == 2
+step(pinned=4 * MIB)
 ok(driver.cuArrayDestroy(array))
 step(pinned=0)
 """,

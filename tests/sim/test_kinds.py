@@ -858,7 +858,19 @@ for one in (two, line, other, *boxes):
 assert error(driver.cuArrayDestroy(two)) == 400
 ok(driver.cuMemFree(pointer))
 assert free() == before
-d.NumChannels = 3
+# An array whose memory would be mapped later has none, and says how much it would take.
+deferred = array(100, 48, flags=0x80)
+assert free() == before
+requirements = ok(driver.cuArrayGetMemoryRequirements(deferred, 0))
+assert requirements.size >= data.nbytes and requirements.alignment == 65536
+assert error(fill(deferred, data)) == 1
+assert error(driver.cuArrayGetMemoryRequirements(array(8), 0)) == 1
+d.Flags = 0x80
+mipmap = ok(driver.cuMipmappedArrayCreate(d, 2))
+assert ok(driver.cuMipmappedArrayGetMemoryRequirements(mipmap, 0)).size >= 16 * 8 * 4 + 8 * 4 * 4
+ok(driver.cuMipmappedArrayDestroy(mipmap))
+ok(driver.cuArrayDestroy(deferred))
+d.Flags, d.NumChannels = 0, 3
 assert error(driver.cuArray3DCreate(d)) == 1
 d.Width, d.Height, d.NumChannels = 8192, 8192, 1
 assert error(driver.cuArray3DCreate(d)) == 2
