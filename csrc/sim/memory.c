@@ -609,6 +609,8 @@ static CUresult attribute(void *data, CUpointer_attribute which, CUdeviceptr poi
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
         if (sim_context_resolve(NULL, &current) != CUDA_SUCCESS)
             return CUDA_ERROR_INVALID_CONTEXT;
+        if (sim_mapping_is_hidden(range, pointer))
+            return CUDA_ERROR_INVALID_VALUE;
         *(CUdeviceptr *)data = pointer;
         return CUDA_SUCCESS;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:

@@ -56,7 +56,7 @@ class Activity:
         touched, self.turn.unclassed = self.turn.unclassed, {}
         for group in touched.values():
             for uuid, share in group.shares.items():
-                self.turn.repace[uuid] = share.gpu
+                self.turn.paces_stale[uuid] = share.gpu
             found = self.classes.of(group)
             if found != group.classed:
                 group.classed = found

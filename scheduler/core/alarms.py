@@ -34,7 +34,7 @@ class Alarms:
             case "gpu", str(uuid):
                 self.turn.dirty[uuid] = self.model.gpus[uuid]
             case "pace", str(uuid):
-                self.turn.repace[uuid] = self.model.gpus[uuid]
+                self.turn.paces_stale[uuid] = self.model.gpus[uuid]
             case "class", str(name):
                 group = self.model.groups[name]
                 self.activity.count_time(group)

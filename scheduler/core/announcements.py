@@ -31,7 +31,7 @@ class Announcements:
         """Tell clients what has changed for them."""
         turn = self.turn
         # 1. How fast they may submit.
-        if turn.repace or turn.unpaced:
+        if turn.paces_stale or turn.unpaced:
             self.pacer.pace()
         # 2. That a policy failed.
         if self.policy.failure is not None:

@@ -73,7 +73,7 @@ class Attachment:
             self.model.groups[group.id] = group
             group.classed = self.classes.of(group)
             self.times.of(group)
-            self.turn.repace.update(self.model.gpus)
+            self.turn.paces_stale.update(self.model.gpus)
             self.turn.log("join", group, pid=event.pid)
         self.model.pages = self.model.pages or event.backend == "managed"
         client = Client(
@@ -205,7 +205,7 @@ class Departure:
             self.activity.forget(group.id)
             self.thrash.forget(group.id)
             self.preferences.remember(group.id, group.wishes)
-            self.turn.repace.update(self.model.gpus)
+            self.turn.paces_stale.update(self.model.gpus)
             self.turn.log("leave", group)
             return
         for share in [s for s in group.shares.values() if not s.holdings]:

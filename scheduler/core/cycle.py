@@ -76,7 +76,7 @@ class Cycle:
         if version != sorted_by:
             if version[0] != sorted_by[0]:
                 # It is another policy.
-                self.turn.repace.update(self.model.gpus)
+                self.turn.paces_stale.update(self.model.gpus)
             self.queue.sort()
 
     def _keep_quotas(self) -> None:

@@ -54,7 +54,7 @@ class Leases:
     def hold(self, group: Group, gpu: Gpu) -> None:
         """Note that a group holds a lease on a GPU."""
         self.turn.recount = True
-        self.turn.crowded[gpu.uuid] = self.turn.repace[gpu.uuid] = gpu
+        self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
         gpu.holders[group.id] = group
         if group.yielding:
             gpu.yielding[group.id] = group
@@ -208,7 +208,7 @@ class Leases:
         if gpu.audience is not None:
             gpu.audience.remove(group)
         gpu.background -= group.classed == "background"
-        self.turn.crowded[gpu.uuid] = self.turn.repace[gpu.uuid] = gpu
+        self.turn.crowded[gpu.uuid] = self.turn.paces_stale[gpu.uuid] = gpu
 
     def retry(self, client: Client, error: int = 0) -> None:
         """The footprint could not be made resident: back to the old place in the queue, after a pause."""

@@ -38,7 +38,7 @@ class Pacer:
         if self.turn.unpaced:
             changed = {i: g for i, g in self.turn.unpaced.items() if g.lease is not None}
             self.turn.unpaced.clear()
-        for gpu in self.turn.repace.values():
+        for gpu in self.turn.paces_stale.values():
             before, gpu.paces = gpu.paces, self.policy.paces(gpu)
             if self.model.pages:
                 self._with_meters(gpu, gpu.paces)
@@ -53,7 +53,7 @@ class Pacer:
             for name in {**before, **gpu.paces}:
                 if before.get(name, FREE) != gpu.paces.get(name, FREE) and name in gpu.holders:
                     changed[name] = gpu.holders[name]
-        self.turn.repace.clear()
+        self.turn.paces_stale.clear()
         for group in changed.values():
             metered = False
             for client in group.granted.values():

@@ -25,7 +25,7 @@ class Turn:
         "first",
         "now",
         "recount",
-        "repace",
+        "paces_stale",
         "restock",
         "touched",
         "unclassed",
@@ -45,7 +45,7 @@ class Turn:
         self.touched: dict[str, Group] = {}
         self.unclassed: dict[str, Group] = {}
         #: GPUs of which the paces may have changed; and groups with a client that got a lease and no pace yet.
-        self.repace: dict[str, Gpu] = {}
+        self.paces_stale: dict[str, Gpu] = {}
         self.unpaced: dict[str, Group] = {}
         #: GPUs on which it may have changed whether groups wait, or hold leases.
         self.crowded: dict[str, Gpu] = {}

@@ -186,7 +186,7 @@ class UserCommands:
         if after.keep:
             group.dismissed_at = None
         self.times.of(group)
-        self.turn.repace.update(self.model.gpus)
+        self.turn.paces_stale.update(self.model.gpus)
         self.turn.touch(group)
         if group.wait is not None:
             self.turn.crowded.update(self.turn.dirty)
@@ -201,7 +201,7 @@ class UserCommands:
             # Otherwise the first reader would do that, and a status must not change anything.
             self.times.of(group)
         self.turn.recount = True
-        self.turn.repace.update(self.model.gpus)
+        self.turn.paces_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(
             Log("entitle", "", {"whose": event.whose, **structs.asdict(event.entitlement),
@@ -244,6 +244,6 @@ class UserCommands:
         self.model.rules = rules
         if event.hibernate_after is not None:
             self.hibernation.rest_all()
-        self.turn.repace.update(self.model.gpus)
+        self.turn.paces_stale.update(self.model.gpus)
         self.turn.dirty.update(self.model.gpus)
         self.turn.decisions.append(Log("settings", "", self.settings()))

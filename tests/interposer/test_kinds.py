@@ -622,8 +622,11 @@ assert error(driver.cuMemGetAddressRange(int(a) + (1 << 36))) != 0
 NONE = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_NONE
 ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0, NONE)], 1))
 assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
+pointer = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_POINTER
+assert error(driver.cuPointerGetAttribute(pointer, int(address) + 7)) == 1
 step(pinned=0)
 assert error(driver.cuMemGetAddressRange(int(address) + 7)) == 500
+assert error(driver.cuPointerGetAttribute(pointer, int(address) + 7)) == 1
 ok(driver.cuMemSetAccess(address, 4 * MIB, [access(0)], 1))
 assert int(ok(driver.cuMemGetAddressRange(int(address) + 7))[0]) == int(address)
 """,

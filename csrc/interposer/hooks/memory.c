@@ -278,7 +278,7 @@ static bool answer(const struct gs_memory_view *view, unsigned long long handle_
         /* The driver wants a living context to be current; while the memory is evicted, it knows nothing else of it. */
         *result = GS_REAL(cuPointerGetAttribute)(value, attribute, address);
         if (*result != CUDA_ERROR_INVALID_CONTEXT)
-            *result = CUDA_SUCCESS;
+            *result = view->hidden ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
         if (*result == CUDA_SUCCESS)
             *(CUdeviceptr *)value = address;
         return true;
