@@ -102,7 +102,7 @@ def test_kernels_in_every_state_survive_an_upgrade_and_a_downgrade(
         serve_with(machine, releases[release])
         machine.until(lambda: names(machine) == {"load-1", "load-2", *"rshbw"})
         machine.until(lambda: machine.group("w")["state"] == "waiting")
-        assert machine.group("h")["state"] == "hibernated"
+        machine.until(lambda: machine.group("h")["state"] == "hibernated")
         assert waiting.waits(waits)
         assert holder.call("let_go")["result"] == 0
         assert waiting.result(waits)["result"] == 0
@@ -363,7 +363,7 @@ def test_a_hibernated_program_survives_a_scheduler_of_a_foreign_protocol(
     # The downgrade finds it as it was.
     serve_with(machine, new)
     machine.until(lambda: "a" in names(machine))
-    assert machine.group("a")["state"] == "hibernated"
+    machine.until(lambda: machine.group("a")["state"] == "hibernated")
     assert a.holds(at_a, 16 * UNIT, 1)
     machine.hibernate("a")
     # Without a scheduler that serves it, the program wakes up by itself.

@@ -60,8 +60,9 @@ class Program:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.arrived.put(json.loads(line))
+        with contextlib.suppress(ValueError):  # close() has closed it
+            for line in self.process.stdout:
+                self.arrived.put(json.loads(line))
 
     @property
     def errors(self) -> list[str]:

@@ -15,7 +15,7 @@ GIB = 1 << 30
 
 CODE = """
 import json, sys
-from dataclasses import asdict
+from msgspec.structs import asdict
 from pathlib import Path
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 
