@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "gate.h"
 
+#include "../compat/membarrier.h"
 #include "managed.h"
 
 #include <linux/futex.h>
@@ -8,17 +9,6 @@
 #include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* <linux/membarrier.h> is younger than the oldest system that we build on. */
-enum { MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
-
-#ifndef SYS_membarrier
-#ifdef __x86_64__
-#define SYS_membarrier 324
-#else
-#define SYS_membarrier 283
-#endif
-#endif
 
 #define STORES_NS 10000000 /* without membarrier: by then every store is seen */
 

@@ -11,23 +11,13 @@
 #include "gate/slots.h"
 
 #include "base/lock.h"
+#include "compat/membarrier.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-/* <linux/membarrier.h> is younger than the oldest system that we build on. */
-enum { MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3, MEMBARRIER_REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
-
-#ifndef SYS_membarrier
-#ifdef __x86_64__
-#define SYS_membarrier 324
-#else
-#define SYS_membarrier 283
-#endif
-#endif
 
 uint32_t gs_gate_word = GS_GATE_PLAIN;
 __thread struct gs_slot *gs_gate_thread __attribute__((tls_model("initial-exec")));
