@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -48,8 +47,8 @@ WEIGHT = 0.3
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
 #: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
 UNSETTLED = frozenset({"stuck", "helper"})
-#: The hibernator says so where it can find out nothing of a process.
-UNKNOWING = frozenset({"helper", "permission"})
+#: The hibernator's codes that leave open how a process is.
+INCONCLUSIVE = frozenset({"helper", "permission"})
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0
 
@@ -361,23 +360,21 @@ class HibernationManager:
         self.settle(group)
 
     def _verify(self, client: Client, event: Checkpointed, state: Hibernation) -> None:
-        """Take in what the driver says of a client that the scheduler before had parked."""
+        """Handle the checkpoint of a client that was parked for an earlier scheduler."""
         needs = client.needs
         if event.ok:
             client.stage = "hibernated"
             if needs is not None and needs.gpu in self.model.gpus:
                 gpu = self.model.gpus[needs.gpu]
-                # It may not have been checkpointed until now: then it held more than it leaves.
+                # If it was not checkpointed before, it held more than its residue.
                 held = min(event.held, gpu.capacity) - needs.pinned
                 needs.context = max(needs.context, held)
-                gpu.read_at = -math.inf
-                self.turn.dirty[gpu.uuid] = gpu
-                self.turn.ask(gpu)
+                self.turn.reread(gpu)
             return
-        if event.code in UNKNOWING:
+        if event.code in INCONCLUSIVE:
             client.stage = "hibernated"
             return
-        # It may never have left the GPU, and then needs no room. Where it did, and there is none, the driver refuses.
+        # It needs no room if it never left the GPU. Otherwise, the driver refuses if there is none.
         state.failed = state.failed or (event.code, event.text)
         client.stage, client.step_pause = "waking", 0.0
         self.ledger.return_contexts(client)

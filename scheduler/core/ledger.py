@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from .messages import Usage
@@ -53,15 +52,13 @@ class Ledger:
                 gpu.departures.count += 1
                 gpu.departures.bytes += fixed
                 gpu.departures.spoilt = gpu.departures.spoilt or not holding.measured
-            # What was unsettled, no reading has taken for others' room. Still, nobody gets it before another reading.
+            # No reading has counted unsettled bytes as room for others.
             gpu.shrunk += max(0, fixed - holding.unsettled)
-            gpu.read_at = -math.inf
             gpu.hibernated += 1
             self.unsettle(holding, -holding.unsettled)
             self.account(holding, holding.promised, holding.resident, 0, 0)
             self.leave_behind(holding)
-            self.turn.dirty[gpu.uuid] = gpu
-            self.turn.ask(gpu)
+            self.turn.reread(gpu)
 
     def leave_behind(self, holding: Holding) -> None:
         """Charge what a hibernated client leaves where it was."""
@@ -210,7 +207,7 @@ class Ledger:
             self.charge_share(share)
 
     def distribute(self, share: Share, give: int) -> None:
-        """Allot so much more room to the holdings of a share."""
+        """Allot more room to the holdings of a share."""
         # What has to be on the GPU; then those that were granted first: the others have not asked yet.
         for holding in sorted(
             share.holdings.values(), key=lambda h: (h.client.oversubscribes, h.client.lease is None)

@@ -28,8 +28,8 @@ class RoomMaker:
         """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
         fresh = True
         for gpu in self.model.gpus_of(wait):
-            # If the spare part is used after all and has no room, the restore fails and is tried again. Not where
-            # something died or hibernated: it may have held, or have left, more than is known.
+            # If the spare part is used after all and has no room, the restore fails and is tried again. A reading is
+            # needed after a process died or hibernated: it may have held, or left, more than is known.
             unread = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
             known = wait.grow is None and not unread
             spare = wait.group.shares[gpu.uuid].spare if known else 0

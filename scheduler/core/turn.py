@@ -49,7 +49,7 @@ class Turn:
         self.unpaced: dict[str, Group] = {}
         #: GPUs on which it may have changed whether groups wait, or hold leases.
         self.crowded: dict[str, Gpu] = {}
-        #: Holders that are to be told how many wait and run beside them, though that did not change.
+        #: Holders to be sent the number of waiting and running groups again, although it did not change.
         self.untold: dict[str, Group] = {}
         #: GPUs of which another part of the host's memory may be needed.
         self.restock: dict[str, Gpu] = {}
@@ -85,6 +85,12 @@ class Turn:
         self.untold[group.id] = group
         for share in group.shares.values():
             share.gpu.audience = None
+
+    def reread(self, gpu: Gpu) -> None:
+        """Decide on a GPU only after another reading: the last one does not show what has left."""
+        gpu.read_at = -math.inf
+        self.dirty[gpu.uuid] = gpu
+        self.ask(gpu)
 
     def ask(self, gpu: Gpu) -> None:
         """Ask for a reading of a GPU."""
