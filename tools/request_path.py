@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Follows a request for a lease that finds room, and the end of a cell, through the core's code.
 
-For each it prints how many calls there are, in how many files, and how often the next call or return is in another
-file; with ``--calls``, each call too. docs/architecture.md walks the same way in words.
+For each event it prints the number of calls, of files, and of calls and returns that lead to another file. With
+``--calls``, it also prints each call. docs/architecture.md describes the same path.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from jupyter_gpushare.scheduler.policies import REGISTRY
 
 GPU, GIB = "GPU-0", 1 << 30
 CORE = Path(core_package.__path__[0]).resolve()
-#: Policies are asked, too.
 ROOTS = (CORE, CORE.with_name("policies"))
 
 
 @dataclass
 class Way:
-    """What a profiler hook saw of the core's code."""
+    """A profiler hook that records the calls within the core and the policies."""
 
     calls: list[tuple[str, str]] = field(default_factory=list)
     changes: int = 0
     _file: str = ""
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
-        """Note a call, or that one has returned to another file."""
+        """Record a call, or a return to another file."""
         entered = frame if event == "call" else frame.f_back
         if event not in ("call", "return") or entered is None:
             return
@@ -49,7 +48,7 @@ class Way:
 
     @property
     def files(self) -> set[str]:
-        """Names of the files that it leads through."""
+        """Names of the files on the path."""
         return {file for file, _ in self.calls}
 
 
@@ -64,11 +63,11 @@ class Machine:
         self.feed(ev.Grow(1, 1, usage, 10 * GIB), ev.UsageChanged(1, usage))
 
     def reading(self) -> ev.Device:
-        """Return what NVML says of the GPU."""
+        """Return a reading of the GPU."""
         return ev.Device(GPU, 80 * GIB, 2 * GIB, "GPU", 0)
 
     def feed(self, *events: ev.Event) -> list[ev.Decision]:
-        """Give events to the core, and the readings that it asks for."""
+        """Pass events to the core, and the readings that it asks for."""
         decisions: list[ev.Decision] = []
         for event in events:
             decisions += self.core.handle(event, self.now)
@@ -77,7 +76,7 @@ class Machine:
         return decisions
 
     def follow(self, event: ev.Event) -> tuple[Way, list[ev.Decision]]:
-        """Give one event to the core with the hook set."""
+        """Pass one event to the core while the hook records."""
         way = Way()
         sys.setprofile(way)
         try:
@@ -88,7 +87,7 @@ class Machine:
 
 
 def main() -> None:
-    """Follow both events and print what was seen."""
+    """Follow both events and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--calls", action="store_true", help="print each call")
     options = parser.parse_args()

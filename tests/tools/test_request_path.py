@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The path of a request: the tool that traces it, and the page that describes it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_it_traces_the_modules_that_the_page_names(root: Path) -> None:
+    command = [sys.executable, str(root / "tools" / "request_path.py"), "--calls"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    traced = {line.split()[0] for line in printed.splitlines() if line.startswith("  ")}
+    page = (root / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`core/(\w+\.py)`", page))
+    # A plan is made only if the request finds no room.
+    assert named - traced == {"plan.py"}
+
+
+def test_the_page_names_files_that_exist(root: Path) -> None:
+    page = (root / "docs" / "architecture.md").read_text()
+    folders = [root, root / "scheduler", root / "csrc" / "interposer"]
+    named = set(re.findall(r"`([\w/]+\.(?:py|c|h))`", page))
+    assert len(named) > 20
+    missing = {name for name in named if not any((folder / name).exists() for folder in folders)}
+    assert missing == set()
