@@ -96,7 +96,7 @@ def of_folders(uses: Uses) -> Uses:
 
 
 def find_circle(uses: Mapping[str, Mapping[str, str]]) -> list[str]:
-    """Return names of which each uses the next, and the last is the first again; empty: there is no circle."""
+    """Return the names of a circle, the first also at the end; empty: there is none."""
     try:
         TopologicalSorter(uses).prepare()
     except CycleError as error:

@@ -74,7 +74,7 @@ def _targets(
 
 
 def find_circle(imports: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return modules of which each imports the next, and the last is the first again; empty: there is no circle."""
+    """Return the modules of a circle, the first also at the end; empty: there is none."""
     try:
         TopologicalSorter(imports).prepare()
     except CycleError as error:

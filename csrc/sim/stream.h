@@ -137,8 +137,8 @@ CUresult sim_op_nothing(struct sim_context *context, struct sim_op *op);
 /* Finds the stream of a call: the context is current and free of errors, the handle valid. */
 CUresult sim_stream_enter(CUstream handle, enum sim_stream_default meant, struct sim_stream **stream);
 
-/* The legacy stream cannot be used beside a capture of a stream that waits for it: an error, and such captures are
- * invalid. */
+/* The legacy stream cannot be used while a stream that waits for it is being captured: an error, and such captures
+ * become invalid. */
 CUresult sim_stream_check_legacy(struct sim_stream *stream);
 
 /* The rules of stream capture for calls that synchronise, or that copy: an error, and the captures concerned are

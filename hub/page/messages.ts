@@ -28,7 +28,7 @@ export interface IGpu {
   memory: Partial<Record<Kind, number>>;
 }
 
-/** What somebody has, on GPUs and in host memory. */
+/** What a user has, on GPUs and in host memory. */
 export interface IMemory {
   resident: number;
   pinned: number;
@@ -71,7 +71,7 @@ export interface IUser {
   quota: string;
 }
 
-/** What happened, or what somebody did. */
+/** An event on a node, or an action of a user. */
 export interface IEntry {
   time: number;
   text: string;

@@ -32,7 +32,7 @@ export class Service {
     });
   }
 
-  /** Ask for an action on a node, and say how that went. */
+  /** Ask for an action on a node, and show the outcome. */
   async act(
     node: string,
     op: string,
@@ -59,7 +59,7 @@ export class Service {
     }
   }
 
-  /** Hear the service while somebody sees the page. */
+  /** Listen to the service while the page is visible. */
   async listen(): Promise<void> {
     if (this._listening) {
       return;

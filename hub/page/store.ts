@@ -13,7 +13,7 @@ export interface IState {
   /** The last utilisations of each GPU. */
   samples: ReadonlyMap<string, readonly number[]>;
   link: Link;
-  /** Whether all nodes have been told of. */
+  /** Whether every node has reported once. */
   isReady: boolean;
   /** What is said aloud: what was done, or what failed. */
   said: { text: string; isFailure: boolean };
@@ -22,7 +22,7 @@ export interface IState {
 /** So many samples of a GPU's utilisation are drawn. */
 export const SAMPLES = 60;
 
-/** How long it is said what was done, in milliseconds; a failure for three times as long. */
+/** How long the outcome of an action is shown, in milliseconds; a failure, three times as long. */
 const SAID_FOR = 6000;
 
 const SILENT: IState['said'] = { text: '', isFailure: false };

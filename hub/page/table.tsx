@@ -10,7 +10,7 @@ interface ITableProps {
   children: React.ReactNode;
 }
 
-/** A table. Its rows become cards where it is narrow, and browsers then forget what they are: so the roles say it. */
+/** A table. On narrow screens its rows become cards, for which browsers drop the table roles, so they are set here. */
 export function Table(props: ITableProps): JSX.Element {
   const { caption, className, columns, numbers, children } = props;
   return (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients say of their work: requests, bursts, GPU time, leases."""
+"""Handles what clients report about their work: requests, bursts, GPU time, leases."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONGEST_METER = 1e9
 
 @dataclass(slots=True, eq=False)
 class BurstEvents:
-    """Takes in what clients say of their work."""
+    """Handles what clients report about their work."""
 
     model: Model
     turn: Turn

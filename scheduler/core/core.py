@@ -122,8 +122,8 @@ hibernations, and a group that could not run is not woken to be pressed again.
 
 What a client held is taken off its GPU only when its checkpoint is confirmed, and is given to others only after a
 reading: what that shows all the same counts as others' use. Where it is not known how a step ended, everything stays
-charged. A client that another scheduler had parked may still hold everything: its checkpoint is ordered again, and
-until that is answered, what it holds counts as others' use.
+charged. A client that was parked for an earlier scheduler may still hold all its memory. Its checkpoint is ordered
+again, and until the answer arrives, that memory counts as used by other programs.
 
 It is woken by its next call of the driver, by the begin of a cell, and by people. What it needs for that is admitted as
 growth is: it waits in the queue, room is made, the wait can be cancelled. Then it is charged, then restored
@@ -277,7 +277,7 @@ class Core:
         eligibility = Eligibility(model, turn)
         limits = Limits(model, turn, times, eligibility)
         costs = Costs(model)
-        # A policy hands back no groups but those that it was given, so they may be of our own class.
+        # A policy returns only groups that it was given, so they may be of our own class.
         view = PolicyView(model, turn, times, costs, classes, predictor)
         policy = Guard(policies, model.rules.policy, cast("View", view))
         residency = Residency(model, turn, policy, absences, costs)
@@ -518,7 +518,7 @@ class Core:
 
     @property
     def maintenance(self) -> str:
-        """What administrators tell everybody; empty: nothing."""
+        """The administrators' message to all users; empty: none."""
         return self.model.maintenance
 
     @property

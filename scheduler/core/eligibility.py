@@ -78,7 +78,7 @@ class Eligibility:
         return False
 
     def departing(self, head: Wait, gpu: Gpu, without: Group) -> int:
-        """Return the room that all others would leave, beside their memory, if they hibernated for the head."""
+        """Return the room besides their memory that all other groups would leave if they hibernated for the head."""
         if not self.may_press():
             return 0
         barrier = self.model.last_lease if head.barrier is None else head.barrier

@@ -28,7 +28,7 @@ class EvictionOrders:
             del evictions[serial]
 
     def evict(self, share: Share, size: int) -> None:
-        """Order so much of a share out of the GPU."""
+        """Order the eviction of some bytes of a share."""
         share.group.intact = False
         stir(share.group)
         for holding in share.holdings.values():

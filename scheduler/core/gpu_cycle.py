@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is decided on some GPUs that hang together."""
+"""Decides on GPUs that depend on each other."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class GrowthAdmission:
     shares: Shares
 
     def promise(self, holding: Holding, event: Grow, more: int, fixed: int, status: Growth) -> None:
-        """Promise so many bytes more."""
+        """Promise more bytes."""
         least = event.least
         promised = holding.promised + max(0, more)
         pinned = max(holding.pinned, least.pinned)

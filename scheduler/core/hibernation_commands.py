@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users and the machine say of hibernation."""
+"""Handles commands about hibernation, and whether the machine supports it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What clients say of their memory: what they hold, growth, moves."""
+"""Handles what clients report about their memory: what they hold, growth, moves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .turn import Turn
 
 @dataclass(slots=True, eq=False)
 class MemoryEvents:
-    """Takes in what clients say of their memory."""
+    """Handles what clients report about their memory."""
 
     model: Model
     turn: Turn
@@ -96,7 +96,7 @@ class MemoryEvents:
             self.leases.begin_turn(group, self.turn.now)
 
     def on_evicted(self, event: Evicted) -> None:
-        """Memory was moved out of the GPU."""
+        """Memory was evicted from the GPU."""
         found = self._ordered(event)
         if found is None:
             return
@@ -132,7 +132,7 @@ class MemoryEvents:
             self.timers.set(holding.retry_timer, holding.stuck_until)
 
     def on_moving(self, event: Moving) -> None:
-        """An eviction that goes on has moved so much."""
+        """Report the progress of an eviction."""
         found = self._ordered(event)
         if found is None:
             return

@@ -792,7 +792,7 @@ class Wait:
         return self.group.shares if self.grow is None else (self.grow.least.gpu,)
 
     def counts(self, now: float) -> bool:
-        """Whether it could be served at all: otherwise it holds nobody up."""
+        """Whether it could be served at all: otherwise it holds up no other wait."""
         return not self.passed_over and self.limited_until <= now and self.barred is None
 
     @property
@@ -840,8 +840,8 @@ class Model:
     #: Groups whose memory leaves because they hibernate; and all that are on their way off the GPUs.
     evacuating: dict[str, Group] = field(default_factory=dict)
     hibernating: dict[str, Group] = field(default_factory=dict)
-    #: What can be hibernated here; None: that is not known yet. And the seconds that a wake takes, beside moves; None:
-    #: none was measured.
+    #: Whether processes can be hibernated here; None: not known yet. And the seconds that a wake takes without moves;
+    #: None: not measured yet.
     hibernatable: Hibernatable | None = None
     wake_seconds: float | None = None
     #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.

@@ -28,7 +28,7 @@ class Guard:
     Raises
     ------
     ValueError
-        There is no policy of this name, or it cannot be made.
+        The policy is unknown, or its creation failed.
     """
 
     def __init__(self, registry: PolicyRegistry, name: str, view: View) -> None:

@@ -15,7 +15,7 @@ from .residency import Residency
 from .turn import Turn
 
 Pressed = Literal["insufficient", "waiting", "begun"]
-"""What comes of it that groups should hibernate for a wait: that would not suffice, not yet, or some do."""
+"""Whether groups hibernate for a wait: it would not help, they have to wait first, or some have begun."""
 
 
 class Leaver(NamedTuple):

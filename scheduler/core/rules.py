@@ -27,7 +27,7 @@ class Rules:
     Attributes
     ----------
     quantum, anti_thrash, policy
-        The settings of docs/design.md, "Decisions". ``policy`` is the one that was asked for.
+        The settings of docs/design.md, "Decisions". ``policy`` is the name that was requested.
     reserve
         Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
     debounce
@@ -69,8 +69,8 @@ class Rules:
         Seconds, besides ten times what the moves take, after which a client that was told to give something up, and has
         not answered, holds no other group up any longer.
     filling_patience, starving_patience
-        A lease that was granted before its room was there is taken back if no room appears for so long: while memory is
-        on its way out, and while none is.
+        A lease that was granted before its room was there is taken back after so many seconds without new room: while
+        memory is being evicted, and while none is.
     shortest_retry, longest_retry
         Pauses after a move that failed.
     shortest_step, longest_step, own_step

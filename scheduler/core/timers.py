@@ -6,7 +6,7 @@ from __future__ import annotations
 import heapq
 from typing import Literal
 
-#: What a timer is for; its key says of what: a GPU's UUID, a group's id, a client's number, or both of a holding.
+#: What a timer is for. Its key is a GPU's UUID, a group's id, a client's number, or the two of a holding.
 Kind = Literal[
     "again", "class", "client", "gpu", "holding", "pace", "rest", "step", "stock", "wake"
 ]
@@ -19,7 +19,7 @@ class Timers:
 
     def __init__(self) -> None:
         self._times: dict[Timer, float] = {}
-        #: Earliest first, with those that were set again since.
+        #: Earliest first, including timers that were set again since.
         self._heap: list[tuple[float, Timer]] = []
 
     def set(self, timer: Timer, when: float | None) -> None:

@@ -40,7 +40,7 @@ LONGEST_LOOK = 10.0
 
 @dataclass(slots=True)
 class Hour:
-    """What was had in one hour; times are seconds. The columns of the table ``hours``, and the rows of ``users``."""
+    """The usage in one hour; times are seconds. The columns of the table ``hours``, and the rows of ``users``."""
 
     #: GPUs that there were, at most.
     gpus: int = 0
@@ -99,7 +99,7 @@ class Usage:
     """Adds up by the hour. Sans-IO: the caller gives the time (seconds since 1970), and writes."""
 
     def __init__(self) -> None:
-        #: What is not written yet, by the number of the hour since 1970.
+        #: Hours that are not written yet, by their number since 1970.
         self.hours: dict[int, Hour] = {}
         #: GPU-seconds of each user since the scheduler started.
         self.had: dict[str, float] = {}
@@ -147,7 +147,7 @@ class Usage:
 
 
 class History:
-    """What was had in the last year.
+    """The usage in the last year.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ class History:
 
 def _connect(path: Path | None) -> sqlite3.Connection:
     if path is not None:
-        # For its owner alone, as are the files that SQLite makes beside it.
+        # For its owner alone, like the files that SQLite adds to it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     database = sqlite3.connect(path or ":memory:")
     try:
@@ -268,5 +268,5 @@ def _connect(path: Path | None) -> sqlite3.Connection:
 
 
 def _is_damaged(error: Exception) -> bool:
-    """Whether the file is no database, or no whole one; all else, such as a full disk, may pass."""
+    """Whether the file is damaged; any other problem, such as a full disk, may pass."""
     return type(error) is sqlite3.DatabaseError

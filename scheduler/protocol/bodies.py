@@ -11,7 +11,7 @@ from msgspec.structs import asdict, fields
 
 from ..core import messages as ev
 
-#: Longest name of one of a user's servers, and longest text for everybody.
+#: Longest name of one of a user's servers, and longest text for all users.
 LONGEST_SERVER, LONGEST_TEXT = 255, 500
 #: Seconds on CLOCK_MONOTONIC, and seconds since 1970, that no machine reaches.
 LATEST, LATEST_WALL = 1e12, 1e11
@@ -175,7 +175,7 @@ class Report(Audit):
     until: Wall | None = None
 
 
-#: By operation; those that are missing have no parameters.
+#: By operation; operations that are missing have no parameters.
 BODIES: dict[str, type[Body]] = {
     "login": Login,
     "claim": Group,

@@ -198,7 +198,7 @@ class Requests:
         return {}
 
     def _own(self, connection: Connection, group: str) -> None:
-        """Make a group that nobody owns the user's."""
+        """Give a group without an owner to the user."""
         who, identities = self._who(connection), self._identities()
         if len(group.encode("utf-8", "replace")) > LONGEST_ID:
             raise RequestError(f"'group' may have {LONGEST_ID} bytes")

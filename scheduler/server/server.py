@@ -322,7 +322,7 @@ class Server:
         self._execute(self.core.handle(event, now), now)
 
     def _execute(self, decisions: list[ev.Decision], now: float) -> None:
-        """Do what the core decides, and give it the readings that it asks for, until it asks for none."""
+        """Carry out decisions, and give the core each reading that it asks for, until it asks for none."""
         asked = deque(self._carry_out(decisions, now))
         # A grant may wait for a reading: no round of the loop in between.
         while asked:
@@ -333,7 +333,7 @@ class Server:
         self._arm()
 
     def _carry_out(self, decisions: list[ev.Decision], now: float) -> list[str]:
-        """Do what the core decides; return the GPUs that it wants to have read at once."""
+        """Carry out decisions; return the GPUs to read at once."""
         frames: dict[int, bytes] = {}
         granted = []
         revoked = False
@@ -474,7 +474,7 @@ class Server:
             self._learn(device)
 
     def _read_now(self, how: Reading, gpu: str) -> ev.Device | None:
-        """Read a GPU; where that takes long, in a thread, which gives the reading to the core by itself."""
+        """Read a GPU; if that is slow, a thread reads it and gives the result to the core, and None is returned."""
         if self.devices.slow:
             task = self._loop.create_task(self._read_in_thread(how, gpu))
             self._readings.add(task)
@@ -620,5 +620,5 @@ def _as_event(event: Mapping[str, Any]) -> bytes:
 
 
 def _awaited(connection: Connection, group: str, usages: tuple[ev.Usage, ...]) -> ev.Awaited:
-    """Return a client as the next scheduler is told of it."""
+    """Return a client as the list for the next scheduler has it."""
     return ev.Awaited(connection.process, connection.started or "", group, usages)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What is shown of the core: its status, explanations, estimates and timeline."""
+"""Views of the core: its status, explanations, estimates and timeline."""

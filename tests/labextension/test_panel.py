@@ -360,7 +360,7 @@ def test_the_page_tells_which_notebook_is_in_front(page: LabPage) -> None:
 
     with page.page.expect_request(tells(plots_in_front=False)):
         page.execute("docmanager:open", {"path": "train.ipynb"})
-    # What was told may be another notebook's kernel: the one that opens would come to the front after the next.
+    # The first report may be about another notebook, so wait until this one is in front.
     page.page.wait_for_function(
         "window.jupyterapp.shell.currentWidget?.title.label === 'train.ipynb'"
     )

@@ -419,7 +419,7 @@ class World(RuleBasedStateMachine):
         elif isinstance(decision, ev.Hibernate):
             assert process.parked or process.park != self.core.clients[process.number].park
             waits = [w for w in self.core.queue if w.group is group]
-            # Of one that another scheduler had parked, it is only found out whether it was checkpointed.
+            # A client that was parked for an earlier scheduler is only checked.
             verified = self.core.clients[process.number].gone
             if self.presses(group) is None:
                 assert not waits or verified, "checkpointed while it waits"

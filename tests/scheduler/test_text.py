@@ -75,7 +75,7 @@ def test_a_look_at_the_source_misses_nothing(value: object, ascii_only: bool) ->
 @given(st.dictionaries(st.text(st.characters()), _JSON | st.text(st.characters())))
 def test_what_is_written_as_json_is_read_again(value: dict[str, Any]) -> None:
     assert json.loads(to_json(value)) == value
-    # Half of a surrogate pair, as of a file's name that is not UTF-8, beside what is JSON already.
+    # Half of a surrogate pair, as in a file name that is not UTF-8, next to text that is JSON already.
     parts = {"whole": value, "parts": Raw(to_json(value)), "file": "\udc80"}
     assert json.loads(to_json(parts)) == {"whole": value, "parts": value, "file": "\udc80"}
 

@@ -858,7 +858,7 @@ for one in (two, line, other, *boxes):
 assert error(driver.cuArrayDestroy(two)) == 400
 ok(driver.cuMemFree(pointer))
 assert free() == before
-# An array whose memory would be mapped later has none, and says how much it would take.
+# An array with deferred mapping has no memory, and reports how much it would take.
 deferred = array(100, 48, flags=0x80)
 assert free() == before
 requirements = ok(driver.cuArrayGetMemoryRequirements(deferred, 0))

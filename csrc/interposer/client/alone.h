@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A wait for room fails when no scheduler has answered for so long (ns). */
+/* The time (ns) without an answer from a scheduler after which a wait for room fails. */
 void gs_alone_set_patience(uint64_t patience);
 
 /* Answers what a scheduler that stays away does not. */

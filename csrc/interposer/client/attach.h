@@ -42,7 +42,8 @@ void gs_attach_say_refusal(void);
 /* How long (ns) the first cuInit tries, where there is that problem. */
 uint64_t gs_attach_patience(int problem);
 
-/* Refused for so long (ns) since no ticket is there or it is not known yet, it is worth trying again. */
+/* The process was refused because it has no ticket yet, or one that the scheduler has not read. True while the time
+ * waited (ns) makes another attempt worthwhile. */
 bool gs_attach_awaits_ticket(uint64_t waited);
 
 void gs_attach_after_fork(void);

@@ -16,7 +16,8 @@
 bool gs_channel_is_open(void);
 int gs_channel_socket(void); /* -1 while the scheduler is away */
 
-/* A scheduler has greeted us on that socket. The first is waited for as one that is away since now. */
+/* A scheduler has greeted us on that socket. `first`: until it does, the process waits as if a scheduler had just gone
+ * away. */
 void gs_channel_open_locked(int socket, bool first);
 
 /* The connection is over. */

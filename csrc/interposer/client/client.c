@@ -36,7 +36,7 @@
 
 static const uint64_t shortest_retry = 20 * GS_MILLISECOND;
 static const uint64_t longest_retry = 1 * GS_SECOND;
-/* A waiter tries for so long (seconds) before its wait fails; a process that starts waits so long for a scheduler. */
+/* Limits in seconds: for a wait, and for a starting process that looks for a scheduler. */
 static const uint64_t default_patience = 300;
 /* A process that starts reports after this time that it waits for a scheduler; between two attempts it pauses. */
 static const uint64_t said_after = 2 * GS_SECOND;

@@ -105,7 +105,7 @@ void gs_grants_grant(const struct gpushare_lease *grant)
     gs_mutex_lock(&gs_client_lock);
     bool stale = gs_lease_is_held_locked(), asleep = gs_waking_state_locked() != GS_WAKING_AWAKE;
     if (asleep)
-        gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_FAILED); /* nobody has asked for it */
+        gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_FAILED); /* no thread has asked for it */
     gs_mutex_unlock(&gs_client_lock);
     if (stale || asleep)
         return;
@@ -180,7 +180,7 @@ void gs_grants_step(const struct gpushare_lease *step)
         gs_devices_report();
     }
     gs_mutex_lock(&gs_client_lock);
-    if (!gs_lease_is_held_locked()) /* nobody waits, or there was no room for what it lacks */
+    if (!gs_lease_is_held_locked()) /* no thread is waiting, or there was no room for the missing memory */
         gs_lease_send_released_locked(lease, GPUSHARE_CAUSE_REVOKE);
     gs_mutex_unlock(&gs_client_lock);
 }

@@ -43,7 +43,7 @@ static struct {
     bool requested;
     unsigned waiters;
     struct waiter *first_waiter; /* in the order in which they came */
-    bool told;                   /* those that wait now: no room, and no scheduler that would make some */
+    bool told;                   /* the waiting threads know that there is no room, and no scheduler to make some */
     unsigned drainers;           /* threads that wait for the lease to be given back */
     unsigned paced;              /* threads that wait under a lease until they may submit */
     uint64_t given_back;         /* submissions, when the helper looked last */
@@ -51,8 +51,8 @@ static struct {
     CUresult failure;            /* what these calls return */
 
     enum release_step release;
-    bool step;     /* one that waits may submit, though the gate is shut */
-    bool unserved; /* there is a lease, and none of those that waited for it has come in yet */
+    bool step;     /* one waiting thread may submit, although the gate is shut */
+    bool unserved; /* there is a lease, and none of the threads that waited for it has entered yet */
     enum gpushare_cause release_cause;
     bool lacks_room;    /* an allocation has no room under the lease that is being given back */
     uint64_t shortages; /* counts the allocations that had none */

@@ -49,13 +49,13 @@ void gs_lease_capture_ended(void);
 bool gs_lease_is_held_locked(void);
 uint64_t gs_lease_id_locked(void);
 
-/* Everything is resident: lets submissions in, or keeps the lease idle where whoever asked has given up. */
+/* Everything is resident: lets submissions in, or keeps the lease idle if the thread that asked has given up. */
 void gs_lease_grant_locked(uint64_t lease);
 
 /* Lets one of the threads that wait submit under that lease, though the gate is shut. */
 void gs_lease_step_locked(uint64_t lease);
 
-/* As one that had a lease when its scheduler went. */
+/* The process goes on as if it had held a lease when its scheduler went away. */
 void gs_lease_take_alone(void);
 
 /* --- What the scheduler is told --- */
@@ -103,7 +103,7 @@ void gs_lease_look_for_paced(void);
 /* Ends the waits for a lease that are under way. */
 void gs_lease_fail_waiters_locked(CUresult failure);
 
-/* True once for those that wait now: they are told why. */
+/* True once for the threads that are waiting now, so that the reason is printed once. */
 bool gs_lease_tell_waiters_locked(void);
 
 #endif

@@ -15,13 +15,13 @@
 /* What has arrived; the greeting reads it, too. */
 struct gs_inbox *gs_messages_inbox(void);
 
-/* The body of a message has the size of its type, which is one that a scheduler sends. */
+/* Whether schedulers send messages of this type, and the body has the right size for it. */
 bool gs_messages_is_sound(const struct gpushare_header *header);
 
 /* Handles what is in the inbox already. */
 void gs_messages_handle(void);
 
-/* Sleeps until a message comes, somebody calls, or the time (ns) is over, and handles what has come. */
+/* Sleeps until a message arrives, a thread rings, or the time (ns) is over, and handles the messages. */
 void gs_messages_await(uint64_t nanoseconds);
 
 /* An interrupt has come: cancels all waits. */

@@ -12,7 +12,7 @@ void gs_metering_send(void);
 uint64_t gs_metering_at_locked(void);
 void gs_metering_report(void);
 
-/* Another scheduler has been told nothing yet. */
+/* A new scheduler has no reports from us yet. */
 void gs_metering_restart_locked(void);
 
 #endif

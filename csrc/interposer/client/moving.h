@@ -24,7 +24,7 @@ enum gs_restored gs_moving_restore(enum gs_move move, uint64_t lease, struct gpu
 /* gs_mover_evict. */
 void gs_moving_evict(enum gs_move move, const uint8_t gpu[16], uint64_t bytes, struct gpushare_moved *result);
 
-/* False: whoever ordered the move that is under way has taken that back or is gone. */
+/* False: the scheduler has withdrawn the move that is under way, or is gone. */
 bool gs_moving_may_go_on(void);
 
 /* The last ROOM and REVOKE that have come, and may have come before their grant was looked at. */

@@ -14,7 +14,7 @@ struct gs_mutex gs_client_lock = GS_MUTEX(GS_RANK_CLIENT);
 static struct {
     uint32_t epoch; /* futex: changes whenever a waiter should look again */
     uint64_t cancels;
-    bool cancelled; /* a wait was, and nobody was told */
+    bool cancelled; /* a wait was cancelled, and its thread has not seen that yet */
 } waits;
 
 void gs_waits_wake(void)

@@ -25,7 +25,7 @@ bool gs_waking_is_awake(void);
  */
 CUresult gs_waking_await(void);
 
-/* For atexit. What the driver does when a process ends, it cannot do for one that is checkpointed. */
+/* For atexit: the driver cannot clean up after a process that is checkpointed. */
 void gs_waking_at_exit(void);
 
 /* Somebody is to call the driver. A failure is not followed by the next attempt at once. */

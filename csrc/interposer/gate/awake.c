@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The second gate's slow side. slots.c says why the ordering is right. */
+/* The second gate's slow side. See slots.c for why the ordering is right. */
 #include "gate/awake.h"
 
 #include "gate/keeper.h"

@@ -3,8 +3,8 @@
  * The second gate: every call of the driver passes it, also those that wait, ask or free.
  *
  * While this process is parked (hibernate.h), no thread is in the driver: what the driver's checkpoint would stop there
- * would wait without our knowledge, and nobody would wake the process. Like the first gate (enter.h), passing costs two
- * stores and a load, and the side that shuts pays for the ordering. Entries of one thread nest: only the outermost
+ * would wait without our knowledge, and nothing would wake the process. Like the first gate (enter.h), passing costs
+ * two stores and a load, and the side that shuts pays for the ordering. Entries of one thread nest: only the outermost
  * counts. A thread that waits inside for room is in the driver as far as this gate knows; one that waits at the first
  * gate is not, so a process that waits for a lease can be parked.
  */

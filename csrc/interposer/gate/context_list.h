@@ -24,7 +24,7 @@ struct gs_context {
     bool primary;
     bool charged;   /* it was admitted */
     bool ending;    /* being reset: not to be used from other threads */
-    bool was_reset; /* and perhaps nobody has retained it since */
+    bool was_reset; /* and the program may not have retained it since */
 
     /* Of drain.c. */
     CUevent event;  /* made at the first drain */

@@ -7,7 +7,7 @@
 
 #include <stdbool.h>
 
-/* False: there is no memory to know it. *takes: it takes a charge, since it was admitted and has none yet. */
+/* False: out of memory. *takes: the context takes a charge, because it was admitted and has none yet. */
 bool gs_context_add(CUcontext handle, CUdevice device, bool primary, bool admitted, bool *takes);
 
 /* Returns whether it had a charge, and sets *device then. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The failures of contexts, as far as the driver has told of them. */
+/* The failures of contexts that the driver has reported. */
 #ifndef GPUSHARE_GATE_FAILURES_H
 #define GPUSHARE_GATE_FAILURES_H
 
@@ -38,7 +38,7 @@ static inline void gs_context_observe(CUresult result)
 /* A context that has failed since, each once, or NULL: its memory is to be given to others. */
 CUcontext gs_context_take_failed(void);
 
-/* --- For those that call the driver in a context. Under the lock of the list of contexts. --- */
+/* --- For modules that call the driver in a context. Under the lock of the list of contexts. --- */
 
 void gs_context_note_failure_locked(struct gs_context *context, CUresult result);
 void gs_context_forget_failure_locked(struct gs_context *context);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How threads wait at the gates: the client does it for them. It says how before it first shuts one of the gates, and
- * threads ask only where they found one shut.
+ * How threads wait at the gates. The client registers these functions before it first shuts a gate, and threads call
+ * them only if they found one shut.
  */
 #ifndef GPUSHARE_GATE_KEEPER_H
 #define GPUSHARE_GATE_KEEPER_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Who waits, and how, is in
+ * How fast this process may submit: the rules of PACE (protocol.h), as numbers. Threads wait in
  * client/lease.c.
  *
  * What is in flight is estimated: each function, graph or kind of work has for each size a mean of what it took lately,

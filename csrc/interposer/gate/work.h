@@ -53,7 +53,7 @@ struct gs_metered_stream;
 /* One submission, from before it is let in until it has been submitted. Its thread's. */
 struct gs_submission {
     uintptr_t work;
-    size_t size; /* of which there is so much (enter.h) */
+    size_t size; /* blocks or bytes (enter.h) */
     CUstream stream;
     enum gs_stream_kind kind;
     bool admitted;                      /* it counts as in flight (pace.h) */

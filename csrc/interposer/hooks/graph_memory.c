@@ -124,8 +124,8 @@ static CUresult instantiated(CUresult result, const CUgraphExec *handle, CUgraph
 }
 
 /*
- * What the pool of the device lacks before it can hold all that the graph allocates. If so much is booked, it is
- * counted.
+ * The bytes that the device's pool lacks before it can hold everything that the graph allocates. If they are already
+ * booked, they are counted.
  */
 static uint64_t count_booked(CUgraphExec handle, CUdevice device, uint64_t booked)
 {

@@ -110,8 +110,8 @@ static bool ours(CUstream stream, enum gs_stream_kind kind)
 
 /*
  * What a program allocates and frees in a stream that it made belongs to the stream's context. The driver does not
- * mind if another context is current, none is, or one that has been destroyed. Returns the failure of that context, if
- * any. In any case, leave_context() has to follow.
+ * mind if another context is current, no context is, or the current one has been destroyed. Returns the failure of the
+ * stream's context, if any. In any case, leave_context() has to follow.
  */
 static CUresult enter_context_of(CUstream stream, bool *entered)
 {

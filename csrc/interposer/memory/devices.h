@@ -74,7 +74,7 @@ void gs_device_forget_contexts(void);
 
 /*
  * Asks for `evictable` more bytes of footprint, and for `pinned` and `context` more of the others, and books them.
- * Only what the promise does not cover is asked for. May wait (see promises.h), and says why it was refused.
+ * Only what the promise does not cover is asked for. May wait (see promises.h), and prints why it was refused.
  */
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 

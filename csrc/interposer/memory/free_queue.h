@@ -12,7 +12,7 @@ struct gs_allocation;
 /* Whether there may be any; costs one load. */
 bool gs_free_queue_any(void);
 
-/* `stream` NULL: freed during a capture. False: there is no memory for the queue. */
+/* `stream` NULL: freed during a capture. False: out of memory. */
 bool gs_free_queue_add_locked(struct gs_allocation *allocation, CUcontext context, CUstream stream);
 
 /* Takes one out that is due, or, with `wait`, will be; NULL: there is none. */

@@ -87,7 +87,7 @@ CUresult gs_host_pool_page_lock(struct gs_host_pool *pool, uint32_t i);
 /* Keeps the list of chunks that others of our pieces can share. */
 void gs_host_pool_list_partial(struct gs_host_pool *pool, struct gs_host_chunk *chunk);
 
-/* The bits of so many units. */
+/* The mask of `units` bits, from bit `first` on. */
 uint8_t gs_host_pool_mask(unsigned first, unsigned units);
 
 /* The units of the first free run from `from` on. */

@@ -23,13 +23,13 @@ enum gs_restored {
 struct gs_moves {
     /*
      * Between two pieces: handles what must not wait for the whole move, sleeping up to `patience` (ns) for it. False:
-     * the move is to end, since whoever ordered it has taken that back or is gone.
+     * the move must end, because the scheduler has withdrawn it or is gone.
      */
     bool (*between_pieces)(uint64_t patience);
 
     /*
-     * Of this process's footprint, the bytes that may be on the GPU under the grant that memory is moved in for.
-     * *last: and there will be no more.
+     * The bytes of this process's footprint that may be on the GPU under the current grant. *last: that number is
+     * final.
      */
     uint64_t (*room)(const uint8_t gpu[16], bool *last);
 

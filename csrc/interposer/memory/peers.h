@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Which GPUs may access the memory of which contexts. What is there already gets the access from hooks/peer.c. */
+/* The peer access of each context: new memory gets it here, memory that exists already in hooks/peer.c. */
 #ifndef GPUSHARE_MEMORY_PEERS_H
 #define GPUSHARE_MEMORY_PEERS_H
 

@@ -42,7 +42,8 @@ struct gs_promises {
      */
     enum gs_reach (*reach)(bool promised, struct gs_slot **entered);
 
-    /* Waits at most so long (ns) for the lease to be given back. Ends early if the gate opens, or by an interrupt. */
+    /* Waits for the lease to be given back, at most for that time (ns). Ends early if the gate opens, or by an
+     * interrupt. */
     bool (*await_released)(uint64_t patience);
 
     /* The footprint has no room after all: gives the lease up, so that the next submission asks again. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Addresses that the application has reserved. After a checkpoint the driver may not map into what it reserved before:
- * it is reserved anew when nothing is mapped in it.
+ * they are reserved again while nothing is mapped in them.
  */
 #ifndef GPUSHARE_MEMORY_RESERVATIONS_H
 #define GPUSHARE_MEMORY_RESERVATIONS_H
@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 /*
- * Reserves addresses anew in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
+ * Reserves addresses again in which nothing is mapped. False, and *lost, if they cannot be had: another attempt may
  * succeed.
  */
 bool gs_reserve_again(CUdeviceptr base, size_t size, bool *lost);
@@ -27,8 +27,8 @@ void gs_reservation_add(CUdeviceptr address, size_t size);
 bool gs_reservation_includes(CUdeviceptr address, size_t size);
 
 /*
- * Before the driver frees addresses: from then on they may be another thread's. *lost: they could not be reserved anew,
- * and are not the driver's to free. Afterwards, gs_reservation_taken says what became of it.
+ * Before the driver frees addresses: from then on they may be another thread's. *lost: they could not be reserved
+ * again, and are not the driver's to free. The caller reports the outcome to gs_reservation_taken.
  */
 struct gs_reservation *gs_reservation_take(CUdeviceptr address, bool *lost);
 void gs_reservation_taken(struct gs_reservation *reservation, bool freed);

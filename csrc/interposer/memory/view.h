@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* What the application is told of an address. */
+/* What queries about an address return. */
 #ifndef GPUSHARE_MEMORY_VIEW_H
 #define GPUSHARE_MEMORY_VIEW_H
 

@@ -7,7 +7,7 @@ import { reportsOf } from '../messages';
 import type { IState } from '../store';
 import { nameOf, TEXT, timeOf } from '../text';
 
-/** What happened, and for those who may see it, who did what. */
+/** The history: events and, for viewers who may see them, the actions of users. */
 export function History({ state }: { state: IState }): JSX.Element {
   return (
     <div className="columns">

@@ -11,7 +11,7 @@ import { SHOWN } from './options';
 import type { Args, IAbout, IActionRow } from './table';
 import { ACTIONS, labelOf } from './table';
 
-/** Add the commands that act on a group or on the settings; the panel adds the one that opens it. */
+/** Add the commands that act on a group or on the settings. The panel adds the command that opens it. */
 export function addCommands(options: ICommandsOptions): IDisposable {
   const { commands } = options;
   const added = new DisposableSet();

@@ -33,8 +33,8 @@ interface IGroupChoice extends IChoice {
 type Decision = IAction | null | Promise<IAction | null>;
 
 /**
- * Do what an action does when it is chosen: ask, if it is dangerous or needs a value, then
- * do it, and say why if it fails. Loaded with the first that is chosen.
+ * Perform an action: ask first if it is dangerous or needs a value, and show the reason if it
+ * fails. Loaded when an action is first chosen.
  */
 export async function perform(
   command: string,
@@ -277,7 +277,7 @@ async function setPolicy({ args, options }: IChoice): Promise<IAction | null> {
   return policy === null ? null : { op: 'settings', policy };
 }
 
-/** A number above 0 as somebody types it; null if it is none, or more than `most`. */
+/** Parse a number above 0; null for other text, or for more than `most`. */
 function readNumber(text: string, most: number): number | null {
   const value = Number(text.replace(',', '.'));
   return value > 0 && value <= most ? value : null;

@@ -31,7 +31,7 @@ export interface IAbout {
 
 /**
  * Menus and lists that offer actions: the palette, the menu of a row in the panel, the
- * menu of the chip in a notebook's toolbar, and the menu beside the name of a GPU.
+ * menu of the chip in a notebook's toolbar, and the menu next to the name of a GPU.
  */
 export type Place = 'palette' | 'row' | 'chip' | 'mode';
 
@@ -43,7 +43,7 @@ export interface IActionRow {
   /** Whether a viewer without permissions may do it. */
   isFree?: boolean;
   label: (about: IAbout) => string;
-  /** A label for a button beside the name of the notebook. */
+  /** A label for a button next to the name of the notebook. */
   short?: (about: IAbout) => string;
   caption: (about: IAbout) => string;
   /** Whether it makes sense now. About one notebook it does not without a group. */

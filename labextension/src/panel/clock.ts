@@ -56,7 +56,7 @@ export class Clock {
       return Promise.resolve();
     },
     frequency: { interval: SECOND, backoff: false },
-    // Whoever draws stops it where nobody sees the panel.
+    // The component that draws the time stops it while the panel is hidden.
     standby: 'never'
   });
   private _running = false;

@@ -65,12 +65,12 @@ export function gpuText(text: string, trans: ITranslation): string {
   return trans.__('GPU: %1', text);
 }
 
-/** The same of one that does not share it. */
+/** The same for a notebook that does not share the GPU. */
 export function unsharedName(trans: ITranslation): string {
   return trans.__('GPU: not shared');
 }
 
-/** What somebody did to a group, in a word. */
+/** The state of a group that its user has frozen. */
 export function frozenText(trans: ITranslation): string {
   return trans.__('frozen');
 }

@@ -451,8 +451,8 @@ static void op_export(struct self *self, const unsigned long long *n)
 }
 
 /*
- * What CUDA says of memory that is freed while another process has it open is that anything may happen. An H100 does
- * not let that process open what comes to be at the same address (ALREADY_MAPPED); the interposer does.
+ * CUDA leaves it undefined what happens if memory is freed while another process has it open. An H100 does not let that
+ * process open new memory at the same address (ALREADY_MAPPED); the interposer does.
  */
 void close_elsewhere(struct self *self, const struct block *block)
 {

@@ -54,7 +54,7 @@ describe('the focus', () => {
     expect(model.fronts).toEqual(['plots', 'train', null]);
   });
 
-  it('is told once somebody stays at a document', async () => {
+  it('is reported once a document stays in front', async () => {
     model.status = makeStatus();
     await settle();
     for (const kernel of ['a', 'b', 'c']) {
@@ -99,7 +99,7 @@ describe('the focus', () => {
     expect(model.fronts).toEqual(['train']);
   });
 
-  it('is told to nobody where nothing is shared, and again to who comes', async () => {
+  it('is not reported while nothing is shared, and is repeated to a new server', async () => {
     model.status = makeStatus();
     await settle();
     const code = 'scheduler_unreachable';
@@ -117,7 +117,7 @@ describe('the focus', () => {
     expect(model.fronts).toEqual(['plots', 'train', 'train']);
   });
 
-  it('is nobody’s after it is disposed', async () => {
+  it('reports nothing after it is disposed', async () => {
     model.status = makeStatus();
     teller.dispose();
     focus(true);
