@@ -127,6 +127,7 @@ class Watched(World):
             self.begin()
         self.mirror(marked(event))
         super().feed(event)
+        assert granted(self.server.core) == granted(self.core), "the marks change what is decided"
 
     def mirror(self, event: ev.Event) -> None:
         match event:
@@ -168,7 +169,7 @@ class Watched(World):
     @rule(user=st.sampled_from(sorted(MARKS)))
     def a_team_of_ones_own(self, user: str) -> None:
         team = f"team:{MARKS[user]}"
-        self.feed(ev.Entitle(team, ev.Entitlement(limit=0.5, memory=900 << 20), (WORDS[user],)))
+        self.feed(ev.Entitle(team, ev.Entitlement(limit=0.5, memory=900 << 20), (user,)))
 
     @rule(user=st.sampled_from(sorted(MARKS)), gpus=st.sampled_from([0, 1]))
     def a_quota(self, user: str, gpus: int) -> None:
@@ -244,6 +245,12 @@ class Watched(World):
         answer = protocol.decode_json(frame.body)
         assert answer["ok"], answer
         return answer
+
+
+def granted(core: Core) -> tuple[dict[int, int | None], dict[int, int]]:
+    """The lease of each client, and which client is told to evict, by the number of the eviction."""
+    leases = {number: client.lease for number, client in core.clients.items()}
+    return leases, {n: found[0].client.number for n, found in core.model.evictions.items()}
 
 
 def numbers(value: Any) -> set[int]:
