@@ -131,8 +131,9 @@ acceptance: packages-acceptance setup test-lower-bounds $(STAMPS)/proxy $(ACCEPT
 	$(PYTEST) $(ACCEPTANCE_TESTS)
 
 test-slow: BOUND = $(call within,$(SLOW_MINUTES))
-test-slow: packages-test setup $(STAMPS)/proxy ## the slow tests: sanitizers, searches for seeded defects (2 hours at most)
+test-slow: packages-test setup $(STAMPS)/proxy ## the slow tests: sanitizers, seeded defects, new examples for property tests (2 hours at most)
 	$(PYTEST_PARALLEL) -m slow $(ACCEPTANCE_TESTS:%=--ignore=%)
+	$(PYTEST_PARALLEL) -m "hypothesis and not slow" --hypothesis-profile=new-examples
 
 screenshots: setup ## make the pictures in docs/images again
 	mkdir -p docs/images
