@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Many Jupyter notebooks share one GPU, each as if it had all of it."""
+"""Share one NVIDIA GPU among many Jupyter notebooks, as if each had it to itself."""
 
 from __future__ import annotations
 
