@@ -18,8 +18,8 @@ from tests.workshop import Workshop
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 
-# No deadline: how long an example takes only says how busy the machine is. `make test` draws the same examples each time,
-# so that a change is judged by what it does; `make test-slow` searches with others.
+# No deadline: how long an example takes only says how busy the machine is. `make test` draws the
+# same examples each time, so that a change is judged by what it does; `make test-slow` draws others.
 settings.register_profile("same-examples", deadline=None, derandomize=True)
 settings.register_profile("new-examples", deadline=None)
 settings.load_profile("same-examples")

@@ -290,7 +290,8 @@ def test_a_program_that_is_refused_at_first_joins_later(machine: Machine, code: 
     finally:
         script.close()
     machine.start_scheduler()
-    # The scheduler knows of it before its welcome has arrived.
+    # The program counts as attached while no scheduler answers at all; the new one knows it before its welcome arrives.
+    machine.until(lambda: attached(machine) == 1)
     machine.until(lambda: a.call("attached")["attached"] == 1)
     assert len(a.errors) == 1, a.errors
     assert "it is not served" in a.errors[0]
