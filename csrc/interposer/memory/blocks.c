@@ -73,13 +73,14 @@ static void stop_awaiting_locked(struct gs_awaiting *awaiting)
     awaiting->block = NULL;
 }
 
+/* gs_memory_lock is given up meanwhile. */
 static void await_locked(const struct gs_awaiting *awaiting)
 {
     while (settled.count == awaiting->settled)
         gs_cond_wait(&settled.changed, &gs_memory_lock);
 }
 
-/* Until it may have settled. */
+/* Until it may have settled. gs_memory_lock is given up meanwhile, so that the block may be gone afterwards. */
 static void await_block_locked(const struct gs_block *block)
 {
     struct gs_awaiting awaiting = {0};
@@ -370,6 +371,7 @@ void gs_block_hold(struct gs_block *block)
     gs_mutex_unlock(&gs_memory_lock);
 }
 
+/* The block may be destroyed, and gs_memory_lock is given up for that. */
 static void let_go_locked(struct gs_device *device, struct gs_block *block)
 {
     if (!gs_block_settle_locked(block))
@@ -413,18 +415,20 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
     gs_mutex_unlock(&gs_memory_lock);
 }
 
-bool gs_block_pin_locked(struct gs_block *block)
+CUresult gs_block_pin_locked(struct gs_block *block)
 {
     struct gs_device *device = gs_devices;
-    while (device->ordinal != block->ordinal)
-        device++;
-    while (block->moving)
+    if (block->moving) {
         await_block_locked(block);
+        return CUDA_ERROR_NOT_READY;
+    }
     for (unsigned i = 0; i < block->piece_count; i++)
         if (block->pieces[i].state != GS_PIECE_RESIDENT)
-            return false;
+            return CUDA_ERROR_OUT_OF_MEMORY;
     if (block->pinned)
-        return true;
+        return CUDA_SUCCESS;
+    while (device->ordinal != block->ordinal)
+        device++;
     /* Under the lease its bytes have their room already: they only change their name. */
     block->pinned = true;
     gs_device_subtract_locked(&device->footprint, block->size);
@@ -432,7 +436,7 @@ bool gs_block_pin_locked(struct gs_block *block)
     gs_device_subtract_locked(&device->usage.resident, block->size);
     device->usage.pinned += block->size;
     device->usage_changed = true;
-    return true;
+    return CUDA_SUCCESS;
 }
 
 void gs_blocks_after_fork(void)

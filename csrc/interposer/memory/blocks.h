@@ -67,7 +67,10 @@ bool gs_block_settle_locked(struct gs_block *block);
 void gs_block_hold(struct gs_block *block);
 void gs_block_let_go(struct gs_block *block);
 
-/* False: somebody moved it, and the lock was given up until that may have ended. */
+/*
+ * False: another thread moved or held it, and gs_memory_lock was given up until that may have ended. Then the block may
+ * be gone: the caller looks it up again, unless something else keeps it.
+ */
 bool gs_block_try_hold_locked(struct gs_block *block);
 
 /*
@@ -92,10 +95,11 @@ void gs_blocks_visit(struct gs_device *device, CUcontext context, void (*visit)(
                      void *argument);
 
 /*
- * The block stays on the GPU for good, and counts as pinned. The caller is inside the gate; under gs_memory_lock, which
- * may be given up in between. False: it has no memory after all.
+ * The block stays on the GPU for good, and counts as pinned. The caller is inside the gate. CUDA_ERROR_OUT_OF_MEMORY:
+ * it has no memory after all. CUDA_ERROR_NOT_READY: another thread moved or held it, and gs_memory_lock was given up
+ * until that may have ended. Then the block may be gone: the caller looks it up again.
  */
-bool gs_block_pin_locked(struct gs_block *block);
+CUresult gs_block_pin_locked(struct gs_block *block);
 
 void gs_blocks_after_fork(void);
 

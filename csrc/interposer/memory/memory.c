@@ -42,7 +42,14 @@ static struct {
 
 /* --- Allocations --- */
 
-static void insert_locked(struct gs_device *device, struct gs_allocation *allocation)
+/* What it is found by again. */
+struct name {
+    CUdeviceptr base;
+    uint64_t id;
+};
+
+/* Once the lock is given up, another thread may free the allocation: only its name is left to the caller. */
+static struct name insert_locked(struct gs_device *device, struct gs_allocation *allocation)
 {
     allocation->id = ++memory.next_id;
     allocation->next = device->allocations;
@@ -53,6 +60,7 @@ static void insert_locked(struct gs_device *device, struct gs_allocation *alloca
     gs_map_insert(&memory.allocations, &allocation->node);
     if (allocation->block != NULL)
         allocation->block->allocations++;
+    return (struct name){allocation->node.key, allocation->id};
 }
 
 /* The one that begins there, or NULL. */
@@ -70,7 +78,7 @@ static void remove_locked(struct gs_allocation *allocation)
         allocation->next->link = allocation->link;
 }
 
-static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *allocation)
+static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *allocation, struct name *name)
 {
     CUresult result = gs_device_book(device, 0, allocation->size, 0);
     if (result != CUDA_SUCCESS)
@@ -83,7 +91,7 @@ static CUresult allocate_plain(struct gs_device *device, struct gs_allocation *a
     }
     allocation->node.key = pointer;
     gs_mutex_lock(&gs_memory_lock);
-    insert_locked(device, allocation);
+    *name = insert_locked(device, allocation);
     gs_mutex_unlock(&gs_memory_lock);
     return CUDA_SUCCESS;
 }
@@ -94,7 +102,7 @@ static const void *home_of(const struct gs_allocation *allocation)
     return allocation->of_pool ? (const void *)allocation->device : (const void *)allocation->context;
 }
 
-static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *allocation)
+static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *allocation, struct name *name)
 {
     gs_mutex_lock(&gs_memory_lock);
     struct gs_range *range = gs_slab_take_locked(home_of(allocation), allocation->size);
@@ -102,7 +110,7 @@ static bool allocate_in_slab(struct gs_device *device, struct gs_allocation *all
         allocation->range = range;
         allocation->block = gs_range_block(range);
         allocation->node.key = gs_range_address(range);
-        insert_locked(device, allocation);
+        *name = insert_locked(device, allocation);
     }
     gs_mutex_unlock(&gs_memory_lock);
     return range != NULL;
@@ -135,7 +143,8 @@ static bool has_room(struct gs_device *device, const struct gs_backend *backend,
     return room;
 }
 
-static CUresult allocate_block(struct gs_device *device, struct gs_allocation *allocation, bool small)
+static CUresult allocate_block(struct gs_device *device, struct gs_allocation *allocation, bool small,
+                               struct name *name)
 {
     GS_LEAVES_CAPTURES_ALONE;
     const struct gs_backend *backend = allocation->of_pool ? gs_backing()->swap : gs_backing_of_new();
@@ -155,7 +164,7 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
     bool populate = gs_block_add_locked(device, block, &entered);
     if (small && !populate)
         gs_slab_open_locked(block->slab);
-    insert_locked(device, allocation);
+    *name = insert_locked(device, allocation);
     gs_mutex_unlock(&gs_memory_lock);
     if (populate)
         gs_block_populate(device, block, entered);
@@ -263,11 +272,6 @@ bool gs_memory_has_freed(void)
     return gs_free_queue_any();
 }
 
-struct name {
-    CUdeviceptr base;
-    uint64_t id;
-};
-
 static struct gs_block *find_block_locked(const void *what)
 {
     const struct name *name = what;
@@ -296,13 +300,14 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
     /* Memory of other backends is the driver's to take away with the context. */
     allocation->of_pool = of_pool && gs_backing_of_new() == gs_backing()->swap;
     bool small = size <= device->slab_size / 8;
+    struct name name;
     for (bool again = true;; again = false) {
         if (!gs_memory_can_move())
-            result = allocate_plain(device, allocation);
-        else if (small && allocate_in_slab(device, allocation))
+            result = allocate_plain(device, allocation, &name);
+        else if (small && allocate_in_slab(device, allocation, &name))
             result = CUDA_SUCCESS;
         else
-            result = allocate_block(device, allocation, small);
+            result = allocate_block(device, allocation, small, &name);
         if (result != CUDA_ERROR_OUT_OF_MEMORY || !again)
             break;
         reap(true);
@@ -311,7 +316,6 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
         free(allocation);
         return result;
     }
-    struct name name = {allocation->node.key, allocation->id};
     if (__builtin_expect(gs_gate_is_shut(), 0))
         gs_block_reach(device, find_block_locked, &name);
     *pointer = name.base;
@@ -562,13 +566,15 @@ static CUresult pin_allocations(CUdeviceptr start, CUdeviceptr end)
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result != CUDA_SUCCESS)
         return result;
+    struct gs_allocation *allocation;
     gs_mutex_lock(&gs_memory_lock);
-    for (struct gs_allocation *allocation; result == CUDA_SUCCESS && end > start; end = allocation->node.key) {
-        allocation = last_within_locked(start, end);
-        if (allocation == NULL)
-            break;
-        if (allocation->block != NULL && !gs_block_pin_locked(allocation->block))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
+    while (result == CUDA_SUCCESS && end > start && (allocation = last_within_locked(start, end)) != NULL) {
+        CUdeviceptr begin = allocation->node.key;
+        result = allocation->block != NULL ? gs_block_pin_locked(allocation->block) : CUDA_SUCCESS;
+        if (result == CUDA_SUCCESS)
+            end = begin;
+        else if (result == CUDA_ERROR_NOT_READY)
+            result = CUDA_SUCCESS; /* while it waited for the block, the allocation may have gone */
     }
     gs_mutex_unlock(&gs_memory_lock);
     gs_gate_leave(entered);

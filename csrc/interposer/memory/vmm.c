@@ -89,7 +89,7 @@ bool gs_vmm_any(CUdeviceptr start, size_t size)
 /* Of the last handle and the last mapping. */
 static void drop_if_unused(struct gs_vmm_handle *handle)
 {
-    if (handle->references != 0 || handle->mappings != NULL)
+    if (handle->references != 0 || handle->mappings != NULL || handle->pins != 0)
         return;
     gs_map_remove(&vmm.handles, handle->node.key);
     if (handle->block != NULL) {
@@ -506,23 +506,27 @@ CUresult gs_vmm_get_access(unsigned long long *flags, const CUmemLocation *locat
 
 /* --- Memory that others will hold --- */
 
-/* Consumes a reference, which kept the handle while no lock was held. */
+/*
+ * Counts one of the handle's `pins` off: until then, it is there although no lock is held. They are not among the
+ * references, which the application may release at any time.
+ */
 static CUresult pin(struct gs_vmm_handle *handle, CUmemGenericAllocationHandle *real)
 {
     struct gs_slot *entered;
     CUresult result = gs_gate_enter(&entered, NULL, GS_STREAM_NONE, GS_WORK_NONE);
     if (result == CUDA_SUCCESS) {
         gs_mutex_lock(&gs_memory_lock);
-        if (!gs_block_pin_locked(handle->block))
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        else if (real != NULL)
+        do
+            result = gs_block_pin_locked(handle->block);
+        while (result == CUDA_ERROR_NOT_READY);
+        if (result == CUDA_SUCCESS && real != NULL)
             *real = handle->block->pieces[0].handle;
         gs_mutex_unlock(&gs_memory_lock);
         gs_gate_leave(entered);
         gs_device_flush_reports();
     }
     gs_mutex_lock(&vmm.lock);
-    handle->references--;
+    handle->pins--;
     drop_if_unused(handle);
     gs_mutex_unlock(&vmm.lock);
     return result;
@@ -534,7 +538,7 @@ CUresult gs_vmm_pin(CUmemGenericAllocationHandle value, CUmemGenericAllocationHa
     struct gs_vmm_handle *handle = find_handle(value);
     bool ours = handle != NULL && handle->block != NULL;
     if (ours)
-        handle->references++;
+        handle->pins++;
     gs_mutex_unlock(&vmm.lock);
     return ours ? pin(handle, real) : unknown(value);
 }
@@ -547,7 +551,7 @@ CUresult gs_vmm_pin_range(CUdeviceptr address, size_t size)
         struct gs_vmm_mapping *mapping = last_within(address, end);
         struct gs_vmm_handle *handle = mapping != NULL ? mapping->handle : NULL;
         if (handle != NULL && handle->block != NULL)
-            handle->references++;
+            handle->pins++;
         else
             handle = NULL;
         end = mapping != NULL ? mapping->node.key : address;

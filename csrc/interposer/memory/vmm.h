@@ -38,6 +38,7 @@ struct gs_vmm_handle {
     CUmemAllocationProp properties;
     unsigned long long flags, id;
     unsigned references; /* the application's; mappings keep it alive too */
+    unsigned pins;       /* calls of pin, which keep it alive while they hold no lock */
     struct gs_vmm_mapping *mappings;
     struct gs_block *block; /* NULL: the driver's own handle, counted as pinned */
 };
