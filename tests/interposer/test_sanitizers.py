@@ -17,8 +17,14 @@ import pytest
 from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
-from tests.interposer.conftest import UNIT, Machine, Program
+from tests.interposer.conftest import UNIT, Machine, Program, Script
 from tests.interposer.test_filling import evicted, filled
+from tests.interposer.test_freed_meanwhile import (
+    SMALL,
+    free_while_allocating,
+    free_while_pinning,
+    release_while_exporting,
+)
 from tests.interposer.test_hibernate import Bed, attached_again, make_bed
 from tests.interposer.test_many_processes import wait_for_a_worker
 from tests.interposer.test_pacing import Paced
@@ -138,6 +144,31 @@ def test_nothing_is_found_where_processes_wait_for_each_other(
     for program in wait_for_a_worker(machine, **settings):
         said = "".join(program.errors)
         assert not any(words in said for words in found), said
+
+
+def test_no_freed_memory_is_used_where_it_is_freed_meanwhile(
+    machine: Machine, sanitized: Callable[[str], tuple[Path, str]]
+) -> None:
+    name = "address,undefined"
+    found, _, settings, _ = SANITIZERS[name]
+    machine.libraries, runtime = sanitized(name)
+    machine.preload_first = (runtime,)
+    pins = machine.program("a", **settings)
+    free_while_pinning(machine, pins)
+    pins.close()
+    allocates = machine.program("b", GPUSHARE_SIM_REUSE="1", **settings)
+    free_while_allocating(machine, allocates)
+    allocates.close()
+    shares = machine.program("b", GPUSHARE_SIM_REUSE="1", **settings)
+    free_while_allocating(machine, shares, SMALL)
+    shares.close()
+    machine.kill_scheduler()
+    with contextlib.closing(Script(machine)) as script:
+        exports = machine.program("c", **settings)
+        release_while_exporting(script, exports)
+        for program in (pins, allocates, shares, exports):
+            said = "".join(program.errors)
+            assert not any(words in said for words in found), said
 
 
 def test_no_race_is_found_while_the_pace_changes(

@@ -471,6 +471,10 @@ class Worker:
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return {"status": status, "results": list(os.read(read, 2))}
 
+    def thread_id(self) -> dict[str, Any]:
+        """Return the kernel's number of the thread that this runs on."""
+        return {"id": threading.get_native_id()}
+
     def threads(self) -> dict[str, Any]:
         return {
             "threads": len(os.listdir("/proc/self/task")),

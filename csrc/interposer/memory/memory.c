@@ -197,7 +197,8 @@ static void dispose(struct gs_allocation *allocation)
     bool destroy = false;
     gs_mutex_lock(&gs_memory_lock);
     block->allocations--;
-    if (allocation->range != NULL) {
+    /* Until a new slab has memory, it is not open, and another thread gives it that. */
+    if (allocation->range != NULL && gs_range_is_open_locked(allocation->range)) {
         gs_slab_give_locked(allocation->range);
         retire_surplus_locked(device, home_of(allocation));
     } else if (block->allocations == 0) {

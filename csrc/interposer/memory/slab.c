@@ -21,7 +21,7 @@ struct gs_range {
 
 struct gs_slab {
     struct gs_block *block;
-    struct arena *arena; /* NULL: not open */
+    struct arena *arena; /* not open: its own, in which no slab is; NULL: closed */
     struct gs_range *first;
     unsigned used; /* ranges */
     uint64_t empty_since;
@@ -222,6 +222,11 @@ void gs_slab_open_locked(struct gs_slab *slab)
     arena->slabs++;
     if (slab->first->after != NULL)
         put_free(arena, slab->first->after);
+}
+
+bool gs_range_is_open_locked(const struct gs_range *range)
+{
+    return range->slab->arena->slabs != 0;
 }
 
 static void close_slab(struct gs_slab *slab)

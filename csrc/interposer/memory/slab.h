@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Small allocations share blocks ("slabs"): which ranges of them are free. Called under gs_memory_lock.
+ * Small allocations share blocks ("slabs"): which ranges of them are free. Called under gs_memory_lock, which none of
+ * them gives up.
  *
  * The free ranges of all slabs of one home are in lists by size, neighbours that are both free are one range: taking
  * and giving take the same short time however many there are (a two-level segregated fit; Masmano and others, 2004).
@@ -27,6 +28,8 @@ struct gs_block *gs_range_block(const struct gs_range *range);
  * that outlives its context.
  */
 struct gs_range *gs_slab_take_locked(const void *home, size_t size);
+
+/* The slab is open. */
 void gs_slab_give_locked(struct gs_range *range);
 
 /*
@@ -35,6 +38,9 @@ void gs_slab_give_locked(struct gs_range *range);
  */
 struct gs_range *gs_slab_make(struct gs_block *block, const void *home, size_t size);
 void gs_slab_open_locked(struct gs_slab *slab);
+
+/* False: nothing else can be in the range's slab, which goes with it. */
+bool gs_range_is_open_locked(const struct gs_range *range);
 
 /*
  * An empty slab of that home that is to go; it is not taken from any more. One empty slab is kept for a while beside
