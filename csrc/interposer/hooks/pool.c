@@ -29,6 +29,7 @@ struct gs_pooled {
     size_t size;
     CUmemoryPool handle; /* what the application calls the pool */
     struct pool *pool;   /* NULL: it was destroyed; the memory stays that of a pool */
+    uint64_t pool_id;
 };
 
 static struct {
@@ -88,12 +89,11 @@ struct gs_pooled *gs_pool_take(CUdeviceptr pointer)
     return entry;
 }
 
-static bool exists_locked(const struct pool *pool)
+/* The pool of an allocation that was in no table for a while: it may have been destroyed, and others made since. */
+static struct pool *find_again_locked(const struct gs_pooled *entry)
 {
-    struct gs_node *node = gs_map_floor(&pools.map, UINT64_MAX);
-    while (node != NULL && node != &pool->node)
-        node = gs_map_floor(&pools.map, node->key - 1);
-    return node != NULL;
+    struct pool *pool = (struct pool *)find(&pools.map, (uintptr_t)entry->handle);
+    return pool != NULL && pool->id == entry->pool_id ? pool : NULL;
 }
 
 void gs_pool_taken(struct gs_pooled *entry, bool freed)
@@ -101,10 +101,9 @@ void gs_pool_taken(struct gs_pooled *entry, bool freed)
     gs_mutex_lock(&pools.lock);
     if (!freed && entry != NULL && find(&pools.allocations, entry->node.key) == NULL) {
         gs_map_insert(&pools.allocations, &entry->node);
-        if (entry->pool != NULL && exists_locked(entry->pool))
+        entry->pool = find_again_locked(entry);
+        if (entry->pool != NULL)
             entry->pool->used += entry->size;
-        else
-            entry->pool = NULL;
         entry = NULL;
     }
     gs_mutex_unlock(&pools.lock);
@@ -167,7 +166,8 @@ CUresult gs_pool_allocate(CUdeviceptr *pointer, size_t size, CUmemoryPool handle
     pool = find_locked(handle);
     if (pool != NULL) {
         forget_locked(*pointer); /* its context took it away */
-        *entry = (struct gs_pooled){.node.key = *pointer, .size = size, .handle = handle, .pool = pool};
+        *entry =
+            (struct gs_pooled){.node.key = *pointer, .size = size, .handle = handle, .pool = pool, .pool_id = pool->id};
         gs_map_insert(&pools.allocations, &entry->node);
         pool->used += size;
         if (pool->used > pool->most_used)
