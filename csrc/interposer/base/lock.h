@@ -10,6 +10,10 @@
  * releases one that it does not hold, ends the process with a line that names the locks and where they were taken. In
  * any other build, a lock is a pthread mutex, and to take it is the call of pthread_mutex_lock and nothing else. Where
  * ranks are checked, so are the figures of devices (devices.h).
+ *
+ * A function whose name ends in _locked is called with its lock held. It holds the lock all the time, unless its
+ * comment says that the lock is given up: then whatever the caller found under the lock may be gone afterwards, unless
+ * something else keeps it.
  */
 #ifndef GPUSHARE_BASE_LOCK_H
 #define GPUSHARE_BASE_LOCK_H

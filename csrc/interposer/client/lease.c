@@ -162,7 +162,7 @@ static bool capture_lacks_room(void)
 
 /*
  * What has no room was perhaps asked for before the capture began. Since it is open, the scheduler makes room rather
- * than wait for the lease. The lock is let go meanwhile.
+ * than wait for the lease. The lock is given up meanwhile.
  */
 static void look_for_room_locked(void)
 {

@@ -108,9 +108,9 @@ static struct gs_context *primary_locked(CUdevice device)
 }
 
 /*
- * Waits until the primary context is there or is not: several threads may retain and release it at once, and only the
- * first has to be admitted. What became of the change that was waited for; a wait that was cancelled is cancelled for
- * all.
+ * Waits until the primary context is there or is not, and gives the lock up meanwhile: several threads may retain and
+ * release it at once, and only the first has to be admitted. What became of the change that was waited for; a wait that
+ * was cancelled is cancelled for all.
  */
 static CUresult await_primary_locked(CUdevice device)
 {

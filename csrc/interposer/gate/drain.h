@@ -31,7 +31,10 @@ void gs_context_synchronized(CUcontext context, uint64_t submissions);
 bool gs_context_mark(void);
 bool gs_context_mark_passed(void);
 
-/* Nothing is to be synchronised any more in a context that ends. Under the lock of the list of contexts. */
+/*
+ * Nothing is to be synchronised any more in a context that ends. The lock of the list of contexts is given up until a
+ * thread that does so has left.
+ */
 void gs_context_leave_locked(CUcontext handle);
 
 void gs_context_drain_after_fork(void);

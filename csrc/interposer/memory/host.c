@@ -282,7 +282,10 @@ static bool complete_piece(struct gs_host_piece *piece, CUcontext context)
     return done == population.count;
 }
 
-/* What our thread has claimed to page-lock is free again in a moment; while we take, it claims no more. */
+/*
+ * What our thread has claimed to page-lock is free again in a moment; while we take, it claims no more. The lock is
+ * given up until then; the piece keeps its pool.
+ */
 static bool place_locked(struct gs_host_piece *piece, size_t units)
 {
     size_t placed = 0;
@@ -541,6 +544,7 @@ static void do_job(const struct job *job, CUcontext context)
     gs_mutex_unlock(&host.lock);
 }
 
+/* The lock is given up meanwhile. */
 static void wait_locked(uint64_t nanoseconds)
 {
     if (nanoseconds == 0) {

@@ -171,7 +171,7 @@ static CUresult allocate_block(struct gs_device *device, struct gs_allocation *a
     return CUDA_SUCCESS;
 }
 
-/* Gives back the slabs that nothing is in any more; under the lock, which is let go meanwhile. */
+/* Gives back the slabs that nothing is in any more. gs_memory_lock is given up while one is destroyed. */
 static void retire_surplus_locked(struct gs_device *device, const void *home)
 {
     struct gs_block *block;

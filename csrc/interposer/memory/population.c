@@ -26,7 +26,7 @@ static unsigned processors(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 ? (unsigned)CPU_COUNT(&set) : CPU_SETSIZE;
 }
 
-/* False if none is left to begin. */
+/* False if none is left to begin. The lock is given up meanwhile; the entries stay until all threads have ended. */
 static bool populate_next_locked(struct gs_population *population)
 {
     if (population->failed || population->next == population->count)
