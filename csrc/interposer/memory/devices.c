@@ -201,16 +201,24 @@ struct gpushare_usage gs_device_usage_locked(const struct gs_device *device)
     return usage;
 }
 
+static bool figures_changed(void)
+{
+    bool changed = false;
+    gs_mutex_lock(&gs_memory_lock);
+    for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++)
+        changed = changed || (gs_devices[i].known && gs_devices[i].usage_changed);
+    gs_mutex_unlock(&gs_memory_lock);
+    return changed;
+}
+
 /*
  * Sends the figures that changed. A growth that is under way states figures too, and the scheduler must see them in
- * order: whoever finds one under way leaves the sending to it.
+ * order: a thread that finds one under way leaves the sending to it. So that none is left unsent, the thread that held
+ * the lock looks again after it has let it go.
  */
 void gs_device_flush_reports(void)
 {
-    for (;;) {
-        if (gs_mutex_trylock(&figures.growth) != 0)
-            return;
-        bool more = false;
+    while (figures_changed() && gs_mutex_trylock(&figures.growth) == 0) {
         for (unsigned i = 0; i < GPUSHARE_MAX_GPUS; i++) {
             struct gs_device *device = &gs_devices[i];
             gs_mutex_lock(&gs_memory_lock);
@@ -223,11 +231,8 @@ void gs_device_flush_reports(void)
             gs_mutex_unlock(&gs_memory_lock);
             if (changed)
                 gs_promises()->report_usage(&usage);
-            more = more || changed;
         }
         gs_mutex_unlock(&figures.growth);
-        if (!more)
-            return;
     }
 }
 
