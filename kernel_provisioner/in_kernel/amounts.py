@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Amounts in words."""
+"""Amounts in words, as JupyterLab's panel writes them: ``labextension/src/core/format.ts`` has the same rules.
 
+The cases in ``tests/formats.json`` hold the two together.
+"""
+
+import math
 from typing import Optional
 
 
 def percent(fraction: float) -> str:
     """A fraction in words: ``25 %``."""
-    return f"{round(100 * fraction, 1):g} %"
+    return f"{_digits(100 * fraction)} %"
 
 
 def fine(seconds: float) -> str:
@@ -15,28 +19,44 @@ def fine(seconds: float) -> str:
 
 
 def size(amount: float) -> str:
-    """Bytes in words: ``5.2 GiB``."""
+    """Bytes in words: ``5.25 GiB``."""
     value, unit = float(amount), "B"
     for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if abs(value) < 1023.95:
+        # 999.5 would be rounded to 1000, which has four digits.
+        if abs(value) < 999.5:
             break
         value, unit = value / 1024, larger
-    return f"{amount} B" if unit == "B" else f"{value:.1f} {unit}"
+    return f"{_digits(value)} {unit}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``."""
-    seconds = max(0.0, seconds)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
+    """Seconds in words: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``1 d 6 h``."""
+    tenths = math.floor(10 * max(0.0, seconds) + 0.5)
+    if tenths < 100:
+        return f"{tenths / 10:.1f} s"
+    whole = math.floor(seconds + 0.5)
     if whole < 60:
         return f"{whole} s"
     if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+        return _two(whole, 60, "min", "s")
+    # Whole minutes and hours that have passed: a wait of 59 minutes and 59 seconds is no hour.
+    return _two(whole // 60, 60, "h", "min") if whole < 86400 else _two(whole // 3600, 24, "d", "h")
 
 
 def within(seconds: Optional[float], otherwise: str) -> str:
     """By when something happens, to be put behind it."""
     return otherwise if seconds is None else f" within {duration(seconds)}"
+
+
+def _digits(value: float) -> str:
+    """Return three digits at most, without zeros after the point."""
+    places = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
+    # As JavaScript rounds: a half goes up.
+    text = f"{math.floor(value * 10**places + 0.5) / 10**places:.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
+
+
+def _two(count: int, size_of_larger: int, larger: str, smaller: str) -> str:
+    """Return a number of small units in large ones and the rest."""
+    rest = count % size_of_larger
+    return f"{count // size_of_larger} {larger}" + (f" {rest} {smaller}" if rest else "")

@@ -69,7 +69,7 @@ def test_no_line_is_longer_than_the_terminal(
         lines = in_terminal(environ, columns)
         text = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= columns
-    for told in ("plot.ipynb", "bbbb", "background", "6.0 GiB", "notebook.ipynb", "exchanged"):
+    for told in ("plot.ipynb", "bbbb", "background", "6 GiB", "notebook.ipynb", "exchanged"):
         assert told in text
     # What goes to a file or a pipe has a line for each row.
     assert max(map(len, gpushare("status").stdout.splitlines())) > 120

@@ -70,7 +70,7 @@ def test_who_came_earlier_is_before() -> None:
     assert before["params"]["own"] - before["params"]["theirs"] == pytest.approx(3)
     assert second["next"] == {"code": "served", "params": {"count": 1, "ahead": "b.ipynb"}}
     said = lines(m)
-    assert said[0].startswith("b.ipynb waits for 4.0 s: needs 60.0 GiB, lacks 35.0 GiB")
+    assert said[0].startswith("b.ipynb waits for 4.0 s: needs 60 GiB, lacks 35 GiB")
     assert said[2] == "  to be served: it is next: it only waits for what is said above"
     assert said[3] == "c.ipynb waits for 1.0 s: b.ipynb is first"
     assert said[5] == "  1. b.ipynb came 3.0 s earlier"

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
+// Sizes, fractions and exact durations read as in `kernel_provisioner/in_kernel/amounts.py`:
+// the cases in `tests/formats.json` hold the two together.
+
 /** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */
 export type Units = 'binary' | 'decimal';
 
 /** Between a number and its unit: a line is not broken there. */
 const SPACE = '\u00a0';
+
+/** In seconds. */
+const MINUTE = 60;
+const HOUR = 60 * MINUTE;
+const DAY = 24 * HOUR;
 
 const SYSTEMS = {
   binary: { base: 1024, units: ['B', 'KiB', 'MiB', 'GiB', 'TiB'] },
@@ -14,9 +22,10 @@ const SYSTEMS = {
 /** The unit in which a size reads best: how many bytes it is, and its name. */
 function unitOf(bytes: number, units: Units): [number, string] {
   const { base, units: names } = SYSTEMS[units];
+  const size = Math.abs(bytes);
   let power = 0;
   // 999.5 would be rounded to 1000, which has four digits.
-  while (power < names.length - 1 && bytes / base ** power >= 999.5) {
+  while (power < names.length - 1 && size / base ** power >= 999.5) {
     power++;
   }
   return [base ** power, names[power] ?? ''];
@@ -24,8 +33,10 @@ function unitOf(bytes: number, units: Units): [number, string] {
 
 /** Three digits at most, no zeros after the point. */
 function digits(value: number): string {
-  const places = value < 9.995 ? 2 : value < 99.95 ? 1 : 0;
-  return String(Number(value.toFixed(places)));
+  const size = Math.abs(value);
+  const scale = size < 9.995 ? 100 : size < 99.95 ? 10 : 1;
+  // `toFixed` rounds what the number is in binary, which differs from what Python makes of it.
+  return String(Math.floor(value * scale + 0.5) / scale);
 }
 
 /** A size: `1.5 GiB`. */
@@ -69,34 +80,53 @@ export function formatPercent(fraction: number): string {
   return `${digits(100 * fraction)}${SPACE}%`;
 }
 
-/** A duration for people: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`. */
+/** A duration that goes on while people look: `0.4 s`, `12 s`, `4 min`, `1 h 20 min`, `3 d`. */
 export function formatDuration(seconds: number): string {
   const value = Math.max(0, seconds);
   if (value < 0.95) {
     return `${value.toFixed(1)}${SPACE}s`;
   }
   const whole = Math.round(value);
-  if (whole < 60) {
+  if (whole < MINUTE) {
     return `${whole}${SPACE}s`;
   }
-  const minutes = Math.floor(whole / 60);
-  if (minutes < 60) {
-    return `${minutes}${SPACE}min`;
+  if (whole < HOUR) {
+    return `${Math.floor(whole / MINUTE)}${SPACE}min`;
   }
-  const hours = Math.floor(minutes / 60);
-  if (hours < 24) {
-    return minutes % 60
-      ? `${hours}${SPACE}h${SPACE}${minutes % 60}${SPACE}min`
-      : `${hours}${SPACE}h`;
-  }
-  return `${Math.floor(hours / 24)}${SPACE}d`;
+  return whole < DAY
+    ? formatTwo(Math.floor(whole / MINUTE), 60, 'h', 'min')
+    : `${Math.floor(whole / DAY)}${SPACE}d`;
 }
 
-/** A duration with a tenth where it is short: `2.1 s`, `12 s`. */
+/** A duration in all that matters of it: `2.1 s`, `12 s`, `3 min 5 s`, `2 h 10 min`, `1 d 6 h`. */
 export function formatExactly(seconds: number): string {
-  return seconds < 9.95
-    ? `${Math.max(0, seconds).toFixed(1)}${SPACE}s`
-    : formatDuration(seconds);
+  const tenths = Math.floor(10 * Math.max(0, seconds) + 0.5);
+  if (tenths < 100) {
+    return `${(tenths / 10).toFixed(1)}${SPACE}s`;
+  }
+  const whole = Math.floor(seconds + 0.5);
+  if (whole < MINUTE) {
+    return `${whole}${SPACE}s`;
+  }
+  if (whole < HOUR) {
+    return formatTwo(whole, 60, 'min', 's');
+  }
+  // Whole minutes and hours that have passed: a wait of 59 minutes and 59 seconds is no hour.
+  return whole < DAY
+    ? formatTwo(Math.floor(whole / MINUTE), 60, 'h', 'min')
+    : formatTwo(Math.floor(whole / HOUR), 24, 'd', 'h');
+}
+
+/** A number of small units in large ones and the rest. */
+function formatTwo(
+  count: number,
+  sizeOfLarger: number,
+  larger: string,
+  smaller: string
+): string {
+  const rest = count % sizeOfLarger;
+  const whole = `${Math.floor(count / sizeOfLarger)}${SPACE}${larger}`;
+  return rest ? `${whole}${SPACE}${rest}${SPACE}${smaller}` : whole;
 }
 
 /** Two durations, whose unit is named once where it is the same: `2–9 s`, `50 s – 2 min`. */

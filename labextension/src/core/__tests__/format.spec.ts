@@ -1,6 +1,34 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { formatBytes, formatDuration, formatPart, parseBytes } from '../format';
+import {
+  formatBytes,
+  formatDuration,
+  formatExactly,
+  formatPart,
+  formatPercent,
+  parseBytes
+} from '../format';
 import { GiB, plain } from '../../__tests__/fixtures';
+
+type Cases = [amount: number, text: string][];
+
+// The formatters of the command line have the same cases. They are outside of the npm package.
+const FORMATS = jest.requireActual<
+  Record<'sizes' | 'fractions' | 'durations', Cases>
+>('../../../../tests/formats.json');
+
+describe('amounts', () => {
+  it.each(FORMATS.sizes)('words %d bytes as %s', (bytes, text) => {
+    expect(plain(formatBytes(bytes, 'binary'))).toBe(text);
+  });
+
+  it.each(FORMATS.fractions)('words %d as %s', (fraction, text) => {
+    expect(plain(formatPercent(fraction))).toBe(text);
+  });
+
+  it.each(FORMATS.durations)('words %d s as %s', (seconds, text) => {
+    expect(plain(formatExactly(seconds))).toBe(text);
+  });
+});
 
 describe('formatBytes', () => {
   it.each([

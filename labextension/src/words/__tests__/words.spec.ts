@@ -392,7 +392,7 @@ describe('the wait', () => {
       'waited 2.1 s, ran 0.8 s'
     );
     expect(plain(cellText({ waited: 0, ran: 75 }, trans))).toBe(
-      'waited 0.0 s, ran 1 min'
+      'waited 0.0 s, ran 1 min 15 s'
     );
   });
 });
