@@ -15,7 +15,7 @@ module.exports = {
       comment: 'The page of the Hub uses core/, too, and has no JupyterLab.',
       severity: 'error',
       from: { path: '^src/core/', pathNot: '/__tests__/' },
-      to: { pathNot: '^src/core/' }
+      to: { pathNot: '^src/core/|/@lumino/' }
     },
     {
       name: 'words-need-only-core',

@@ -35,3 +35,9 @@ Object.assign(globalThis, {
   })
 });
 Object.assign(navigator, { clipboard: {} });
+// By the clock of the test, which may be a fake one.
+globalThis.AbortSignal.timeout = milliseconds => {
+  const abort = new globalThis.AbortController();
+  setTimeout(() => abort.abort(), milliseconds);
+  return abort.signal;
+};

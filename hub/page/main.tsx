@@ -105,4 +105,4 @@ function useLink(state: Link): void {
 const store = new Store();
 const service = new Service(store);
 createRoot(main).render(<Page store={store} service={service} />);
-void service.listen();
+service.listen();

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
+import { Debouncer, Poll } from '@lumino/polling';
+
 import type { INode, IViewer } from './messages';
 import type { Link, Store } from './store';
 import { TEXT } from './text';
@@ -10,8 +12,8 @@ const SILENCE = 40 * SECOND;
 const HIDDEN = 30 * SECOND;
 /** The page is not loaded again by itself so soon after it was. */
 const AGAIN = 60 * SECOND;
-/** The longest pause between two attempts to hear the service. */
-const LONGEST_PAUSE = 15 * SECOND;
+/** The shortest and the longest pause between two attempts to hear the service. */
+const PAUSES = { interval: SECOND, backoff: 2, max: 15 * SECOND };
 
 const LOGIN = 'gpushare-login';
 
@@ -20,14 +22,11 @@ export class Service {
   constructor(store: Store) {
     this._store = store;
     document.addEventListener('visibilitychange', () => {
-      window.clearTimeout(this._leaving);
       if (document.hidden) {
-        this._leaving = window.setTimeout(
-          () => this._listening?.abort(),
-          HIDDEN
-        );
+        void this._leaving.invoke();
       } else {
-        void this.listen();
+        void this._leaving.stop();
+        this.listen();
       }
     });
   }
@@ -60,38 +59,42 @@ export class Service {
   }
 
   /** Listen to the service while the page is visible. */
-  async listen(): Promise<void> {
-    if (this._listening) {
-      return;
+  listen(): void {
+    void this._streams.start();
+  }
+
+  /** Hear one stream to its end; fail if it brought nothing, so that the next is tried later. */
+  private async _listen(): Promise<void> {
+    const listening = (this._listening = new AbortController());
+    const silence = new Debouncer(() => listening.abort(), SILENCE);
+    let isAlive = false;
+    try {
+      void silence.invoke();
+      const mayListen = await this._hear(listening.signal, () => {
+        isAlive = true;
+        void silence.invoke();
+      });
+      if (!mayListen) {
+        this._streams.dispose();
+        this._logInAgain();
+        return;
+      }
+    } catch {
+      // The service, or the way to it, is gone for a while.
+    } finally {
+      silence.dispose();
     }
-    let pause = SECOND;
-    while (!document.hidden) {
-      const listening = (this._listening = new AbortController());
-      let silence = 0;
-      const alive = (): void => {
-        window.clearTimeout(silence);
-        silence = window.setTimeout(() => listening.abort(), SILENCE);
-        pause = SECOND;
-      };
-      try {
-        alive();
-        if (!(await this._hear(listening.signal, alive))) {
-          this._logInAgain();
-          return;
-        }
-      } catch {
-        // The service, or the way to it, is gone for a while.
-      } finally {
-        window.clearTimeout(silence);
-      }
-      if (document.hidden) {
-        break;
-      }
+    if (!document.hidden) {
       this._setLink('bad');
-      await new Promise(resolve => setTimeout(resolve, pause));
-      pause = Math.min(2 * pause, LONGEST_PAUSE);
     }
-    this._listening = null;
+    if (!isAlive) {
+      throw new Error('The service does not answer.');
+    }
+  }
+
+  private _leave(): void {
+    void this._streams.stop();
+    this._listening?.abort();
   }
 
   /** Hear one stream to its end; whether the viewer may hear another. */
@@ -172,9 +175,16 @@ export class Service {
     });
   }
 
-  private _leaving = 0;
+  private _leaving = new Debouncer(() => this._leave(), HIDDEN);
   private _listening: AbortController | null = null;
   private _store: Store;
+  /** One stream after the other. */
+  private _streams = new Poll({
+    auto: false,
+    factory: () => this._listen(),
+    frequency: PAUSES,
+    standby: () => document.hidden
+  });
 }
 
 /** What says that it is this page that asks; another tab that logged in again has another one for both. */

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
+import { Alarm } from '../../labextension/src/core/alarm';
 import type { INode, IViewer } from './messages';
 
 /** How the page hears from the service; `over`: the viewer may no longer. */
@@ -66,12 +67,8 @@ export class Store {
 
   /** Say what was done, or why it was not: aloud as well. */
   say(text: string, isFailure = false): void {
-    window.clearTimeout(this._saying);
     this.change({ said: { text, isFailure } });
-    this._saying = window.setTimeout(
-      () => this.change({ said: SILENT }),
-      isFailure ? 3 * SAID_FOR : SAID_FOR
-    );
+    this._silence.set(isFailure ? 3 * SAID_FOR : SAID_FOR);
   }
 
   readonly subscribe = (listener: () => void): (() => void) => {
@@ -82,7 +79,7 @@ export class Store {
   };
 
   private _listeners = new Set<() => void>();
-  private _saying = 0;
+  private _silence = new Alarm(() => this.change({ said: SILENT }));
   private _state: IState = {
     viewer: { may_act: false, sees_all: false },
     nodes: new Map(),

@@ -5,6 +5,7 @@ import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 import React from 'react';
 
+import { Alarm } from '../core/alarm';
 import type { ITranslation } from '../core/translation';
 import type { ICell, IGroup, IStatus } from '../core/status';
 import { isWaiting, showsBackground } from '../core/status';
@@ -183,10 +184,9 @@ export class NotebookPart implements IDisposable {
     } else if (
       this._show(id, resultStrip(fared, wording), this._runs.cellOf(id))
     ) {
-      this._timers.set(
-        id,
-        window.setTimeout(() => this._remove(id), TOLD_FOR)
-      );
+      const end = new Alarm(() => this._remove(id));
+      end.set(TOLD_FOR);
+      this._ends.set(id, end);
     }
   }
 
@@ -223,8 +223,8 @@ export class NotebookPart implements IDisposable {
   }
 
   private _remove(id: string): void {
-    window.clearTimeout(this._timers.get(id));
-    this._timers.delete(id);
+    this._ends.get(id)?.dispose();
+    this._ends.delete(id);
     this._open.delete(id);
     const { cell, widget } = this._strips.get(id) ?? {};
     if (widget?.node.contains(document.activeElement)) {
@@ -235,6 +235,8 @@ export class NotebookPart implements IDisposable {
     this._strips.delete(id);
   }
 
+  /** For strips of cells that are over: when they go. */
+  private _ends = new Map<string, Alarm>();
   private _isDisposed = false;
   private _notification: WaitNotification;
   /** Of cells with a strip that are not over: for how many seconds they have waited. */
@@ -243,7 +245,6 @@ export class NotebookPart implements IDisposable {
   private _runs: Runs;
   /** The strips, by the message that ran the cell. */
   private _strips = new Map<string, { cell: CodeCell; widget: StripWidget }>();
-  private _timers = new Map<string, number>();
   /** The last cell of which it was told how it fared. */
   private _told = '';
 }

@@ -9,6 +9,7 @@ import { MessageLoop } from '@lumino/messaging';
 import { Debouncer } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
+import { Alarm } from '../core/alarm';
 import type { ITranslation } from '../core/translation';
 import { wordingOf } from '../state/wording';
 import type { IDocuments, IGpuShareModel } from '../tokens';
@@ -50,7 +51,7 @@ export class NotebookParts implements IDisposable {
     }
     this._isDisposed = true;
     document.removeEventListener('visibilitychange', this._onVisibility);
-    window.clearTimeout(this._timer);
+    this._next.dispose();
     this._leaving.dispose();
     this._look?.dispose();
     for (const [panel, part] of this._parts) {
@@ -129,7 +130,7 @@ export class NotebookParts implements IDisposable {
   }
 
   private _update(): void {
-    window.clearTimeout(this._timer);
+    this._next.stop();
     const { model, documents, trans } = this._options;
     const { status, now, preferences } = model;
     if (!status || document.hidden || this._isDisposed) {
@@ -143,10 +144,7 @@ export class NotebookParts implements IDisposable {
       next = Math.min(next, part.update(model.groupOf(part.kernelId), moment));
     }
     if (next < Infinity) {
-      this._timer = window.setTimeout(
-        () => this._update(),
-        Math.max(SHORTEST, 1000 * next)
-      );
+      this._next.set(Math.max(SHORTEST, 1000 * next));
     }
   }
 
@@ -158,10 +156,11 @@ export class NotebookParts implements IDisposable {
     this._look = null;
   }, PATIENCE);
   private _look: IDisposable | null = null;
+  /** For what changes although nothing happens. */
+  private _next = new Alarm(() => this._update());
   private _options: NotebookParts.IOptions;
   private _parts = new Map<NotebookPanel, NotebookPart>();
   private _scheduled = false;
-  private _timer = 0;
 }
 
 export namespace NotebookParts {

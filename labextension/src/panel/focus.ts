@@ -30,7 +30,8 @@ export function useKeptFocus(): Pick<
       group.current = row?.dataset['group'] ?? '';
     },
     onBlur: ({ target }) => {
-      // What is removed may say that it lost the focus before it is gone.
+      // What is removed may say that it lost the focus before it is gone. A plain timer, once the
+      // browser is done with the event: it only reads what is on the page then, and outlives nothing.
       window.setTimeout(() => {
         if (focused.current === target && target.isConnected) {
           focused.current = null;

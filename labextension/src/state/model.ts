@@ -9,6 +9,7 @@ import { Debouncer } from '@lumino/polling';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
+import { Alarm } from '../core/alarm';
 import type { ITranslation } from '../core/translation';
 import {
   applyDelta,
@@ -122,19 +123,16 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   async act(action: IAction): Promise<void> {
     const { op, ...body } = action;
-    const { signal, end } = patience();
     let response: Response;
     try {
       response = await this._request(op, {
         method: 'POST',
         body: JSON.stringify(body),
-        signal
+        signal: AbortSignal.timeout(PATIENCE)
       });
     } catch {
       const { trans } = this._options;
       throw new Error(trans.__('The Jupyter server does not answer.'));
-    } finally {
-      end();
     }
     if (!response.ok) {
       throw new Error(await messageOf(response));
@@ -154,17 +152,14 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   }
 
   async explain(group: string): Promise<unknown> {
-    const { signal, end } = patience();
     try {
       const response = await this._request(
         `explain?group=${encodeURIComponent(group)}`,
-        { cache: 'no-store', signal }
+        { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) }
       );
       return response.ok ? await response.json() : null;
     } catch {
       return null;
-    } finally {
-      end();
     }
   }
 
@@ -200,6 +195,9 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     document.removeEventListener('visibilitychange', this._onVisibility);
     window.removeEventListener('online', this._onOnline);
     this._grace.dispose();
+    for (const alarm of this._alarms) {
+      alarm.dispose();
+    }
     window.cancelAnimationFrame(this._frame);
     Signal.clearData(this);
   }
@@ -229,10 +227,9 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
     this._active = false;
     this._options.events.stream.disconnect(this._onEvent, this);
-    window.clearTimeout(this._timer);
-    window.clearTimeout(this._calm);
-    window.clearTimeout(this._following);
-    this._calm = this._following = 0;
+    for (const alarm of this._alarms) {
+      alarm.stop();
+    }
     // The server forgets us by itself, if this does not arrive.
     this._request(`watchers/${this._id}`, {
       method: 'DELETE',
@@ -241,13 +238,12 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   }
 
   private async _ask(): Promise<void> {
-    const { signal, end } = patience();
     let failure: ICode;
     try {
       const timeline = this._wantsTimeline ? '&timeline=1' : '';
       const response = await this._request(
         `status?watch=${this._id}${timeline}`,
-        { cache: 'no-store', signal }
+        { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) }
       );
       if (response.ok) {
         const answer = readStatus(await response.json());
@@ -264,8 +260,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
         code: 'server_unreachable',
         params: { error: String(error) }
       };
-    } finally {
-      end();
     }
     this._fail(failure);
   }
@@ -325,32 +319,28 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
       if (announced.sequence === status.sequence) {
         this._hear();
       }
-    } else if (!this._fetching && this._following === 0) {
-      const pause = this._followed + this._pace - performance.now();
-      this._following = window.setTimeout(
-        () => {
-          this._following = 0;
-          this._followed = performance.now();
-          this._fetching = true;
-          void this._fetch().finally(() => {
-            this._fetching = false;
-            if (!this._asking) {
-              this._follow();
-            }
-          });
-        },
-        Math.max(0, pause)
-      );
+    } else if (!this._fetching && !this._following.isSet) {
+      this._following.set(this._followed + this._pace - performance.now());
     }
   }
 
+  private _onFollowing(): void {
+    this._followed = performance.now();
+    this._fetching = true;
+    void this._fetch().finally(() => {
+      this._fetching = false;
+      if (!this._asking) {
+        this._follow();
+      }
+    });
+  }
+
   private async _fetch(): Promise<void> {
-    const { signal, end } = patience();
     const sequence = this._status?.sequence ?? 0;
     try {
       const response = await this._request(`changes?since=${sequence}`, {
         cache: 'no-store',
-        signal
+        signal: AbortSignal.timeout(PATIENCE)
       });
       const answer = response.ok ? readChanges(await response.json()) : null;
       if (this._active) {
@@ -360,8 +350,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
       // The request for the whole state finds out what is wrong.
       this._announced = null;
       this._askCalmly();
-    } finally {
-      end();
     }
   }
 
@@ -409,23 +397,21 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
 
   /** Ask, but not all the time: anybody may post wrong announcements, and a server may stay unwell. */
   private _askCalmly(): void {
-    if (this._active && this._calm === 0) {
+    if (this._active && !this._calm.isSet) {
       const rest = Math.min(CALM * 2 ** this._failures, LONGEST_RETRY);
-      const pause = Math.max(0, this._calmed + rest - performance.now());
-      this._calm = window.setTimeout(() => {
-        this._calm = 0;
-        this._calmed = performance.now();
-        this.refresh();
-      }, pause);
+      this._calm.set(this._calmed + rest - performance.now());
     }
+  }
+
+  private _onCalm(): void {
+    this._calmed = performance.now();
+    this.refresh();
   }
 
   /** Ask again when it is time to. */
   private _schedule(): void {
-    window.clearTimeout(this._timer);
     if (this._active) {
-      const pause = this._due - performance.now();
-      this._timer = window.setTimeout(this._onTimer, Math.max(0, pause));
+      this._next.set(this._due - performance.now());
     }
   }
 
@@ -438,16 +424,16 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return Math.min(silence, this._asked + RENEWAL);
   }
 
-  private _onTimer = (): void => {
+  private _onNext(): void {
     const now = performance.now();
     if (now < this._due) {
-      // Something came since the timer was set.
+      // Something came since the alarm was set.
       this._schedule();
       return;
     }
     this._deaf ||= now >= this._heard + SILENCE;
     this.refresh();
-  };
+  }
 
   private _onVisibility = (): void => this._update();
 
@@ -503,7 +489,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _announced: IAnnouncement | null = null;
   private _asked = 0;
   private _asking = false;
-  private _calm = 0;
+  /** For a request that a wrong announcement or a failure causes. */
+  private _calm = new Alarm(() => this._onCalm());
   private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
   private _deaf = false;
@@ -511,13 +498,16 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _failures = 0;
   private _fetching = false;
   private _followed = -Infinity;
-  private _following = 0;
+  /** For a request for deltas. */
+  private _following = new Alarm(() => this._onFollowing());
   private _frame = 0;
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _id = UUID.uuid4();
   private _isDisposed = false;
   private _looks = new Set<{ timeline?: boolean }>();
+  /** For the next request for the whole state that nothing else causes. */
+  private _next = new Alarm(() => this._onNext());
   private _offset = 0;
   private _options: GpuShareModel.IOptions;
   /** Milliseconds between two requests for deltas, at least. */
@@ -525,7 +515,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _preferences: IPreferences;
   private _status: IStatus | null = null;
   private _stopped: number | null = null;
-  private _timer = 0;
+  /** After those that it lists. */
+  private _alarms = [this._calm, this._following, this._next];
 }
 
 export namespace GpuShareModel {
@@ -554,13 +545,6 @@ const NOTHING: IStatus = {
   unshared: [],
   timeline: null
 };
-
-/** What ends a request that takes too long, unless it ended before. */
-function patience(): { signal: AbortSignal; end: () => void } {
-  const abort = new AbortController();
-  const timer = window.setTimeout(() => abort.abort(), PATIENCE);
-  return { signal: abort.signal, end: () => window.clearTimeout(timer) };
-}
 
 async function messageOf(response: Response): Promise<string> {
   const { message } = await ServerConnection.ResponseError.create(response);
