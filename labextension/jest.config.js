@@ -17,7 +17,10 @@ const MODULES = [
 
 module.exports = {
   testEnvironment: 'jsdom',
-  testMatch: ['<rootDir>/src/**/__tests__/**/*.spec.{ts,tsx}'],
+  roots: ['<rootDir>/src', '<rootDir>/../hub/page'],
+  testMatch: ['**/__tests__/**/*.spec.{ts,tsx}'],
+  // The page of the Hub has no packages of its own.
+  modulePaths: ['<rootDir>/node_modules'],
   setupFiles: ['<rootDir>/jest.setup.js'],
   transform: {
     // `tsc` checks the types, of the tests too.

@@ -21,6 +21,8 @@ const LOGIN = 'gpushare-login';
 export class Service {
   constructor(store: Store) {
     this._store = store;
+    // The constructor of Poll takes no longest pause below 30 s.
+    this._streams.frequency = PAUSES;
     document.addEventListener('visibilitychange', () => {
       if (document.hidden) {
         void this._leaving.invoke();
@@ -182,7 +184,6 @@ export class Service {
   private _streams = new Poll({
     auto: false,
     factory: () => this._listen(),
-    frequency: PAUSES,
     standby: () => document.hidden
   });
 }
