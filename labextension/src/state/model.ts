@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-import { URLExt } from '@jupyterlab/coreutils';
 import type { Event } from '@jupyterlab/services';
-import { ServerConnection } from '@jupyterlab/services';
-import { UUID } from '@lumino/coreutils';
+import type { ServerConnection } from '@jupyterlab/services';
 import type { IDisposable } from '@lumino/disposable';
 import { DisposableDelegate } from '@lumino/disposable';
 import { Debouncer } from '@lumino/polling';
@@ -11,14 +9,7 @@ import { Signal } from '@lumino/signaling';
 
 import { Alarm } from '../core/alarm';
 import type { ITranslation } from '../core/translation';
-import {
-  applyDelta,
-  keepSame,
-  readAnnouncement,
-  readChanges,
-  readStatus,
-  trim
-} from '../core/delta';
+import { applyDelta, keepSame, readAnnouncement, trim } from '../core/delta';
 import type {
   IAnnouncement,
   ICode,
@@ -28,6 +19,7 @@ import type {
 } from '../core/status';
 import { isOf } from '../core/status';
 import type { IAction, IGpuShareModel, IPreferences } from '../tokens';
+import { Requests } from './requests';
 
 /** Announces on the event bus that there are new deltas; what they say is fetched. */
 export const SCHEMA_ID =
@@ -48,9 +40,6 @@ const LONGEST_RETRY = 30_000;
 /** The server forgets who has not asked for 60 s. */
 const RENEWAL = 45_000;
 
-/** How long an answer may take: a connection that died in a sleep answers never. */
-const PATIENCE = 10_000;
-
 /** How long nobody may look before the server is told: a panel that moves is shown again. */
 const GRACE = 1_000;
 
@@ -69,6 +58,7 @@ const JUMP = 1;
 export class GpuShareModel implements IGpuShareModel, IDisposable {
   constructor(options: GpuShareModel.IOptions) {
     this._options = options;
+    this._requests = new Requests(options.serverSettings, options.trans);
     this._preferences = options.preferences;
     document.addEventListener('visibilitychange', this._onVisibility);
     window.addEventListener('online', this._onOnline);
@@ -122,45 +112,18 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   }
 
   async act(action: IAction): Promise<void> {
-    const { op, ...body } = action;
-    let response: Response;
-    try {
-      response = await this._request(op, {
-        method: 'POST',
-        body: JSON.stringify(body),
-        signal: AbortSignal.timeout(PATIENCE)
-      });
-    } catch {
-      const { trans } = this._options;
-      throw new Error(trans.__('The Jupyter server does not answer.'));
-    }
-    if (!response.ok) {
-      throw new Error(await messageOf(response));
-    }
+    await this._requests.act(action);
     if (this._active) {
       this.refresh();
     }
   }
 
   focus(kernelId: string | null): void {
-    // It is kept alive: the page may be on its way out.
-    this._request('focus', {
-      method: 'POST',
-      body: JSON.stringify({ page: this._id, kernel_id: kernelId }),
-      keepalive: true
-    }).catch(() => undefined);
+    this._requests.focus(kernelId);
   }
 
-  async explain(group: string): Promise<unknown> {
-    try {
-      const response = await this._request(
-        `explain?group=${encodeURIComponent(group)}`,
-        { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) }
-      );
-      return response.ok ? await response.json() : null;
-    } catch {
-      return null;
-    }
+  explain(group: string): Promise<unknown> {
+    return this._requests.explain(group);
   }
 
   /** Ask for the whole state; one request at a time, and one more if this comes meanwhile. */
@@ -230,38 +193,16 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     for (const alarm of this._alarms) {
       alarm.stop();
     }
-    // The server forgets us by itself, if this does not arrive.
-    this._request(`watchers/${this._id}`, {
-      method: 'DELETE',
-      keepalive: true
-    }).catch(() => undefined);
+    this._requests.leave();
   }
 
   private async _ask(): Promise<void> {
-    let failure: ICode;
-    try {
-      const timeline = this._wantsTimeline ? '&timeline=1' : '';
-      const response = await this._request(
-        `status?watch=${this._id}${timeline}`,
-        { cache: 'no-store', signal: AbortSignal.timeout(PATIENCE) }
-      );
-      if (response.ok) {
-        const answer = readStatus(await response.json());
-        if (answer) {
-          this._take(answer);
-          return;
-        }
-        failure = { code: 'other_version', params: {} };
-      } else {
-        failure = await failureOf(response);
-      }
-    } catch (error) {
-      failure = {
-        code: 'server_unreachable',
-        params: { error: String(error) }
-      };
+    const answer = await this._requests.status(this._wantsTimeline);
+    if ('code' in answer) {
+      this._fail(answer);
+    } else {
+      this._take(answer);
     }
-    this._fail(failure);
   }
 
   /** Take a whole state, and ask for what was announced while it was on its way. */
@@ -338,11 +279,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private async _fetch(): Promise<void> {
     const sequence = this._status?.sequence ?? 0;
     try {
-      const response = await this._request(`changes?since=${sequence}`, {
-        cache: 'no-store',
-        signal: AbortSignal.timeout(PATIENCE)
-      });
-      const answer = response.ok ? readChanges(await response.json()) : null;
+      const answer = await this._requests.changes(sequence);
       if (this._active) {
         this._takeChanges(answer, sequence);
       }
@@ -474,15 +411,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     return 60 * this._preferences.history;
   }
 
-  private _request(path: string, init: RequestInit): Promise<Response> {
-    const { serverSettings } = this._options;
-    return ServerConnection.makeRequest(
-      URLExt.join(serverSettings.baseUrl, 'gpushare/api', path),
-      init,
-      serverSettings
-    );
-  }
-
   private _active = false;
   private _again = false;
   /** The last announcement, until its deltas are here. */
@@ -503,7 +431,6 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _frame = 0;
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
-  private _id = UUID.uuid4();
   private _isDisposed = false;
   private _looks = new Set<{ timeline?: boolean }>();
   /** For the next request for the whole state that nothing else causes. */
@@ -513,6 +440,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   /** Milliseconds between two requests for deltas, at least. */
   private _pace = PACE;
   private _preferences: IPreferences;
+  private _requests: Requests;
   private _status: IStatus | null = null;
   private _stopped: number | null = null;
   /** After those that it lists. */
@@ -545,24 +473,3 @@ const NOTHING: IStatus = {
   unshared: [],
   timeline: null
 };
-
-async function messageOf(response: Response): Promise<string> {
-  const { message } = await ServerConnection.ResponseError.create(response);
-  return message;
-}
-
-async function failureOf(response: Response): Promise<ICode> {
-  switch (response.status) {
-    case 401:
-    case 403:
-      return { code: 'forbidden', params: {} };
-    case 404:
-      return { code: 'server_extension_missing', params: {} };
-    case 502:
-    case 503:
-    case 504:
-      return { code: 'server_unreachable', params: {} };
-    default:
-      return { code: 'error', params: { error: await messageOf(response) } };
-  }
-}
