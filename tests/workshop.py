@@ -14,6 +14,16 @@ from jupyter_gpushare import LIBRARIES
 Patch = tuple[str, str, str]
 
 
+def patched(sources: Path, patches: tuple[Patch, ...]) -> dict[str, str]:
+    """Return the changed files' text."""
+    texts: dict[str, str] = {}
+    for file, old, new in patches:
+        text = texts[file] if file in texts else (sources / file).read_text()
+        assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
+        texts[file] = text.replace(old, new)
+    return texts
+
+
 class Workshop:
     """A copy of the sources, built once; changes are made in copies of it, where only what they touch is built."""
 
@@ -42,11 +52,8 @@ class Workshop:
         self.build_count += 1
         place = self.folder / f"bug-{self.build_count}"
         shutil.copytree(self.whole, place)
-        for file, old, new in patches:
-            path = place / "csrc" / file
-            text = path.read_text()
-            assert text.count(old) == 1, f"{file} has this {text.count(old)} times: {old}"
-            path.write_text(text.replace(old, new))
+        for file, text in patched(place / "csrc", patches).items():
+            (place / "csrc" / file).write_text(text)
         out = self.make(place)
         (out / "sim").symlink_to(LIBRARIES / "sim")
         return out

@@ -136,8 +136,10 @@ DEFECTS: dict[str, Defect] = {
         (
             _in(
                 "gate/failures.c",
-                "    if (!is_sticky(result) || context->failure != CUDA_SUCCESS)\n        return;\n",
-                "    if (!is_sticky(result) || context->failure == CUDA_SUCCESS)\n        return;\n",
+                "    if (!gs_context_is_lost(result) || context->failure != CUDA_SUCCESS)\n"
+                "        return;\n",
+                "    if (!gs_context_is_lost(result) || context->failure == CUDA_SUCCESS)\n"
+                "        return;\n",
             ),
             _in(
                 "gate/failures.c",

@@ -11,7 +11,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import report
 from tests.differential.running import build_player
 from tests.differential.seeds import DEFECTS, LIMIT, build, ground, hunt
-from tests.workshop import Workshop
+from tests.workshop import Workshop, patched
 
 #: Seconds in which the same programs find nothing on the sources as they are.
 CALM = 10.0
@@ -21,6 +21,13 @@ CALM = 10.0
 def player(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the player."""
     return build_player(tmp_path_factory.mktemp("player"))
+
+
+@pytest.mark.parametrize("number", DEFECTS)
+def test_a_defect_fits_the_sources(root: Path, number: str) -> None:
+    """The search for it is slow, and runs rarely: a change of the sources must not go unnoticed until then."""
+    defect = DEFECTS[number]
+    assert len(patched(root / "csrc", defect.patches)) == len({p[0] for p in defect.patches})
 
 
 @pytest.mark.slow

@@ -14,9 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
-from tests.workshop import Patch, Workshop
-
-pytestmark = pytest.mark.slow
+from tests.workshop import Patch, Workshop, patched
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (
@@ -219,6 +217,12 @@ def look(folder: Path, bug: Bug, seconds: float, patience: float) -> str | None:
 
 
 @pytest.mark.parametrize("name", BUGS)
+def test_a_bug_fits_the_sources(root: Path, name: str) -> None:
+    assert patched(root / "csrc", BUGS[name].patches)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BUGS)
 def test_a_seeded_bug_is_found(workshop: Workshop, name: str) -> None:
     assert look(workshop.build(BUGS[name].patches), BUGS[name], 120, 20) is not None
 
@@ -234,6 +238,7 @@ HARMLESS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HARMLESS)
 def test_nothing_is_found_where_nothing_is_wrong(workshop: Workshop, name: str) -> None:
     assert look(workshop.build(HARMLESS[name].patches), HARMLESS[name], 4, PATIENCE) is None
