@@ -2,7 +2,6 @@
 #include "conditional.h"
 
 #include "context.h"
-#include "graph.h"
 #include "kernel_abi.h"
 
 #include <stdlib.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "context.h"
 
+#include "capture.h"
 #include "checkpoint.h"
 #include "fault.h"
 #include "gate.h"
-#include "graph.h"
 #include "inject.h"
 #include "memory.h"
 #include "pool.h"

@@ -2,9 +2,9 @@
 /* Copies and fills. */
 #include "copy.h"
 #include "array.h"
+#include "capture.h"
 #include "context.h"
 #include "fault.h"
-#include "graph.h"
 #include "managed.h"
 #include "memory.h"
 #include "segment.h"

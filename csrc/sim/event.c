@@ -2,8 +2,8 @@
 #include "event.h"
 
 #include "beacon.h"
+#include "capture.h"
 #include "context.h"
-#include "graph.h"
 #include "graph_event.h"
 #include "inject.h"
 #include "ipc.h"

@@ -1,44 +1,62 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Stream capture and graphs. */
+/* Graphs and their nodes, whatever the kind. Operations of nodes never change: a graph's nodes share them with clones.
+ */
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
 #include "stream.h"
+#include "user_object.h"
 
-struct sim_event;
+#define SIM_GRAPH_MAGIC UINT64_C(0x53494d4752504831)
 
-/* Adds the operation to the graph that the stream is being captured into. Takes over the reference. */
-CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op);
+struct sim_node {
+    uint64_t magic;
+    struct sim_node *next;
+    struct sim_graph *graph, *child;
+    struct sim_graph **bodies;       /* of a conditional node, as many as its operation takes */
+    const struct sim_node *original; /* of a clone, only to be compared */
+    struct sim_op *op;               /* NULL: an empty node, or one with a child */
+    void **pointers;                 /* to the arguments, for who asks for them */
+    CUgraphNodeType type;
+    struct sim_node **dependencies;
+    size_t dependency_count;
+    unsigned mark;
+};
 
-/* A captured event: waiting on it brings another stream into the capture. */
-CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event);
-CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event);
+struct sim_graph {
+    uint64_t magic;
+    struct sim_graph *around; /* the graph of the node that this is a body of, or NULL */
+    struct sim_retained *retained;
+    struct sim_condition *conditions;
+    struct sim_node *first, *last;
+    size_t count;
+};
 
-/* An allocation or a free while the stream is being captured: a node, like all else. */
-CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUmemPoolProps *properties,
-                              unsigned accessible, CUdeviceptr *address);
-CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address);
+/* Guards captures and graphs. */
+extern pthread_mutex_t sim_graphs_lock;
 
-void sim_capture_invalidate(struct sim_capture *capture);
-void sim_capture_invalidate_context(struct sim_context *context);
+CUresult sim_graph_find(CUgraph handle, struct sim_graph **graph);
+void sim_graph_free(struct sim_graph *graph);
+/* `count` of them, of which some may be missing; `bodies` may be NULL. */
+void sim_bodies_free(struct sim_graph **bodies, unsigned count);
 
-/* The stream is being destroyed: a capture is over without the stream that it began in, and invalid without another. */
-void sim_capture_abandon(struct sim_stream *stream);
+/* Whether an allocation or a free is in it, or in a graph inside of it. */
+bool sim_graph_has_memory(const struct sim_graph *graph);
 
-/* For calls that synchronise the whole context. What is invalid already does not stand in the way. */
-CUresult sim_capture_check_context(struct sim_context *context);
+/* Under the lock, behind all that the graph has or behind these. Takes over the reference, also on failure. */
+CUresult sim_graph_append(struct sim_graph *graph, struct sim_op *op, struct sim_node *const *dependencies,
+                          size_t count, struct sim_node **out);
+CUresult sim_graph_append_last(struct sim_graph *graph, struct sim_op *op, struct sim_node **out);
 
-/* Calls that a capture forbids ("potentially unsafe"), as the thread's capture mode says. */
-CUresult sim_capture_check_unsafe(void);
+/* Under the lock. */
+CUresult sim_node_depend(struct sim_node *node, struct sim_node *const *dependencies, size_t count);
 
-/*
- * What kinds of nodes need that have files of their own. All but the second take over the reference to the operation,
- * also on failure.
- */
+CUresult sim_node_of_type(CUgraphNode handle, CUgraphNodeType type, struct sim_node **node);
+
+/* For kinds of nodes. All but the second take over the reference to the operation, also on failure. */
 CUresult sim_graph_add(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
                        struct sim_op *op);
 CUresult sim_node_find(CUgraphNode node, enum sim_op_kind kind, struct sim_op **op);
 void sim_node_set(CUgraphNode node, struct sim_op *op);
-CUresult sim_exec_set(CUgraphExec exec, CUgraphNode node, struct sim_op *op);
 
 #endif

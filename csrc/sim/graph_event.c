@@ -5,6 +5,7 @@
 #include "context.h"
 #include "event.h"
 #include "graph.h"
+#include "graph_exec.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "managed.h"
 
-#include "graph.h"
+#include "capture.h"
 #include "inject.h"
 #include "segment.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "memory.h"
 
+#include "capture.h"
 #include "fault.h"
-#include "graph.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "managed.h"

@@ -6,7 +6,7 @@
  */
 #include "pool.h"
 
-#include "graph.h"
+#include "capture.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "ipc.h"

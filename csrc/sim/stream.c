@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "stream.h"
 
+#include "capture.h"
 #include "context.h"
-#include "graph.h"
 #include "inject.h"
 #include "pool.h"
 #include "segment.h"

@@ -5,6 +5,7 @@
 #include "context.h"
 #include "fault.h"
 #include "graph.h"
+#include "graph_exec.h"
 #include "memory.h"
 
 #include <string.h>
