@@ -14,9 +14,14 @@
 #include "inject.h"
 #include "managed.h"
 #include "memory.h"
-#include "segment.h"
 
+#include "clock.h"
 #include "identity.h"
+#include "segment/desks.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
+#include "segment/record.h"
+#include "segment/segment.h"
 
 #include <linux/futex.h>
 #include <signal.h>

@@ -8,7 +8,9 @@
 #include "inject.h"
 #include "memory.h"
 #include "pool.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
+#include "segment/segment.h"
 #include "visible.h"
 
 #include <stdlib.h>

@@ -3,11 +3,12 @@
 #include "copy.h"
 #include "array.h"
 #include "capture.h"
+#include "clock.h"
 #include "context.h"
 #include "fault.h"
 #include "managed.h"
 #include "memory.h"
-#include "segment.h"
+#include "segment/layout.h"
 #include "vmm.h"
 
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "device.h"
 #include "driver.h"
 #include "identity.h"
-#include "segment.h"
+#include "segment/devices.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,12 +3,12 @@
 
 #include "beacon.h"
 #include "capture.h"
+#include "clock.h"
 #include "context.h"
 #include "graph_event.h"
 #include "inject.h"
 #include "ipc.h"
 #include "pool.h"
-#include "segment.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,6 +2,7 @@
 #include "gate.h"
 
 #include "../compat/membarrier.h"
+#include "clock.h"
 #include "managed.h"
 
 #include <linux/futex.h>

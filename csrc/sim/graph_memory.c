@@ -3,7 +3,8 @@
 
 #include "context.h"
 #include "memory.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>

@@ -6,7 +6,7 @@
 #include "ipc.h"
 
 #include "inject.h"
-#include "segment.h"
+#include "segment/devices.h"
 #include "vmm.h"
 
 #include <fcntl.h>

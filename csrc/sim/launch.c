@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "launch.h"
 
+#include "clock.h"
 #include "context.h"
 #include "fault.h"
 #include "managed.h"
 #include "peer.h"
-#include "segment.h"
+#include "segment/engines.h"
 
 #include <alloca.h>
 #include <string.h>

@@ -2,8 +2,11 @@
 #include "managed.h"
 
 #include "capture.h"
+#include "clock.h"
 #include "inject.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/engines.h"
+#include "segment/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #define SIM_MANAGED_H
 
 #include "memory.h"
-#include "segment.h"
+#include "segment/layout.h"
 
 /* Touches the managed ranges that the addresses are in, on the thread that executes the work. */
 void sim_managed_touch(unsigned device, const uint64_t *addresses, size_t count);

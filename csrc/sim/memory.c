@@ -2,13 +2,14 @@
 #include "memory.h"
 
 #include "capture.h"
+#include "clock.h"
 #include "fault.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "managed.h"
 #include "peer.h"
 #include "pool.h"
-#include "segment.h"
+#include "segment/memory.h"
 #include "vmm.h"
 
 #include <stdlib.h>

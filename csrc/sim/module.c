@@ -4,7 +4,8 @@
 #include "context.h"
 #include "inject.h"
 #include "memory.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
 
 #include <dlfcn.h>
 #include <elf.h>

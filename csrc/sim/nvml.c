@@ -10,7 +10,10 @@
 
 #include "config.h"
 #include "identity.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/engines.h"
+#include "segment/memory.h"
+#include "segment/segment.h"
 
 #include <pthread.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
 
 #include "memory.h"
 #include "pool.h"
-#include "segment.h"
+#include "segment/devices.h"
 #include "vmm.h"
 
 #include <stdlib.h>

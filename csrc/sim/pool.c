@@ -10,7 +10,8 @@
 #include "graph_memory.h"
 #include "inject.h"
 #include "ipc.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

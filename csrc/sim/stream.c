@@ -5,7 +5,6 @@
 #include "context.h"
 #include "inject.h"
 #include "pool.h"
-#include "segment.h"
 
 #include <sched.h>
 #include <signal.h>

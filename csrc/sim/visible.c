@@ -2,7 +2,7 @@
 #include "visible.h"
 
 #include "identity.h"
-#include "segment.h"
+#include "segment/devices.h"
 
 #include <ctype.h>
 #include <stdlib.h>

@@ -2,7 +2,8 @@
 #include "vmm.h"
 
 #include "inject.h"
-#include "segment.h"
+#include "segment/devices.h"
+#include "segment/memory.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+#include "segment/engines.h"
+
+#include "clock.h"
+#include "segment/devices.h"
+#include "segment/record.h"
+
+uint64_t sim_segment_reserve(unsigned device, enum sim_engine engine, uint64_t duration)
+{
+    device = sim_segment_machine(device);
+    uint64_t *free_at = &sim_segment->device[device].free_at[engine];
+    uint64_t now = sim_now();
+    uint64_t before = __atomic_load_n(free_at, __ATOMIC_RELAXED), after;
+    do
+        after = (before > now ? before : now) + duration;
+    while (!__atomic_compare_exchange_n(free_at, &before, after, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return after;
+}
+
+uint64_t sim_segment_compute_begin(unsigned device)
+{
+    device = sim_segment_machine(device);
+    struct sim_segment_device *d = &sim_segment->device[device];
+    sim_segment_lock(&d->turn);
+    sim_segment_lock(&d->busy);
+    pthread_mutex_unlock(&d->turn);
+    return sim_now();
+}
+
+uint64_t sim_segment_compute_end(unsigned device, uint64_t begin)
+{
+    device = sim_segment_machine(device);
+    uint64_t ran = sim_now() - begin;
+    sim_segment->device[device].busy_ns += ran;
+    pthread_mutex_unlock(&sim_segment->device[device].busy);
+    return ran;
+}
+
+unsigned sim_segment_utilization(unsigned device)
+{
+    device = sim_segment_machine(device);
+    struct sim_segment_device *d = &sim_segment->device[device];
+    sim_segment_lock(&sim_segment->lock);
+    uint64_t now = sim_now(), busy = __atomic_load_n(&d->busy_ns, __ATOMIC_RELAXED);
+    uint64_t span = now - d->sampled_at, ran = busy - d->sampled_busy_ns;
+    d->sampled_at = now;
+    d->sampled_busy_ns = busy;
+    pthread_mutex_unlock(&sim_segment->lock);
+    return span == 0 ? 0 : ran >= span ? 100 : (unsigned)(ran * 100 / span);
+}
