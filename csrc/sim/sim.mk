@@ -3,10 +3,10 @@
 
 SIM_CFLAGS := $(GS_CFLAGS) -U_FORTIFY_SOURCE -Isim -isystem $(CUDA_INCLUDE) -isystem $(NVML_INCLUDE)
 SIM_SEGMENT_SOURCES := sim/clock.c sim/config.c $(wildcard sim/segment/*.c)
-SIM_CUDA_SOURCES := $(filter-out sim/nvml.c sim/nvrtc.c,$(sort $(wildcard sim/*.c) $(SIM_SEGMENT_SOURCES)))
+SIM_CUDA_SOURCES := $(filter-out sim/nvml.c,$(sort $(wildcard sim/*.c) $(SIM_SEGMENT_SOURCES)))
 SIM_CUDA_OBJECTS := $(SIM_CUDA_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/sim/entries.o
 SIM_NVML_OBJECTS := $(BUILD)/sim/nvml.o $(SIM_SEGMENT_SOURCES:%.c=$(BUILD)/%.o)
-SIM_NVRTC_OBJECTS := $(BUILD)/sim/nvrtc.o
+SIM_NVRTC_OBJECTS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard sim/nvrtc/*.c))
 
 $(BUILD)/sim/%.o: sim/%.c $(BUILD)/flags
 	@mkdir -p $(@D)
@@ -22,7 +22,7 @@ $(BUILD)/sim/entries.o: $(BUILD)/sim/entries.c
 	$(CC) $(CFLAGS) $(CPPFLAGS) $(SIM_CFLAGS) -c $< -o $@
 
 # The simulated compiler carries the header that it puts before every source.
-$(BUILD)/sim/nvrtc.o: sim/device_runtime.h sim/kernel_abi.h
+$(BUILD)/sim/nvrtc/nvrtc.o: sim/device_runtime.h sim/kernel_abi.h
 
 $(OUT)/sim/libcuda.so.1: $(SIM_CUDA_OBJECTS) $(STUBS)
 	@mkdir -p $(@D)

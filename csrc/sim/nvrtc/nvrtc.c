@@ -4,7 +4,9 @@
  * driver loads as a module. Kernels that are not templates are found by a scan of the source; templates are
  * instantiated by name expressions, as with the real one.
  */
-#include <ctype.h>
+#include "nvrtc/scan.h"
+#include "nvrtc/text.h"
+
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -46,12 +48,6 @@ typedef enum {
 EMBED(abi_text, "kernel_abi.h");
 EMBED(runtime_text, "device_runtime.h");
 
-struct text {
-    char *data;
-    size_t length, size;
-    bool failed;
-};
-
 struct expression {
     struct expression *next;
     char *text, *lowered;
@@ -63,251 +59,19 @@ struct program {
     char **headers, **header_names;
     struct expression *expressions, **last_expression;
     bool compiled, virtual_architecture;
-    struct text log, image;
+    struct sim_text log, image;
 };
 
 typedef struct program *nvrtcProgram;
 
-static void append(struct text *text, const char *data, size_t length)
+static void add_trailer(struct sim_text *out, struct program *program, const struct sim_names *kernels)
 {
-    if (text->length + length + 1 > text->size) {
-        size_t size = (text->length + length + 1) * 2;
-        char *moved = realloc(text->data, size);
-        if (moved == NULL) {
-            text->failed = true;
-            return;
-        }
-        text->data = moved;
-        text->size = size;
-    }
-    memcpy(text->data + text->length, data, length);
-    text->length += length;
-    text->data[text->length] = '\0';
-}
-
-static void add(struct text *text, const char *string)
-{
-    append(text, string, strlen(string));
-}
-
-static void clear(struct text *text)
-{
-    free(text->data);
-    *text = (struct text){NULL, 0, 0, false};
-}
-
-/* The scan. It knows comments, strings, preprocessor lines, namespaces and templates; not conditional compilation. */
-
-struct names {
-    char **items;
-    size_t count;
-};
-
-static void add_name(struct names *names, const char *name)
-{
-    for (size_t i = 0; i < names->count; i++)
-        if (strcmp(names->items[i], name) == 0)
-            return;
-    char **items = realloc(names->items, (names->count + 1) * sizeof *items);
-    if (items == NULL)
-        return;
-    names->items = items;
-    items[names->count] = strdup(name);
-    names->count += items[names->count] != NULL;
-}
-
-static void free_names(struct names *names)
-{
-    for (size_t i = 0; i < names->count; i++)
-        free(names->items[i]);
-    free(names->items);
-}
-
-static bool is_identifier(char c)
-{
-    return isalnum((unsigned char)c) || c == '_';
-}
-
-/* Past white space, comments, strings and preprocessor lines. */
-static const char *skip(const char *at, const char *begin)
-{
-    for (;;) {
-        if (isspace((unsigned char)*at)) {
-            at++;
-        } else if (at[0] == '/' && at[1] == '/') {
-            at += strcspn(at, "\n");
-        } else if (at[0] == '/' && at[1] == '*') {
-            const char *end = strstr(at + 2, "*/");
-            at = end == NULL ? at + strlen(at) : end + 2;
-        } else if (*at == '"' || *at == '\'') {
-            char quote = *at++;
-            while (*at != '\0' && *at != quote)
-                at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
-            at += *at != '\0';
-        } else if (*at == '#') {
-            const char *line = at;
-            while (line > begin && line[-1] != '\n' && isspace((unsigned char)line[-1]))
-                line--;
-            if (line > begin && line[-1] != '\n')
-                return at;
-            while (*at != '\0' && *at != '\n')
-                at += at[0] == '\\' && at[1] != '\0' ? 2 : 1;
-        } else {
-            return at;
-        }
-    }
-}
-
-static const char *skip_parentheses(const char *at, const char *begin)
-{
-    unsigned depth = 0;
-    while (*(at = skip(at, begin)) != '\0') {
-        depth += *at == '(';
-        if (*at++ == ')' && --depth == 0)
-            break;
-    }
-    return at;
-}
-
-static bool is_word(const char *at, size_t length, const char *word)
-{
-    return strlen(word) == length && memcmp(at, word, length) == 0;
-}
-
-static bool has_parameters(const char *word, size_t length)
-{
-    return is_word(word, length, "__launch_bounds__") || is_word(word, length, "__cluster_dims__") ||
-           is_word(word, length, "__attribute__") || is_word(word, length, "__align__") ||
-           is_word(word, length, "alignas");
-}
-
-/* The name of the function whose declaration goes on at `at`; NULL if there is none. */
-static const char *function_name(const char *at, const char *begin, size_t *length)
-{
-    const char *word = NULL;
-    while (*(at = skip(at, begin)) != '\0' && *at != ';' && *at != '{') {
-        if (is_identifier(*at)) {
-            word = at;
-            while (is_identifier(*at))
-                at++;
-            *length = (size_t)(at - word);
-        } else if (*at == '(') {
-            if (word == NULL || !has_parameters(word, *length))
-                return word;
-            at = skip_parentheses(at, begin);
-        } else {
-            at++;
-        }
-    }
-    return NULL;
-}
-
-#define MAX_DEPTH 64
-
-static void find_kernels(const char *source, struct names *names)
-{
-    char scope[MAX_DEPTH][256]; /* the qualification inside each brace */
-    unsigned depth = 0;
-    char pending[256] = "";
-    bool in_template = false;
-    scope[0][0] = '\0';
-    for (const char *at = source; *(at = skip(at, source)) != '\0';) {
-        if (!is_identifier(*at)) {
-            if (*at == '{' && depth + 1 < MAX_DEPTH) {
-                char inner[sizeof scope[0]];
-                snprintf(inner, sizeof inner, "%.120s%.120s", scope[depth], pending);
-                strcpy(scope[++depth], inner);
-            } else if (*at == '}' && depth > 0) {
-                depth--;
-            }
-            if (*at == '{' || *at == '}' || *at == ';') {
-                pending[0] = '\0';
-                in_template = false;
-            }
-            at++;
-            continue;
-        }
-        const char *word = at;
-        while (is_identifier(*at))
-            at++;
-        size_t length = (size_t)(at - word);
-        if (is_word(word, length, "template")) {
-            in_template = true;
-        } else if (is_word(word, length, "namespace")) {
-            at = skip(at, source);
-            size_t used = 0;
-            while ((is_identifier(*at) || *at == ':') && used + 3 < sizeof pending)
-                pending[used++] = *at++;
-            strcpy(pending + used, used > 0 ? "::" : "");
-        } else if (is_word(word, length, "__global__") && !in_template) {
-            size_t name_length = 0;
-            const char *name = function_name(at, source, &name_length);
-            if (name != NULL && name_length < 256) {
-                char full[512];
-                snprintf(full, sizeof full, "%s%.*s", scope[depth], (int)name_length, name);
-                add_name(names, full);
-            }
-        }
-    }
-}
-
-/* `extern __shared__ T name[];` has no meaning on the host: the block's dynamic memory takes its place. */
-static void add_source(struct text *out, const char *source)
-{
-    const char *done = source;
-    for (const char *at = source; *(at = skip(at, source)) != '\0';) {
-        if (!is_identifier(*at)) {
-            at++;
-            continue;
-        }
-        const char *word = at;
-        while (is_identifier(*at))
-            at++;
-        if (!is_word(word, (size_t)(at - word), "extern"))
-            continue;
-        const char *next = skip(at, source);
-        if (strncmp(next, "__shared__", 10) != 0 || is_identifier(next[10]))
-            continue;
-        const char *type = next + 10;
-        const char *end = type + strcspn(type, ";");
-        const char *bracket = memchr(type, '[', (size_t)(end - type));
-        if (*end == '\0' || bracket == NULL)
-            continue;
-        const char *name_end = bracket;
-        while (name_end > type && isspace((unsigned char)name_end[-1]))
-            name_end--;
-        const char *name = name_end;
-        while (name > type && is_identifier(name[-1]))
-            name--;
-        append(out, done, (size_t)(word - done));
-        struct text plain = {NULL, 0, 0, false}; /* the type without __align__(n) */
-        for (const char *t = type; t < name;) {
-            if (strncmp(t, "__align__", 9) == 0)
-                t = skip_parentheses(t + 9, source);
-            else
-                append(&plain, t++, 1);
-        }
-        append(&plain, "", 0);
-        add(out, plain.data);
-        add(out, "*");
-        append(out, name, (size_t)(name_end - name));
-        add(out, " = (");
-        add(out, plain.data);
-        add(out, "*)gpushare_sim::dynamic_shared()");
-        clear(&plain);
-        done = at = end;
-    }
-    add(out, done);
-}
-
-static void add_trailer(struct text *out, struct program *program, const struct names *kernels)
-{
-    add(out, "\n#line 1 \"kernels\"\nstatic const struct gpushare_sim_kernel gpushare_sim_kernels[] = {\n");
+    sim_text_add(out, "\n#line 1 \"kernels\"\nstatic const struct gpushare_sim_kernel gpushare_sim_kernels[] = {\n");
     size_t count = kernels->count;
     for (size_t i = 0; i < kernels->count; i++) {
-        add(out, "gpushare_sim::kernel<&::");
-        add(out, kernels->items[i]);
-        add(out, ">::describe(),\n");
+        sim_text_add(out, "gpushare_sim::kernel<&::");
+        sim_text_add(out, kernels->items[i]);
+        sim_text_add(out, ">::describe(),\n");
     }
     for (struct expression *e = program->expressions; e != NULL; e = e->next) {
         bool known = e->text[0] == '&';
@@ -315,9 +79,9 @@ static void add_trailer(struct text *out, struct program *program, const struct 
             known = known || strcmp(kernels->items[i], e->text) == 0;
         if (known)
             continue;
-        add(out, "gpushare_sim::kernel<&");
-        add(out, e->text);
-        add(out, ">::describe(),\n");
+        sim_text_add(out, "gpushare_sim::kernel<&");
+        sim_text_add(out, e->text);
+        sim_text_add(out, ">::describe(),\n");
         count++;
     }
     char number[256];
@@ -325,21 +89,21 @@ static void add_trailer(struct text *out, struct program *program, const struct 
              "{}};\nextern \"C\" __attribute__((visibility(\"default\"))) const struct gpushare_sim_module "
              "gpushare_sim_module = {GPUSHARE_SIM_KERNEL_ABI, %zu, gpushare_sim_kernels};\n",
              count);
-    add(out, number);
-    add(out, "extern \"C\" __attribute__((visibility(\"default\"))) const void *const "
-             "gpushare_sim_expressions[] = {\n");
+    sim_text_add(out, number);
+    sim_text_add(out, "extern \"C\" __attribute__((visibility(\"default\"))) const void *const "
+                      "gpushare_sim_expressions[] = {\n");
     for (struct expression *e = program->expressions; e != NULL; e = e->next) {
         if (e->text[0] == '&') {
-            add(out, "(const void *)(");
-            add(out, e->text);
-            add(out, "),\n");
+            sim_text_add(out, "(const void *)(");
+            sim_text_add(out, e->text);
+            sim_text_add(out, "),\n");
         } else {
-            add(out, "gpushare_sim::kernel<&");
-            add(out, e->text);
-            add(out, ">::describe().function,\n");
+            sim_text_add(out, "gpushare_sim::kernel<&");
+            sim_text_add(out, e->text);
+            sim_text_add(out, ">::describe().function,\n");
         }
     }
-    add(out, "nullptr};\n");
+    sim_text_add(out, "nullptr};\n");
 }
 
 /* Options: what the host's compiler understands goes through, what concerns a GPU's code is left out. */
@@ -418,7 +182,7 @@ static void translate(struct program *program, int count, const char *const *opt
 extern char **environ;
 
 /* Runs the compiler without our own preloads; its messages go to the log. */
-static int run(char *const *command, struct text *log)
+static int run(char *const *command, struct sim_text *log)
 {
     size_t count = 0;
     while (environ[count] != NULL)
@@ -448,7 +212,7 @@ static int run(char *const *command, struct text *log)
         ssize_t length;
         while ((length = read(ends[0], buffer, sizeof buffer)) > 0 || (length < 0 && errno == EINTR))
             if (length > 0)
-                append(log, buffer, (size_t)length);
+                sim_text_append(log, buffer, (size_t)length);
         while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
             continue;
         /* An older C library reports a missing program by the exit status. */
@@ -457,11 +221,12 @@ static int run(char *const *command, struct text *log)
     }
     close(ends[0]);
     if (error != 0) {
-        add(log, "gpushare-sim: cannot run the C++ compiler '");
-        add(log, command[0]);
-        add(log, "': ");
-        add(log, strerror(error));
-        add(log, ". Install g++ (Debian and Ubuntu: apt install g++) or set GPUSHARE_SIM_CXX to a compiler.\n");
+        sim_text_add(log, "gpushare-sim: cannot run the C++ compiler '");
+        sim_text_add(log, command[0]);
+        sim_text_add(log, "': ");
+        sim_text_add(log, strerror(error));
+        sim_text_add(log,
+                     ". Install g++ (Debian and Ubuntu: apt install g++) or set GPUSHARE_SIM_CXX to a compiler.\n");
         return -1;
     }
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
@@ -476,7 +241,7 @@ static bool write_file(const char *path, const char *data, size_t length)
     return fclose(file) == 0 && written;
 }
 
-static bool read_file(const char *path, struct text *text)
+static bool read_file(const char *path, struct sim_text *text)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -484,7 +249,7 @@ static bool read_file(const char *path, struct text *text)
     char buffer[65536];
     size_t length;
     while ((length = fread(buffer, 1, sizeof buffer, file)) > 0)
-        append(text, buffer, length);
+        sim_text_append(text, buffer, length);
     bool complete = !ferror(file) && !text->failed;
     fclose(file);
     return complete;
@@ -529,9 +294,9 @@ static bool write_header(const char *directory, const char *name, const char *te
 static void remove_tree(const char *directory)
 {
     char *const command[] = {"rm", "-rf", "--", (char *)directory, NULL};
-    struct text ignored = {NULL, 0, 0, false};
+    struct sim_text ignored = {NULL, 0, 0, false};
     run(command, &ignored);
-    clear(&ignored);
+    sim_text_clear(&ignored);
 }
 
 static nvrtcResult compile_in(struct program *program, const char *directory, struct arguments *options)
@@ -541,30 +306,30 @@ static nvrtcResult compile_in(struct program *program, const char *directory, st
     snprintf(image_path, sizeof image_path, "%s/module.so", directory);
     snprintf(include, sizeof include, "%s/include", directory);
     mkdir(include, 0700);
-    struct names kernels = {NULL, 0};
-    struct text source = {NULL, 0, 0, false};
+    struct sim_names kernels = {NULL, 0};
+    struct sim_text source = {NULL, 0, 0, false};
     bool fibers = strstr(program->source, "__syncthreads") != NULL || strstr(program->source, "__syncwarp") != NULL;
     for (int i = 0; i < program->header_count; i++) {
         if (!write_header(include, program->header_names[i], program->headers[i])) {
-            add(&program->log, "gpushare-sim: cannot write the header ");
-            add(&program->log, program->header_names[i]);
-            add(&program->log, "\n");
+            sim_text_add(&program->log, "gpushare-sim: cannot write the header ");
+            sim_text_add(&program->log, program->header_names[i]);
+            sim_text_add(&program->log, "\n");
         }
         fibers = fibers || strstr(program->headers[i], "__syncthreads") != NULL;
-        find_kernels(program->headers[i], &kernels);
+        sim_find_kernels(program->headers[i], &kernels);
     }
-    find_kernels(program->source, &kernels);
-    add(&source, fibers ? "#define GPUSHARE_SIM_FIBERS 1\n" : "#define GPUSHARE_SIM_FIBERS 0\n");
-    add(&source, abi_text);
-    add(&source, "\n");
+    sim_find_kernels(program->source, &kernels);
+    sim_text_add(&source, fibers ? "#define GPUSHARE_SIM_FIBERS 1\n" : "#define GPUSHARE_SIM_FIBERS 0\n");
+    sim_text_add(&source, abi_text);
+    sim_text_add(&source, "\n");
     /* Its #pragma once is for those who include it. */
-    add(&source, strstr(runtime_text, "#include"));
-    add(&source, "\n#line 1 \"");
-    add(&source, program->name);
-    add(&source, "\"\n");
-    add_source(&source, program->source);
+    sim_text_add(&source, strstr(runtime_text, "#include"));
+    sim_text_add(&source, "\n#line 1 \"");
+    sim_text_add(&source, program->name);
+    sim_text_add(&source, "\"\n");
+    sim_add_source(&source, program->source);
     add_trailer(&source, program, &kernels);
-    free_names(&kernels);
+    sim_names_free(&kernels);
     const char *compiler = getenv("GPUSHARE_SIM_CXX");
     struct arguments command = {.count = 0};
     argument(&command, "", compiler != NULL && compiler[0] != '\0' ? compiler : "g++");
@@ -588,17 +353,17 @@ static nvrtcResult compile_in(struct program *program, const char *directory, st
     argument(&command, "", source_path);
     nvrtcResult result = NVRTC_SUCCESS;
     if (source.failed || !write_file(source_path, source.data, source.length)) {
-        add(&program->log, "gpushare-sim: cannot write to the temporary directory\n");
+        sim_text_add(&program->log, "gpushare-sim: cannot write to the temporary directory\n");
         result = NVRTC_ERROR_INTERNAL_ERROR;
     } else if (run(command.items, &program->log) != 0) {
         result = NVRTC_ERROR_COMPILATION;
     } else if (!read_file(image_path, &program->image)) {
-        add(&program->log, "gpushare-sim: the compiler wrote no module\n");
+        sim_text_add(&program->log, "gpushare-sim: the compiler wrote no module\n");
         result = NVRTC_ERROR_INTERNAL_ERROR;
     } else if (!lower_names(program, image_path)) {
         result = NVRTC_ERROR_NAME_EXPRESSION_NOT_VALID;
     }
-    clear(&source);
+    sim_text_clear(&source);
     for (size_t i = 0; i < command.count; i++)
         free(command.items[i]);
     return result;
@@ -668,8 +433,8 @@ EXPORT nvrtcResult nvrtcDestroyProgram(nvrtcProgram *handle)
     free(program->header_names);
     free(program->source);
     free(program->name);
-    clear(&program->log);
-    clear(&program->image);
+    sim_text_clear(&program->log);
+    sim_text_clear(&program->image);
     free(program);
     return NVRTC_SUCCESS;
 }
@@ -728,18 +493,18 @@ EXPORT nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const ch
         return NVRTC_ERROR_INVALID_PROGRAM;
     if (count < 0 || (count > 0 && options == NULL))
         return NVRTC_ERROR_INVALID_INPUT;
-    clear(&program->log);
-    clear(&program->image);
-    append(&program->log, "", 0);
+    sim_text_clear(&program->log);
+    sim_text_clear(&program->image);
+    sim_text_append(&program->log, "", 0);
     program->compiled = true;
     const char *temporary = getenv("TMPDIR");
     char directory[200];
     snprintf(directory, sizeof directory, "%.150s/gpushare-sim-XXXXXX",
              temporary != NULL && temporary[0] == '/' ? temporary : "/tmp");
     if (mkdtemp(directory) == NULL) {
-        add(&program->log, "gpushare-sim: cannot make a temporary directory: ");
-        add(&program->log, strerror(errno));
-        add(&program->log, "\n");
+        sim_text_add(&program->log, "gpushare-sim: cannot make a temporary directory: ");
+        sim_text_add(&program->log, strerror(errno));
+        sim_text_add(&program->log, "\n");
         return NVRTC_ERROR_INTERNAL_ERROR;
     }
     struct arguments translated = {.count = 0};

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The scan of a source. It knows comments, strings, preprocessor lines, namespaces and templates; not conditional
+ * compilation.
+ */
+#ifndef SIM_NVRTC_SCAN_H
+#define SIM_NVRTC_SCAN_H
+
+#include "nvrtc/text.h"
+
+struct sim_names {
+    char **items;
+    size_t count;
+};
+
+void sim_names_free(struct sim_names *names);
+
+/* The names of the kernels that are not templates. */
+void sim_find_kernels(const char *source, struct sim_names *names);
+
+/* Appends the source as the host's compiler can have it. */
+void sim_add_source(struct sim_text *out, const char *source);
+
+#endif

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Text that grows. */
+#ifndef SIM_NVRTC_TEXT_H
+#define SIM_NVRTC_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct sim_text {
+    char *data;
+    size_t length, size;
+    bool failed; /* there was no memory for some of it */
+};
+
+void sim_text_append(struct sim_text *text, const char *data, size_t length);
+void sim_text_add(struct sim_text *text, const char *string);
+void sim_text_clear(struct sim_text *text);
+
+#endif
