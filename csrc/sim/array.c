@@ -3,8 +3,10 @@
 
 #include "capture.h"
 #include "context.h"
+#include "contexts.h"
 #include "inject.h"
 #include "memory.h"
+#include "ranges.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,6 +3,7 @@
 #include "array.h"
 #include "context.h"
 #include "copy.h"
+#include "stream.h"
 
 static CUresult check_stream(CUstream handle, enum sim_stream_default meant, struct sim_stream **stream)
 {

@@ -3,10 +3,9 @@
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
-#include "stream.h"
+#include "op.h"
 
 struct sim_graph;
-struct sim_event;
 
 struct sim_capture {
     struct sim_capture *next;
@@ -21,17 +20,14 @@ struct sim_capture {
     struct sim_stream *members; /* all of them, linked by `captured_next` */
 };
 
+/* Guards captures and graphs. */
+extern pthread_mutex_t sim_graphs_lock;
+
 /* Adds the operation to the graph that the stream is being captured into. Takes over the reference. */
 CUresult sim_capture_record(struct sim_stream *stream, struct sim_op *op);
 
-/* A captured event: waiting on it brings another stream into the capture. */
-CUresult sim_capture_event(struct sim_stream *stream, struct sim_event *event);
-CUresult sim_capture_wait(struct sim_stream *stream, struct sim_event *event);
-
-/* An allocation or a free while the stream is being captured: a node, like all else. */
-CUresult sim_capture_allocate(struct sim_stream *stream, size_t size, const CUmemPoolProps *properties,
-                              unsigned accessible, CUdeviceptr *address);
-CUresult sim_capture_free(struct sim_stream *stream, CUdeviceptr address);
+/* The stream becomes one of the capture's, unless it is. */
+CUresult sim_capture_join(struct sim_stream *stream, struct sim_capture *capture);
 
 void sim_capture_invalidate(struct sim_capture *capture);
 void sim_capture_invalidate_context(struct sim_context *context);
@@ -44,5 +40,14 @@ CUresult sim_capture_check_context(struct sim_context *context);
 
 /* Calls that a capture forbids ("potentially unsafe"), as the thread's capture mode says. */
 CUresult sim_capture_check_unsafe(void);
+
+/* A stream begins to be captured into a graph, in a mode, as the rest of `capture` says. */
+void sim_capture_begin(struct sim_stream *stream, struct sim_capture *capture);
+
+/* Takes all streams out of the capture, whatever their contexts; true if it is invalid. */
+bool sim_capture_finish(struct sim_capture *capture);
+
+/* The thread's mode; returns the one before. */
+CUstreamCaptureMode sim_capture_exchange_mode(CUstreamCaptureMode mode);
 
 #endif

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A process's desk (segment/layout.h) has one word, which both sides change by compare-and-swap: the process's state and how
- * far a call is. Who asks holds the desk's turn, posts, and waits; the thread of the process takes what is posted, does
- * it and says so with the state that it leads to. So whoever is killed leaves a state that another can go on from: one
- * who asked, a call that ends by itself; one who was asked, none. Only a lock is not left to nobody: it is undone.
+ * A process's desk (segment/layout.h) has one word, which both sides change by compare-and-swap: the process's state
+ * and how far a call is. Who asks holds the desk's turn, posts, and waits; the thread of the process takes what is
+ * posted, does it and says so with the state that it leads to. So whoever is killed leaves a state that another can go
+ * on from: one who asked, a call that ends by itself; one who was asked, none. Only a lock is not left to nobody: it is
+ * undone.
  *
  * Results, and who waits for what, are as they were measured of driver 580.159.04 on an NVIDIA H200.
  */
 #include "checkpoint.h"
 
-#include "context.h"
 #include "gate.h"
 #include "inject.h"
-#include "managed.h"
-#include "memory.h"
 
-#include "clock.h"
+#include "base/clock.h"
+#include "checkpoint_memory.h"
+#include "contexts.h"
+#include "counters.h"
 #include "identity.h"
 #include "segment/desks.h"
 #include "segment/devices.h"

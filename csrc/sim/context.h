@@ -4,9 +4,12 @@
 #define SIM_CONTEXT_H
 
 #include "driver.h"
-#include "stream.h"
 
 #include <pthread.h>
+
+#define SIM_CONTEXT_MAGIC UINT64_C(0x53494d4354583031)
+
+struct sim_stream;
 
 struct sim_context {
     uint64_t magic;
@@ -36,8 +39,7 @@ extern __thread struct sim_context *sim_context_current __attribute__((tls_model
 
 CUresult sim_context_enter(struct sim_context **context);
 
-/* The green contexts of a primary one: `context` first, and NULL after the last. What is in them is its work, too. */
-struct sim_context *sim_context_next_green(const struct sim_context *parent, struct sim_context *context);
+CUresult sim_context_alive(const struct sim_context *context);
 
 /* NULL means the current one. */
 CUresult sim_context_resolve(CUcontext handle, struct sim_context **context);
@@ -66,29 +68,5 @@ static inline CUresult sim_process_check(void)
 {
     return __atomic_load_n(&sim_process_error, __ATOMIC_RELAXED);
 }
-
-/* All work submitted from now on, in all streams, begins after the point, which is in the internal stream. */
-CUresult sim_context_barrier(struct sim_context *context, struct sim_point point);
-
-/* What injected failures in any of its streams left to be told; whoever asks tells it. */
-CUresult sim_context_injected(struct sim_context *context);
-
-CUresult sim_context_grow_now(struct sim_context *context);
-
-/* The context loads its first module or launches its first kernel, for which it may need more memory. */
-static inline CUresult sim_context_grow(struct sim_context *context)
-{
-    return __atomic_load_n(&context->grown, __ATOMIC_RELAXED) ? CUDA_SUCCESS : sim_context_grow_now(context);
-}
-
-/* Waits for everything that was submitted to the context so far. */
-CUresult sim_context_drain(struct sim_context *context);
-
-/* Nothing is queued or running in any stream of the context. */
-bool sim_context_is_idle(struct sim_context *context);
-
-/* Of all contexts that live: whether all are idle; all fail. */
-bool sim_contexts_are_idle(void);
-void sim_contexts_fail(CUresult error);
 
 #endif

@@ -2,12 +2,13 @@
 /* Copies and fills. */
 #include "copy.h"
 #include "array.h"
+#include "base/clock.h"
 #include "capture.h"
-#include "clock.h"
 #include "context.h"
+#include "counters.h"
 #include "fault.h"
 #include "managed.h"
-#include "memory.h"
+#include "ranges.h"
 #include "segment/layout.h"
 #include "vmm.h"
 

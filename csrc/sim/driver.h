@@ -13,7 +13,7 @@
 #include "symbols.def"
 #undef SYMBOL
 
-#include "config.h"
+#include "base/config.h"
 
 #include <stdbool.h>
 #include <stddef.h>

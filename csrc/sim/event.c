@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "event.h"
 
+#include "base/clock.h"
 #include "beacon.h"
 #include "capture.h"
-#include "clock.h"
 #include "context.h"
-#include "graph_event.h"
+#include "contexts.h"
 #include "inject.h"
 #include "ipc.h"
 #include "pool.h"
@@ -147,6 +147,17 @@ static struct sim_op *new_record(struct sim_event *event)
     return op;
 }
 
+CUresult sim_op_event(struct sim_op **op, enum sim_op_kind kind, CUevent handle)
+{
+    struct sim_event *event;
+    SIM_TRY(sim_event_find(handle, &event));
+    *op = sim_op_new(kind, sizeof(struct sim_event_named), sim_op_nothing);
+    if (*op == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *(struct sim_event_named *)(*op)->payload = (struct sim_event_named){event, event->life};
+    return CUDA_SUCCESS;
+}
+
 /* A flag that only means something while the stream is captured, where the event then becomes a node's. */
 static CUresult check_external(const struct sim_stream *stream, unsigned flags, unsigned external)
 {
@@ -161,6 +172,14 @@ static CUresult capture_node(struct sim_stream *stream, enum sim_op_kind kind, s
     return sim_capture_record(stream, op);
 }
 
+static CUresult capture_event(struct sim_stream *stream, struct sim_event *event)
+{
+    if (stream->capture->invalid)
+        return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+    event->capture = stream->capture;
+    return CUDA_SUCCESS;
+}
+
 static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, enum sim_stream_default meant)
 {
     struct sim_stream *stream;
@@ -173,7 +192,7 @@ static CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, e
     if (flags != 0)
         return capture_node(stream, SIM_OP_RECORD, event);
     if (stream->capture != NULL)
-        return sim_capture_event(stream, event);
+        return capture_event(stream, event);
     pthread_mutex_lock(&event->lock);
     struct sim_op *op = new_record(event);
     CUresult result = sim_stream_submit(stream, op, &event->point);
@@ -303,7 +322,7 @@ static CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flag
     if (flags != 0)
         return capture_node(stream, SIM_OP_WAIT, event);
     if (event->capture != NULL)
-        return sim_capture_wait(stream, event);
+        return sim_capture_join(stream, event->capture);
     if (stream->capture != NULL) {
         sim_capture_invalidate(stream->capture);
         return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;

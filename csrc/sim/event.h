@@ -26,6 +26,12 @@ struct sim_event_record {
     uint64_t number;
 };
 
+/* What the operation of a node holds. */
+struct sim_event_named {
+    struct sim_event *event;
+    unsigned long long life; /* of the event when it was named */
+};
+
 CUresult sim_event_find(CUevent handle, struct sim_event **event);
 bool sim_event_is_open(const struct sim_event *event);
 
@@ -33,5 +39,8 @@ bool sim_event_is_open(const struct sim_event *event);
 struct sim_event_record sim_event_begin(struct sim_event *event);
 void sim_event_reach(const struct sim_event_record *record);
 void sim_event_release(const struct sim_event_record *record);
+
+/* An operation of a node; the kind is SIM_OP_RECORD or SIM_OP_WAIT. */
+CUresult sim_op_event(struct sim_op **op, enum sim_op_kind kind, CUevent event);
 
 #endif

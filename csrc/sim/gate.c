@@ -2,8 +2,8 @@
 #include "gate.h"
 
 #include "../compat/membarrier.h"
-#include "clock.h"
-#include "managed.h"
+#include "base/clock.h"
+#include "counters.h"
 
 #include <linux/futex.h>
 #include <pthread.h>

@@ -2,15 +2,11 @@
 #include "graph.h"
 
 #include "conditional.h"
-#include "context.h"
-#include "inject.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define NODE_MAGIC UINT64_C(0x53494d4e4f444531)
-
-pthread_mutex_t sim_graphs_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static CUgraphNodeType type_of_kind(enum sim_op_kind kind)
 {

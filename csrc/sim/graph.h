@@ -4,6 +4,7 @@
 #ifndef SIM_GRAPH_H
 #define SIM_GRAPH_H
 
+#include "capture.h"
 #include "stream.h"
 #include "user_object.h"
 
@@ -31,9 +32,6 @@ struct sim_graph {
     struct sim_node *first, *last;
     size_t count;
 };
-
-/* Guards captures and graphs. */
-extern pthread_mutex_t sim_graphs_lock;
 
 CUresult sim_graph_find(CUgraph handle, struct sim_graph **graph);
 void sim_graph_free(struct sim_graph *graph);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Clones of graphs, and children, which are clones, too. */
+#include "capture.h"
 #include "graph.h"
-#include "inject.h"
 
 #include <stdlib.h>
 

@@ -9,15 +9,9 @@
 
 #include <stdlib.h>
 
-/* What an operation holds. */
-struct named {
-    struct sim_event *event;
-    unsigned long long life; /* of the event when it was named */
-};
-
 struct mark {
     bool waits;
-    struct named named;
+    struct sim_event_named named;
     struct sim_point point;         /* of the record, or what is waited for */
     struct sim_event_record record; /* of a wait: only the number that an interprocess event has to reach */
 };
@@ -33,20 +27,9 @@ static bool is_event(const struct sim_op *op)
     return op->kind == SIM_OP_RECORD || op->kind == SIM_OP_WAIT;
 }
 
-static bool is_there(const struct named *named)
+static bool is_there(const struct sim_event_named *named)
 {
     return sim_event_is_open(named->event) && named->event->life == named->life;
-}
-
-CUresult sim_op_event(struct sim_op **op, enum sim_op_kind kind, CUevent handle)
-{
-    struct sim_event *event;
-    SIM_TRY(sim_event_find(handle, &event));
-    *op = sim_op_new(kind, sizeof(struct named), sim_op_nothing);
-    if (*op == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    *(struct named *)(*op)->payload = (struct named){event, event->life};
-    return CUDA_SUCCESS;
 }
 
 CUresult sim_marks_new(struct sim_marks **out, struct sim_op *const *ops, size_t count)
@@ -56,7 +39,7 @@ CUresult sim_marks_new(struct sim_marks **out, struct sim_op *const *ops, size_t
     for (size_t i = 0; i < count; i++) {
         if (!is_event(ops[i]))
             continue;
-        if (!is_there((const struct named *)ops[i]->payload))
+        if (!is_there((const struct sim_event_named *)ops[i]->payload))
             return CUDA_ERROR_INVALID_HANDLE;
         events++;
     }
@@ -67,8 +50,8 @@ CUresult sim_marks_new(struct sim_marks **out, struct sim_op *const *ops, size_t
         return CUDA_ERROR_OUT_OF_MEMORY;
     for (size_t i = 0; i < count; i++)
         if (is_event(ops[i]))
-            marks->items[marks->count++] =
-                (struct mark){.waits = ops[i]->kind == SIM_OP_WAIT, .named = *(const struct named *)ops[i]->payload};
+            marks->items[marks->count++] = (struct mark){.waits = ops[i]->kind == SIM_OP_WAIT,
+                                                         .named = *(const struct sim_event_named *)ops[i]->payload};
     *out = marks;
     return CUDA_SUCCESS;
 }
@@ -160,7 +143,7 @@ static CUresult get(CUgraphNode node, CUevent *event, enum sim_op_kind kind)
     struct sim_op *op;
     SIM_TRY(sim_node_find(node, kind, &op));
     SIM_REQUIRE(event != NULL);
-    *event = (CUevent)((const struct named *)op->payload)->event;
+    *event = (CUevent)((const struct sim_event_named *)op->payload)->event;
     return CUDA_SUCCESS;
 }
 

@@ -12,9 +12,6 @@
 /* What the events of one launch stand for. */
 struct sim_marks;
 
-/* An operation of a node; the kind is SIM_OP_RECORD or SIM_OP_WAIT. */
-CUresult sim_op_event(struct sim_op **op, enum sim_op_kind kind, CUevent event);
-
 /* For a launch of these operations; NULL without events. Fails if an event of theirs was destroyed. */
 CUresult sim_marks_new(struct sim_marks **marks, struct sim_op *const *ops, size_t count);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "graph_exec.h"
 
+#include "capture.h"
 #include "conditional.h"
 #include "context.h"
 #include "graph.h"

@@ -7,7 +7,7 @@
 #include "graph_event.h"
 #include "graph_exec.h"
 #include "graph_memory.h"
-#include "inject.h"
+#include "stream.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #include "graph_memory.h"
 
 #include "context.h"
-#include "memory.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "segment/memory.h"
 

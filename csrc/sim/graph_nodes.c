@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Nodes of each kind: what their parameters make, and what they are asked for. */
+#include "capture.h"
 #include "conditional.h"
 #include "context.h"
 #include "copy.h"
+#include "event.h"
 #include "graph.h"
-#include "graph_event.h"
 #include "graph_exec.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "launch.h"
+#include "stream.h"
 #include "value.h"
 
 #include <stdlib.h>

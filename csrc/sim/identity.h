@@ -3,12 +3,11 @@
 #ifndef SIM_IDENTITY_H
 #define SIM_IDENTITY_H
 
-#include "config.h"
+#include "base/config.h"
 
 #include <stdint.h>
 #include <stdio.h>
 
-#define SIM_DEVICE_NAME "Simulated GPU"
 #define SIM_FIRST_BUS 1u
 
 /* The same for the same name and index, in every process and after every restart. */

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "inject.h"
 
-#include "clock.h"
+#include "base/clock.h"
 #include "context.h"
+#include "counters.h"
 #include "device.h"
 #include "linger.h"
-#include "managed.h"
 
 #include <ctype.h>
 #include <pthread.h>

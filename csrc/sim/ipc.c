@@ -5,7 +5,10 @@
  */
 #include "ipc.h"
 
+#include "context.h"
+#include "contexts.h"
 #include "inject.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "vmm.h"
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "launch.h"
 
-#include "clock.h"
+#include "base/clock.h"
 #include "context.h"
+#include "contexts.h"
+#include "counters.h"
 #include "fault.h"
 #include "managed.h"
 #include "peer.h"

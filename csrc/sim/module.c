@@ -2,8 +2,9 @@
 #include "module.h"
 
 #include "context.h"
+#include "contexts.h"
 #include "inject.h"
-#include "memory.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "segment/memory.h"
 

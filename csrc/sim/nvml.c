@@ -8,7 +8,7 @@
 #include <nvml.h>
 #pragma GCC visibility pop
 
-#include "config.h"
+#include "base/config.h"
 #include "identity.h"
 #include "segment/devices.h"
 #include "segment/engines.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "peer.h"
 
-#include "memory.h"
+#include "contexts.h"
 #include "pool.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "vmm.h"
 

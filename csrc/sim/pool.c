@@ -7,11 +7,16 @@
 #include "pool.h"
 
 #include "capture.h"
+#include "context.h"
+#include "contexts.h"
+#include "graph_capture.h"
 #include "graph_memory.h"
 #include "inject.h"
 #include "ipc.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "segment/memory.h"
+#include "stream.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 # The simulated driver, NVML and NVRTC: included by csrc/Makefile.
 
 SIM_CFLAGS := $(GS_CFLAGS) -U_FORTIFY_SOURCE -Isim -isystem $(CUDA_INCLUDE) -isystem $(NVML_INCLUDE)
-SIM_SEGMENT_SOURCES := sim/clock.c sim/config.c $(wildcard sim/segment/*.c)
+SIM_SEGMENT_SOURCES := $(wildcard sim/base/*.c) $(wildcard sim/segment/*.c)
 SIM_CUDA_SOURCES := $(filter-out sim/nvml.c,$(sort $(wildcard sim/*.c) $(SIM_SEGMENT_SOURCES)))
 SIM_CUDA_OBJECTS := $(SIM_CUDA_SOURCES:%.c=$(BUILD)/%.o) $(BUILD)/sim/entries.o
 SIM_NVML_OBJECTS := $(BUILD)/sim/nvml.o $(SIM_SEGMENT_SOURCES:%.c=$(BUILD)/%.o)

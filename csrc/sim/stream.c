@@ -4,7 +4,7 @@
 #include "capture.h"
 #include "context.h"
 #include "inject.h"
-#include "pool.h"
+#include "ports.h"
 
 #include <sched.h>
 #include <signal.h>
@@ -25,13 +25,6 @@ static unsigned long long next_id = 1;
 static pthread_key_t per_thread_key;
 static pthread_once_t per_thread_once = PTHREAD_ONCE_INIT;
 
-CUresult sim_op_nothing(struct sim_context *context, struct sim_op *op)
-{
-    (void)context;
-    (void)op;
-    return CUDA_SUCCESS;
-}
-
 static inline void relax(void)
 {
 #if defined(__x86_64__)
@@ -39,24 +32,6 @@ static inline void relax(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-}
-
-static bool only_orders(enum sim_op_kind kind)
-{
-    return kind == SIM_OP_OTHER || kind == SIM_OP_RECORD || kind == SIM_OP_WAIT || kind == SIM_OP_BATCH;
-}
-
-struct sim_op *sim_op_new(enum sim_op_kind kind, size_t payload, sim_op_run run)
-{
-    struct sim_op *op = malloc(sizeof *op + payload);
-    if (op == NULL)
-        return NULL;
-    *op = (struct sim_op){.kind = kind, .references = 1, .run = run};
-    if (only_orders(kind) || kind == SIM_OP_HOST || kind == SIM_OP_CONDITIONAL)
-        return op;
-    if (__builtin_expect(__atomic_load_n(&sim_injecting, __ATOMIC_RELAXED), 0))
-        op->injected = sim_inject_take_later();
-    return op;
 }
 
 void sim_op_wait_for(struct sim_op *op, struct sim_point point)
@@ -70,16 +45,6 @@ void sim_op_wait_for(struct sim_op *op, struct sim_point point)
     }
     op->points = points;
     op->points[op->point_count++] = point;
-}
-
-void sim_op_release(struct sim_op *op)
-{
-    if (__atomic_sub_fetch(&op->references, 1, __ATOMIC_ACQ_REL) != 0)
-        return;
-    if (op->dispose != NULL)
-        op->dispose(op);
-    free(op->points);
-    free(op);
 }
 
 bool sim_point_passed(struct sim_point point)
@@ -287,6 +252,16 @@ CUresult sim_stream_push(struct sim_stream *stream, struct sim_op *op, struct si
     return CUDA_SUCCESS;
 }
 
+CUresult sim_context_injected(struct sim_context *context)
+{
+    CUresult result = sim_point_injected(sim_stream_end(context->legacy));
+    pthread_mutex_lock(&context->order);
+    for (struct sim_stream *stream = context->streams; stream != NULL && result == CUDA_SUCCESS; stream = stream->next)
+        result = sim_point_injected(sim_stream_end(stream));
+    pthread_mutex_unlock(&context->order);
+    return result;
+}
+
 CUresult sim_stream_check_legacy(struct sim_stream *stream)
 {
     struct sim_context *context = stream->context;
@@ -309,7 +284,7 @@ CUresult sim_stream_submit(struct sim_stream *stream, struct sim_op *op, struct 
         return refused;
     }
     uint64_t before = __atomic_load_n(&stream->submitted, __ATOMIC_RELAXED);
-    if (before > QUEUE_LIMIT && !only_orders(op->kind))
+    if (before > QUEUE_LIMIT && !sim_op_only_orders(op->kind))
         sim_point_wait((struct sim_point){stream, before - QUEUE_LIMIT});
     if (!stream->blocking && stream != context->legacy)
         return sim_stream_push(stream, op, point);
@@ -539,12 +514,12 @@ static CUresult synchronize(CUstream handle, enum sim_stream_default meant)
     /* The legacy stream is over when the blocking ones are that it would wait for. */
     if (stream == context->legacy) {
         SIM_TRY(sim_stream_run(stream, sim_op_new(SIM_OP_OTHER, 0, sim_op_nothing)));
-        sim_pool_settle();
+        sim_ports.settle();
         return sim_context_injected(context);
     }
     struct sim_point end = sim_stream_end(stream);
     sim_point_wait(end);
-    sim_pool_settle();
+    sim_ports.settle();
     SIM_TRY(sim_point_injected(end));
     return sim_context_error(context);
 }

@@ -5,7 +5,7 @@
 #include "array.h"
 #include "context.h"
 #include "kernel_abi.h"
-#include "memory.h"
+#include "ranges.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,21 +4,13 @@
 
 #include "context.h"
 #include "fault.h"
-#include "graph.h"
-#include "graph_exec.h"
-#include "memory.h"
+#include "ranges.h"
 
 #include <string.h>
 #include <unistd.h>
 
 /* A GPU looks all the time; a processor has other things to do. */
 #define LOOK_AGAIN_US 50
-
-struct batch {
-    CUcontext context; /* only to be told */
-    unsigned count;
-    CUstreamBatchMemOpParams items[];
-};
 
 struct look {
     const CUstreamBatchMemOpParams *item;
@@ -67,7 +59,7 @@ static void look(void *argument)
 
 static CUresult run(struct sim_context *context, struct sim_op *op)
 {
-    const struct batch *batch = (const struct batch *)op->payload;
+    const struct sim_batch *batch = (const struct sim_batch *)op->payload;
     for (unsigned i = 0; i < batch->count; i++) {
         struct look looking = {&batch->items[i], !is_wait(&batch->items[i])};
         for (;;) {
@@ -100,18 +92,18 @@ static CUresult batch_op(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARAMS
     for (unsigned i = 0; i < p->count; i++)
         SIM_TRY(check(&p->paramArray[i]));
     size_t size = p->count * sizeof p->paramArray[0];
-    *op = sim_op_new(SIM_OP_BATCH, sizeof(struct batch) + size, run);
+    *op = sim_op_new(SIM_OP_BATCH, sizeof(struct sim_batch) + size, run);
     if (*op == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct batch *batch = (struct batch *)(*op)->payload;
-    *batch = (struct batch){.context = p->ctx, .count = p->count};
+    struct sim_batch *batch = (struct sim_batch *)(*op)->payload;
+    *batch = (struct sim_batch){.context = p->ctx, .count = p->count};
     memcpy(batch->items, p->paramArray, size);
     return CUDA_SUCCESS;
 }
 
 bool sim_op_batch_is_alike(const struct sim_op *a, const struct sim_op *b)
 {
-    const struct batch *one = (const struct batch *)a->payload, *other = (const struct batch *)b->payload;
+    const struct sim_batch *one = (const struct sim_batch *)a->payload, *other = (const struct sim_batch *)b->payload;
     bool alike = one->count == other->count;
     for (unsigned i = 0; i < one->count && alike; i++)
         alike = one->items[i].operation == other->items[i].operation;
@@ -160,47 +152,4 @@ CUresult sim_op_batch_node(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARA
     CUDA_BATCH_MEM_OP_NODE_PARAMS whole = *p;
     whole.ctx = (CUcontext)context;
     return batch_op(op, &whole);
-}
-
-CUresult cuGraphAddBatchMemOpNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *dependencies, size_t count,
-                                  const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
-{
-    struct sim_op *op;
-    SIM_ENTER();
-    SIM_TRY(sim_process_check());
-    SIM_TRY(sim_op_batch_node(&op, parameters));
-    return sim_graph_add(node, graph, dependencies, count, op);
-}
-
-CUresult cuGraphBatchMemOpNodeGetParams(CUgraphNode node, CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
-{
-    struct sim_op *op;
-    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
-    SIM_REQUIRE(parameters != NULL);
-    struct batch *batch = (struct batch *)op->payload;
-    *parameters =
-        (CUDA_BATCH_MEM_OP_NODE_PARAMS){.ctx = batch->context, .count = batch->count, .paramArray = batch->items};
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
-{
-    struct sim_op *op;
-    SIM_ENTER();
-    SIM_TRY(sim_process_check());
-    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
-    SIM_TRY(sim_op_batch_node(&op, parameters));
-    sim_node_set(node, op);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec exec, CUgraphNode node,
-                                            const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters)
-{
-    struct sim_op *op;
-    SIM_ENTER();
-    SIM_TRY(sim_process_check());
-    SIM_TRY(sim_node_find(node, SIM_OP_BATCH, &op));
-    SIM_TRY(sim_op_batch_node(&op, parameters));
-    return sim_exec_set(exec, node, op);
 }

@@ -5,6 +5,13 @@
 
 #include "stream.h"
 
+/* What such an operation holds. */
+struct sim_batch {
+    CUcontext context; /* only to be told */
+    unsigned count;
+    CUstreamBatchMemOpParams items[];
+};
+
 /* As a node's parameters say; they are copied. */
 CUresult sim_op_batch_node(struct sim_op **op, const CUDA_BATCH_MEM_OP_NODE_PARAMS *parameters);
 

@@ -2,6 +2,7 @@
 #include "vmm.h"
 
 #include "inject.h"
+#include "ranges.h"
 #include "segment/devices.h"
 #include "segment/memory.h"
 
@@ -56,6 +57,13 @@ struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t
                                                  .handle_types = mapping->allocation->properties.requestedHandleTypes,
                                                  .id = mapping->allocation->id};
     return (struct sim_mapping_view){.size = 0};
+}
+
+bool sim_address_is_device(uint64_t address)
+{
+    const struct sim_range *range = sim_range_find(address);
+    return sim_range_is_device(range) &&
+           (range->kind != SIM_RANGE_RESERVATION || !sim_mapping_view(range, address).host);
 }
 
 bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, unsigned device)

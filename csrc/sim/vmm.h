@@ -16,6 +16,9 @@ struct sim_mapping_view {
 /* The mapping of a reservation (of another range: none) that the address is in. Under the table's lock. */
 struct sim_mapping_view sim_mapping_view(const struct sim_range *range, uint64_t address);
 
+/* Whether it is device memory that the address is in. Under the table's lock. */
+bool sim_address_is_device(uint64_t address);
+
 /* Whether kernels of the device may touch the address; false where nothing is mapped. Under the table's lock. */
 bool sim_mapping_is_accessible(const struct sim_range *range, uint64_t address, unsigned device);
 /* Something is mapped there that nothing may touch. */

@@ -9,7 +9,7 @@
 #ifndef SIM_SEGMENT_LAYOUT_H
 #define SIM_SEGMENT_LAYOUT_H
 
-#include "config.h"
+#include "base/config.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "segment/memory.h"
 
-#include "clock.h"
+#include "base/clock.h"
 #include "segment/devices.h"
 #include "segment/record.h"
 

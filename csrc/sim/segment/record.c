@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "segment/record.h"
 
-#include "clock.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <linux/futex.h>

@@ -3,7 +3,7 @@
 #ifndef SIM_SEGMENT_H
 #define SIM_SEGMENT_H
 
-#include "config.h"
+#include "base/config.h"
 
 #include <stdbool.h>
 

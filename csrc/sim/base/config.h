@@ -43,6 +43,7 @@
 #include <stdint.h>
 
 #define SIM_MAX_DEVICES 16
+#define SIM_DEVICE_NAME "Simulated GPU"
 
 /* What programs compute on: a GPU, or a slice of one. */
 struct sim_unit {

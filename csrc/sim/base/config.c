@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "config.h"
-
-#include "identity.h"
+#include "base/config.h"
 
 #include <ctype.h>
 #include <errno.h>
