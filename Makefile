@@ -146,7 +146,7 @@ lint: setup ## style and types
 	mypy hatch_build.py $$(git ls-files 'tools/*.py')
 	lint-imports --no-cache
 	python tools/import_circles.py jupyter_gpushare
-	python tools/c_circles.py csrc/interposer build/csrc/interposer
+	for part in interposer sim hibernator fuzz; do python tools/c_circles.py csrc/$$part build/csrc/$$part || exit 1; done
 	codespell $$(git ls-files)
 	clang-format --dry-run --Werror $(C_SOURCES)
 	cd labextension && jlpm lint:check

@@ -27,7 +27,7 @@ from .machine import Machine, machine
 MIB = 1 << 20
 #: Bytes of one buffer, and how often all of them are gone over.
 BUFFER, PASSES = 8 * MIB, 4
-#: Of the counters of the simulated driver (csrc/sim/managed.h), the first ones.
+#: Of the counters of the simulated driver (csrc/sim/counters.h), the first ones.
 COUNTERS = (
     *("faulted", "prefetched", "stolen", "copied_in", "copied_out", "kernels"),
     *("injected", "pinned", "pin_ns", "remote", "written_back"),

@@ -71,9 +71,10 @@ def test_without_objects_it_says_so(root: Path, tmp_path: Path) -> None:
     assert run(root, tmp_path).returncode == 2
 
 
-def test_the_interposer_has_none(root: Path) -> None:
+@pytest.mark.parametrize("part", ["interposer", "sim", "hibernator", "fuzz"])
+def test_our_c_code_has_none(root: Path, part: str) -> None:
     """The libraries are built where their objects are."""
     script = root / "tools" / "c_circles.py"
-    command = [sys.executable, str(script), "csrc/interposer", "build/csrc/interposer"]
+    command = [sys.executable, str(script), f"csrc/{part}", f"build/csrc/{part}"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "")
