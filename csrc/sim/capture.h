@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Stream capture: what is submitted to a stream becomes nodes of a graph. */
+/* Which streams are being captured, and what that forbids. What is submitted to them becomes nodes of a graph. */
 #ifndef SIM_CAPTURE_H
 #define SIM_CAPTURE_H
 
@@ -41,7 +41,7 @@ CUresult sim_capture_check_context(struct sim_context *context);
 /* Calls that a capture forbids ("potentially unsafe"), as the thread's capture mode says. */
 CUresult sim_capture_check_unsafe(void);
 
-/* A stream begins to be captured into a graph, in a mode, as the rest of `capture` says. */
+/* The stream is being captured from now on, as its origin. */
 void sim_capture_begin(struct sim_stream *stream, struct sim_capture *capture);
 
 /* Takes all streams out of the capture, whatever their contexts; true if it is invalid. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Contexts: the primary one of each device, those made by cuCtxCreate, and each thread's stack of current ones. */
+/* A context, and the one that is current for the thread. */
 #ifndef SIM_CONTEXT_H
 #define SIM_CONTEXT_H
 
