@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .messages import Entitlement
 from .policy_api import PATIENCE
+from .usage_windows import PARTS, Decayed, Parts, Turns, Window, spread
 
 if TYPE_CHECKING:
     from .model import Gpu, Group
@@ -38,17 +39,6 @@ STEP = 0.005
 SPREAD = 0.03
 #: Two levels of the order are summed in one number: the coarse one in units of this.
 _LEVEL = 10**6
-
-
-#: Parts of a second that are counted.
-_PARTS = 10**9
-
-
-#: A process, and who is charged for it: team, user, group. It is 0 where nothing is metered.
-_Process = tuple[int, tuple[str, ...]]
-#: Numbers of buckets, and billionths in each.
-_Parts = list[tuple[int, int]]
-_NOTHING = (0, 0)
 
 
 class Claim(NamedTuple):
@@ -74,173 +64,6 @@ class _Meter(NamedTuple):
     read: float
     #: How many of its submissions had ended.
     ended: int
-
-
-class _Window:
-    """GPU time over a sliding window: a ring of buckets, and their sum.
-
-    Both are whole billionths: a sum of floats would depend on when somebody looked, and a replay could not agree.
-    """
-
-    __slots__ = ("buckets", "count", "newest", "sum", "width")
-
-    def __init__(self, window: float, count: int) -> None:
-        self.count, self.width = count, window / count
-        #: One more than the window has: the oldest slides out.
-        self.buckets = [0] * (count + 1)
-        self.newest = 0
-        self.sum = 0
-
-    def _advance(self, newest: int) -> None:
-        ahead = newest - self.newest
-        if ahead <= 0:
-            return
-        size = self.count + 1
-        if ahead >= size:
-            self.buckets = [0] * size
-            self.sum = 0
-        elif self.sum:
-            for number in range(self.newest + 1, newest + 1):
-                slot = number % size
-                self.sum -= self.buckets[slot]
-                self.buckets[slot] = 0
-        self.newest = newest
-
-    def put(self, parts: _Parts) -> None:
-        """Add billionths of a second to the buckets of these numbers."""
-        self._advance(max([number for number, _ in parts]))
-        oldest, size, buckets, total = self.newest - self.count, self.count + 1, self.buckets, 0
-        for number, part in parts:
-            if number >= oldest:
-                buckets[number % size] += part
-                total += part
-        self.sum += total
-
-    def used(self, now: float) -> float:
-        """Return the seconds that were had within the window."""
-        place = now / self.width
-        self._advance(int(place))
-        if place < self.newest:
-            place = float(self.newest)
-        passed = place - self.newest
-        slot = (self.newest - self.count) % (self.count + 1)
-        return max(0.0, self.sum - passed * self.buckets[slot]) / _PARTS
-
-    def below_at(self, seconds: float, now: float) -> float:
-        """When at most so many seconds are left in the window, if no more are added."""
-        excess = self.used(now) - seconds
-        if excess <= 0:
-            return now
-        size, width = self.count + 1, self.width
-        begin = max(now, self.newest * width)
-        for number in range(self.newest - self.count, self.newest + 1):
-            held = self.buckets[number % size] / _PARTS
-            end = (number + self.count + 1) * width
-            there = held * (end - begin) / width
-            if there >= excess:
-                return begin + excess * width / held
-            excess -= there
-            begin = end
-        return begin
-
-
-def _spread(seconds: float, since: float, until: float, width: float, count: int) -> _Parts:
-    """Divide what was had evenly between two moments among the last buckets: their numbers, and billionths."""
-    first, last = int(since / width), int(until / width)
-    if first >= last:
-        return [(last, round(seconds * _PARTS))]
-    rate = seconds / (until - since) * _PARTS
-    # All that lie between have the same: they are many where it is said rarely.
-    whole = round(rate * width)
-    parts = [(number, whole) for number in range(max(first + 1, last - count), last)]
-    if first >= last - count:
-        parts.append((first, max(0, round(rate * ((first + 1) * width - since)))))
-    parts.append((last, max(0, round(rate * (until - last * width)))))
-    return parts
-
-
-class _Turns:
-    """For how long each process was busy on a GPU, in the window's buckets, and which part of that it had.
-
-    Meters come after the fact, each at its own time: what somebody is charged for in a bucket changes when another one
-    turns out to have been busy in it.
-    """
-
-    __slots__ = ("buckets", "count", "newest", "width")
-
-    def __init__(self, window: float, count: int) -> None:
-        self.count, self.width = count, round(window / count * _PARTS)
-        #: By process: for how long it was busy, and what it was charged for, billionths.
-        self.buckets: list[dict[_Process, tuple[int, int]]] = [{} for _ in range(count + 1)]
-        self.newest = 0
-
-    def put(self, process: _Process, parts: _Parts) -> dict[_Process, _Parts]:
-        """Add to buckets; return by how much more who is charged in which."""
-        size, newest = self.count + 1, max([number for number, _ in parts])
-        for passed in range(max(self.newest + 1, newest - self.count), newest + 1):
-            self.buckets[passed % size].clear()
-        self.newest = max(self.newest, newest)
-        mine: _Parts = []
-        more = {process: mine}
-        for number, part in parts:
-            if part <= 0 or number < self.newest - self.count:
-                continue
-            bucket = self.buckets[number % size]
-            busy, charged = bucket.get(process, _NOTHING)
-            busy += part
-            bucket[process] = busy, busy
-            if len(bucket) == 1 or sum([b for b, _ in bucket.values()]) <= self.width:
-                # Nobody need have been busy at once with another.
-                mine.append((number, busy - charged))
-                continue
-            bucket[process] = busy, charged
-            for one, charge in _divide({p: b for p, (b, _) in bucket.items()}, self.width):
-                busy, charged = bucket[one]
-                if charge != charged:
-                    bucket[one] = busy, charge
-                    more.setdefault(one, []).append((number, charge - charged))
-        return more
-
-
-def _divide(busy: dict[_Process, int], passed: int) -> Iterable[tuple[_Process, int]]:
-    """Return what those are charged for that were busy for so long each while so much passed.
-
-    They were busy at once for no longer than they must have been. As far as they were, whoever was busy for less was so
-    while the others were, too, and each moment divides equally among those that were busy in it.
-    """
-    excess = sum(busy.values()) - passed
-    if excess <= 0 or len(busy) == 1:
-        return busy.items()
-    by_length = sorted(busy.items(), key=lambda item: item[1])
-    longest = by_length[-1][1]
-    apart, overlaps = max(0, passed - longest), sum(busy.values()) - longest
-    charges, had, before = [], 0, 0
-    for rank, (process, length) in enumerate(by_length):
-        had += (length - before) // (len(by_length) - rank)
-        before = length
-        charges.append((process, had + (length - had) * apart // overlaps))
-    return charges
-
-
-class _Decayed:
-    """GPU time that counts less the longer ago it was."""
-
-    __slots__ = ("at", "seconds")
-
-    def __init__(self, at: float) -> None:
-        self.seconds, self.at = 0.0, at
-
-    def until(self, now: float, memory: float) -> float:
-        return self.seconds * math.exp(min(0.0, self.at - now) / memory)
-
-    def add(self, seconds: float, at: float, memory: float) -> None:
-        # At each event: as ``until`` does, without asking.
-        if at > self.at:
-            seconds += self.seconds * math.exp((self.at - at) / memory)
-            self.at = at
-        else:
-            seconds += self.seconds
-        self.seconds = seconds if seconds > 0.0 else 0.0
 
 
 class GpuTime:
@@ -270,17 +93,17 @@ class GpuTime:
         #: Counts up when ranks may have changed enough to matter; because of use, once in ``refresh``.
         self.version = 0
         self._changed_at = float("-inf")
-        self._windows: dict[tuple[str, str], _Window] = {}
-        self._decayed: dict[tuple[str, str], _Decayed] = {}
+        self._windows: dict[tuple[str, str], Window] = {}
+        self._decayed: dict[tuple[str, str], Decayed] = {}
         #: By GPU; and by group and GPU, for how long its processes were busy.
-        self._at_once: dict[str, _Turns] = {}
-        self._busy: dict[tuple[str, str], _Window] = {}
+        self._at_once: dict[str, Turns] = {}
+        self._busy: dict[tuple[str, str], Window] = {}
         self._gpus: set[str] = set()
         #: Who has had the limit, until when.
         self._full: dict[tuple[str, str], float] = {}
         #: By client and GPU: what it said last.
         self._meters: dict[tuple[int, str], _Meter] = {}
-        self._submitted: dict[tuple[str, str], _Window] = {}
+        self._submitted: dict[tuple[str, str], Window] = {}
         #: By user: who came first; and by user and GPU, when it last had anything there.
         self._came: dict[str, float] = {}
         self._turns: dict[tuple[str, str], float] = {}
@@ -450,8 +273,8 @@ class GpuTime:
         if seconds > 0:
             self._add(group, gpu, 0, seconds, at - seconds, at)
 
-    def _spread(self, seconds: float, since: float, at: float) -> _Parts:
-        return _spread(seconds, since, at, self.window / self._buckets, self._buckets)
+    def _spread(self, seconds: float, since: float, at: float) -> Parts:
+        return spread(seconds, since, at, self.window / self._buckets, self._buckets)
 
     def _add(
         self, group: Group, gpu: str, client: int, seconds: float, since: float, at: float
@@ -467,7 +290,7 @@ class GpuTime:
         else:
             at_once = self._at_once.get(gpu)
             if at_once is None:
-                at_once = self._at_once[gpu] = _Turns(self.window, self._buckets)
+                at_once = self._at_once[gpu] = Turns(self.window, self._buckets)
             self._window(self._busy, (group.id, gpu)).put(parts)
             for (_, whoses), its in at_once.put((client, names), parts).items():
                 for whose in whoses if its else ():
@@ -476,17 +299,17 @@ class GpuTime:
         for whose, more in charged.items():
             decayed = self._decayed.get((whose, gpu))
             if decayed is None:
-                decayed = self._decayed[whose, gpu] = _Decayed(at)
-            decayed.add(more / _PARTS, at, self.memory)
+                decayed = self._decayed[whose, gpu] = Decayed(at)
+            decayed.add(more / PARTS, at, self.memory)
         self._turns[group.user, gpu] = at
         if (self.active or self.several_users) and at - self._changed_at >= self.refresh:
             self._changed_at = at
             self.version += 1
 
-    def _window(self, windows: dict[tuple[str, str], _Window], key: tuple[str, str]) -> _Window:
+    def _window(self, windows: dict[tuple[str, str], Window], key: tuple[str, str]) -> Window:
         window = windows.get(key)
         if window is None:
-            window = windows[key] = _Window(self.window, self._buckets)
+            window = windows[key] = Window(self.window, self._buckets)
             self._gpus.add(key[1])
         return window
 

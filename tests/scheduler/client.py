@@ -17,29 +17,30 @@ from msgspec.structs import replace
 from jupyter_gpushare._protocol import ffi
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.protocol.wire import client_side, decoding, frames
 
 #: Bound of every wait: long, because it is only reached where something is wrong.
 PATIENCE = 60.0
 
 D = TypeVar("D", bound=ev.Decision)
 
-_KEEP_CODES = {word: code for code, word in protocol._KEEPS.items()}
+_KEEP_CODES = {word: code for code, word in decoding.KEEPS.items()}
 
 
 def place(
     group: str, gpus: Sequence[str], version: int = protocol.VERSION, *, keep: ev.Keep = "none"
 ) -> bytes:
     """PLACE, which only interposers send."""
-    cut = protocol._cut(group, protocol._GROUP_SIZE)
-    head = ffi.new(protocol._PLACE_P, (version, len(gpus), cut, _KEEP_CODES[keep], 0))
+    cut = frames.cut_text(group, client_side.GROUP_SIZE)
+    head = ffi.new(frames.PLACE_P, (version, len(gpus), cut, _KEEP_CODES[keep], 0))
     body = b"".join([ffi.buffer(head)[:], *map(protocol.gpu_bytes, gpus)])
-    return protocol._fixed_header(protocol.PLACE, len(body)) + body
+    return frames.fixed_header(protocol.PLACE, len(body)) + body
 
 
 def decode_placed(body: bytes) -> tuple[str, ...]:
     """The GPUs of PLACED, in order."""
-    gpus = protocol._uuids(body, protocol._PLACED_SIZE)
-    assert len(gpus) == ffi.from_buffer(protocol._PLACED_P, body).gpu_count
+    gpus = decoding.uuids_of(body, frames.PLACED_SIZE)
+    assert len(gpus) == ffi.from_buffer(frames.PLACED_P, body).gpu_count
     return gpus
 
 

@@ -1,49 +1,26 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What goes into the scheduler's core (events) and what comes out of it (decisions).
-
-Sizes are bytes, times seconds on CLOCK_MONOTONIC, GPUs are named by NVML's UUID string. A ``client`` is the number of a
-connection, never used twice. The classes mirror ``csrc/protocol.h``; ``server.py`` translates.
-"""
+"""What goes into the scheduler's core."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
-Backend = Literal["plain", "swap", "managed"]
-Phase = Literal["begin", "end"]
-Cause = Literal["none", "cell", "idle", "quiet", "release", "revoke", "growth", "failed", "exit"]
-Growth = Literal["resident", "swapped", "device", "cap", "host"]
-MoveStatus = Literal["done", "partial", "failed"]
-#: What a client answers to ``Park``: ``done``, or why it is not to be checkpointed.
-Parking = Literal["done", "busy", "capture", "gpus", "nccl", "ipc", "managed", "pinned", "plain"]
-WakeCause = Literal["call", "exit"]
-#: The order of the GPUs that a group without one gets: the scheduler's, the one that is stated, or none still.
-Keep = Literal["none", "it", "ask"]
-AntiThrash = Literal["auto", "on", "off"]
-#: What people ask for; with ``auto``, the group's class follows from what it does (``burst_model.py``).
-Priority = Literal["auto", "interactive", "background"]
-#: What a group counts as.
-Class = Literal["interactive", "background"]
-#: Seconds, or ``"auto"``: from the measured cost of moving.
-Quantum = float | Literal["auto"]
-#: As ``Room.resident``: the room for all that is promised is there.
-ALL = (1 << 64) - 1
+from .values import (
+    AntiThrash,
+    Backend,
+    Cause,
+    MoveStatus,
+    Parking,
+    Phase,
+    Priority,
+    Quantum,
+    Usage,
+    WakeCause,
+)
 
-
-class Usage(Struct):
-    """What one client holds on one GPU. Not frozen: the core keeps what a parked client needs up to date."""
-
-    gpu: str
-    promised: int = 0
-    resident: int = 0
-    pinned: int = 0
-    context: int = 0
-    host: int = 0
-
-
-# --- Events: from clients -------------------------------------------------------------------------
+# --- From clients ---------------------------------------------------------------------------------
 
 
 class Attach(Struct, frozen=True):
@@ -204,7 +181,7 @@ class Cell(Struct, frozen=True):
     from_kernel: bool
 
 
-# --- Events: from people and the machine ----------------------------------------------------------
+# --- From people and the machine ------------------------------------------------------------------
 
 
 class Cancel(Struct, frozen=True):
@@ -418,193 +395,4 @@ Event = (
     | Parked | Wake | Cell | Cancel | Release | HibernateNow | WakeNow | Rename | Adjust | Entitle | Hold | Drain
     | Maintain | Focus | Configure | Device | Measured | Await | Desist | HostMemory | Hibernatable
     | Checkpointed | Woken | Notice | Tick
-)  # fmt: skip
-
-
-# --- Decisions ------------------------------------------------------------------------------------
-
-
-class Grant(Struct, frozen=True):
-    """A lease. ``filling``: its room is still being made; ``Room`` says how much of it is there."""
-
-    client: int
-    lease: int
-    filling: bool = False
-
-
-class Revoke(Struct, frozen=True):
-    client: int
-    lease: int
-
-
-class Step(Struct, frozen=True):
-    """Let one submission through that waits at the gate, under the lease that the client's group is giving back.
-
-    ``again``: the client has given it back, and has it again until it is released.
-    """
-
-    client: int
-    lease: int
-    again: bool = False
-
-
-class Evict(Struct, frozen=True):
-    client: int
-    serial: int
-    gpu: str
-    bytes: int
-
-
-class Grown(Struct, frozen=True):
-    client: int
-    serial: int
-    status: Growth
-    promised: int
-    text: str = ""
-
-
-class CancelWaits(Struct, frozen=True):
-    client: int
-
-
-class Contended(Struct, frozen=True):
-    """``waiting``: groups that wait for a GPU of the client's. ``beside``: groups that hold a lease there too.
-
-    With either, a burst is over once nothing was submitted for the quiet gap. They are exact when told, and told anew
-    when one of them changes between none and some.
-    """
-
-    client: int
-    waiting: int
-    beside: int = 0
-
-
-class EndBurst(Struct, frozen=True):
-    """Tell the client that its burst is over, unless it goes on submitting."""
-
-    client: int
-    at: float
-
-
-class Pace(Struct, frozen=True):
-    """How fast a client with a lease may submit; what it was told last holds until it is told anew.
-
-    Attributes
-    ----------
-    inflight
-        Seconds of its own work, as measured, that may be in flight: 0 pauses it, None bounds nothing. One submission
-        may always be, unless it is paused.
-    stall
-        Where it could not submit for so many seconds, one submission is let through all the same; not beyond the share.
-    share
-        Fraction of the wall time that its work may be on the GPU; 1: all.
-    meter
-        Whether it has to say how much it had (``Meter``), measured to the submission.
-    """
-
-    client: int
-    inflight: float | None = None
-    stall: float = 0.010
-    share: float = 1.0
-    meter: bool = False
-
-
-class Room(Struct, frozen=True):
-    """Under a grant that fills: so many bytes of the client's footprint may be on the GPU now, or ``ALL``.
-
-    ``last``: the lease brings no more, unless the promise grows; the rest is used from the host.
-    """
-
-    client: int
-    lease: int
-    gpu: str
-    resident: int
-    last: bool = False
-
-
-class Prepare(Struct, frozen=True):
-    """Have so many bytes of the host's pool page-locked, in use or ahead of need."""
-
-    client: int
-    bytes: int
-
-
-class Stock(Struct, frozen=True):
-    """Have so many bytes of the host's pool at hand, in use or ahead of need."""
-
-    bytes: int
-
-
-class Park(Struct, frozen=True):
-    """Stay out of the driver, so that the process can be checkpointed; ``Parked`` answers."""
-
-    client: int
-    serial: int
-
-
-class Hibernate(Struct, frozen=True):
-    """Have the client's process checkpointed; ``Checkpointed`` answers."""
-
-    client: int
-    gpu: str = ""
-
-
-class Wakeup(Struct, frozen=True):
-    """Have the client's process restored; ``Woken`` answers. With GPUs: the second in the place of the first.
-
-    ``needs``: bytes that it takes on the GPU ``gpu``; 0: not known.
-    """
-
-    client: int
-    gpu_from: str = ""
-    gpu_to: str = ""
-    gpu: str = ""
-    needs: int = 0
-
-
-class Hibernated(Struct, frozen=True):
-    """Tell a parked client what came of it; not ``done``: it may call the driver.
-
-    ``context``: bytes that its contexts took, as far as is known.
-    """
-
-    client: int
-    serial: int
-    done: bool
-    context: int = 0
-
-
-class Awake(Struct, frozen=True):
-    """Tell a parked client that it may call the driver; or (``status``, a CUresult) that it cannot be woken now.
-
-    ``serial``: of the ``Wake``; 0: nobody of the client's has asked. What was on ``gpu_from`` is on ``gpu_to`` now,
-    unless they are empty.
-    """
-
-    client: int
-    serial: int
-    status: int = 0
-    gpu_from: str = ""
-    gpu_to: str = ""
-    text: str = ""
-
-
-class ReadDevice(Struct, frozen=True):
-    """Give the core a fresh ``Device`` event for this GPU, not before ``after`` seconds from now."""
-
-    gpu: str
-    after: float = 0.0
-
-
-class Log(Struct, frozen=True):
-    """One line of the history (docs/control.md, "Events")."""
-
-    kind: str
-    group: str
-    fields: dict[str, Any] = {}
-
-
-Decision = (
-    Grant | Revoke | Step | Evict | Grown | CancelWaits | Contended | EndBurst | Pace | Room | Prepare | Stock
-    | Park | Hibernate | Wakeup | Hibernated | Awake | ReadDevice | Log
 )  # fmt: skip

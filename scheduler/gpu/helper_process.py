@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The helper process (csrc/hibernator), which calls the driver. Requests and answers are lines of text."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+from collections import deque
+from pathlib import Path
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+
+class HelperError(Exception):
+    """The helper does not run; the message is one sentence."""
+
+
+class Answer(NamedTuple):
+    """The helper's answer to one request."""
+
+    result: int
+    name: str
+    value: str = ""
+
+
+class Helper:
+    """A helper's process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        #: Why it answers no more; empty while it does.
+        self.ended = ""
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._said: deque[str] = deque(maxlen=1)
+        self._reading = asyncio.create_task(self._read())
+        self._logging = asyncio.create_task(self._log())
+
+    @classmethod
+    async def start(cls, program: Path, driver: Path) -> Helper:
+        """Start a helper with this driver library."""
+        environ = {**os.environ, "GPUSHARE_DISABLE": "1"}
+        environ.pop("LD_PRELOAD", None)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(program, "--driver", driver),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environ,
+                # What ends a terminal's session must not end it in the middle of a step.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise HelperError(f"{program} cannot be run: {error.strerror}") from None
+        return cls(process)
+
+    async def ask(self, *words: str) -> Answer:
+        """Have a request answered. There is no deadline.
+
+        Raises
+        ------
+        HelperError
+            It ended before.
+        """
+        if self.ended:
+            raise HelperError(self.ended)
+        number = next(self._ids)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        assert self.process.stdin is not None
+        # A few bytes: they need not be waited for.
+        self.process.stdin.write(f"{number} {' '.join(words)}\n".encode("ascii"))
+        return await answer
+
+    async def _read(self) -> None:
+        assert self.process.stdout is not None
+        try:
+            async for line in self.process.stdout:
+                self._answer(line.decode("ascii", "replace"))
+        except (TypeError, ValueError):
+            # Whose answer that was nobody knows, and they would wait for ever.
+            log.warning("the hibernator says what is no answer; killing it")
+            self._kill()
+        status = await self.process.wait()
+        await self._logging
+        said = f": {self._said[0]}" if self._said else ""
+        self.ended = f"the hibernator ended with status {status}{said}"
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(HelperError(self.ended))
+        self._waiting.clear()
+
+    def _answer(self, line: str) -> None:
+        number, result, name, *value = line.split()
+        answer = Answer(int(result), name, *value)
+        waiting = self._waiting.pop(int(number), None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(answer)
+
+    async def _log(self) -> None:
+        assert self.process.stderr is not None
+        while True:
+            try:
+                line = await self.process.stderr.readline()
+            except ValueError:
+                continue  # too long for a line: it was dropped
+            if not line:
+                return
+            text = line.decode("utf-8", "replace").strip().removeprefix("gpushare: ")
+            self._said.append(text)
+            log.warning("the hibernator: %s", text)
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+
+    async def close(self, patience: float) -> None:
+        """Let it end, and kill it if it has not after so many seconds."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        done, _ = await asyncio.wait({self._reading}, timeout=patience)
+        if not done:
+            log.warning("the hibernator (pid %d) does not end; killing it", self.process.pid)
+            self._kill()
+            await self._reading
