@@ -174,7 +174,7 @@ class Gpu:
 
 
 class Process:
-    """One kernel: its person and its program. What its interposer knows is ``node.Client``."""
+    """One kernel: its person and its program. What its interposer knows is ``node_client.Client``."""
 
     __slots__ = (
         "allocated",

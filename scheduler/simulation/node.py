@@ -19,91 +19,12 @@ from ..core.rules import Rules
 from ..policies import REGISTRY
 from .calibration import Calibration
 from .machine import Gpu, Machine, Outcome, Process
+from .node_client import HELD, OPEN, SHUT, Client
 from .trace import Kernel, Step
-
-_OPEN, _HELD, _SHUT = range(3)
 
 
 class Stalled(RuntimeError):
     """The core's fault: time does not pass, or somebody waits for ever."""
-
-
-class Client(Process):
-    """One kernel and its interposer."""
-
-    __slots__ = (
-        "arriving",
-        "asked",
-        "bounded",
-        "contended",
-        "copied",
-        "expects",
-        "filling",
-        "gate",
-        "gone",
-        "grows",
-        "host",
-        "id",
-        "inflight",
-        "lease",
-        "leaving",
-        "metered",
-        "metered_busy",
-        "meters",
-        "moving",
-        "moving_since",
-        "orders",
-        "piece",
-        "promised",
-        "quiet_gap",
-        "quiet_since",
-        "quiet_token",
-        "releasing",
-        "requested",
-        "resident",
-        "revoked",
-        "room",
-        "room_lease",
-        "serial",
-        "share",
-        "stall",
-        "went_quiet",
-    )
-
-    def __init__(self, number: int, spec: Kernel, gpu: Gpu) -> None:
-        super().__init__(number, spec, gpu)
-        self.id = spec.name
-        self.gate = _SHUT
-        self.lease = 0
-        self.revoked = 0
-        self.releasing = self.requested = self.gone = False
-        self.serial = 0
-        #: Bytes: promised by the scheduler; on the GPU; in host memory. What is in neither has not been touched.
-        self.promised = self.resident = self.host = 0
-        #: Growth that is out: bytes, negative for a context.
-        self.grows = 0
-        #: Orders that wait for the end of a move, and the move that is under way.
-        self.orders: deque[ev.Evict | ev.Grant] = deque()
-        self.moving: ev.Evict | ev.Grant | None = None
-        self.moving_since = 0.0
-        self.leaving = self.arriving = self.asked = self.copied = self.piece = 0
-        self.expects = False
-        self.filling = False
-        self.room = self.room_lease = 0
-        #: Others that wait or are beside it; since when it has been quiet, and for how long it has to be.
-        self.contended = 0
-        self.quiet_since = 0.0
-        self.quiet_gap = 0.0
-        self.quiet_token = 0
-        self.went_quiet = False
-        #: What PACE said; what it was bounded to until what is in flight has drained.
-        self.inflight: float | None = None
-        self.bounded: float | None = None
-        self.stall = 0.010
-        self.share = 1.0
-        #: Whether it says what it had, whether it will look again, and what it said last.
-        self.meters = self.metered = False
-        self.metered_busy = 0.0
 
 
 class Node(Machine):
@@ -224,16 +145,6 @@ class Node(Machine):
     def _read(self, gpu: Gpu) -> None:
         self._feed(self._reading(gpu))
 
-    def _usage(self, client: Client) -> ev.Usage:
-        return ev.Usage(
-            client.gpu.uuid,
-            client.promised,
-            client.resident,
-            0,
-            client.context,
-            client.host,
-        )
-
     # --- Coming and going -------------------------------------------------------------------------
 
     def process(self, number: int, spec: Kernel, gpu: Gpu) -> Client:
@@ -275,7 +186,7 @@ class Node(Machine):
 
     def _end_cell(self, process: Process) -> None:
         assert isinstance(process, Client)
-        ended = self._end_burst(process, "cell") if process.gate == _OPEN else ()
+        ended = self._end_burst(process, "cell") if process.gate == OPEN else ()
         self._feed(*ended, self._cell(process, "end"))
 
     def _cell(self, process: Process, phase: ev.Phase) -> ev.Cell:
@@ -319,18 +230,18 @@ class Node(Machine):
             return
         client.context = self.costs.context
         client.gpu.take(client.context)
-        self._feed(ev.UsageChanged(client.number, self._usage(client)))
+        self._feed(ev.UsageChanged(client.number, client.usage()))
         self.at(self.now, self._next, client)
 
     def _allocated(self, client: Client, size: int) -> None:
         """It has the addresses; under a lease, the memory as well."""
         client.allocated += size
         delay = 0.0
-        if client.gate != _SHUT:
+        if client.gate != SHUT:
             client.resident += size
             client.gpu.take(size)
             delay = size * self.costs.mapping
-            self._feed(ev.UsageChanged(client.number, self._usage(client)))
+            self._feed(ev.UsageChanged(client.number, client.usage()))
         self.at(self.now + delay, self._next, client)
 
     def _free(self, process: Process, size: int) -> None:
@@ -343,17 +254,17 @@ class Node(Machine):
             process.resident += outside
             outside = 0
         process.host = min(process.host, outside)
-        self._feed(ev.UsageChanged(process.number, self._usage(process)))
+        self._feed(ev.UsageChanged(process.number, process.usage()))
 
     # --- Bursts and leases ------------------------------------------------------------------------
 
     def _submit(self, process: Process) -> None:
         assert isinstance(process, Client)
-        if process.gate == _OPEN:
+        if process.gate == OPEN:
             self._start(process)
-        elif process.gate == _HELD:
+        elif process.gate == HELD:
             self._learn(process)
-            process.gate = _OPEN
+            process.gate = OPEN
             self._start(process)
             self._feed(ev.Burst(process.number, "begin", "none", self.now))
         else:
@@ -382,7 +293,7 @@ class Node(Machine):
 
     def _end_burst(self, client: Client, cause: ev.Cause) -> tuple[ev.Event, ...]:
         """End a burst; return what is said of it."""
-        client.gate = _HELD
+        client.gate = HELD
         client.quiet_token += 1
         return (*self._read_meter(client), ev.Burst(client.number, "end", cause, self.now))
 
@@ -400,7 +311,7 @@ class Node(Machine):
         """Shut the gate; what runs is drained."""
         if client.releasing or not client.lease:
             return
-        client.gate = _SHUT
+        client.gate = SHUT
         client.quiet_token += 1
         client.releasing = True
         running = client in client.gpu.running
@@ -424,7 +335,7 @@ class Node(Machine):
 
     def _turn_away(self, process: Process) -> None:
         assert isinstance(process, Client)
-        if process.gate == _OPEN and process.contended:
+        if process.gate == OPEN and process.contended:
             self._watch_quiet(process)
 
     def _watch_quiet(self, client: Client) -> None:
@@ -435,7 +346,7 @@ class Node(Machine):
 
     def _quiet(self, argument: tuple[Client, int]) -> None:
         client, token = argument
-        if client.gone or token != client.quiet_token or client.gate != _OPEN:
+        if client.gone or token != client.quiet_token or client.gate != OPEN:
             return
         if client.contended:
             client.went_quiet = True
@@ -455,7 +366,7 @@ class Node(Machine):
         if client is None:
             return
         before, client.contended = client.contended, decision.waiting + decision.beside
-        if not before and client.contended and client.gate == _OPEN and not client.wants:
+        if not before and client.contended and client.gate == OPEN and not client.wants:
             self._watch_quiet(client)
 
     # --- Paces and meters -------------------------------------------------------------------------
@@ -546,17 +457,12 @@ class Node(Machine):
             client.expects = client.promised > client.resident
             if client.room_lease != order.lease:
                 client.room = client.resident
-            self._begin_move(client, order, client.allocated - client.resident)
+            client.begin_move(order, client.allocated - client.resident, self.costs, self.now)
             self._move_in(client)
             return
-        self._begin_move(client, order, 0 if client.lease else min(order.bytes, client.resident))
+        size = 0 if client.lease else min(order.bytes, client.resident)
+        client.begin_move(order, size, self.costs, self.now)
         self._move_out(client)
-
-    def _begin_move(self, client: Client, order: ev.Evict | ev.Grant, size: int) -> None:
-        costs = self.costs
-        client.moving, client.moving_since = order, self.now
-        client.asked, client.copied = size, 0
-        client.piece = max(costs.smallest_piece, min(costs.piece, size // costs.pieces))
 
     def _link(self, gpu: Gpu, leaving: int, arriving: int) -> None:
         before = gpu.leaving + gpu.arriving
@@ -580,18 +486,7 @@ class Node(Machine):
             self.at(self.now + size * gpu.leaving / rate, self._left, client)
             return
         client.moving = None
-        enough = client.copied >= order.bytes or not client.resident
-        self._feed(
-            ev.Evicted(
-                client.number,
-                order.serial,
-                self._usage(client),
-                client.copied,
-                client.copied,
-                self.now - client.moving_since,
-                "done" if enough else "partial",
-            )
-        )
+        self._feed(client.evicted(order, self.now))
         self._work(client)
 
     def _left(self, client: Client) -> None:
@@ -611,17 +506,7 @@ class Node(Machine):
         order = client.moving
         assert isinstance(order, ev.Evict)
         if client.copied < client.asked:
-            self._feed(
-                ev.Moving(
-                    client.number,
-                    order.serial,
-                    self._usage(client),
-                    client.copied,
-                    client.copied,
-                    self.now - client.moving_since,
-                    "partial",
-                )
-            )
+            self._feed(client.moved(order, self.now))
         self._move_out(client)
 
     def _on_room(self, decision: ev.Room) -> None:
@@ -671,10 +556,10 @@ class Node(Machine):
 
     def _moved_in(self, client: Client) -> None:
         client.moving, client.filling = None, False
-        client.gate = _OPEN
+        client.gate = OPEN
         client.requested = False
         if client.asked > 0 or client.expects:
-            self._tell_restored(client, "done")
+            self._feed(client.restored("done", self.now))
         if client.revoked == client.lease:
             self._give_up(client)
         elif client.wants:
@@ -684,7 +569,7 @@ class Node(Machine):
 
     def _resume(self, argument: tuple[Client, int]) -> None:
         client, lease = argument
-        if client.gone or client.lease != lease or client.gate != _OPEN or not client.wants:
+        if client.gone or client.lease != lease or client.gate != OPEN or not client.wants:
             return
         if client not in client.gpu.running:
             self._start(client)
@@ -692,23 +577,10 @@ class Node(Machine):
     def _end_filling(self, client: Client) -> None:
         """Its lease is wanted back before its room was there: what has arrived stays."""
         client.moving, client.filling = None, False
-        self._tell_restored(client, "partial")
+        self._feed(client.restored("partial", self.now))
         lease, client.lease = client.lease, 0
         client.requested = False
         self._feed(ev.Released(client.number, lease, "failed"))
         if client.wants:
             self._request(client)
         self._work(client)
-
-    def _tell_restored(self, client: Client, status: ev.MoveStatus) -> None:
-        self._feed(
-            ev.Restored(
-                client.number,
-                client.lease,
-                self._usage(client),
-                max(0, client.asked - client.allocated + client.resident),
-                client.copied,
-                self.now - client.moving_since,
-                status,
-            )
-        )

@@ -63,7 +63,7 @@ MESSAGES: dict[str, type[Any]] = {
     if isinstance(kind, type)
     and hasattr(kind, "__match_args__")
     # Not the class that they may be made with.
-    and kind.__module__ == events.__name__
+    and kind.__module__.startswith(f"{events.__name__}.")
 }
 #: What makes a core of the settings of a run.
 CORES: dict[str, Callable[[dict[str, Any]], Core]] = {
