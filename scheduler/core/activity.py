@@ -30,8 +30,8 @@ class Activity:
         """Count what a burst had of the GPU so far, unless its clients say."""
         if not group.busy:
             return
-        since = max(group.ran_since, group.counted_until)
-        group.counted_until = self.turn.now
+        since = max(group.burst.ran_since, group.burst.counted_until)
+        group.burst.counted_until = self.turn.now
         if (group.metered and not group.overdue) or self.turn.now <= since:
             return
         for uuid in group.shares:
@@ -46,10 +46,10 @@ class Activity:
 
     def end_burst(self, group: Group) -> None:
         """The burst is over: from its length, the next one's is guessed."""
-        length = group.burst_so_far(self.turn.now)
+        length = group.burst.so_far(self.turn.now, group.busy > 0)
         if length > 0:
             self.predictor.remember(group.id, length)
-        group.burst_before, group.counted_burst = 0.0, group.ran_before
+        group.burst.burst_before, group.burst.counted_burst = 0.0, group.burst.ran_before
 
     def classify(self) -> None:
         """See what has become of those that something happened to."""
@@ -71,7 +71,9 @@ class Activity:
         """Look again when a burst that goes on would change what its group counts as."""
         at = None
         if group.busy and (not group.metered or group.overdue):
-            at = self.classes.changes_at(group, max(group.ran_since, group.counted_until))
+            at = self.classes.changes_at(
+                group, max(group.burst.ran_since, group.burst.counted_until)
+            )
         self.timers.set(group.ages, at)
 
     def set_busy(self, client: Client, busy: bool) -> None:
@@ -83,14 +85,14 @@ class Activity:
         if busy:
             if not group.busy:
                 self.end_absence(group)
-                group.ran_since = self.turn.now
+                group.burst.ran_since = self.turn.now
             group.busy += 1
         else:
             if group.busy == 1:
                 self.count_time(group)
             group.busy -= 1
             if not group.busy:
-                group.ran_before += self.turn.now - group.ran_since
+                group.burst.ran_before += self.turn.now - group.burst.ran_since
 
     def forget(self, group_id: str) -> None:
         """Forget a group that is gone."""

@@ -174,8 +174,8 @@ class Departure:
             gpu.died_at, gpu.read_pause = self.turn.now, 0.0
             self.orders.forget(holding)
             self.ledger.close(holding)
-            if gpu.departures is not None:
-                gpu.departures.spoilt = True
+            if gpu.context_sizes.departures is not None:
+                gpu.context_sizes.departures.spoilt = True
             self.timers.set(holding.retry_timer, None)
             del holding.share.holdings[client.number]
         if client.lease is not None:

@@ -64,7 +64,7 @@ class Classes:
         """The group had so much more GPU time, up to now."""
         spell = self._spells.setdefault(group.id, _Spell(last=now - seconds))
         # Who was held up in the midst of a burst made no pause.
-        paused = not group.busy or group.ran_since > spell.last
+        paused = not group.busy or group.burst.ran_since > spell.last
         if not group.cells and paused and now - seconds - spell.last >= self.interactive_pause:
             spell.long = self._is_long(spell)
             spell.had = 0.0
@@ -81,7 +81,7 @@ class Classes:
             return "interactive"
         if not group.cells:
             # It may have come back after a pause, and have had nothing since.
-            came = group.ran_since if group.busy else spell.last
+            came = group.burst.ran_since if group.busy else spell.last
             if group.wait is not None and group.lease is None:
                 came = group.wait.since
             if came - spell.last >= self.interactive_pause:

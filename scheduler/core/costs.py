@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from .model import Group, Model
 
+#: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
+FIRST_WAKE = 0.5
+#: Of the average, what each wake counts for.
+WEIGHT = 0.3
+
 
 @dataclass(slots=True, eq=False)
 class Costs:
@@ -40,3 +45,14 @@ class Costs:
             at_work = sum([g.busy > 0 for g in share.gpu.holders.values() if g is not group])
             beside = max(beside, 1 + at_work)
         return self.model.rules.residency_factor * self.footprint_cost(group) * beside
+
+    def wake_estimate(self, group: Group) -> float:
+        """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
+        seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
+        return seconds + self.footprint_cost(group)
+
+    def measure_wake(self, seconds: float) -> None:
+        """Learn from a wake how long it takes, without moves."""
+        if self.model.wake_seconds is None:
+            self.model.wake_seconds = seconds
+        self.model.wake_seconds += WEIGHT * (seconds - self.model.wake_seconds)

@@ -94,7 +94,7 @@ class Cycle:
             for uuid, gpu in dirty.items():
                 if uuid in done:
                     continue
-                if gpu.calm and not self._fills_on(uuid):
+                if _is_calm(gpu) and not self._fills_on(uuid):
                     self.timers.set(gpu.looks, None)
                 else:
                     concerned[uuid] = gpu
@@ -114,3 +114,12 @@ class Cycle:
         for wait in [w for w in self.model.nowhere if not w.passed_over]:
             if wait.group.lease is None and not wait.group.shares:
                 self.admission.admit(wait, False)
+
+
+def _is_calm(gpu: Gpu) -> bool:
+    """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
+    return (
+        not (gpu.queue or gpu.parked or gpu.ghosts or gpu.drained)
+        and gpu.asked_at is None
+        and gpu.free >= 0
+    )

@@ -105,8 +105,10 @@ def freed_by(gpu: Gpu, shares: list[Share]) -> int:
     As long as that has not been seen, it is tried as if nothing stayed: then that is known.
     """
     stays = 0
-    if gpu.residue is not None:
-        stays = sum(gpu.leaves(h.context) for share in shares for h in share.holdings.values())
+    if gpu.context_sizes.residue is not None:
+        stays = sum(
+            gpu.context_sizes.leaves(h.context) for share in shares for h in share.holdings.values()
+        )
     more = gpu.uncovered(gpu.left + stays) - gpu.uncovered(gpu.left)
     return sum(share.pinned + share.context for share in shares) - more
 

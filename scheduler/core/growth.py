@@ -10,7 +10,19 @@ from .leases import Leases
 from .ledger import Ledger
 from .limits import Limits, Relief
 from .messages import Grow, Grown, Growth
-from .model import Client, Delayed, Gpu, Group, Holding, Model, Obstacle, Share, growth, staying
+from .model import (
+    Client,
+    Delayed,
+    Gpu,
+    Group,
+    Holding,
+    Model,
+    Obstacle,
+    Share,
+    excess,
+    growth,
+    staying,
+)
 from .planner import Planner
 from .policy_guard import Guard
 from .queue import WaitQueue
@@ -61,7 +73,7 @@ class GrowthAdmission:
             gpu = holding.share.gpu
             self.turn.log(
                 "grow", holding.client.group,
-                promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, gpu.excess),
+                promised=holding.share.promised, gpu=gpu.uuid, beyond=max(0, excess(gpu)),
             )  # fmt: skip
 
     def refuse_growth(self, holding: Holding, event: Grow, status: Growth, text: str) -> None:

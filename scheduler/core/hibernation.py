@@ -29,26 +29,18 @@ from .messages import (
     Wakeup,
     Woken,
 )
-from .model import Client, Group, Hibernation, Model, Progress, Unfit, Wait
+from .model import Client, Group, Hibernation, Model, Progress, Unfit, Wait, staying_contexts
 from .notices import NoticeBoard
 from .queue import WaitQueue
-from .refusals import WHY
+from .refusals import INCONCLUSIVE, UNSETTLED, WHY, as_said
 from .relocation import Relocation
 from .timers import Timers
 from .turn import Turn
 
 #: What a CUDA call returns while its process cannot be woken: cudaErrorDevicesUnavailable.
 UNAVAILABLE = 46
-#: Seconds for which the wake of a process is expected to take until one was measured, beside its memory's way back.
-FIRST_WAKE = 0.5
-#: Of the average, what each wake counts for.
-WEIGHT = 0.3
 #: Why a group does not hibernate, by code.
 TEXTS = {**WHY, NOTHING: "it has no CUDA context, so there is nothing to give back"}
-#: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
-UNSETTLED = frozenset({"stuck", "helper"})
-#: The hibernator's codes that leave open how a process is.
-INCONCLUSIVE = frozenset({"helper", "permission"})
 #: After a pause of so many seconds, a helper that does not run is not waited for any longer.
 LAST_PAUSE = 8.0
 
@@ -95,11 +87,6 @@ class HibernationManager:
         if self.is_pressed(group):
             return not group.silent and not self.eligibility.waits_for_growth(group)
         return self.eligibility.idle_since(group) is not None and not group.wishes.keep
-
-    def wake_estimate(self, group: Group) -> float:
-        """Return how many seconds it takes to wake a group and bring its memory in, if there is room."""
-        seconds = FIRST_WAKE if self.model.wake_seconds is None else self.model.wake_seconds
-        return seconds + self.costs.footprint_cost(group)
 
     def rest(self, group: Group, when: float | None = None) -> None:
         """Look later whether a group has been idle for long enough."""
@@ -359,7 +346,7 @@ class HibernationManager:
                 self._name_stuck(group, client.pid, "checkpoint")
         self.settle(group)
 
-    def _verify(self, client: Client, event: Checkpointed, state: Hibernation) -> None:
+    def _verify(self, client: Client, event: Checkpointed, state: Hibernation[Wait]) -> None:
         """Handle the checkpoint of a client that was parked for an earlier scheduler."""
         needs = client.needs
         if event.ok:
@@ -495,9 +482,7 @@ class HibernationManager:
         client.moved = ("", "")
         if needs is not None and client.home not in ("", needs.gpu):
             client.moved = client.home, needs.gpu
-        if self.model.wake_seconds is None:
-            self.model.wake_seconds = seconds
-        self.model.wake_seconds += WEIGHT * (seconds - self.model.wake_seconds)
+        self.costs.measure_wake(seconds)
         client.stage, client.needs = "awake", None
         group.active_at = self.turn.now
         self.turn.concern(group)
@@ -519,7 +504,7 @@ class HibernationManager:
         self.turn.log("wake_failed", client.group, code=event.code, text=event.text)
         if client.asked:
             self.turn.decisions.append(
-                Awake(client.number, client.asked, UNAVAILABLE, text=_as_said(event.text))
+                Awake(client.number, client.asked, UNAVAILABLE, text=as_said(event.text))
             )
             client.asked = 0
             # What it says to its call, it says to its wait for a lease.
@@ -576,7 +561,7 @@ class HibernationManager:
             self.leases.mark_silence(group)
             self.rest(group)
 
-    def _conclude(self, group: Group, state: Hibernation, *, begun_here: bool) -> None:
+    def _conclude(self, group: Group, state: Hibernation[Wait], *, begun_here: bool) -> None:
         """All of a group's clients were checkpointed, or some could not be: then none is to be.
 
         ``begun_here`` is false where the scheduler before had parked them.
@@ -586,8 +571,9 @@ class HibernationManager:
             self.refuse(group, *state.failed)
         elif begun_here:
             group.dismissed_at = None
+            freed = state.frees - sum(map(staying_contexts, group.shares.values()))
             seconds = self.turn.now - state.began
-            self.turn.log("hibernate", group, bytes=state.frees - group.stays, seconds=seconds)
+            self.turn.log("hibernate", group, bytes=freed, seconds=seconds)
         self._enter(group, "hibernated")
         if state.failed is not None or state.wanted or group.wait is not None:
             state.wanted = False
@@ -601,10 +587,3 @@ class HibernationManager:
         # It is tried again and again: that pushes no other notice out.
         self.notices.withdraw(lambda told: told == notice)
         self.notices.on_notice(notice)
-
-
-def _as_said(text: str) -> str:
-    return (
-        f"the kernel is hibernated and cannot be woken now ({text}); its data is safe in host memory, "
-        "and the next call tries again"
-    )

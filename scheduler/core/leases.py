@@ -86,7 +86,7 @@ class Leases:
         group.intact = True
         group.spent = False
         group.makes_way_for = None
-        group.ran_before = group.counted_burst = 0.0
+        group.burst.ran_before = group.burst.counted_burst = 0.0
         self.model.leased[group.id] = group
         for share in group.shares.values():
             self.hold(group, share.gpu)
@@ -186,15 +186,15 @@ class Leases:
             self.activity.end_burst(group)
             if group.away_since is None:
                 group.away_since = self.turn.now
-        group.burst_before, group.counted_burst = (
-            group.burst_so_far(self.turn.now),
-            group.ran_before,
+        group.burst.burst_before, group.burst.counted_burst = (
+            group.burst.so_far(self.turn.now, group.busy > 0),
+            group.burst.ran_before,
         )
         del self.model.leased[group.id]
         for share in group.shares.values():
             self.end_holding(group, share.gpu)
         self.ledger.charge(group)
-        self.turn.log("release", group, cause=cause, ran=group.ran_before)
+        self.turn.log("release", group, cause=cause, ran=group.burst.ran_before)
         for other in group.clients.values():
             self.contention.tell(other, 0)
         if group.offload:
@@ -303,7 +303,7 @@ class Leases:
 
     def _take_step(self, group: Group, step: LeaseStep, lease: int | None = None) -> bool:
         """Take a group's lease to its next state; return whether the step applies."""
-        after = TRANSITIONS.get((group.lease_state, step))
+        after = TRANSITIONS.get((_state_of(group), step))
         if after is None:
             return False
         if after == "none":
@@ -330,3 +330,10 @@ class Leases:
         client.lease = lease
         client.group.granted[client.number] = client
         self.activity.set_busy(client, True)
+
+
+def _state_of(group: Group) -> LeaseState:
+    """How far its lease is: none, held, or revoked and not given back."""
+    if group.lease is None:
+        return "none"
+    return "yielding" if group.yielding else "held"

@@ -48,10 +48,12 @@ class Ledger:
         for holding in client.holdings.values():
             gpu = holding.share.gpu
             fixed = holding.pinned + holding.context
-            if fixed and gpu.departures is not None:
-                gpu.departures.count += 1
-                gpu.departures.bytes += fixed
-                gpu.departures.spoilt = gpu.departures.spoilt or not holding.measured
+            if fixed and gpu.context_sizes.departures is not None:
+                gpu.context_sizes.departures.count += 1
+                gpu.context_sizes.departures.bytes += fixed
+                gpu.context_sizes.departures.spoilt = (
+                    gpu.context_sizes.departures.spoilt or not holding.measured
+                )
             # No reading has counted unsettled bytes as room for others.
             gpu.shrunk += max(0, fixed - holding.unsettled)
             gpu.hibernated += 1
@@ -74,7 +76,7 @@ class Ledger:
     def charge_left(self, holding: Holding) -> None:
         """Set what is charged for what a client has left: the only place where these sums change."""
         share = holding.share
-        more = share.gpu.leaves(holding.took) - holding.left
+        more = share.gpu.context_sizes.leaves(holding.took) - holding.left
         holding.left += more
         share.left += more
         share.gpu.left += more
@@ -86,8 +88,8 @@ class Ledger:
             gpu = holding.share.gpu
             gpu.hibernated -= 1
             self.leave_behind(holding)
-            if gpu.departures is not None:
-                gpu.departures.spoilt = True
+            if gpu.context_sizes.departures is not None:
+                gpu.context_sizes.departures.spoilt = True
         needs = client.needs
         if needs is not None and needs.gpu in client.holdings:
             holding = client.holdings[needs.gpu]
@@ -138,7 +140,7 @@ class Ledger:
             self.unsettle(holding, -holding.unsettled)
         self.state_contexts(holding, stated)
         self.account(holding, promised, usage.resident, pinned, context)
-        trial = holding.share.gpu.trial
+        trial = holding.share.gpu.context_sizes.trial
         if trial is not None and trial.client == holding.client.number and not crossed:
             trial.begun = True
             self.turn.ask(holding.share.gpu)

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from .eligibility import Eligibility
+from .foreign_use import outside
 from .messages import Growth, HostMemory
-from .model import Gpu, Model, Share
+from .model import Gpu, Model, Share, staying_contexts
 from .rules import MIB
 from .turn import Turn
 from .usage import GpuTime
@@ -67,8 +68,8 @@ class Limits:
                 f"{_amount(asked)} more would make {_amount(held + asked)}, "
                 f"but the GPU has {_amount(max(0, limit))} for one kernel"
             )
-            if gpu.outside:
-                text += f" (other programs hold {_amount(gpu.outside)})"
+            if outside(gpu):
+                text += f" (other programs hold {_amount(outside(gpu))})"
             return "device", _others(held + asked <= limit + gpu.foreign + theirs), text
         if fixed > 0 and (unserved := self.crowded_out(share, fixed, pinned, stays)) is not None:
             foreign, text = unserved
@@ -139,8 +140,8 @@ class Limits:
             if other is share:
                 fixed += gone  # that it will need beside what is asked for
             elif gone or (held and self._can_give_way(other)):
-                stays += other.stays
-                movable.append((held + gone, other.stays))
+                stays += staying_contexts(other)
+                movable.append((held + gone, staying_contexts(other)))
             else:
                 fixed += held
         return fixed + max(
@@ -165,7 +166,7 @@ class Limits:
             return None
         # Of each group, what it leaves when it makes way, and what it keeps because it cannot.
         least = {
-            other.group.id: (other.stays, 0)
+            other.group.id: (staying_contexts(other), 0)
             if self._can_give_way(other)
             else (other.left, other.pinned + other.context)
             for other in gpu.shares.values()

@@ -61,7 +61,7 @@ class PolicyView:
 
     def expected(self, group: Group) -> float:
         """Return for how many seconds of GPU time its burst is expected to go on."""
-        return self.predictor.expected(group.id, group.burst_so_far(self.turn.now))
+        return self.predictor.expected(group.id, group.burst.so_far(self.turn.now, group.busy > 0))
 
     def cost_quantum(self, group: Group) -> float:
         """Return the quantum that follows from what it costs to move a group's footprint, seconds."""

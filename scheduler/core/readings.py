@@ -23,9 +23,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .foreign_use import CONTEXTS, CONTEXTS_PART
 from .ledger import Ledger
 from .messages import Device, Measured, ReadDevice
-from .model import CONTEXTS, CONTEXTS_PART, LEFT, Departures, Gpu, Holding, Model, Trial
+from .model import LEFT, Departures, Gpu, Holding, Model, Trial
 from .rules import MIB
 from .turn import Turn
 
@@ -49,20 +50,22 @@ class Readings:
         if gpu.leaving or gpu.unsettled or gpu.arriving or gpu.ghosts:
             return
         held = gpu.resident + gpu.pinned + gpu.context
-        since, gpu.departures = gpu.departures, Departures(gpu.used, held)
+        sizes = gpu.context_sizes
+        since, sizes.departures = sizes.departures, Departures(gpu.used, held)
         learned = since is not None and self._see_departures(gpu, since, held)
-        if not learned and (gpu.residues or not gpu.hibernated):
+        if not learned and (sizes.residues or not gpu.hibernated):
             return
-        if not gpu.residues:
+        if not sizes.residues:
             # It is not known what each took. But all of them leave no more than this.
             gone = [h for s in gpu.shares.values() for h in s.holdings.values() if h.took]
             if not gone:
                 return
-            gpu.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
+            sizes.residue = min(LEFT, max(0, gpu.used - held) // len(gone))
         for other in (
             [g for g in self.model.gpus.values() if g.name == gpu.name] if learned else [gpu]
         ):
-            other.residues, other.residue = gpu.residues, gpu.residue
+            other.context_sizes.residues = sizes.residues
+            other.context_sizes.residue = sizes.residue
             before = other.left
             for share in other.shares.values():
                 for holding in share.holdings.values():
@@ -78,8 +81,9 @@ class Readings:
         left = gpu.used - since.used + since.bytes
         if not 0 <= left <= since.bytes:
             return False  # other programs' use changed as well
-        gpu.residues.append(left // since.count)
-        gpu.residue = sorted(gpu.residues)[len(gpu.residues) // 2]
+        sizes = gpu.context_sizes
+        sizes.residues.append(left // since.count)
+        sizes.residue = sorted(sizes.residues)[len(sizes.residues) // 2]
         return True
 
     def on_measured(self, event: Measured) -> None:
@@ -100,7 +104,7 @@ class Readings:
             return
         more = self.ledger.charge_contexts(holding, event.bytes)
         if more:
-            gpu.trial = None
+            gpu.context_sizes.trial = None
         # It was foreign use; or a reading may show now what it hid.
         gpu.foreign = max(0, gpu.foreign - max(0, more))
         if more < 0:
@@ -126,29 +130,29 @@ class Readings:
         if found:
             found.sort(key=lambda pair: pair[1] / pair[0])
             for other in alike:
-                other.taken = found[len(found) // 2]
+                other.context_sizes.taken = found[len(found) // 2]
 
     def try_context(self, holding: Holding) -> None:
         """A context is about to begin. If nothing else happens on the GPU, the next reading shows its size."""
         gpu = holding.share.gpu
         fresh = self.turn.now - gpu.read_at <= self.model.rules.fresh
-        alone = fresh and gpu.asked_at is None and gpu.quiet
+        alone = fresh and gpu.asked_at is None and _is_quiet(gpu)
         held = gpu.resident + gpu.pinned
         # That reading shows what there is now only if nothing has come or gone since. Otherwise the next tells nothing.
-        same = gpu.quietly_held == held + gpu.context
+        same = gpu.context_sizes.quietly_held == held + gpu.context
         found = Trial(holding.client.number, gpu.used, held if same else -1, gpu.context)
-        gpu.trial = found if alone else None
+        gpu.context_sizes.trial = found if alone else None
 
     def _end_trial(self, gpu: Gpu, used: int) -> None:
         """Charge a context with the size that the reading shows, if nothing else happened."""
-        trial = gpu.trial
+        trial = gpu.context_sizes.trial
         if trial is None or not trial.begun:
             return
-        gpu.trial = None
+        gpu.context_sizes.trial = None
         client = self.model.clients.get(trial.client)
         holding = None if client is None else client.holdings.get(gpu.uuid)
         took = used - trial.used
-        same = gpu.quiet and gpu.resident + gpu.pinned == trial.held
+        same = _is_quiet(gpu) and gpu.resident + gpu.pinned == trial.held
         if holding is None or holding.client.gone or not same or holding.measured:
             return
         before = trial.context - (gpu.context - holding.context)
@@ -203,7 +207,7 @@ class Readings:
         gpu.ghosts = max(0, min(gpu.ghosts, event.used - least - gpu.foreign))
         residue = 0
         if self.turn.now >= gpu.died_at + HAUNTED:
-            residue = max(0, gpu.ghosts - gpu.held_by_returning)
+            residue = max(0, gpu.ghosts - _held_by_returning(gpu))
         gpu.ghosts -= residue  # nobody knows when that will be free, so it counts as others' use
         rest = event.used - gpu.ghosts
         # An earlier reading may have missed what was freed and stated only since: then the last value is too low. Who
@@ -217,7 +221,7 @@ class Readings:
         foreign = max(0, rest - most, min(last, rest - least))
         gpu.lowered = max(0, gpu.lowered + before - foreign - gpu.ghosts)
         held = gpu.resident + gpu.pinned + gpu.context
-        gpu.quietly_held = held if gpu.quiet else None
+        gpu.context_sizes.quietly_held = held if _is_quiet(gpu) else None
         if foreign != gpu.foreign:
             gpu.foreign = foreign
             self.turn.restock[gpu.uuid] = gpu
@@ -267,3 +271,14 @@ class Readings:
             gpu.asked_at is not None
             and self.turn.now - gpu.asked_at >= self.model.rules.reading_timeout
         )
+
+
+def _is_quiet(gpu: Gpu) -> bool:
+    """Whether nothing of what clients state here may be about to come or to go."""
+    moving = gpu.leaving or gpu.unsettled or gpu.arriving or gpu.shrunk or gpu.ghosts
+    return not moving
+
+
+def _held_by_returning(gpu: Gpu) -> int:
+    """Bytes that clients of the previous scheduler hold, as far as it knew."""
+    return sum(u.resident + u.pinned + u.context for u in gpu.returning.values())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .eligibility import Eligibility
+from .foreign_use import outside, unstated
 from .hibernation import HibernationManager
 from .model import Bar, Delayed, Gpu, Group, Model, Wait, growth
 from .plan import Plan
@@ -144,7 +145,9 @@ def waking(core: Sources, group: Group, now: float) -> dict[str, Any]:
     since = now if group.hibernation is None else group.hibernation.since
     took = max(0.0, now - since)
     return _reason(
-        "waking", **{"for": took}, estimate=max(0.0, core.hibernation.wake_estimate(group) - took)
+        "waking",
+        **{"for": took},
+        estimate=max(0.0, core.hibernation.costs.wake_estimate(group) - took),
     )
 
 
@@ -264,17 +267,17 @@ def _short(core: Sources, group: Group, gpu: Gpu, lack: int, now: float) -> dict
         return _reason("making_room", lack=lack, gpu=gpu.uuid, **_victims(victims))
     own = group.shares.get(gpu.uuid)
     fixed = gpu.pinned + gpu.context - (own.pinned + own.context if own is not None else 0)
-    fixed += gpu.unstated + gpu.left - (own.left if own is not None else 0)
+    fixed += unstated(gpu) + gpu.left - (own.left if own is not None else 0)
     silent = [s for s in gpu.shares.values() if s is not own and s.unreachable]
     kept = sum(s.unreachable for s in silent)
-    if silent and (kept >= lack or kept > max(gpu.ghosts, gpu.outside, fixed)):
+    if silent and (kept >= lack or kept > max(gpu.ghosts, outside(gpu), fixed)):
         worst = max(silent, key=lambda s: (s.unreachable, s.number))
         return stuck(worst.group, now, gpu, lack)
-    if gpu.ghosts >= lack or gpu.ghosts > max(gpu.outside, fixed):
+    if gpu.ghosts >= lack or gpu.ghosts > max(outside(gpu), fixed):
         if gpu.returning:
             return _returning(core, gpu, lack)
         return _reason("dying", lack=lack, gpu=gpu.uuid, ghosts=gpu.ghosts)
-    if fixed >= gpu.outside:
+    if fixed >= outside(gpu):
         # It may be charged for more than there is: for contexts of which nobody knows what became.
         return _reason("crowded", lack=lack, gpu=gpu.uuid, fixed=min(fixed, gpu.total))
     # What others seem to use may be what those hold that have yet to say so.
@@ -286,7 +289,7 @@ def _returning(core: Sources, gpu: Gpu, lack: int) -> dict[str, Any]:
 
 
 def _foreign(gpu: Gpu, lack: int) -> dict[str, Any]:
-    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=gpu.outside)
+    return _reason("foreign_use", lack=lack, gpu=gpu.uuid, foreign=outside(gpu))
 
 
 def _reason(code: str, **params: Any) -> dict[str, Any]:

@@ -20,3 +20,15 @@ WHY = {
     "failed": "the driver failed at it",
     "stuck": "its hibernation does not end",
 }
+#: A process of which the hibernator says so may be checkpointed, or be about to; of others, it says that they are not.
+UNSETTLED = frozenset({"stuck", "helper"})
+#: The hibernator's codes that leave open how a process is.
+INCONCLUSIVE = frozenset({"helper", "permission"})
+
+
+def as_said(text: str) -> str:
+    """Return the error of a call whose process cannot be woken now."""
+    return (
+        f"the kernel is hibernated and cannot be woken now ({text}); its data is safe in host memory, "
+        "and the next call tries again"
+    )

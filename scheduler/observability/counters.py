@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ..core.messages import Class, Log
+from ..core.model import excess
 from .metrics import Sample
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Counters:
     def look(self, core: Core) -> None:
         """Look whether all fits again: that nobody says."""
         for uuid in [
-            u for u in self._beyond if (gpu := core.gpus.get(u)) is None or gpu.excess <= 0
+            u for u in self._beyond if (gpu := core.gpus.get(u)) is None or excess(gpu) <= 0
         ]:
             del self._beyond[uuid]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from ..core import messages as ev
 from ..core.core import Core
-from ..core.model import CONTEXTS, CONTEXTS_PART
+from ..core.foreign_use import CONTEXTS, CONTEXTS_PART
 from ..gpu.devices import Devices
 from ..observability import usage_audit as suspicion
 from ..observability.audit import Audit

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from .. import policies
-from ..core import reasons
+from ..core import foreign_use, reasons
+from ..core.model import staying_contexts
 from .estimates import Estimate
 from .timeline import Ledger
 
@@ -94,8 +95,8 @@ def _hibernation(core: Core, group: Group, now: float) -> dict[str, Any] | None:
         return {
             "state": "parking" if state.stage == "evicting" else state.stage,
             "since": state.since,
-            "frees": max(0, state.frees - group.stays),
-            "estimate": core.sources.hibernation.wake_estimate(group) if away else None,
+            "frees": max(0, state.frees - sum(map(staying_contexts, group.shares.values()))),
+            "estimate": core.costs.wake_estimate(group) if away else None,
             "code": None,
             "text": "",
         }
@@ -257,16 +258,22 @@ class Figures:
         holdings = [h for share in gpu.shares.values() for h in share.holdings.values()]
         for h in holdings:
             self._held[h] = {"resident": h.resident, "pinned": h.pinned, "context": h.context}
-        beyond = gpu.unstated if gpu.context or gpu.unmeasured or gpu.left else 0
+        beyond = (
+            foreign_use.unstated(gpu)
+            if gpu.context or foreign_use.unmeasured(gpu) or gpu.left
+            else 0
+        )
         beyond += gpu.left
-        excess = gpu.resident + gpu.pinned + gpu.context + beyond + gpu.outside + gpu.ghosts
+        excess = (
+            gpu.resident + gpu.pinned + gpu.context + beyond + foreign_use.outside(gpu) + gpu.ghosts
+        )
         excess -= gpu.total
         managed = [holding for holding in holdings if _is_paged(holding.client)]
         for kind, among in (("resident", managed), ("resident", holdings)):
             excess -= self._cut(among, kind, excess)
         ghosts = gpu.ghosts - max(0, min(excess, gpu.ghosts))
         excess -= gpu.ghosts - ghosts
-        unstated = beyond + gpu.outside
+        unstated = beyond + foreign_use.outside(gpu)
         fewer = unstated - max(0, min(excess, unstated))
         excess -= unstated - fewer
         beyond = min(beyond, fewer)

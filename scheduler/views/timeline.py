@@ -66,7 +66,7 @@ def glimpse(core: Core, group_id: str, now: float) -> Glimpse:
         now,
         group_id,
         group.name,
-        group.ran_since if group.busy else None,
+        group.burst.ran_since if group.busy else None,
         min(waits, default=None),
         dict(group.cells),
         leased=group.lease is not None and not group.yielding,

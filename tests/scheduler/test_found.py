@@ -540,7 +540,7 @@ def test_a_group_comes_back_though_all_others_leave_something_on_the_gpu() -> No
     for _ in range(4):
         script.everybody_is_served()
         script.indices_are_right()
-    assert script.core.gpus[GPU].residue == 80 * MIB
+    assert script.core.gpus[GPU].context_sizes.residue == 80 * MIB
     script.teardown()
 
 

@@ -1433,7 +1433,7 @@ def crowded(**settings: Any) -> Night:
 
 def test_what_one_leaves_is_learned_and_counts_as_its_own() -> None:
     night = crowded()
-    assert night.core.gpus[GPU].residue == RESIDUE
+    assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
     assert (night.gpu["foreign"], night.gpu["contexts"]) == (0, 2 * 4 * GIB + RESIDUE)
     assert night.group("small0")["hibernation"]["frees"] == GIB
     night.do(ev.WakeNow("small0"))
@@ -1442,7 +1442,7 @@ def test_what_one_leaves_is_learned_and_counts_as_its_own() -> None:
 
 def test_what_one_leaves_is_learned_for_all_gpus_of_that_name() -> None:
     night = crowded(gpus=2)
-    assert night.core.gpus[OTHER].residue == RESIDUE
+    assert night.core.gpus[OTHER].context_sizes.residue == RESIDUE
 
 
 def test_the_middle_of_what_was_seen_counts() -> None:
@@ -1453,7 +1453,7 @@ def test_the_middle_of_what_was_seen_counts() -> None:
         night.do(ev.Measured(2, GPU, 4 * GIB))
         night.do(ev.HibernateNow("small0"))
         night.foreign += grown
-    assert night.core.gpus[GPU].residue == RESIDUE
+    assert night.core.gpus[GPU].context_sizes.residue == RESIDUE
 
 
 def test_what_was_there_when_the_scheduler_began_counts_as_left_by_those_that_hibernate() -> None:
@@ -1511,7 +1511,7 @@ def test_what_hibernated_processes_leave_is_in_the_way_where_it_exceeds_half_of_
     for number, context in ((1, GIB), (small.number, GIB // 4)):
         night.do(ev.Measured(number, GPU, context))
     night.do(ev.HibernateNow("small"))
-    assert night.core.gpus[GPU].residue == GIB // 8
+    assert night.core.gpus[GPU].context_sizes.residue == GIB // 8
     answers = newcomers(night, 5, GIB // 4)
     assert answers[:3] == [""] * 3
     assert "would take 128 MiB of the 99.0 GiB that another notebook already uses" in answers[3]

@@ -561,7 +561,9 @@ class World(RuleBasedStateMachine):
             for holding in holdings:
                 if holding.client.gone:
                     assert (holding.pinned, holding.context, holding.resident) == (0, 0, 0)
-                assert holding.left == (gpu.leaves(holding.took) if holding.client.gone else 0)
+                assert holding.left == (
+                    gpu.context_sizes.leaves(holding.took) if holding.client.gone else 0
+                )
         for group in core.groups.values():
             asleep = [c for c in group.clients.values() if c.stage != "awake"]
             assert group.hibernation is not None or not asleep
@@ -1591,7 +1593,7 @@ class World(RuleBasedStateMachine):
         """What stays on the GPU of a process that hibernates, or what the core expects to, if that is more."""
         memory = process.memory[gpu]
         context = memory.context + max(0, memory.surplus)
-        return max(min(self.residue, context), self.core.gpus[gpu].leaves(context))
+        return max(min(self.residue, context), self.core.gpus[gpu].context_sizes.leaves(context))
 
     def sleeps_for_lease(self, group: Group) -> bool:
         """Whether a group is woken in the turn of its lease, and gets none since it is frozen."""

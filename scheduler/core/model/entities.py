@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the core knows: GPUs, lease groups, their clients, and what each holds where.
+"""GPUs, lease groups, their clients, what each holds where, and the waits: entities that refer to each other.
 
 Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``):
 
@@ -8,40 +8,26 @@ Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
-from .contention import Audience
-from .messages import Awaited, Backend, Class, Grow, Hibernatable, Notice, Priority, Usage
-from .policy_api import FREE, Parts, Rank, Speed, State
-from .rules import Rules
-from .timers import Timer
-from .victims import Victims
-
-#: Of a GPU: what the driver may use of it for itself, which is no program's. 3 MiB of an NVIDIA H200 (driver 580).
-DRIVERS_PART = 1 / 2048
-
-#: Until contexts were measured, what a process may take for them beyond what is charged: bytes, and part of a GPU.
-CONTEXTS, CONTEXTS_PART = 512 << 20, 1 / 8
-
-#: Bytes that a checkpointed process is expected to leave on its GPU, until readings have shown how many: no more than
-#: its context. 4 MiB on an NVIDIA H200 (driver 580), where NVML counts them as used and names no process.
-LEFT = 4 << 20
-
-#: What growth waits for that is answered later: a reading of the GPU; clients of the previous scheduler, until they
-#: attach or exit; or host memory.
-Obstacle = Literal["reading", "returning", "host_memory", "holders"]
-#: Those of them that may take long.
-WAITED_FOR = frozenset({"returning", "host_memory"})
-#: How far a client is from being awake: told to park; parked; being checkpointed; off the GPU; waiting for the room
-#: that it needs to be awake; being restored.
-Stage = Literal["awake", "parking", "parked", "checkpointing", "hibernated", "waiting", "waking"]
-#: The same of a group.
-Progress = Literal["evicting", "parking", "hibernating", "hibernated", "waking"]
-#: How far a group's lease is; ``leases.py`` has the steps between them.
-LeaseState = Literal["none", "held", "yielding"]
+from ..contention import Audience
+from ..messages import Backend, Class, Grow, Usage
+from ..policy_api import FREE, Parts, Rank, Speed, State
+from ..timers import Timer
+from ..victims import Victims
+from .records import (
+    WAITED_FOR,
+    Bar,
+    BurstTime,
+    ContextSizes,
+    Delayed,
+    Hibernation,
+    Stage,
+    Totals,
+    Unfit,
+    Wishes,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -62,14 +48,9 @@ class Gpu:
     resident: int = 0
     pinned: int = 0
     context: int = 0
-    #: Bytes that are charged for what hibernated clients leave here; and those that each leaves, as far as readings
-    #: showed.
+    #: Bytes that are charged for what hibernated clients leave here.
     left: int = 0
-    residue: int | None = None
-    #: What readings showed of that last where nothing else had come or gone, also on other GPUs of this name; and what
-    #: the next one will be compared with.
-    residues: deque[int] = field(default_factory=lambda: deque(maxlen=9))
-    departures: Departures | None = None
+    context_sizes: ContextSizes = field(default_factory=ContextSizes)
     #: Bytes that are on their way out; and pinned ones that were admitted and perhaps are not allocated yet.
     leaving: int = 0
     unsettled: int = 0
@@ -79,12 +60,6 @@ class Gpu:
     #: The share that gets all room that appears here, because its lease was granted before the room was there.
     filling: Share | None = None
     foreign: int = 0
-    #: Bytes that a context was admitted with, and bytes that it took, as measured on GPUs of this name.
-    taken: tuple[int, int] = (1, 1)
-    #: What clients held at the last reading, contexts included, if nothing was about to come or to go then.
-    quietly_held: int | None = None
-    #: The context that has just been admitted, if the next reading will show its size.
-    trial: Trial | None = None
     ghosts: int = 0
     #: When the last of them came.
     died_at: float = 0.0
@@ -140,11 +115,6 @@ class Gpu:
         self.looks, self.paces_again = ("gpu", self.uuid), ("pace", self.uuid)
 
     @property
-    def held_by_returning(self) -> int:
-        """Bytes that clients of the previous scheduler hold, as far as it knew."""
-        return sum(u.resident + u.pinned + u.context for u in self.returning.values())
-
-    @property
     def free(self) -> int:
         """Room for more; negative where more is charged than there is."""
         return (
@@ -159,17 +129,6 @@ class Gpu:
             - self.arriving
         )
 
-    @property
-    def outside(self) -> int:
-        """Bytes that programs outside the sharing hold, as far as they are not the driver's own."""
-        rest = self.foreign - self.unmeasured
-        return rest if rest > self.total * DRIVERS_PART else 0
-
-    @property
-    def unstated(self) -> int:
-        """Bytes that contexts may take beyond what is charged for them, and the driver."""
-        return self.foreign - self.outside
-
     def uncovered(self, left: int) -> int:
         """Return how much of what hibernated clients leave is more than half of the reserve, which is there for it."""
         return max(0, left - self.reserve // 2)
@@ -177,29 +136,6 @@ class Gpu:
     def freed_without(self, left: int) -> int:
         """Return how much more room there would be without so much of what is left."""
         return self.uncovered(self.left) - self.uncovered(self.left - left)
-
-    def leaves(self, context: int) -> int:
-        """Return how many bytes of its contexts a client is expected to leave here when it hibernates."""
-        return min(LEFT if self.residue is None else self.residue, context)
-
-    @property
-    def unmeasured(self) -> int:
-        """Bytes that contexts of clients may take beyond what is charged for them, as long as they are not measured."""
-        most = min(CONTEXTS, int(self.total * CONTEXTS_PART))
-        holdings = [h for share in self.shares.values() for h in share.holdings.values()]
-        there = [h for h in holdings if (h.stated or h.beyond) and not h.client.gone]
-        return sum(h.beyond if h.measured else most for h in there)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether nothing of what clients state here may be about to come or to go."""
-        moving = self.leaving or self.unsettled or self.arriving or self.shrunk or self.ghosts
-        return not moving
-
-    def contexts(self, stated: int) -> int:
-        """Return the bytes that contexts take, by the bytes that they are admitted with."""
-        admitted, taken = self.taken
-        return -(-stated * taken // admitted)
 
     @property
     def capacity(self) -> int:
@@ -214,12 +150,6 @@ class Gpu:
             return self.leaving
         return sum(share.leaving for share in self.shares.values())
 
-    @property
-    def excess(self) -> int:
-        """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
-        held = self.promised - self.unused + self.pinned + self.context + self.left
-        return held + self.foreign + self.ghosts - self.total
-
     def kept_from(self, share: Share) -> int:
         """Bytes that other groups keep from a share, since they do not answer."""
         # A group that does not answer keeps its memory here also if its silent client is on another GPU.
@@ -231,41 +161,6 @@ class Gpu:
     def owed(self) -> int:
         """Bytes that a share that fills has yet to be allotted."""
         return 0 if self.filling is None else self.filling.missing
-
-    @property
-    def calm(self) -> bool:
-        """Whether nobody waits for anything here, and there is not too much: then there is nothing to decide."""
-        return (
-            not (self.queue or self.parked or self.ghosts or self.drained)
-            and self.asked_at is None
-            and self.free >= 0
-        )
-
-
-@dataclass(slots=True)
-class Trial:
-    """A context that begins while nothing else happens on its GPU: the next reading shows its size."""
-
-    client: int
-    #: The reading before; what clients held then besides contexts; and what is charged for all contexts.
-    used: int
-    held: int
-    context: int
-    begun: bool = False
-
-
-@dataclass(slots=True)
-class Departures:
-    """The clients that hibernated since the last reading at which nothing was about to come or to go."""
-
-    #: What that reading showed, and what clients held then.
-    used: int
-    held: int
-    #: How many they are, and what they held.
-    count: int = 0
-    bytes: int = 0
-    #: What they held is not known exactly, or others came back.
-    spoilt: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -317,8 +212,8 @@ class Holding:
         """Return the charge for contexts that the client states to be of this size."""
         if stated == self.stated:
             return self.context
-        gpu, more = self.share.gpu, stated - self.stated
-        charged = self.context + (gpu.contexts(more) if more > 0 else -gpu.contexts(-more))
+        sizes, more = self.share.gpu.context_sizes, stated - self.stated
+        charged = self.context + (sizes.charge(more) if more > 0 else -sizes.charge(-more))
         return max(1, charged) if stated else 0
 
 
@@ -367,13 +262,6 @@ class Share:
             h.client.needs.pinned + h.client.needs.context
             for h in self.holdings.values()
             if h.client.gone and h.client.needs is not None
-        )
-
-    @property
-    def stays(self) -> int:
-        """Bytes of contexts that are on the GPU also while the group hibernates."""
-        return sum(
-            h.left if h.client.gone else self.gpu.leaves(h.context) for h in self.holdings.values()
         )
 
     @property
@@ -488,73 +376,6 @@ class Client:
         self.answers, self.wakes = ("client", self.number), ("wake", self.number)
 
 
-@dataclass(slots=True)
-class Totals:
-    """What a group has had so far; `Ledger` knows for how long it waited and ran."""
-
-    bursts: int = 0
-    waits: int = 0
-    evicted: int = 0
-    restored: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Hibernation:
-    """A group on its way off the GPU, off it, or on its way back: some of its clients, at least, are not awake.
-
-    ``evicting``: all are still, and its memory leaves.
-    """
-
-    stage: Progress
-    #: When it began, and when this stage did.
-    began: float
-    since: float
-    #: Bytes of the GPUs that it gave back, or is about to.
-    frees: int = 0
-    #: It is to be awake again as soon as what is under way has ended.
-    wanted: bool = False
-    #: The head of a queue that it makes room for. While that waits, work of its own does not end the attempt.
-    head: Wait | None = None
-    #: Why it cannot be: a code, and a sentence.
-    failed: tuple[str, str] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Unfit:
-    """Why a group does not hibernate, and until when that is taken for granted."""
-
-    code: str
-    text: str
-    since: float
-    until: float
-
-
-@dataclass(slots=True)
-class Wishes:
-    """What people asked for a group."""
-
-    priority: Priority = "auto"
-    #: Its memory stays on the GPU while it is idle, as long as nobody has waited for it too long.
-    keep: bool = False
-    #: It is granted nothing until it is unfrozen.
-    frozen: bool = False
-    #: An administrator froze it.
-    held: bool = False
-    #: Bytes of footprint on each GPU; 0: no cap.
-    memory: int = 0
-    #: Fractions of a GPU's time, and the weight for what is spare: ``events.Entitlement``.
-    request: float = 0.0
-    limit: float = 0.0
-    weight: float = 1.0
-    #: The cell that is open keeps its lease to its end.
-    exclusive: bool = False
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it is granted nothing, whoever wants it so."""
-        return self.frozen or self.held
-
-
 @dataclass(slots=True, eq=False)
 class Group:
     """A lease group: the unit that is granted, on all the GPUs that it uses, or nothing."""
@@ -602,18 +423,12 @@ class Group:
     #: Since when it has had no work, unless its last work was cut short.
     away_since: float | None = None
     busy: int = 0
-    ran_since: float = 0.0
-    ran_before: float = 0.0
+    burst: BurstTime = field(default_factory=BurstTime)
     idle_since: float = 0.0
     #: What it counted as last.
     classed: Class = "interactive"
-    #: Its clients say how much of the GPU they have. Else its GPU time is that of its bursts, counted until then.
+    #: Its clients say how much of the GPU they have. Otherwise its GPU time is that of its bursts.
     metered: bool = False
-    counted_until: float = 0.0
-    #: Seconds for which the burst that goes on has run so far, under earlier leases too.
-    burst_before: float = 0.0
-    #: Of what it ran under this lease, what belongs to bursts that have ended.
-    counted_burst: float = 0.0
     #: Open cells by msg_id with their begin, oldest first; and the last ones that ended.
     cells: dict[str, float] = field(default_factory=dict)
     ended_cells: dict[str, None] = field(default_factory=dict)
@@ -629,7 +444,7 @@ class Group:
     shown: State = "idle"
     #: When it last did something that needs no lease.
     active_at: float = 0.0
-    hibernation: Hibernation | None = None
+    hibernation: Hibernation[Wait] | None = None
     unfit: Unfit | None = None
     #: When it was last found not to hibernate, and how often in a row before that.
     refused_at: float = 0.0
@@ -647,13 +462,6 @@ class Group:
         self.ages, self.rests = ("class", self.id), ("rest", self.id)
 
     @property
-    def lease_state(self) -> LeaseState:
-        """How far its lease is: none, held, or revoked and not given back."""
-        if self.lease is None:
-            return "none"
-        return "yielding" if self.yielding else "held"
-
-    @property
     def state(self) -> State:
         """What people see."""
         if self.lease is not None:
@@ -668,11 +476,6 @@ class Group:
         if self.hibernation is not None and self.hibernation.stage in ("hibernated", "waking"):
             return "waking" if self.waking else "hibernated"
         return "idle" if self.wait is None and self.delayed is None else "waiting"
-
-    def burst_so_far(self, now: float) -> float:
-        """Return for how long its burst has run so far, under earlier leases too."""
-        running = now - self.ran_since if self.busy else 0.0
-        return self.burst_before + self.ran_before - self.counted_burst + running
 
     @property
     def delayed(self) -> Delayed | None:
@@ -690,11 +493,6 @@ class Group:
             if client.restoring:
                 return True
         return False
-
-    @property
-    def stays(self) -> int:
-        """Bytes of contexts that are on GPUs also while it hibernates."""
-        return sum(share.stays for share in self.shares.values())
 
     @property
     def waking(self) -> bool:
@@ -735,30 +533,6 @@ class Group:
         if self.lease is None:
             return False
         return self.busy > 0 or self.exclusive or (not self.yielding and self.restoring)
-
-
-class Bar(NamedTuple):
-    """Why one that waits is passed over: a GPU that is drained, or somebody's quota of GPUs."""
-
-    code: Literal["gpu_draining", "quota_gpus"]
-    gpu: str = ""
-    #: Whose quota, how many GPUs it is, and how many this one needs by itself.
-    whose: str = ""
-    most: int = 0
-    own: int = 0
-    #: The group that has to make way first, and when.
-    holder: str = ""
-    holder_name: str = ""
-    until: float | None = None
-
-
-class Delayed(NamedTuple):
-    """Growth that is answered later."""
-
-    grow: Grow
-    obstacle: Obstacle
-    #: When it began to wait for that.
-    since: float
 
 
 @dataclass(slots=True, eq=False)
@@ -818,100 +592,3 @@ class Wait:
 def place(wait: Wait) -> tuple[Rank, int]:
     """Sort those that wait."""
     return wait.rank, wait.number
-
-
-@dataclass(slots=True, eq=False)
-class Model:
-    """All that the core knows."""
-
-    #: The settings that hold.
-    rules: Rules
-    gpus: dict[str, Gpu] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
-    clients: dict[int, Client] = field(default_factory=dict)
-    #: The waits, in order; and those of groups that use no GPU yet.
-    queue: list[Wait] = field(default_factory=list)
-    nowhere: list[Wait] = field(default_factory=list)
-    #: Groups that hold a lease; and those of which the room is still being made.
-    leased: dict[str, Group] = field(default_factory=dict)
-    filling: dict[str, Group] = field(default_factory=dict)
-    #: Evictions that were ordered and not answered, by serial: of what, and how many bytes.
-    evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)
-    #: Groups whose memory leaves because they hibernate; and all that are on their way off the GPUs.
-    evacuating: dict[str, Group] = field(default_factory=dict)
-    hibernating: dict[str, Group] = field(default_factory=dict)
-    #: Whether processes can be hibernated here; None: not known yet. And the seconds that a wake takes without moves;
-    #: None: not measured yet.
-    hibernatable: Hibernatable | None = None
-    wake_seconds: float | None = None
-    #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
-    awaited: dict[int, Awaited] = field(default_factory=dict)
-    #: Bytes of host memory that swapped data may take; and of all promises.
-    host_budget: int = 0
-    promised: int = 0
-    #: Some client's memory is such that the GPU may page it.
-    pages: bool = False
-    #: The group in front of each user.
-    focus: dict[str, str] = field(default_factory=dict)
-    notices: deque[tuple[float, Notice]] = field(default_factory=lambda: deque(maxlen=50))
-    #: What administrators tell everybody; empty: nothing.
-    maintenance: str = ""
-    #: The last numbers that were given: to leases; to groups and waits; to orders; to shares.
-    last_lease: int = 0
-    last_number: int = 0
-    last_serial: int = 0
-    last_share: int = 0
-
-    def gpus_of(self, wait: Wait) -> list[Gpu]:
-        """Return the GPUs that a wait is for."""
-        return [self.gpus[uuid] for uuid in wait.uuids]
-
-    def host_room(self) -> int:
-        """Return the host memory that nothing lies in yet."""
-        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
-        return max(0, self.host_budget - held)
-
-    def need(self, wait: Wait, gpu: Gpu) -> int:
-        """Room that serving this one takes on a GPU."""
-        group = wait.group
-        if wait.grow is None:
-            share = group.shares[gpu.uuid]
-            return share.missing if group.filling is wait else share.need
-        if wait.wakes and wait.for_lease:
-            # Awake without its lease, it would only be in the way of those that can run.
-            fixed = left = 0
-            for c in group.clients.values():
-                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
-                    fixed += c.needs.pinned + c.needs.context
-                    left += c.holdings[gpu.uuid].left
-            fixed = max(0, fixed - gpu.freed_without(left))
-            need = fixed + group.shares[gpu.uuid].need
-            if need - gpu.free <= self.host_room():
-                return need
-            # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
-            return fixed
-        more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
-        return fixed + (more if group.lease is not None and not group.floating else 0)
-
-
-def growth(holding: Holding, event: Grow) -> tuple[int, int]:
-    """How many bytes more are asked for: of those that can move, and of those that cannot."""
-    least = event.least
-    context = least.context
-    if not holding.client.gone:
-        context = holding.contexts(max(holding.stated, context))
-    fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
-    fixed -= holding.share.gpu.freed_without(holding.left)
-    return max(0, least.promised - holding.promised), max(0, fixed)
-
-
-def staying(holding: Holding, event: Grow) -> int:
-    """How many bytes more than now would be on the GPU after growth while the client hibernates."""
-    gpu = holding.share.gpu
-    context = holding.contexts(max(holding.stated, event.least.context))
-    return gpu.leaves(max(context, holding.context)) - gpu.leaves(holding.context)
-
-
-def is_managed(group: Group) -> bool:
-    """Whether the GPU faults in what a group lacks."""
-    return all(c.backend == "managed" for c in group.clients.values())

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""All that the core knows, in one object."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+from ..messages import Awaited, Grow, Hibernatable, Notice
+from ..rules import Rules
+from .entities import Client, Gpu, Group, Holding, Share, Wait
+
+
+@dataclass(slots=True, eq=False)
+class Model:
+    """All that the core knows."""
+
+    #: The settings that hold.
+    rules: Rules
+    gpus: dict[str, Gpu] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    clients: dict[int, Client] = field(default_factory=dict)
+    #: The waits, in order; and those of groups that use no GPU yet.
+    queue: list[Wait] = field(default_factory=list)
+    nowhere: list[Wait] = field(default_factory=list)
+    #: Groups that hold a lease; and those of which the room is still being made.
+    leased: dict[str, Group] = field(default_factory=dict)
+    filling: dict[str, Group] = field(default_factory=dict)
+    #: Evictions that were ordered and not answered, by serial: of what, and how many bytes.
+    evictions: dict[int, tuple[Holding, int]] = field(default_factory=dict)
+    #: Groups whose memory leaves because they hibernate; and all that are on their way off the GPUs.
+    evacuating: dict[str, Group] = field(default_factory=dict)
+    hibernating: dict[str, Group] = field(default_factory=dict)
+    #: Whether processes can be hibernated here; None: not known yet. And the seconds that a wake takes without moves;
+    #: None: not measured yet.
+    hibernatable: Hibernatable | None = None
+    wake_seconds: float | None = None
+    #: Clients of the previous scheduler that have not attached yet, by their numbers in its list.
+    awaited: dict[int, Awaited] = field(default_factory=dict)
+    #: Bytes of host memory that swapped data may take; and of all promises.
+    host_budget: int = 0
+    promised: int = 0
+    #: Some client's memory is such that the GPU may page it.
+    pages: bool = False
+    #: The group in front of each user.
+    focus: dict[str, str] = field(default_factory=dict)
+    notices: deque[tuple[float, Notice]] = field(default_factory=lambda: deque(maxlen=50))
+    #: What administrators tell everybody; empty: nothing.
+    maintenance: str = ""
+    #: The last numbers that were given: to leases; to groups and waits; to orders; to shares.
+    last_lease: int = 0
+    last_number: int = 0
+    last_serial: int = 0
+    last_share: int = 0
+
+    def gpus_of(self, wait: Wait) -> list[Gpu]:
+        """Return the GPUs that a wait is for."""
+        return [self.gpus[uuid] for uuid in wait.uuids]
+
+    def host_room(self) -> int:
+        """Return the host memory that nothing lies in yet."""
+        held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
+        return max(0, self.host_budget - held)
+
+    def need(self, wait: Wait, gpu: Gpu) -> int:
+        """Room that serving this one takes on a GPU."""
+        group = wait.group
+        if wait.grow is None:
+            share = group.shares[gpu.uuid]
+            return share.missing if group.filling is wait else share.need
+        if wait.wakes and wait.for_lease:
+            # Awake without its lease, it would only be in the way of those that can run.
+            fixed = left = 0
+            for c in group.clients.values():
+                if c.stage == "waiting" and c.needs is not None and c.needs.gpu == gpu.uuid:
+                    fixed += c.needs.pinned + c.needs.context
+                    left += c.holdings[gpu.uuid].left
+            fixed = max(0, fixed - gpu.freed_without(left))
+            need = fixed + group.shares[gpu.uuid].need
+            if need - gpu.free <= self.host_room():
+                return need
+            # The host cannot hold what would have to leave, too. Awake, it fills: they change places piece by piece.
+            return fixed
+        more, fixed = growth(self.clients[wait.grow.client].holdings[gpu.uuid], wait.grow)
+        return fixed + (more if group.lease is not None and not group.floating else 0)
+
+
+def growth(holding: Holding, event: Grow) -> tuple[int, int]:
+    """How many bytes more are asked for: of those that can move, and of those that cannot."""
+    least = event.least
+    context = least.context
+    if not holding.client.gone:
+        context = holding.contexts(max(holding.stated, context))
+    fixed = max(0, least.pinned - holding.pinned) + max(0, context - holding.context)
+    fixed -= holding.share.gpu.freed_without(holding.left)
+    return max(0, least.promised - holding.promised), max(0, fixed)
+
+
+def staying(holding: Holding, event: Grow) -> int:
+    """How many bytes more than now would be on the GPU after growth while the client hibernates."""
+    gpu = holding.share.gpu
+    context = holding.contexts(max(holding.stated, event.least.context))
+    return gpu.context_sizes.leaves(max(context, holding.context)) - gpu.context_sizes.leaves(
+        holding.context
+    )
+
+
+def is_managed(group: Group) -> bool:
+    """Whether the GPU faults in what a group lacks."""
+    return all(c.backend == "managed" for c in group.clients.values())
+
+
+def excess(gpu: Gpu) -> int:
+    """Bytes by which all that was allocated here, wherever it is, exceeds the GPU; negative where all fits."""
+    held = gpu.promised - gpu.unused + gpu.pinned + gpu.context + gpu.left
+    return held + gpu.foreign + gpu.ghosts - gpu.total
+
+
+def staying_contexts(share: Share) -> int:
+    """Bytes of contexts that are on the GPU also while the group hibernates."""
+    leaves = share.gpu.context_sizes.leaves
+    return sum(h.left if h.client.gone else leaves(h.context) for h in share.holdings.values())
