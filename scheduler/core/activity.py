@@ -1,17 +1,110 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Whether groups are at work: bursts, absences, GPU time, and the class that follows from them."""
+"""Whether groups are at work: bursts, absences, GPU time, and the class that follows from them.
+
+People may say which class a group is of, interactive or background. Otherwise it follows from what the group does, as
+in a multi-level feedback queue of two levels. All times are seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .burst_model import Classes
 from .burst_predictor import Predictor
+from .messages import Class
 from .model import Client, Group
 from .queue import WaitQueue
 from .timers import Timers
 from .turn import Turn, stir
 from .usage import GpuTime
+
+
+@dataclass(slots=True)
+class _Spell:
+    """GPU time since the cell began or, without one, since the last pause."""
+
+    had: float = 0.0
+    last: float = 0.0
+    #: The cell before it used the GPU: this one is expected to.
+    due: bool = True
+    #: The one before it, without a cell, was long: this one is expected to be.
+    long: bool = False
+
+
+class Classes:
+    """Tells the class of each group.
+
+    Parameters
+    ----------
+    interactive_burst
+        GPU time after which a cell, or what runs without one, counts as background.
+    interactive_pause
+        Without cells, what comes after such a pause is a spell of its own.
+    """
+
+    def __init__(self, interactive_burst: float = 2.0, interactive_pause: float = 2.0) -> None:
+        self.interactive_burst, self.interactive_pause = interactive_burst, interactive_pause
+        self._spells: dict[str, _Spell] = {}
+
+    def begin_cell(self, group: Group, now: float) -> None:
+        """A cell began: somebody waits for it."""
+        before = self._spells.get(group.id)
+        self._spells[group.id] = _Spell(last=now, due=before is None or before.had > 0)
+
+    def due_since(self, group: Group) -> float | None:
+        """Return when the group's cell began, if it is expected to use the GPU and has not yet."""
+        spell = self._spells.get(group.id)
+        if spell is None or not (group.cells and spell.due) or spell.had > 0:
+            return None
+        return spell.last
+
+    def end_cell(self, group: Group, now: float) -> None:
+        """A cell ended. What the group counts as stays, until the next one begins or it pauses."""
+        spell = self._spells.get(group.id)
+        if spell is not None:
+            spell.last = max(spell.last, now)
+
+    def ran(self, group: Group, seconds: float, now: float) -> None:
+        """The group had so much more GPU time, up to now."""
+        spell = self._spells.setdefault(group.id, _Spell(last=now - seconds))
+        # Who was held up in the midst of a burst made no pause.
+        paused = not group.busy or group.burst.ran_since > spell.last
+        if not group.cells and paused and now - seconds - spell.last >= self.interactive_pause:
+            spell.long = self._is_long(spell)
+            spell.had = 0.0
+        spell.had += seconds
+        spell.last = now
+
+    def of(self, group: Group) -> Class:
+        """Return what a group counts as."""
+        wish = group.wishes.priority
+        if wish != "auto":
+            return wish
+        spell = self._spells.get(group.id)
+        if spell is None:
+            return "interactive"
+        if not group.cells:
+            # It may have come back after a pause, and have had nothing since.
+            came = group.burst.ran_since if group.busy else spell.last
+            if group.wait is not None and group.lease is None:
+                came = group.wait.since
+            if came - spell.last >= self.interactive_pause:
+                return "background" if self._is_long(spell) else "interactive"
+        return "background" if spell.long or self._is_long(spell) else "interactive"
+
+    def changes_at(self, group: Group, now: float) -> float | None:
+        """When a busy interactive group would count as background if it goes on; None: it would not."""
+        if not group.busy or group.wishes.priority != "auto" or self.of(group) == "background":
+            return None
+        spell = self._spells.get(group.id)
+        return now + self.interactive_burst - (0.0 if spell is None else spell.had)
+
+    def forget(self, group_id: str) -> None:
+        """The group is gone."""
+        self._spells.pop(group_id, None)
+
+    def _is_long(self, spell: _Spell) -> bool:
+        # Sums of seconds: what was asked to change at a time has to have changed at that time.
+        return spell.had >= self.interactive_burst - 1e-9
 
 
 @dataclass(slots=True, eq=False)

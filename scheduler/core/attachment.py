@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import Activity
-from .burst_model import Classes
+from .activity import Activity, Classes
 from .checks import LARGEST, Checks, ProtocolViolation
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
@@ -20,7 +19,7 @@ from .preferences import Memory
 from .queue import WaitQueue
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
-from .timers import Timers
+from .timers import Timers, retry_timer
 from .turn import Turn
 from .usage import GpuTime
 
@@ -176,7 +175,7 @@ class Departure:
             self.ledger.close(holding)
             if gpu.context_sizes.departures is not None:
                 gpu.context_sizes.departures.spoilt = True
-            self.timers.set(holding.retry_timer, None)
+            self.timers.set(retry_timer(holding.client.number, holding.share.gpu.uuid), None)
             del holding.share.holdings[client.number]
         if client.lease is not None:
             if not group.yielding:

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .activity import Activity
-from .burst_model import Classes
+from .activity import Activity, Classes
 from .checks import Checks, ProtocolViolation
 from .collectives import Collectives
 from .hibernation import HibernationManager

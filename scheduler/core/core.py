@@ -52,7 +52,7 @@ Wishes
 People may ask something for a group (``Wishes``). It shifts the rules above, and never suspends them: what each wish
 costs the others is bounded, and memory that has to leave because there is too much leaves all the same.
 
-- *Background* and *interactive*: what the group counts as, whatever it does (``burst_model.py``).
+- *Background* and *interactive*: what the group counts as, whatever it does (``activity.py``).
 - *Keep*: while it does not run, whoever came less than ``keep_patience`` ago cannot have its memory. If that is all in,
   it may run before them, who could not have it anyway. Revoked at the end of its quantum, it is as any other until its
   next lease. So is one that waits and is not all in: else each would wait for what the other holds.
@@ -144,14 +144,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
-from .activity import Activity
+from .activity import Activity, Classes
 from .admission import Admission
 from .alarms import Alarms
 from .announcements import Announcements
 from .answers import Answers
 from .attachment import Attachment, Departure
 from .burst_events import BurstEvents
-from .burst_model import Classes
 from .burst_predictor import Predictor
 from .checks import Checks
 from .collectives import Collectives

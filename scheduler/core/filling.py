@@ -31,7 +31,7 @@ class Filling:
         """Whether all that the head lacks is on its way out: then it need not wait for the last byte of it."""
         if wait.grow is not None or wait.group.lease is not None or self.planner.floats(wait.group):
             return False
-        gpus = self.model.gpus_of(wait)
+        gpus = wait.among(self.model.gpus)
         if plan.later or plan.revoke or plan.draining or plan.serialised:
             return False
         if any(gpu.filling is not None for gpu in gpus):
@@ -45,8 +45,6 @@ class Filling:
     def fill(self, gpus: list[Gpu], due: dict[str, float | None]) -> list[Gpu]:
         """Give what room there is to those that fill; return the GPUs where more is not to be had now."""
         starved: list[Gpu] = []
-        if not self.model.filling:
-            return starved
         groups = {g.filling.group.id: g.filling.group for g in gpus if g.filling}
         for group in groups.values():
             if group.yielding:

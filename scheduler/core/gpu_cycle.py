@@ -76,7 +76,7 @@ class GpuCycle:
                 self._look_at_shares(gpu)
             due[gpu.uuid] = self.turn.again
         # Who fills has had its place before all that wait.
-        short = self.filling.fill(ordered, due)
+        short = self.filling.fill(ordered, due) if self.model.filling else []
         short += self.serving.run(ordered, gpus, due)
         for gpu in ordered:
             self.turn.again = due[gpu.uuid]

@@ -17,7 +17,7 @@ from .messages import Evicted, Grow, Moving, Restored, UsageChanged
 from .model import Holding, Model
 from .readings import Readings
 from .shares import Shares
-from .timers import Timers
+from .timers import Timers, retry_timer
 from .turn import Turn
 
 
@@ -129,7 +129,9 @@ class MemoryEvents:
         holding.stuck_pause, holding.stuck_until = pause, self.turn.now + pause
         if refuses:
             self.ledger.lose(holding, True)
-            self.timers.set(holding.retry_timer, holding.stuck_until)
+            self.timers.set(
+                retry_timer(holding.client.number, holding.share.gpu.uuid), holding.stuck_until
+            )
 
     def on_moving(self, event: Moving) -> None:
         """Report the progress of an eviction."""

@@ -37,10 +37,7 @@ class Planner:
         if self.residency.one_at_a_time and self._others_leased(group):
             return False
         for share in group.shares.values():
-            need = share.need
-            owed = share.gpu.owed
-            # What is leaving another's GPU memory for one that fills has to come back after it.
-            if (owed and share.evicting) or (need > 0 and need > share.gpu.free - owed):
+            if not share.has_room:
                 return self.floats(group)
         return True
 
@@ -70,7 +67,7 @@ class Planner:
                 self.residency.one_at_a_time or any(s.evicting for s in group.shares.values())
             ):
                 return False
-            for gpu in self.model.gpus_of(head):
+            for gpu in head.among(self.model.gpus):
                 if gpu.uuid not in wait.uuids:
                     continue
                 if not self.leaves_room(head, gpu, group, self.model.need(wait, gpu)):
@@ -96,7 +93,7 @@ class Planner:
 
     def floats(self, group: Group) -> bool:
         """Whether a group may run without its whole footprint resident: the GPU faults it in."""
-        if self.model.rules.anti_thrash == "on" or not is_managed(group):
+        if not self.model.pages or self.model.rules.anti_thrash == "on" or not is_managed(group):
             return False
         return self.model.rules.anti_thrash == "off" or self._may_try(group)
 
@@ -171,7 +168,7 @@ class Planner:
                     plan.later.append((end, other))
         if wait.grow is None and self.floats(group):
             return plan
-        for gpu in self.model.gpus_of(wait):
+        for gpu in wait.among(self.model.gpus):
             lack = self.model.need(wait, gpu) - gpu.free
             if group.filling is not wait:
                 lack += gpu.owed

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .burst_model import Classes
+from .activity import Classes
 from .burst_predictor import Predictor
 from .costs import Costs
 from .messages import Class

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from .messages import Grow
-from .model import Gpu, Group, Model, Wait, place
+from .model import Gpu, Group, Model, Wait
+from .policy_api import Rank
 from .policy_guard import Guard
 from .turn import Turn
 
@@ -61,7 +62,7 @@ class WaitQueue:
         insort(self.model.queue, wait, key=place)
         if wait.grow is None and not wait.group.shares:
             self.model.nowhere.append(wait)
-        for gpu in self.model.gpus_of(wait):
+        for gpu in wait.among(self.model.gpus):
             insort(gpu.queue, wait, key=place)
             self._mark(wait, gpu)
 
@@ -77,7 +78,7 @@ class WaitQueue:
         ]
         if wait in self.model.nowhere:
             self.model.nowhere.remove(wait)
-        for gpu in self.model.gpus_of(wait):
+        for gpu in wait.among(self.model.gpus):
             del gpu.queue[gpu.queue.index(wait, bisect_left(gpu.queue, place(wait), key=place))]
             self._mark(wait, gpu)
 
@@ -127,3 +128,8 @@ class WaitQueue:
             self.new.remove(wait)
         if wait.group.wait is wait:
             wait.group.wait = None
+
+
+def place(wait: Wait) -> tuple[Rank, int]:
+    """Sort those that wait."""
+    return wait.rank, wait.number

@@ -89,7 +89,7 @@ class Quotas:
         elif self.times.counted and wait.for_lease:
             bar = self._quota_bar(wait)
         if (bar is None) != (wait.barred is None):
-            for gpu in self.model.gpus_of(wait):
+            for gpu in wait.among(self.model.gpus):
                 self.turn.crowded[gpu.uuid] = gpu
         wait.barred = bar
         return bar is not None
@@ -129,9 +129,8 @@ class Quotas:
 
     def look_anew(self) -> None:
         """Begin to look at those that wait: until the next lease, the same ones hold them."""
-        if self.times.counted:
-            self._reserved.clear()
-            self._held = None
+        self._reserved.clear()
+        self._held = None
 
     def waited_for(self) -> dict[str, dict[str, None]]:
         """Return by whose quota the GPUs that those in the queue wait for."""
@@ -198,7 +197,7 @@ class Quotas:
         # Whom a quota kept waiting may be served on another GPU than the one that something happened on.
         for wait in self.model.queue:
             if wait.barred is not None:
-                self.turn.dirty.update((gpu.uuid, gpu) for gpu in self.model.gpus_of(wait))
+                self.turn.dirty.update((gpu.uuid, gpu) for gpu in wait.among(self.model.gpus))
 
 
 def used_by(group: Group) -> set[str]:

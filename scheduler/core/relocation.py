@@ -11,7 +11,7 @@ from .ledger import Ledger
 from .model import Client, Gpu, Group, Model
 from .queue import WaitQueue
 from .shares import Shares
-from .timers import Timers
+from .timers import Timers, retry_timer
 from .turn import Turn
 from .usage import GpuTime
 
@@ -70,7 +70,7 @@ class Relocation:
         # That is there until it is restored elsewhere.
         gpu.foreign += holding.left
         self.ledger.close(holding)
-        self.timers.set(holding.retry_timer, None)
+        self.timers.set(retry_timer(holding.client.number, holding.share.gpu.uuid), None)
         del share.holdings[client.number]
         if not share.holdings:
             self.shares.leave(share)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from .burst_predictor import Predictor
 from .costs import Costs
-from .model import Group, Model, Share, Wait, place
+from .model import Group, Model, Share, Wait
 from .policy_guard import Guard
+from .queue import place
 from .turn import Turn
 
 

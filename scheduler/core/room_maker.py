@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from .eviction_orders import EvictionOrders
@@ -27,14 +26,8 @@ class RoomMaker:
     def read(self, wait: Wait) -> bool:
         """Whether the readings that a grant depends on are fresh; if not, they are asked for."""
         fresh = True
-        for gpu in self.model.gpus_of(wait):
-            # If the spare part is used after all and has no room, the restore fails and is tried again. A reading is
-            # needed after a process died or hibernated: it may have held, or left, more than is known.
-            unread = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
-            known = wait.grow is None and not unread
-            spare = wait.group.shares[gpu.uuid].spare if known else 0
-            if self.model.need(wait, gpu) > spare:
-                fresh = self.readings.is_fresh(gpu) and fresh
+        for gpu in self.model.unread(wait):
+            fresh = self.readings.is_fresh(gpu) and fresh
         return fresh
 
     def carry_out(self, plan: Plan) -> bool:

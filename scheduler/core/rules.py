@@ -58,7 +58,7 @@ class Rules:
     background_quantum
         Seconds after which a holder in the background makes way for one that is not, where the policy does not say.
     interactive_burst, interactive_pause
-        Seconds: ``burst_model.Classes``.
+        Seconds: ``activity.Classes``.
     window
         Seconds over which entitlements to the GPU's time hold.
     keep_patience

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from .admission import Admission
 from .filling import Filling
 from .hibernation import HibernationManager
-from .model import Gpu, Model, Wait, place
+from .model import Gpu, Model, Wait
 from .plan import Plan
 from .planner import Planner
 from .pressure import Pressure
+from .queue import place
 from .quotas import Quotas
 from .room_maker import RoomMaker
 from .turn import Turn
@@ -55,7 +56,8 @@ class Serving:
         heads: dict[str, Wait] = {}
         served: list[tuple[Wait, Plan]] = []
         self._plans.clear()
-        self.quotas.look_anew()
+        if self.times.counted:
+            self.quotas.look_anew()
         for wait in self._waits_on(gpus):
             if wait.grow is None and wait.group.lease is not None:
                 continue  # it has yet to give its old lease back
@@ -148,7 +150,7 @@ class Serving:
                 ):
                     limited = max(limited, until)
         if bool(limited) != bool(wait.limited_until):
-            for gpu in self.model.gpus_of(wait):
+            for gpu in wait.among(self.model.gpus):
                 self.turn.crowded[gpu.uuid] = gpu
         wait.limited_until = limited
         if limited == 0.0:

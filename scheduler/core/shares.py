@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from .leases import Leases
 from .ledger import Ledger
-from .model import Client, Holding, Model, Share, place
+from .model import Client, Holding, Model, Share
+from .queue import place
 from .turn import Turn
 
 

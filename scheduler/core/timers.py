@@ -14,6 +14,11 @@ Key = str | int | tuple[int, str]
 Timer = tuple[Kind, Key]
 
 
+def retry_timer(client: int, gpu: str) -> Timer:
+    """Return the timer to ask a client once more to evict on a GPU, since it refused for long."""
+    return "holding", (client, gpu)
+
+
 class Timers:
     """When to look again at what: each timer has one time."""
 

@@ -122,6 +122,10 @@ class GpuTime:
         self._users: dict[str, set[str]] = {}
         #: Groups of each user that people set shares for.
         self._shared: dict[str, set[str]] = {}
+        #: Whether any share of time is set: for a team, a user, or a group that is known.
+        self.active = False
+        #: Whether the groups that are known are of more than one user.
+        self.several_users = False
 
     # --- Who is entitled to what ------------------------------------------------------------------
 
@@ -138,6 +142,7 @@ class GpuTime:
         self._timed.discard(whose)
         if _is_timed(entitlement):
             self._timed.add(whose)
+        self._see_whose_shares()
         self.counted.discard(whose)
         if entitlement.gpus:
             self.counted.add(whose)
@@ -153,16 +158,6 @@ class GpuTime:
         self._chains.clear()
         self._full.clear()
         self.version += 1
-
-    @property
-    def active(self) -> bool:
-        """Whether any share of time is set: for a team, a user, or a group that is known."""
-        return bool(self._timed or self._shared)
-
-    @property
-    def several_users(self) -> bool:
-        """Whether the groups that are known are of more than one user."""
-        return len(self._users) > 1
 
     def of(self, group: Group) -> tuple[Claim, ...]:
         """Return what applies to a group: of its team if it has one, its user, and itself, in this order."""
@@ -195,6 +190,7 @@ class GpuTime:
         self._came.setdefault(group.user, -1.0 / (1 + len(self._came)))
         if timed:
             self._shared.setdefault(group.user, set()).add(group.id)
+        self._see_whose_shares()
         if timed or known is not None or (self.several_users and len(self._users[group.user]) == 1):
             self.version += 1
         return tuple(chain)
@@ -233,6 +229,12 @@ class GpuTime:
             groups.discard(group.id)
             if not groups:
                 table.pop(group.user, None)
+        self._see_whose_shares()
+
+    def _see_whose_shares(self) -> None:
+        """Find whether anything depends on whose a group is: this is asked at each event."""
+        self.active = bool(self._timed or self._shared)
+        self.several_users = len(self._users) > 1
 
     def version_at(self, now: float) -> int:
         """Return a number that is another when ranks may be: by what changed, or because somebody's patience ended."""

@@ -9,8 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from . import preferences as wishes
-from .activity import Activity
-from .burst_model import Classes
+from .activity import Activity, Classes
 from .eviction_orders import EvictionOrders
 from .hibernation import HibernationManager
 from .leases import Leases

@@ -31,12 +31,12 @@ class WaitLog:
             return
         explainer = reasons.Explainer(self.sources, self.turn.now, plans)
         for wait in list(self.queue.new):
-            if any(g.asked_at is not None for g in self.model.gpus_of(wait)) and self.planner.fits(
-                wait
-            ):
+            if any(
+                g.asked_at is not None for g in wait.among(self.model.gpus)
+            ) and self.planner.fits(wait):
                 continue
             self.queue.new.remove(wait)
             wait.logged = True
-            for gpu in self.model.gpus_of(wait):
+            for gpu in wait.among(self.model.gpus):
                 self.turn.crowded[gpu.uuid] = gpu
             self.turn.log("wait", wait.group, reason=explainer.reason(wait))

@@ -10,7 +10,7 @@ import pytest
 
 from jupyter_gpushare.hub.words import event as event_words
 from jupyter_gpushare.kernel_provisioner import wording
-from jupyter_gpushare.scheduler.core.model import State
+from jupyter_gpushare.scheduler.core.policy_api import State
 from jupyter_gpushare.scheduler.core.refusals import WHY
 
 GIB = 1 << 30

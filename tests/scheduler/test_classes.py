@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from jupyter_gpushare.scheduler.core.burst_model import Classes
+from jupyter_gpushare.scheduler.core.activity import Classes
 from jupyter_gpushare.scheduler.core.model import Group, Wait, Wishes
 
 

@@ -42,7 +42,8 @@ from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.core.contention import Audience
 from jupyter_gpushare.scheduler.core.core import Core
 from jupyter_gpushare.scheduler.core.eligibility import NOTHING, unfit_code
-from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait, place
+from jupyter_gpushare.scheduler.core.model import Group, Holding, Wait
+from jupyter_gpushare.scheduler.core.queue import place
 from jupyter_gpushare.scheduler.core.rules import Rules
 from jupyter_gpushare.scheduler.core.victims import Victims
 from jupyter_gpushare.scheduler.policies import REGISTRY

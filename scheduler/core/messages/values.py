@@ -18,7 +18,7 @@ WakeCause = Literal["call", "exit"]
 #: The order of the GPUs that a group without one gets: the scheduler's, the one that is stated, or none still.
 Keep = Literal["none", "it", "ask"]
 AntiThrash = Literal["auto", "on", "off"]
-#: What people ask for; with ``auto``, the group's class follows from what it does (``burst_model.py``).
+#: What people ask for; with ``auto``, the group's class follows from what it does (``activity.py``).
 Priority = Literal["auto", "interactive", "background"]
 #: What a group counts as.
 Class = Literal["interactive", "background"]

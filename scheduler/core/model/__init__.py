@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the core knows: its entities, their records, and the object that holds them all."""
 
-from .entities import Client, Gpu, Group, Holding, Share, Wait, place
+from .entities import Client, Gpu, Group, Holding, Share, Wait
 from .records import (
     LEFT,
     WAITED_FOR,
@@ -49,7 +49,6 @@ __all__ = [
     "excess",
     "growth",
     "is_managed",
-    "place",
     "staying",
     "staying_contexts",
 ]

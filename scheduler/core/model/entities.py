@@ -8,7 +8,7 @@ Sums are kept, never recomputed, and only ``Ledger`` changes them (``ledger.py``
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from ..contention import Audience
@@ -203,11 +203,6 @@ class Holding:
     #: Its memory is not to be had: its client does not answer, or refuses again and again.
     lost: bool = False
 
-    @property
-    def retry_timer(self) -> Timer:
-        """The timer to ask it once more, since it refused for long."""
-        return "holding", (self.client.number, self.share.gpu.uuid)
-
     def contexts(self, stated: int) -> int:
         """Return the charge for contexts that the client states to be of this size."""
         if stated == self.stated:
@@ -304,6 +299,13 @@ class Share:
     def need(self) -> int:
         """Bytes that a lease would bring in."""
         return max(0, self.goal - self.resident)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what a lease would bring in has room now."""
+        need, owed = self.need, self.gpu.owed
+        # What is leaving another's GPU memory for one that fills has to come back after it.
+        return not (owed and self.evicting) and (need <= 0 or need <= self.gpu.free - owed)
 
     @property
     def missing(self) -> int:
@@ -565,6 +567,12 @@ class Wait:
         """The GPUs that it is for."""
         return self.group.shares if self.grow is None else (self.grow.least.gpu,)
 
+    def among(self, gpus: Mapping[str, Gpu]) -> list[Gpu]:
+        """Return the GPUs that it is for, of all GPUs."""
+        if self.grow is not None:
+            return [gpus[self.grow.least.gpu]]
+        return [share.gpu for share in self.group.shares.values()]
+
     def counts(self, now: float) -> bool:
         """Whether it could be served at all: otherwise it holds up no other wait."""
         return not self.passed_over and self.limited_until <= now and self.barred is None
@@ -587,8 +595,3 @@ class Wait:
         if self.grow is None:
             return self.group.wishes.stopped or self.group.mute or self.group.departs
         return self.for_lease and self.group.wishes.stopped
-
-
-def place(wait: Wait) -> tuple[Rank, int]:
-    """Sort those that wait."""
-    return wait.rank, wait.number

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -53,14 +54,23 @@ class Model:
     last_serial: int = 0
     last_share: int = 0
 
-    def gpus_of(self, wait: Wait) -> list[Gpu]:
-        """Return the GPUs that a wait is for."""
-        return [self.gpus[uuid] for uuid in wait.uuids]
-
     def host_room(self) -> int:
         """Return the host memory that nothing lies in yet."""
         held = sum(h.host for client in self.clients.values() for h in client.holdings.values())
         return max(0, self.host_budget - held)
+
+    def unread(self, wait: Wait) -> list[Gpu]:
+        """Return the GPUs on which serving this one takes more room than is known without a fresh reading."""
+        found = []
+        for gpu in wait.among(self.gpus):
+            # If the spare part is used after all and has no room, the restore fails and is tried again. A reading is
+            # needed after a process died or hibernated: it may have held, or left, more than is known.
+            unknown = gpu.ghosts or gpu.shrunk or gpu.read_at == -math.inf
+            known = wait.grow is None and not unknown
+            spare = wait.group.shares[gpu.uuid].spare if known else 0
+            if self.need(wait, gpu) > spare:
+                found.append(gpu)
+        return found
 
     def need(self, wait: Wait, gpu: Gpu) -> int:
         """Room that serving this one takes on a GPU."""
