@@ -9,7 +9,7 @@ On each GPU, at all times (docs/design.md, "The one idea")::
 
     leased footprints + all resident, pinned and context bytes + foreign use + ghosts  <=  total - reserve
 
-The left side is kept as running sums (``model.py``); ``Gpu.free`` is the difference. A lease is granted only if, on
+The left side is kept as running sums (``model/``); ``Gpu.free`` is the difference. A lease is granted only if, on
 every GPU of its group, what the group lacks there (``Share.need``) is at most ``free``; from then on the missing part
 counts as *arriving*. All or nothing, so nobody holds one GPU while waiting for another. Only three things bring room:
 an eviction that was answered, a lease given back (its missing part is charged no more), and a death that NVML shows.
@@ -141,7 +141,7 @@ promised (``Limits.crowded_out``): so every footprint that was admitted can be s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from .activity import Activity, Classes
@@ -174,7 +174,6 @@ from .messages import (
     Adjust,
     Attach,
     Await,
-    Awaited,
     Burst,
     Cancel,
     Cell,
@@ -485,53 +484,9 @@ class Core:
         """The waits, in order."""
         return self.model.queue
 
-    @property
-    def leased(self) -> dict[str, Group]:
-        """The groups that hold a lease, by id."""
-        return self.model.leased
-
-    @property
-    def awaited(self) -> dict[int, Awaited]:
-        """Clients of the previous scheduler that have not attached yet."""
-        return self.model.awaited
-
-    @property
-    def host_budget(self) -> int:
-        """Bytes of host memory that swapped data may take."""
-        return self.model.host_budget
-
-    @property
-    def promised(self) -> int:
-        """Bytes of all promises."""
-        return self.model.promised
-
-    @property
-    def hibernatable(self) -> Hibernatable | None:
-        """What can be hibernated here; None: that is not known yet."""
-        return self.model.hibernatable
-
-    @property
-    def notices(self) -> Iterable[tuple[float, Notice]]:
-        """The last notices, with their times."""
-        return self.model.notices
-
-    @property
-    def maintenance(self) -> str:
-        """The administrators' message to all users; empty: none."""
-        return self.model.maintenance
-
-    @property
-    def now(self) -> float:
-        """The time of the last event, seconds."""
-        return self.turn.now
-
     def wishes_of(self, group: str) -> Wishes:
         """Return what users asked for the group with this id, whether it is there or not."""
         return self.commands.wishes_of(group)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings that can be changed: the same wherever the same events are replayed."""
-        return self.commands.settings()
 
     def _pass_time(self, event: Tick) -> None:
         """Only the time has changed."""

@@ -12,7 +12,7 @@ from .turn import Turn, stir
 
 @dataclass(slots=True, eq=False)
 class Ledger:
-    """Keeps the sums of holdings, shares and GPUs (``model.py``)."""
+    """Keeps the sums of holdings, shares and GPUs (``model/``)."""
 
     model: Model
     turn: Turn

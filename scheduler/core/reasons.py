@@ -118,11 +118,6 @@ class Explainer:
         return not plan.short or self._core.pressure.remedy(plan) is not None
 
 
-def reason(core: Sources, wait: Wait, now: float) -> dict[str, Any]:
-    """Return what one that waits waits for."""
-    return Explainer(core, now).reason(wait)
-
-
 def at_work(core: Sources, group: Group, now: float) -> dict[str, Any] | None:
     """Return what one that is not in the queue waits for all the same, or None."""
     if (found := group.delayed) is not None:

@@ -180,7 +180,7 @@ class RecordedCore(Core):
 
     def _begin_anew(self) -> None:
         kept = self.kept
-        quiet = not self.queue and (len(self.clients) <= FEW or not self.leased)
+        quiet = not self.queue and (len(self.clients) <= FEW or not self.model.leased)
         if not quiet and len(kept.entries) < kept.enough + kept.late:
             kept.look_again = len(kept.entries) + 64
             return

@@ -151,7 +151,7 @@ class Administration:
         known = {
             "drained": [gpu.uuid for gpu in core.gpus.values() if gpu.drained],
             "held": sorted(self._held),
-            "maintenance": core.maintenance,
+            "maintenance": core.model.maintenance,
         }
         fresh = self._steering.with_name(self._steering.name + ".new")
         try:
@@ -228,7 +228,7 @@ class Administration:
                     for pid, now in self._claims(gpu).items()
                 }
                 # They have yet to state what they hold.
-                awaited = {client.pid for client in core.awaited.values()}
+                awaited = {client.pid for client in core.model.awaited.values()}
                 held = {pid: size for pid, size in held.items() if pid not in awaited}
                 # In a container, the driver may list processes by numbers that mean others here.
                 held = {pid: size for pid, size in held.items() if pid in stated or _exists(pid)}
@@ -283,7 +283,7 @@ class Administration:
     def _op_maintenance(self, connection: Connection, asked: bodies.Maintenance) -> Answer:
         self._server.handle(ev.Maintain(" ".join(asked.text.split())))
         self._keep()
-        return {"maintenance": self._server.core.maintenance or None}
+        return {"maintenance": self._server.core.model.maintenance or None}
 
     def _op_hold(self, connection: Connection, asked: bodies.Hold) -> Answer:
         on, group = asked.on, self._find(asked.group)

@@ -531,7 +531,7 @@ class Server:
 
     def _look_for_clients(self) -> None:
         self._return_timer = None
-        awaited = self.core.awaited
+        awaited = self.core.model.awaited
         if gone := tuple(n for n, client in awaited.items() if has_exited(client)):
             self.handle(ev.Desist(gone))
         if awaited and time.monotonic() >= self.started + RETURN_PATIENCE:
@@ -550,7 +550,7 @@ class Server:
             self._roster_timer = None
         if self._roster is None:
             return
-        listed = list(self.core.awaited.values())
+        listed = list(self.core.model.awaited.values())
         for number, connection in self._clients.items():
             client = self.core.clients[number]
             usages = tuple(

@@ -245,7 +245,7 @@ class Forecast:
         rooms: dict[str, Room] = {}
         found: list[tuple[Wait, Time, int]] = []
         for wait in core.queue:
-            if not wait.counts(core.now):
+            if not wait.counts(core.turn.now):
                 continue
             on = []
             for uuid in wait.uuids:

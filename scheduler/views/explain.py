@@ -36,7 +36,9 @@ def explain(core: Core, now: float, group: str | None = None) -> dict[str, Any]:
         found = [core.groups[group]]
     else:
         found = list(
-            {g.id: g for g in (*(w.group for w in core.queue), *core.leased.values())}.values()
+            {
+                g.id: g for g in (*(w.group for w in core.queue), *core.model.leased.values())
+            }.values()
         )
     for each in found:
         wait, paced = waits.get(each.id), _pace(core, each)

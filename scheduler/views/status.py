@@ -34,7 +34,7 @@ def status(
     for wait in core.queue:
         # Who is frozen, or has had its share, holds nobody up.
         places.setdefault(wait.group.id, (len(ahead) + 1, wait))
-        if wait.counts(core.now):
+        if wait.counts(core.turn.now):
             ahead.add(wait.group.id)
             for uuid in wait.uuids:
                 first.setdefault(uuid, wait)
@@ -44,9 +44,9 @@ def status(
         "hibernation": _ability(core),
         "gpus": [_gpu(g, figures) for g in sorted(core.gpus.values(), key=lambda g: g.index)],
         "host": {
-            "budget": core.host_budget,
+            "budget": core.model.host_budget,
             "swapped": figures.host,
-            "promised": core.promised,
+            "promised": core.model.promised,
         },
         "groups": [
             _group(
@@ -62,22 +62,22 @@ def status(
             )
             for g in core.groups.values()
         ],
-        "maintenance": core.maintenance or None,
+        "maintenance": core.model.maintenance or None,
         "notices": [
             {"group": n.group, "code": n.code, "params": n.params, "time": at}
-            for at, n in core.notices
+            for at, n in core.model.notices
         ],
     }
 
 
 def settings(core: Core) -> dict[str, Any]:
     """Return the settings that the status has, with what there is to choose from."""
-    return {**core.settings(), "policies": policies.names()}
+    return {**core.commands.settings(), "policies": policies.names()}
 
 
 def _ability(core: Core) -> dict[str, Any]:
     """Return whether processes can be checkpointed here; ``able`` is None until that is known."""
-    found = core.hibernatable
+    found = core.model.hibernatable
     if found is None:
         return {"able": None, "code": None, "text": "", "moves": False}
     return {

@@ -548,7 +548,7 @@ def test_who_does_not_answer_is_named_and_told_to_go_on() -> None:
     night.sleep(6)
     # It is named once, so that other notices stay.
     assert len(night.orders(ev.Park)) == 2
-    assert [notice.code for _, notice in night.core.notices] == codes
+    assert [notice.code for _, notice in night.core.model.notices] == codes
     kernel.parking = "done"
     night.do(ev.Parked(kernel.number, park.serial, "done", kernel.usage()))
     assert not night.orders(ev.Hibernate)

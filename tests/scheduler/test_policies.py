@@ -37,7 +37,7 @@ class Lab(Machine):
         for decision in found:
             if isinstance(decision, ev.Pace):
                 self.paced[decision.client] = decision
-        assert all(n.code != "policy_failed" for _, n in self.core.notices)
+        assert all(n.code != "policy_failed" for _, n in self.core.model.notices)
         return found
 
     def pace(self, process: Process) -> ev.Pace:

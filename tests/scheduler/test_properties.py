@@ -458,7 +458,7 @@ class World(RuleBasedStateMachine):
 
     def held_by(self, whose: str) -> list[Group]:
         """Groups of somebody that hold leases."""
-        return [g for g in self.core.leased.values() if self.core.times.applies(whose, g)]
+        return [g for g in self.core.model.leased.values() if self.core.times.applies(whose, g)]
 
     def may_leave(self, group: Group) -> bool:
         """Whether its residency is over, or it has had no work for a while."""
@@ -549,7 +549,7 @@ class World(RuleBasedStateMachine):
         assert core.queue == sorted(core.queue, key=place)
         for uuid, gpu in core.gpus.items():
             assert gpu.queue == [w for w in core.queue if uuid in w.uuids]
-            holders = {g.id for g in core.leased.values() if uuid in g.shares}
+            holders = {g.id for g in core.model.leased.values() if uuid in g.shares}
             assert gpu.holders.keys() == holders
             assert gpu.background == sum(g.classed == "background" for g in gpu.holders.values())
             assert gpu.yielding == {i: g for i, g in gpu.holders.items() if g.yielding}
@@ -635,7 +635,7 @@ class World(RuleBasedStateMachine):
         """Leases beyond it are being taken back: where it was lowered, or the scheduler was replaced."""
         if not hasattr(self, "core"):
             return
-        for group in self.core.leased.values():
+        for group in self.core.model.leased.values():
             for whose, entitlement in self.quotas_of(group):
                 holders = [g for g in self.held_by(whose) if not g.yielding]
                 on = {u for g in holders for u, s in g.shares.items() if s.used}

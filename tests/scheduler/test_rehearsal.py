@@ -34,4 +34,4 @@ def test_a_rehearsal_keeps_nothing() -> None:
     for _ in range(200):
         rehearsal.run()
     core = rehearsal._core
-    assert len(core.leased) == len(core.queue) == 1
+    assert len(core.model.leased) == len(core.queue) == 1

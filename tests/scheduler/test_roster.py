@@ -223,5 +223,5 @@ def test_who_attaches_again_is_awaited_no_more() -> None:
     usage = ev.Usage(GPU, 80 * GIB, 80 * GIB)
     m.foreign = 0
     m.do(ev.Attach(50, 77, "late", "late", "swap", usages=(usage,), reattach=True))
-    assert not m.core.awaited
+    assert not m.core.model.awaited
     assert (m.gpu["foreign"], m.gpu["ghosts"], m.gpu["resident"]) == (0, 0, 80 * GIB)

@@ -243,7 +243,7 @@ class Mix:
             lab.freeze_at(begin, group, True)
             lab.freeze_at(end, group, False)
         lab.until(seconds, self.kernels)
-        assert not lab.core.notices, "the policy failed"
+        assert not lab.core.model.notices, "the policy failed"
         return lab
 
 

@@ -370,7 +370,7 @@ def test_a_recording_becomes_a_trace_without_the_waits() -> None:
     take(ev.Grow(1, 1, ev.Usage(gpu, GIB), GIB), 0.25)
     take(ev.UsageChanged(1, ev.Usage(gpu, GIB)))
     take(ev.Request(1, 1))
-    lease = next(iter(core.leased.values())).lease
+    lease = next(iter(core.model.leased.values())).lease
     assert lease is not None
     take(ev.Restored(1, lease, ev.Usage(gpu, GIB, GIB), GIB, 0, 0.01, "done"), 7.0)  # it waited
     take(ev.Burst(1, "end", "quiet", now + 1.5), 1.5)

@@ -38,7 +38,7 @@ class Orders(Machine):
 
 
 def notices(machine: Machine) -> list[dict[str, Any]]:
-    return [n.params for _, n in machine.core.notices if n.code == "stuck"]
+    return [n.params for _, n in machine.core.model.notices if n.code == "stuck"]
 
 
 def granted(process: Process) -> bool:

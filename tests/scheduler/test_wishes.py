@@ -567,7 +567,7 @@ def test_a_long_queue_is_explained_with_few_plans(monkeypatch: pytest.MonkeyPatc
     m.runs("a", 75)
     for number in range(30):
         m.process(f"b{number}", 30).request()
-    one_by_one = [reasons.reason(m.core.sources, wait, m.now) for wait in m.core.queue]
+    one_by_one = [reasons.Explainer(m.core.sources, m.now).reason(wait) for wait in m.core.queue]
     plans = []
     plan = Planner.plan
     monkeypatch.setattr(Planner, "plan", lambda self, wait: plans.append(wait) or plan(self, wait))
