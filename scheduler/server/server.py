@@ -20,11 +20,9 @@ from typing import Any
 from ..core import messages as ev
 from ..core.core import Core
 from ..core.placement import Placement
-from ..core.preferences import lasting
 from ..gpu.checkpoint_runner import Hibernations
 from ..gpu.devices import Devices
 from ..memory.pool_manager import Lending
-from ..memory.roster import Roster, corrected, has_exited
 from ..node.hub_login import Hub
 from ..node.identity import Identities
 from ..observability.rehearsal import Rehearsal
@@ -37,6 +35,7 @@ from .administration import Administration
 from .connection import Connection
 from .options import Options
 from .requests import Requests
+from .succession import Succession
 from .throttle import Throttle
 
 log = logging.getLogger(__name__)
@@ -56,10 +55,6 @@ ALERT = 0.0005
 REHEARSED = 0.02
 #: Seconds between readings of the GPUs and of the host's memory that nobody asked for.
 POLL = 1.0
-#: Seconds that clients of the previous scheduler have to attach again, and between two looks whether they have exited.
-RETURN_PATIENCE, RETURN_LOOK = 30.0, 0.2
-#: Seconds after which the list of clients is written once one came or went.
-ROSTER_DELAY = 0.05
 
 
 _MOVES: dict[str, SpanKind] = {"evict": "out", "restore": "in"}
@@ -125,9 +120,7 @@ class Server:
         self._publishing = False
         self._rehearsal, self._rehearse_at = Rehearsal(), 0.0
         self._readings: set[asyncio.Task[None]] = set()
-        self._roster: Roster | None = None
-        self._roster_timer: asyncio.TimerHandle | None = None
-        self._return_timer: asyncio.TimerHandle | None = None
+        self._succession = Succession(core, devices, options, self.handle, self._clients)
         self.hibernations = Hibernations(options.driver, devices, self.handle)
         self.administration = Administration(self, options.identity.state_dir)
         self._requests = Requests(self)
@@ -147,7 +140,7 @@ class Server:
             self._learn(device)
         self.lending.start()
         self.administration.start()
-        await self._await_clients()
+        await self._succession.begin(self._gpus)
         self._poll()
         listener = self.options.listener or bind(self.options.path, self.options.access)
         # Since Python 3.13, asyncio would remove a socket that stays another's.
@@ -162,15 +155,14 @@ class Server:
 
     async def stop(self) -> None:
         """Close every connection and remove the socket."""
-        self._write_roster()
-        self._roster = None  # the clients stay, for the next scheduler
+        self._succession.end()
         if self._listener is not None:
             self._listener.close()
         if self._listener is not None and self.options.listener is None:
             with contextlib.suppress(FileNotFoundError):
                 self.options.path.unlink()
         await self.hibernations.close()
-        for handle in (self._timer, self._poller, self._roster_timer, self._return_timer):
+        for handle in (self._timer, self._poller):
             if handle is not None:
                 handle.cancel()
         for task in self._readings:
@@ -205,7 +197,7 @@ class Server:
             if len(group.clients) == 1:
                 self.placement.leaves(group, time.monotonic())
             self.handle(ev.Detach(connection.number))
-            self._note_clients()
+            self._succession.note_clients()
 
     def attach(self, connection: Connection, attach: ev.Attach) -> None:
         """Take in a client, or refuse it."""
@@ -220,10 +212,7 @@ class Server:
         self.placement.attached(attach.group, attach.pid)
         connection.attached = True
         self._clients[connection.number] = connection
-        if self._roster is not None:
-            # Before it is told that it has attached: this scheduler may be killed at any time.
-            self._roster.add(_awaited(connection, attach.group, attach.usages))
-        self._note_clients()
+        self._succession.add(connection, attach)
         self.lending.join(connection.number, attach.user)
         for usage in attach.usages:
             self.lending.note(connection.number, usage)
@@ -346,7 +335,7 @@ class Server:
                         pair = decision.fields["gpu_before"], decision.fields["gpu"]
                         self.placement.moved(decision.group, *pair)
                     if decision.kind == "adjust":
-                        self._note_clients()
+                        self._succession.note_clients()
                     self._fresh.append((now, decision))
                     changed[decision.group] = None
                 case ev.Stock():
@@ -496,70 +485,9 @@ class Server:
         for gpu in self._gpus:
             self._read(self.devices.poll, gpu)
             self.timeline.utilization(time.monotonic(), gpu, self.devices.utilization.get(gpu))
-        self._write_roster()
+        self._succession.write()
         self.administration.poll(POLL)
         self._poller = self._loop.call_later(POLL, self._poll)
-
-    # --- Clients of the previous scheduler ----------------------------------------------------
-
-    async def _await_clients(self) -> None:
-        """Read the list that the previous scheduler left, and let its clients come back."""
-        folder = self.options.identity.state_dir
-        if self.options.identity.node:
-            path = None if folder is None else folder / "clients.json"
-        else:
-            path = self.options.path.with_name(self.options.path.name + ".clients")
-        self._roster = Roster(path)
-        clients = self._roster.load()
-        for gpu in self._gpus if clients else ():
-            held = await asyncio.to_thread(self.devices.processes, gpu)
-            clients = [corrected(client, gpu, (held or {}).get(client.pid)) for client in clients]
-        if clients:
-            for group in dict.fromkeys(client.group for client in clients):
-                self._wish_again(group, self._roster.wishes.get(group, {}))
-            self.handle(ev.Await(tuple(clients)))
-            self._look_for_clients()
-
-    def _wish_again(self, group: str, asked: dict[str, Any]) -> None:
-        """Take in what people asked the previous scheduler for a group."""
-        if not asked:
-            return
-        try:
-            self.handle(ev.Adjust(group, **asked, later=True))
-        except (TypeError, ValueError) as error:
-            log.warning("What was asked for %s before is ignored: %s", group, error)
-
-    def _look_for_clients(self) -> None:
-        self._return_timer = None
-        awaited = self.core.model.awaited
-        if gone := tuple(n for n, client in awaited.items() if has_exited(client)):
-            self.handle(ev.Desist(gone))
-        if awaited and time.monotonic() >= self.started + RETURN_PATIENCE:
-            self.handle(ev.Desist(tuple(awaited), late=True))
-        if awaited:
-            self._return_timer = self._loop.call_later(RETURN_LOOK, self._look_for_clients)
-
-    def _note_clients(self) -> None:
-        """Write the list of clients soon: several may come or go, or be asked something for, at once."""
-        if self._roster is not None and self._roster_timer is None:
-            self._roster_timer = self._loop.call_later(ROSTER_DELAY, self._write_roster)
-
-    def _write_roster(self) -> None:
-        if self._roster_timer is not None:
-            self._roster_timer.cancel()
-            self._roster_timer = None
-        if self._roster is None:
-            return
-        listed = list(self.core.model.awaited.values())
-        for number, connection in self._clients.items():
-            client = self.core.clients[number]
-            usages = tuple(
-                ev.Usage(uuid, h.promised, h.resident, h.pinned, h.context, h.host)
-                for uuid, h in client.holdings.items()
-            )
-            listed.append(_awaited(connection, client.group.id, usages))
-        asked = {one.group: lasting(self.core.wishes_of(one.group)) for one in listed}
-        self._roster.write(listed, {group: wishes for group, wishes in asked.items() if wishes})
 
     # --- History ------------------------------------------------------------------------------
 
@@ -617,8 +545,3 @@ class Server:
 
 def _as_event(event: Mapping[str, Any]) -> bytes:
     return protocol.encode_json(protocol.EVENT, event)
-
-
-def _awaited(connection: Connection, group: str, usages: tuple[ev.Usage, ...]) -> ev.Awaited:
-    """Return a client as the list for the next scheduler has it."""
-    return ev.Awaited(connection.process, connection.started or "", group, usages)
