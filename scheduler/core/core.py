@@ -145,7 +145,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from .activity import Activity, Classes
-from .admission import Admission
 from .alarms import Alarms
 from .announcements import Announcements
 from .answers import Answers
@@ -231,14 +230,13 @@ from .residency import Residency
 from .room_maker import RoomMaker
 from .rooms import Rooms
 from .rules import Rules
-from .serving import Serving
+from .serving import Admission, Serving, WaitLog
 from .shares import Shares
 from .takeover import ReturningClients, Takeover
 from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime
 from .user_commands import UserCommands
-from .wait_log import WaitLog
 
 
 class UnknownGroup(LookupError):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .activity import Activity
-from .admission import Admission
 from .alarms import Alarms
 from .gpu_cycle import GpuCycle
 from .hibernation import HibernationManager
@@ -14,6 +13,7 @@ from .model import Gpu, Model
 from .policy_guard import Guard
 from .queue import WaitQueue
 from .quotas import Quotas
+from .serving import Admission
 from .timers import Timers
 from .turn import Turn
 from .usage import GpuTime

@@ -1,23 +1,112 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Serves the queue: grants, or makes room for the heads."""
+"""Serves the queue: admits waits, makes room for the heads, and logs those that were not served at once."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from .admission import Admission
+from . import reasons
 from .filling import Filling
+from .growth import GrowthAdmission
 from .hibernation import HibernationManager
-from .model import Gpu, Model, Wait
+from .leases import Leases
+from .ledger import Ledger
+from .limits import Limits
+from .model import Gpu, Model, Wait, growth, staying
 from .plan import Plan
 from .planner import Planner
 from .pressure import Pressure
-from .queue import place
+from .queue import WaitQueue, place
 from .quotas import Quotas
+from .reasons import Sources
 from .room_maker import RoomMaker
+from .rooms import Rooms
 from .turn import Turn
 from .usage import GpuTime
-from .wait_log import WaitLog
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """Admits a wait that has room."""
+
+    model: Model
+    turn: Turn
+    ledger: Ledger
+    limits: Limits
+    queue: WaitQueue
+    rooms: Rooms
+    leases: Leases
+    growth: GrowthAdmission
+    hibernation: HibernationManager
+
+    def admit(self, wait: Wait, continues: bool, filling: bool = False) -> None:
+        """Grant a wait what it waits for."""
+        group = wait.group
+        self.queue.dequeue(wait)
+        waited = max(0.0, self.turn.now - wait.since)
+        if wait.logged:
+            group.totals.waits += 1
+        self.turn.touch(group)
+        if wait.grow is not None:
+            client = self.model.clients[wait.grow.client]
+            if client.stage == "waiting":
+                group.place = wait
+                self.hibernation.wake_up(client)
+                return
+            holding = client.holdings[wait.grow.least.gpu]
+            more, fixed = growth(holding, wait.grow)
+            pinned = max(0, wait.grow.least.pinned - holding.pinned)
+            stays = staying(holding, wait.grow)
+            # Others were admitted since it asked.
+            unserved = self.limits.crowded_out(holding.share, fixed, pinned, stays)
+            if unserved is not None:
+                self.growth.refuse_growth(holding, wait.grow, "device", unserved[1])
+                return
+            mapped = more <= 0 or client.lease is not None
+            self.growth.promise(
+                holding, wait.grow, more, fixed, "resident" if mapped else "swapped"
+            )
+            return
+        if filling:
+            self.rooms.begin_filling(group, wait)
+        self.leases.begin_lease(group)
+        for share in group.shares.values():
+            if filling:
+                self.rooms.allot(share)
+            elif share.ceiling is not None:
+                self.ledger.distribute(share, share.unallotted)
+        if not continues:
+            self.leases.begin_turn(group, self.turn.now)
+        self.turn.log("grant", group, waited=waited)
+        self.leases.grant_waiting(group)
+
+
+@dataclass(slots=True, eq=False)
+class WaitLog:
+    """Logs the waits that were not served at once."""
+
+    model: Model
+    turn: Turn
+    sources: Sources
+    planner: Planner
+    queue: WaitQueue
+
+    def log_waits(self, plans: Mapping[Wait, Plan]) -> None:
+        """Those who were not served at once do wait, unless only a reading is out."""
+        if not self.queue.new:
+            return
+        explainer = reasons.Explainer(self.sources, self.turn.now, plans)
+        for wait in list(self.queue.new):
+            if any(
+                g.asked_at is not None for g in wait.among(self.model.gpus)
+            ) and self.planner.fits(wait):
+                continue
+            self.queue.new.remove(wait)
+            wait.logged = True
+            for gpu in wait.among(self.model.gpus):
+                self.turn.crowded[gpu.uuid] = gpu
+            self.turn.log("wait", wait.group, reason=explainer.reason(wait))
 
 
 @dataclass(slots=True, eq=False)
