@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..kernel_provisioner.in_kernel.faults import Failure
 from ..kernel_provisioner.in_kernel.verbs import (
     parse_limit,
@@ -16,6 +15,7 @@ from ..kernel_provisioner.in_kernel.verbs import (
 )
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.words.amounts import percent, size
 from .release import add_group, only_group
 
 
@@ -112,9 +112,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"priority: {wishes['priority']}")
     print(f"keep: {'on' if wishes['keep'] else 'off'}")
     print(f"frozen: {'on' if wishes['frozen'] else 'off'}")
-    print(f"memory: {wording.size(wishes['memory']) if wishes['memory'] else 'off'}")
-    print(f"request: {wording.percent(wishes['request']) if wishes['request'] else 'off'}")
-    print(f"limit: {wording.percent(wishes['limit']) if wishes['limit'] else 'off'}")
+    print(f"memory: {size(wishes['memory']) if wishes['memory'] else 'off'}")
+    print(f"request: {percent(wishes['request']) if wishes['request'] else 'off'}")
+    print(f"limit: {percent(wishes['limit']) if wishes['limit'] else 'off'}")
     print(f"weight: {wishes['weight']:g}")
     return 0
 

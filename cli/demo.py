@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..kernel_provisioner.launch import Backend, parse_backend
-from ..kernel_provisioner.wording import size
 from ..scheduler.gpu.drivers import Driver, find_driver
 from ..scheduler.memory.budget import host_budget
 from ..scheduler.node.arguments import complain
 from ..scheduler.node.entitlements import parse_size
+from ..scheduler.views.words.amounts import size
 from .demo_plan import DemoError, Plan
 
 DESCRIPTION = """\

@@ -12,8 +12,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..scheduler.protocol.client import AsyncControlClient
+from ..scheduler.views.words.amounts import size
+from ..scheduler.views.words.reasons import reason_text
 from .demo_plan import Cell, Plan
 from .status import table
 
@@ -151,7 +152,7 @@ class Timeline:
         """The kind of line that an event makes, and its text; empty for what is no news."""
         match event["kind"]:
             case "wait":
-                return "wait", f"waits: {wording.reason(event['reason']).replace('.ipynb', '')}"
+                return "wait", f"waits: {reason_text(event['reason']).replace('.ipynb', '')}"
             case "grant":
                 self._running.add(group)
                 waited = event["waited"]
@@ -187,12 +188,12 @@ class Timeline:
 
     def _move(self, event: dict[str, Any]) -> tuple[str, str]:
         out = event["kind"] == "evict"
-        text = f"{wording.size(event['bytes'])} {'moved out to host memory' if out else 'moved in'}"
+        text = f"{size(event['bytes'])} {'moved out to host memory' if out else 'moved in'}"
         copied, seconds = event["copied"], event["duration"]
         text += f" in {seconds:.2f} s"
         if copied < event["bytes"]:
             # Nothing was ever written to the rest.
-            text += f", {wording.size(copied)} of it copied"
+            text += f", {size(copied)} of it copied"
         return "out" if out else "in", text
 
     # -- printing --------------------------------------------------------------------------------------------------
@@ -287,10 +288,10 @@ class Report:
     def head(self) -> str:
         """What it runs on, before anything happens."""
         total = self.gpu["total"]
-        each = wording.size(int(total * self._plan.fraction))
+        each = size(int(total * self._plan.fraction))
         kind = "a simulated GPU" if self._plan.driver.simulated else self.gpu["name"]
         lines = [
-            f"GPU: {kind}, {wording.size(total)}. Each notebook takes {self._plan.fraction:.0%} of it, {each}"
+            f"GPU: {kind}, {size(total)}. Each notebook takes {self._plan.fraction:.0%} of it, {each}"
             + (f" ({self._plan.remark})." if self._plan.remark else "."),
             "",
             "One after the other, for comparison:",
@@ -371,9 +372,9 @@ class Report:
             ("... given up inside a cell", [str(timeline.ends(n, ["quiet"])) for n in self._names]),
             (
                 "copied to host memory",
-                [wording.size(timeline.moved(n, "evict")[0]) for n in self._names],
+                [size(timeline.moved(n, "evict")[0]) for n in self._names],
             ),
-            ("copied back", [wording.size(timeline.moved(n, "restore")[0]) for n in self._names]),
+            ("copied back", [size(timeline.moved(n, "restore")[0]) for n in self._names]),
             ("spent moving", [f"{timeline.moved(n)[1]:.1f} s" for n in self._names]),
             ("memory backend", [self.backends[n] for n in self._names]),
             ("checks that hold", [str(len(self.found["together"][n])) for n in self._names]),

@@ -24,10 +24,10 @@ from ..kernel_provisioner.launch import (
     new_group,
     plain_environment,
 )
-from ..kernel_provisioner.wording import size
 from ..scheduler.gpu.drivers import Driver, DriverError, Libraries, find_driver, libraries
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
+from ..scheduler.views.words.amounts import size
 
 if TYPE_CHECKING:
     from ..scheduler.gpu.checkpoint_support import Ability

@@ -7,7 +7,7 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.explanations import explanation_lines
+from ..kernel_provisioner.in_kernel.tables import explanation_text
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
 
@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ControlClient() as client:
             asked = {} if args.group is None else {"group": args.group}
-            explanation = client.request("explain", **asked)["explanation"]
+            explanation = client.request("explain", text=True, **asked)["explanation"]
     except ControlError as error:
         return complain(str(error))
-    print(json.dumps(explanation) if args.json else "\n".join(explanation_lines(explanation)))
+    print(json.dumps(explanation) if args.json else explanation_text(explanation))
     return 0

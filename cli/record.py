@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..scheduler.node.arguments import complain, seconds
 from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.words.amounts import size
+from ..scheduler.views.words.notices import recording_end
 
 #: Seconds between two looks at how the recording stands.
 LOOK = 0.2
@@ -43,11 +44,9 @@ def run(args: argparse.Namespace) -> int:
     except ControlError as error:
         return complain(str(error))
     for recording in files:
-        print(
-            f"{recording['file']}: {recording['events']} events, {wording.size(recording['bytes'])}"
-        )
+        print(f"{recording['file']}: {recording['events']} events, {size(recording['bytes'])}")
         if recording["ended"] != "stopped":
-            return complain(wording.recording_end(recording["ended"], recording["error"]))
+            return complain(recording_end(recording["ended"], recording["error"]))
     return 0
 
 

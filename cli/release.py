@@ -7,9 +7,9 @@ import argparse
 import time
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.words.amounts import size
 
 #: Seconds for which a hibernation that is under way is followed, and between two looks at it.
 PATIENCE, PAUSE = 10.0, 0.05
@@ -77,7 +77,7 @@ def _follow(client: ControlClient, group: str) -> int:
         name, sleep = found["name"], found.get("hibernation") or {}
         state = sleep.get("state")
         if state == "hibernated":
-            print(f"{name} has left the GPU, which frees {wording.size(sleep.get('frees') or 0)}.")
+            print(f"{name} has left the GPU, which frees {size(sleep.get('frees') or 0)}.")
             return 0
         if state == "refused":
             return complain(f"{name} does not hibernate: {sleep.get('text') or sleep.get('code')}")

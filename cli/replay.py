@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from .._version import __version__
-from ..kernel_provisioner import wording
 from ..scheduler.node.arguments import complain
 from ..scheduler.observability.recording import (
     Difference,
@@ -20,6 +19,8 @@ from ..scheduler.observability.recording import (
     replay,
 )
 from ..scheduler.protocol.client import ControlError
+from ..scheduler.views.words.amounts import duration
+from ..scheduler.views.words.notices import recording_end
 from .record import record
 from .status import table
 
@@ -52,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             file = Path(folder) / "last"
             found = record(file, 0.0)
             if found["ended"] != "stopped":
-                return complain(wording.recording_end(found["ended"], found["error"]))
+                return complain(recording_end(found["ended"], found["error"]))
             return _replay(file, args.policy)
     except (ControlError, RecordingError) as error:
         return complain(str(error))
@@ -64,8 +65,7 @@ def _replay(file: Path, policy: str | None) -> int:
         return _compare(file, done, policy)
     if done.difference is None:
         print(
-            f"{done.events} events, {done.decisions} decisions, {wording.duration(done.lasted)}: "
-            "the same"
+            f"{done.events} events, {done.decisions} decisions, {duration(done.lasted)}: the same"
         )
         return 0
     print(_worded(done.difference))
@@ -90,7 +90,7 @@ def _compare(file: Path, recorded: Replay, policy: str) -> int:
         found = other.difference
         print(
             f"{policy} first decides otherwise at event {found.number} of {other.events}, after "
-            f"{wording.duration(found.after)}. From there on this is but a hint: what notebooks "
+            f"{duration(found.after)}. From there on this is but a hint: what notebooks "
             "did stays as it was recorded; gpushare simulate has them go on as they would."
         )
     return 0
@@ -108,7 +108,7 @@ def _read(file: Path, policy: str | None) -> tuple[Replay, str]:
 def _worded(found: Difference) -> str:
     decided = "; ".join(_decisions(found)) or "nothing"
     return (
-        f"The first difference is at event {found.number}, after {wording.duration(found.after)}: "
+        f"The first difference is at event {found.number}, after {duration(found.after)}: "
         f"for {found.event}, {found.recorded} decisions were recorded; now it decides: {decided}"
     )
 

@@ -10,9 +10,9 @@ import time
 from datetime import datetime
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.words.amounts import duration
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -103,8 +103,8 @@ def line(found: dict[str, Any]) -> str:
     waits = f"{found['leases']} turns"
     if found["waits"]:
         waits += (
-            f", {found['waits']} waited for, {wording.duration(found['waited'] / found['waits'])} on average and "
-            f"{wording.duration(found['longest'])} at most"
+            f", {found['waits']} waited for, {duration(found['waited'] / found['waits'])} on average and "
+            f"{duration(found['longest'])} at most"
         )
     else:
         waits += ", none waited for"

@@ -7,10 +7,10 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner import wording
 from ..kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
+from ..scheduler.views.words.amounts import percent, size
 from .adjust import parsed
 from .status import table
 
@@ -93,13 +93,13 @@ def _table(shares: dict[str, Any]) -> str:
     rows = [
         (
             whose,
-            wording.percent(found["request"]) if found["request"] else "",
-            wording.percent(found["limit"]) if found["limit"] else "",
+            percent(found["request"]) if found["request"] else "",
+            percent(found["limit"]) if found["limit"] else "",
             f"{found['weight']:g}",
-            wording.size(found["memory"]) if found["memory"] else "",
+            size(found["memory"]) if found["memory"] else "",
             str(found["gpus"] or ""),
-            wording.size(found["host"]) if found["host"] else "",
-            ", ".join(wording.percent(used) for used in found["used"].values()),
+            size(found["host"]) if found["host"] else "",
+            ", ".join(percent(used) for used in found["used"].values()),
             ", ".join(found["members"]),
         )
         for whose, found in sorted(shares.items())

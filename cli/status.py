@@ -13,10 +13,11 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from ..kernel_provisioner import wording
+from ..kernel_provisioner.in_kernel.tables import words_of
 from ..scheduler.node.arguments import complain
 from ..scheduler.protocol.client import ControlClient, ControlError
 from ..scheduler.views.redaction import OTHER
+from ..scheduler.views.words.amounts import duration, size
 
 #: Seconds between two pictures of ``--watch`` if nothing happens, and at least.
 WATCH_SLOW = 1.0
@@ -39,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ControlClient() as client:
             if not args.watch:
-                _print(client.request("status")["status"], args.json)
+                _print(client.request("status", text=True)["status"], args.json)
                 return 0
             client.request("subscribe")
             while True:
-                status = client.request("status")["status"]
+                status = client.request("status", text=True)["status"]
                 if not args.json and sys.stdout.isatty():
                     # Home, and clear what is below: no flicker.
                     print("\033[H\033[J", end="")
@@ -81,7 +82,7 @@ def render(status: dict[str, Any], width: int | None = None) -> str:
         _groups(status, width),
         _processes(status, width),
         _wrapped(_notices(status), width),
-        _wrapped(wording.hibernation(status), width),
+        _wrapped(_words(status).get("hibernation", ""), width),
         _wrapped(_footer(status), width),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -181,18 +182,19 @@ def _gpus(status: dict[str, Any], width: int | None) -> str:
             str(gpu["index"]),
             gpu["name"],
             *(
-                wording.size(gpu[key])
+                size(gpu[key])
                 for key in ("total", "resident", "pinned", "contexts", "foreign", "free")
             ),
         )
         for gpu in status["gpus"]
     ]
-    drained = [
-        f"GPU {gpu['index']} is being emptied: it grants nothing"
-        for gpu in status["gpus"]
-        if gpu.get("draining")
-    ]
+    drained = _words(status).get("draining", [])
     return "\n".join([table(head, rows, set(range(2, len(head))), width), *drained])
+
+
+def _words(status: dict[str, Any]) -> dict[str, Any]:
+    """Return what the scheduler says of all; an older one says nothing."""
+    return status.get("words") or {}
 
 
 def _groups(status: dict[str, Any], width: int | None) -> str:
@@ -216,21 +218,22 @@ def _groups(status: dict[str, Any], width: int | None) -> str:
         "",
     )
     rows = []
-    for group in sorted(status["groups"], key=wording.rank):
+    for group in status["groups"]:
+        words = words_of(group)
         rows.append(
             (
-                wording.state(group),
+                words["state"],
                 group["name"],
                 *((group["user"],) if users else ()),
                 group["id"][:8],
                 str(group.get("class") or ""),
-                wording.duration(now - group["since"]) if group["since"] is not None else "",
+                duration(now - group["since"]) if group["since"] is not None else "",
                 *(
-                    wording.size(sum(gpu[key] for gpu in group["gpus"]))
+                    size(sum(gpu[key] for gpu in group["gpus"]))
                     for key in ("footprint", "resident", "swapped")
                 ),
-                wording.wishes(group.get("wishes")),
-                wording.remark(group),
+                words["wishes"],
+                words["why"],
             )
         )
     first = head.index("FOR")
@@ -250,8 +253,8 @@ def _processes(status: dict[str, Any], width: int | None) -> str:
             indices.get(one["gpu"], one["gpu"]),
             str(one["pid"]),
             one["user"] or "?",
-            wording.size(one["bytes"]),
-            wording.size(one["claimed"]),
+            size(one["bytes"]),
+            size(one["claimed"]),
         )
         for one in found
     ]
@@ -259,9 +262,8 @@ def _processes(status: dict[str, Any], width: int | None) -> str:
 
 
 def _notices(status: dict[str, Any]) -> str:
-    names = {group["id"]: group["name"] for group in status["groups"]}
     return "\n".join(
-        f"note: {wording.notice(notice, names.get(notice['group'], notice['group']))}"
+        f"note: {notice.get('text') or notice['code']}"
         for notice in status["notices"]
         if notice["code"] != "maintenance"
     )
@@ -272,16 +274,16 @@ def _footer(status: dict[str, Any]) -> str:
     quantum = settings["quantum"]
     words = [
         f"policy {settings.get('policy')}",
-        f"quantum {quantum if quantum == 'auto' else wording.duration(quantum)}",
+        f"quantum {quantum if quantum == 'auto' else duration(quantum)}",
         f"anti-thrash {settings['anti_thrash']}",
         _hibernation(settings),
-        f"host memory {wording.size(host['swapped'])} of {wording.size(host['budget'])}",
+        f"host memory {size(host['swapped'])} of {size(host['budget'])}",
     ]
     pool = host.get("pool")
     if pool is not None and pool["prepared"]:
         words.append(
-            f"pool {wording.size(pool['in_use'])} used, {wording.size(pool['prepared'])} ready, "
-            f"{wording.size(pool['pinned'])} pinned"
+            f"pool {size(pool['in_use'])} used, {size(pool['prepared'])} ready, "
+            f"{size(pool['pinned'])} pinned"
         )
     if status["driver"]["simulated"]:
         words.append("simulated driver")
@@ -292,4 +294,4 @@ def _hibernation(settings: dict[str, Any]) -> str:
     if "hibernate_after" not in settings:
         return ""
     after = settings["hibernate_after"]
-    return "hibernate off" if after is None else f"hibernate after {wording.duration(after)}"
+    return "hibernate off" if after is None else f"hibernate after {duration(after)}"

@@ -10,6 +10,8 @@ from typing import Any
 
 from .._version import __version__
 from ..scheduler.views.redaction import Disguise, View
+from ..scheduler.views.words.events import event_text, process_text, quota_text
+from ..scheduler.views.words.groups import rank, remark, wishes_text
 from . import words
 from .nodes import Node, Report
 from .viewer import Viewer
@@ -78,7 +80,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
         "processes": _processes(status, indices),
         "notebooks": [
             _notebook(group, indices, offset, viewer)
-            for group in sorted(status["groups"], key=words.rank)
+            for group in sorted(status["groups"], key=rank)
         ],
         "users": _users(report, viewer),
         "events": [
@@ -88,7 +90,7 @@ def shown(report: Report, viewer: Viewer) -> dict[str, Any]:
                 "time": event["time"] + offset,
                 "name": event.get("name") or "",
                 "kind": event["kind"],
-                "text": words.event(event),
+                "text": event_text(event),
             }
             for event in report["events"]
         ],
@@ -152,9 +154,9 @@ def _notebook(
         "state": group["state"],
         "since": None if group["since"] is None else group["since"] + offset,
         "position": group["position"],
-        "why": words.remark(group),
+        "why": remark(group),
         # An administrator's is said apart.
-        "wishes": words.wishes({**wishes, "held": False}),
+        "wishes": wishes_text({**wishes, "held": False}),
         "held": bool(wishes.get("held")),
         "gpus": [indices.get(share["uuid"]) for share in group["gpus"]],
         "memory": _sum(group["gpus"], ("resident", "swapped", "pinned")),
@@ -203,7 +205,7 @@ def _users(report: Report, viewer: Viewer) -> list[dict[str, Any]]:
                 # Of the GPU of which it has most.
                 "share": max(used.values(), default=None),
                 "limit": (share or usual).get("limit") or None,
-                "quota": words.quota(share or usual) if shown else "",
+                "quota": quota_text(share or usual) if shown else "",
             }
         )
     return sorted(users, key=lambda user: (not user["mine"], user["name"]))
@@ -226,4 +228,4 @@ def _actions(report: Report) -> list[dict[str, Any]]:
 
 def _processes(status: dict[str, Any], indices: dict[str, int]) -> list[str]:
     """Word who holds what nobody states: what a node tells administrators alone."""
-    return [words.process(one, indices.get(one["gpu"])) for one in status.get("processes") or ()]
+    return [process_text(one, indices.get(one["gpu"])) for one in status.get("processes") or ()]

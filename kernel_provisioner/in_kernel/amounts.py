@@ -1,21 +1,15 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Amounts in words, as JupyterLab's panel writes them: ``labextension/src/core/format.ts`` has the same rules.
+"""Amounts in words, as the scheduler writes them (``scheduler/views/words/amounts.py``), which kernels cannot import.
 
 The cases in ``tests/formats.json`` hold the two together.
 """
 
 import math
-from typing import Optional
 
 
 def percent(fraction: float) -> str:
     """A fraction in words: ``25 %``."""
     return f"{_digits(100 * fraction)} %"
-
-
-def fine(seconds: float) -> str:
-    """Seconds in words, of which there may be a few thousandths: ``2.5 ms``."""
-    return f"{1000 * seconds:g} ms" if seconds < 1 else duration(seconds)
 
 
 def size(amount: float) -> str:
@@ -41,11 +35,6 @@ def duration(seconds: float) -> str:
         return _two(whole, 60, "min", "s")
     # Whole minutes and hours that have passed: a wait of 59 minutes and 59 seconds is no hour.
     return _two(whole // 60, 60, "h", "min") if whole < 86400 else _two(whole // 3600, 24, "d", "h")
-
-
-def within(seconds: Optional[float], otherwise: str) -> str:
-    """By when something happens, to be put behind it."""
-    return otherwise if seconds is None else f" within {duration(seconds)}"
 
 
 def _digits(value: float) -> str:

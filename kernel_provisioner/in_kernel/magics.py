@@ -7,11 +7,10 @@ from typing import Any, Callable, List, Optional
 
 from .amounts import percent, size
 from .cells import Cells
-from .explanations import explanation_lines
 from .faults import Failure, log
 from .interposer import Interposer
 from .missing import what_is_missing
-from .tables import NO_PART, Answer, Explanation, Help, History, Status
+from .tables import NO_PART, Answer, Explanation, Help, History, Status, explanation_text
 from .verbs import (
     DONE,
     OVERSUBSCRIPTION,
@@ -69,14 +68,14 @@ class Magic:
             raise Failure(what_is_missing())
         interposer, own = self._interposer, self._interposer.group()
         if verb == "status":
-            status = interposer.control("status")["status"]
+            status = interposer.control("status", text=True)["status"]
             return Status(status, own, interposer.out_of_the_way())
         if verb == "history":
             return History(interposer.control("status", timeline=0)["status"], own)
         if verb == "explain":
             asked = {"group": given} if given else {}
-            explanation = interposer.control("explain", **asked)["explanation"]
-            return Explanation(explanation, "\n".join(explanation_lines(explanation)))
+            explanation = interposer.control("explain", text=True, **asked)["explanation"]
+            return Explanation(explanation, explanation_text(explanation))
         if verb == "oversubscribe":
             if given:
                 interposer.oversubscribe(given == "on")

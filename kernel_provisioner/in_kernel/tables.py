@@ -7,10 +7,15 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from .amounts import duration, size
 from .faults import Failure
-from .groups import hibernation_text, rank, remark, state_text, wishes_text
 
 #: Said where the interposer lets everything pass, with the reason.
 NO_PART = "This kernel does not take part: "
+
+
+#: Said where the scheduler sends no sentences.
+WORDLESS = (
+    "The scheduler is an older version, which explains in codes only; use --json to show them."
+)
 
 
 #: Seconds that ``history`` looks back, and the most lines that it shows.
@@ -39,6 +44,17 @@ class Help(Answer):
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(self._text)}</pre>"
+
+
+def words_of(group: Dict[str, Any]) -> Dict[str, str]:
+    """A group's state, wishes and why it waits in the scheduler's words; an older scheduler has codes alone."""
+    code = (group.get("reason") or {}).get("code")
+    return group.get("words") or {"state": str(group.get("state")), "wishes": "", "why": code or ""}
+
+
+def explanation_text(explanation: Dict[str, Any]) -> str:
+    """An explanation in the scheduler's words."""
+    return "\n".join(explanation.get("lines") or [WORDLESS])
 
 
 class Explanation(Answer):
@@ -146,10 +162,11 @@ class Status(Table):
             said.append(
                 f"GPU {gpu.get('index', '?')} ({gpu.get('name', '?')}): {used} of {total} in use, "
                 f"{foreign} by programs outside gpushare"
-                + (", being emptied by an administrator" if gpu.get("draining") else "")
             )
-        if hibernation_text(self.data):
-            said.append(hibernation_text(self.data) + ".")
+        words = self.data.get("words") or {}
+        said += words.get("draining", [])
+        if words.get("hibernation"):
+            said.append("{}.".format(words["hibernation"]))
         if self._out_of_the_way:
             said.append(NO_PART + self._out_of_the_way)
         return said
@@ -157,19 +174,19 @@ class Status(Table):
     def rows(self) -> List[Tuple[str, ...]]:
         """One row for each lease group: those that run, the queue in its order, the others."""
         rows: List[Tuple[str, ...]] = []
-        for group in sorted(self.data.get("groups", []), key=rank):
-            gpus = group.get("gpus", [])
+        for group in self.data.get("groups", []):
+            gpus, words = group.get("gpus", []), words_of(group)
             rows.append(
                 (
                     self._mark(group.get("id")),
                     str(group.get("name") or group.get("id")),
-                    state_text(group),
+                    words["state"],
                     str(group.get("class") or ""),
                     size(sum(gpu.get("footprint", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("resident", 0) + gpu.get("pinned", 0) for gpu in gpus)),
                     size(sum(gpu.get("swapped", 0) for gpu in gpus)),
-                    wishes_text(group.get("wishes")),
-                    remark(group),
+                    words["wishes"],
+                    words["why"],
                 )
             )
         return rows

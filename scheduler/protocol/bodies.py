@@ -57,8 +57,10 @@ class Group(Body):
     group: Text
 
 
-class AnyGroup(Body):
+class Explain(Body):
     group: Text | None = None
+    #: Whether sentences come with the codes.
+    text: Switch = False
 
 
 class Login(Body):
@@ -76,6 +78,8 @@ class Tickets(Body):
 
 class Status(Body):
     timeline: Annotated[int | None, Meta(description="the version that you have")] = None
+    #: Whether sentences come with the codes.
+    text: Switch = False
 
 
 class History(Body):
@@ -192,7 +196,7 @@ BODIES: dict[str, type[Body]] = {
     "adjust": Adjust,
     "entitle": Entitle,
     "focus": Focus,
-    "explain": AnyGroup,
+    "explain": Explain,
     "record": Record,
     "recordings": Recordings,
     "cancel": Group,

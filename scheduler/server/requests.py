@@ -34,6 +34,7 @@ from ..views import status as snapshot
 from ..views.estimates import Forecast
 from ..views.redaction import View
 from ..views.timeline import Timeline
+from ..views.words import answers
 from . import administration
 from .administration import Administration
 from .connection import Connection
@@ -263,6 +264,8 @@ class Requests:
             status["processes"] = self._server.administration.processes()
         if asked.timeline is not None:
             status["timeline"] = self._server.timeline.since(asked.timeline, now, view)
+        if asked.text:
+            status = answers.status(status)
         return {
             "status": {
                 "version": __version__,
@@ -396,12 +399,14 @@ class Requests:
         self._server.handle(ev.Focus(user, group))
         return {}
 
-    def _op_explain(self, connection: Connection, asked: bodies.AnyGroup) -> dict[str, Any]:
+    def _op_explain(self, connection: Connection, asked: bodies.Explain) -> dict[str, Any]:
         view, group = self._server.view_of(connection), None
         if asked.group is not None:
             group = self._find(connection, asked.group, hidden=True)
         explanation = explain.explain(self._server.core, time.monotonic(), group)
-        return {"explanation": explanation if view is None else view.explanation(explanation)}
+        if view is not None:
+            explanation = view.explanation(explanation)
+        return {"explanation": answers.explanation(explanation) if asked.text else explanation}
 
     def _op_record(self, connection: Connection, asked: bodies.Record) -> dict[str, Any]:
         core, path, seconds = self._server.core, Path(asked.file), asked.seconds

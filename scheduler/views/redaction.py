@@ -211,7 +211,10 @@ class View:
     def _entry(self, group: Mapping[str, Any]) -> dict[str, Any]:
         reason = None if group["reason"] is None else self._said(group["reason"])
         if group["user"] == self.user:
-            return {**group, "reason": reason}
+            own = {**group, "reason": reason}
+            # Sentences name others; they are made after this (`words`).
+            own.pop("words", None)
+            return own
         who = {"id": self.hide(group["id"]), "name": OTHER, "user": OTHER}
         return {**_plain(group), **who, "reason": reason}
 

@@ -19,6 +19,7 @@ import pytest
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.cli.status import render
 from jupyter_gpushare.scheduler.core import messages as ev
+from jupyter_gpushare.scheduler.views.words import answers
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE
 from tests.scheduler.conftest import GIB, Scheduler
@@ -192,14 +193,13 @@ def test_an_estimate_is_shown_with_its_interval() -> None:
         "reason": {"code": "behind", "params": {"ahead_name": "b.ipynb"}},
         "estimate": {"seconds": 4.0, "low": 2.5, "high": 9.0},
     }
-    shown = render(
-        {
-            **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
-            "settings": {"quantum": "auto", "anti_thrash": "auto", "policy": "burst"},
-            "host": {"swapped": 0, "budget": 0, "pool": None},
-            "driver": {"simulated": True},
-        }
-    )
+    status = {
+        **{"time": 3.0, "gpus": [], "groups": [group], "notices": []},
+        "settings": {"quantum": "auto", "anti_thrash": "auto", "policy": "burst"},
+        "host": {"swapped": 0, "budget": 0, "pool": None},
+        "driver": {"simulated": True},
+    }
+    shown = render(answers.status(status))
     assert "b.ipynb is first; about 4 s (2-9 s)" in shown
 
 

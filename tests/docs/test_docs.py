@@ -14,9 +14,9 @@ import pytest
 
 from jupyter_gpushare.hub.config import GpuShareHub
 from jupyter_gpushare.kernel_provisioner import GpuShareProvisioner
-from jupyter_gpushare.kernel_provisioner.in_kernel.reasons import REASONS
 from jupyter_gpushare.kernel_provisioner.launch import SHARES
 from jupyter_gpushare.scheduler.node.config import NodeScheduler
+from jupyter_gpushare.scheduler.views.words.reasons import REASONS
 from jupyter_gpushare.server_extension.config import GpuShare
 
 #: Where programs say what troubleshooting quotes.

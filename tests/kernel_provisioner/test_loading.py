@@ -50,7 +50,7 @@ async def test_a_kernel_starts_with_the_hooks_alone(scheduler: Ask) -> None:
         await kernel.execute("work()")
         assert await loaded(kernel) == AT_START
         assert (await kernel.execute("%gpushare")).reply["status"] == "ok"
-        assert {"magics", "tables", "reasons"} < await loaded(kernel)
+        assert {"magics", "tables", "verbs"} < await loaded(kernel)
 
 
 async def test_an_upgrade_leaves_a_running_kernel_what_it_has(scheduler: Ask, folder: Path) -> None:

@@ -24,10 +24,16 @@ from jupyter_gpushare.kernel_provisioner.in_kernel.cells import Cells
 from jupyter_gpushare.kernel_provisioner.in_kernel.faults import Failure
 from jupyter_gpushare.kernel_provisioner.in_kernel.interposer import Interposer
 from jupyter_gpushare.kernel_provisioner.in_kernel.magics import Magic
-from jupyter_gpushare.kernel_provisioner.in_kernel.tables import Answer, History, Status
+from jupyter_gpushare.kernel_provisioner.in_kernel.tables import (
+    Answer,
+    History,
+    Status,
+    explanation_text,
+)
 from jupyter_gpushare.scheduler.core.model import Wishes
 from jupyter_gpushare.scheduler.node.entitlements import parse_size
 from jupyter_gpushare.scheduler.protocol import wire as protocol
+from jupyter_gpushare.scheduler.views.words import answers
 
 from .conftest import Kernel, Result, eventually, started
 from .test_in_kernel import HOLD, SETUP, Ask, begin, group_of
@@ -218,7 +224,7 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
         wishes={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
     )
     holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
-    status = Status({"gpus": [], "groups": [waits, holds]}, "g")
+    status = Status(answers.status({"gpus": [], "groups": [waits, holds], "notices": []}), "g")
     (first, second) = status.rows()
     assert first[7:] == ("exclusive", "yields within 3.0 s")
     assert second[2] == "waiting (2)"
@@ -231,13 +237,34 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
 
 
 def test_the_status_says_what_administrators_tell_and_do() -> None:
-    gpu = {"index": 0, "name": "Simulated GPU", "used": 0, "total": 8 << 30, "foreign": 0}
-    told = {"maintenance": "stops at <18:00>", "gpus": [{**gpu, "draining": True}, gpu]}
-    status = Status({**told, "groups": []}, "g")
-    first, drained, other, _ = repr(status).splitlines()
+    gpu = {"uuid": "GPU-1", "index": 0, "name": "Simulated GPU", "total": 8 << 30}
+    gpu |= {"used": 0, "foreign": 0, "draining": True}
+    told = {"maintenance": "stops at <18:00>", "gpus": [gpu], "groups": [], "notices": []}
+    found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
+    status = Status(answers.status({**told, "hibernation": found}), "g")
+    first, _, drained, asleep, _ = repr(status).splitlines()
     assert first == "Maintenance: stops at <18:00>"
-    assert drained == other + ", being emptied by an administrator"
+    assert drained == "GPU 0 is being emptied: it grants nothing"
+    assert asleep == "Kernels cannot be hibernated: the driver is older than 570."
     assert "&lt;18:00&gt;" in status._repr_html_()
+
+
+def test_a_scheduler_that_is_older_sends_codes_alone() -> None:
+    reason = {"code": "behind", "params": {}}
+    status = Status({"gpus": [], "groups": [group(state="waiting", reason=reason), group()]}, "g")
+    (first, second) = status.rows()
+    assert (first[2], first[7:]) == ("waiting", ("", "behind"))
+    assert (second[2], second[7:]) == ("idle", ("", ""))
+    assert "older version" in explanation_text({"groups": []})
+
+
+def test_the_words_of_a_newer_scheduler_are_shown() -> None:
+    words = {"state": "sharing", "wishes": "twice", "why": "the moon is full"}
+    reason = {"code": "full_moon", "params": {}, "text": "the moon is full"}
+    status = Status({"gpus": [], "groups": [group(state="shares", reason=reason, words=words)]}, "")
+    (row,) = status.rows()
+    assert (row[2], row[7:]) == ("sharing", ("twice", "the moon is full"))
+    assert explanation_text({"groups": [], "lines": ["a", "  b"]}) == "a\n  b"
 
 
 @pytest.mark.parametrize("name", ["<script>.ipynb", "a & b", '"><b>'])

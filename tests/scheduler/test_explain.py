@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.kernel_provisioner.in_kernel import explanations
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.explain import compare, explain
+from jupyter_gpushare.scheduler.views.words import answers, explanations
 from tests.scheduler.test_core import GPU, Machine, Process
 
 
@@ -32,7 +32,7 @@ def waits(machine: Machine, group: str, **more: Any) -> Process:
 
 def lines(machine: Machine, group: str | None = None) -> list[str]:
     answer = explain(machine.core, machine.now, group)
-    said = explanations.explanation_lines(answer)
+    said: list[str] = answers.explanation(answer)["lines"]
     # Every code has words.
     codes = {
         code["code"]
@@ -262,7 +262,7 @@ def test_the_first_sum_that_differs_decides(own: Any, theirs: Any, rule: Any) ->
 
 
 def test_a_policy_of_others_has_its_rules_named() -> None:
-    words = explanations.explanation_lines(
+    said = answers.explanation(
         {
             "groups": [
                 {
@@ -274,7 +274,15 @@ def test_a_policy_of_others_has_its_rules_named() -> None:
             ]
         }
     )
-    assert words == ["a waits for 2.0 s", "  new", "  1. b moon phase", "  to be served: full moon"]
+    lines = ["a waits for 2.0 s", "  new", "  1. b moon phase", "  to be served: full moon"]
+    assert said["lines"] == lines
+    (group,) = said["groups"]
+    assert [group[key]["text"] for key in ("why_class", "next")] == ["new", "full moon"]
+    assert (group["reason"], group["pace"], group["before"][0]["text"]) == (
+        None,
+        None,
+        "moon phase",
+    )
 
 
 def test_every_rule_of_our_policies_has_words() -> None:

@@ -34,6 +34,7 @@ from jupyter_gpushare.scheduler.server import requests, server
 from jupyter_gpushare.scheduler.server.options import Options
 from jupyter_gpushare.scheduler.server.server import Server
 from jupyter_gpushare.scheduler.views.redaction import HIDDEN, OTHER, Disguise, View
+from jupyter_gpushare.scheduler.views.words import answers
 from tests.scheduler.test_properties import GPUS, GROUPS, PATIENCE, SPEED, USERS, World
 
 MARKS = {user: f"Q{user.upper()}Q" for user in ("ada", "ben", "cy")}
@@ -190,9 +191,10 @@ class Watched(World):
             status = self.answer(viewer, "status", timeline=0)["status"]
             history = self.answer(viewer, "history", since=0)
             answers = [status, history, self.answer(viewer, "shares")]
-            answers.append(self.answer(viewer, "explain"))
+            answers.append(self.answer(viewer, "status", text=True))
+            answers.append(self.answer(viewer, "explain", text=True))
             for group in status["groups"]:
-                answers.append(self.answer(viewer, "explain", group=group["id"]))
+                answers.append(self.answer(viewer, "explain", group=group["id"], text=True))
             reader = protocol.FrameReader(from_scheduler=True)
             pushed = [protocol.decode_json(frame.body) for frame in reader.feed(viewer.written)]
             viewer.written = b""
@@ -233,6 +235,10 @@ class Watched(World):
         """Who may see everything does see the marks."""
         reader = Peer(Principal("hub", 1, reader=True))
         text = json.dumps([self.answer(reader, op) for op in ("status", "history", "explain")])
+        for group in self.answer(reader, "status", text=True)["status"]["groups"]:
+            if group["reason"] is not None and group["reason"]["code"] == "behind":
+                # Sentences have the marks, too.
+                assert group["reason"]["params"]["ahead_name"] in group["words"]["why"]
         for group in self.server.core.groups.values():
             assert group.id in text
             assert group.name in text
@@ -341,6 +347,22 @@ def test_whose_limit_it_is_is_told_of_ones_own(view: View) -> None:
     assert limited("team:staff") == f"team:{OTHER}"
     assert limited("user:ben") == f"user:{OTHER}"
     assert limited("group:theirs").startswith(f"group:{HIDDEN}")
+
+
+def test_sentences_are_made_of_what_is_left(view: View) -> None:
+    params = {"holder": "theirs", "holder_name": "secret.ipynb", "yields_in": 2.0}
+    reason = {"code": "serialised", "params": params}
+    entry = {"id": "mine", "name": "a", "user": "ada", "state": "waiting", "reason": reason}
+    notice = {"group": "theirs", "code": "stuck", "params": {"name": "secret"}, "time": 1.0}
+    whole = answers.status({"gpus": [], "groups": [entry], "notices": [notice]})
+    assert "secret.ipynb yields" in whole["groups"][0]["words"]["why"]
+    # Sentences that were made before are not shown.
+    cut = view.status(whole)
+    assert "secret" not in json.dumps(cut)
+    assert "secret" not in json.dumps(answers.status(cut))
+    why = f"one at a time (anti-thrash is on); {OTHER} yields within 2.0 s"
+    (shown,) = answers.status(cut)["groups"]
+    assert shown["reason"]["text"] == shown["words"]["why"] == why
 
 
 def test_the_scheduler_speaks_to_everybody(view: View) -> None:

@@ -1,41 +1,39 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Why a group waits, in words."""
 
-from typing import Any, Callable, Dict, Optional
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from .amounts import duration, size, within
+from .codes import code_text
 
 
-def reason_text(reason: Optional[Dict[str, Any]]) -> str:
+def reason_text(reason: Mapping[str, Any] | None) -> str:
     """Why a group waits, in words (docs/control.md names the codes)."""
-    if not reason:
-        return ""
-    code = str(reason.get("code", ""))
-    try:
-        return REASONS[code](reason.get("params", {}))
-    except (KeyError, TypeError):
-        return code
+    return code_text(REASONS, reason)
 
 
-def _holder(given: Dict[str, Any]) -> str:
+def _holder(given: dict[str, Any]) -> str:
     return str(given.get("holder_name") or given.get("holder") or "another")
 
 
-def _soon(given: Dict[str, Any]) -> str:
+def _soon(given: dict[str, Any]) -> str:
     return within(given.get("yields_in"), " when its work is over")
 
 
-def _lacks(given: Dict[str, Any]) -> str:
+def _lacks(given: dict[str, Any]) -> str:
     # Nothing, where one at a time is to run.
     return "lacks {}; ".format(size(given["lack"])) if given["lack"] else ""
 
 
-def _for(given: Dict[str, Any]) -> str:
+def _for(given: dict[str, Any]) -> str:
     seconds = given.get("until_in")
     return "" if seconds is None else f" for {duration(seconds)} more at most"
 
 
-REASONS: Dict[str, Callable[[Dict[str, Any]], str]] = {
+REASONS: dict[str, Callable[[dict[str, Any]], str]] = {
     "needs_memory": lambda given: (
         f"needs {size(given['need'])}, lacks {size(given['lack'])}; {_holder(given)} yields{_soon(given)}"
     ),

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What lease groups do and what is asked for them, in words."""
 
+from __future__ import annotations
+
 import math
-from typing import Any, Dict, Optional, Tuple
+from collections.abc import Mapping
+from typing import Any
 
 from .amounts import duration, percent, size
 from .reasons import reason_text
@@ -20,7 +23,7 @@ STATES = {
 }
 
 
-def rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
+def rank(group: Mapping[str, Any]) -> tuple[int, int, str]:
     """By what groups are sorted in a list."""
     order, state = list(STATES), group.get("state")
     return (
@@ -30,7 +33,7 @@ def rank(group: Dict[str, Any]) -> Tuple[int, int, str]:
     )
 
 
-def state_text(group: Dict[str, Any]) -> str:
+def state_text(group: Mapping[str, Any]) -> str:
     """A group's state, and its place in the queue."""
     state, position = str(group.get("state")), group.get("position")
     word = STATES.get(state, state)
@@ -52,7 +55,7 @@ def estimate_text(found: Any) -> str:
     return f"about {about} s ({low_text}-{high_text} s)"
 
 
-def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
+def wishes_text(wishes: Mapping[str, Any] | None) -> str:
     """What people ask for a group, where it is not the usual."""
     given = wishes or {}
     said = [
@@ -69,7 +72,7 @@ def wishes_text(wishes: Optional[Dict[str, Any]]) -> str:
     return ", ".join(word for word in said if word)
 
 
-def remark(group: Dict[str, Any]) -> str:
+def remark(group: Mapping[str, Any]) -> str:
     """Why a group waits and for about how long, or when it yields."""
     said = [reason_text(group.get("reason")), estimate_text(group.get("estimate"))]
     if not said[0] and group.get("yields_in") is not None:
@@ -78,7 +81,7 @@ def remark(group: Dict[str, Any]) -> str:
     return "; ".join(text for text in said if text)
 
 
-def sleep_text(group: Dict[str, Any]) -> str:
+def sleep_text(group: Mapping[str, Any]) -> str:
     """What one that is hibernated gives back, and how long it takes to wake it; or why it was left alone."""
     found, state = group.get("hibernation") or {}, group.get("state")
     if state == "hibernated":
@@ -95,7 +98,7 @@ def sleep_text(group: Dict[str, Any]) -> str:
     return "not hibernated: {}".format(found.get("text") or found.get("code")) if told else ""
 
 
-def hibernation_text(status: Dict[str, Any]) -> str:
+def hibernation_text(status: Mapping[str, Any]) -> str:
     """Why no kernel can be hibernated; nothing where they can be, or nobody has tried."""
     found = status.get("hibernation") or {}
     if found.get("able") is not False:

@@ -8,10 +8,22 @@ from typing import get_args
 
 import pytest
 
-from jupyter_gpushare.hub.words import event as event_words
-from jupyter_gpushare.kernel_provisioner import wording
+from jupyter_gpushare.kernel_provisioner.in_kernel import amounts as of_kernels
 from jupyter_gpushare.scheduler.core.policy_api import State
 from jupyter_gpushare.scheduler.core.refusals import WHY
+from jupyter_gpushare.scheduler.views.words import amounts, answers
+from jupyter_gpushare.scheduler.views.words.events import event_text
+from jupyter_gpushare.scheduler.views.words.groups import (
+    STATES,
+    estimate_text,
+    hibernation_text,
+    remark,
+    state_text,
+    wishes_text,
+)
+from jupyter_gpushare.scheduler.views.words.notices import notice_text
+from jupyter_gpushare.scheduler.views.words.reasons import REASONS as WORDED
+from jupyter_gpushare.scheduler.views.words.reasons import reason_text
 
 GIB = 1 << 30
 
@@ -55,12 +67,12 @@ def test_every_documented_reason_has_words() -> None:
     page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
     table = page.split("| code | params | meaning |")[1].split("\n\n")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
-    assert set(documented) == set(wording.REASONS) == set(REASONS)
+    assert set(documented) == set(WORDED) == set(REASONS)
 
 
 @pytest.mark.parametrize("code", REASONS)
 def test_a_reason_is_worded_with_its_figures(code: str) -> None:
-    text = wording.reason({"code": code, "params": REASONS[code]})
+    text = reason_text({"code": code, "params": REASONS[code]})
     assert text not in ("", code)
     names = ["a"] if "holder_name" in REASONS[code] or "ahead_name" in REASONS[code] else []
     assert all(re.search(rf"\b{name}\b", text) for name in names)
@@ -134,7 +146,7 @@ def test_a_reason_is_worded_with_its_figures(code: str) -> None:
     ],
 )
 def test_sentences(code: str, params: dict[str, object], text: str) -> None:
-    assert wording.reason({"code": code, "params": {**REASONS[code], **params}}) == text
+    assert reason_text({"code": code, "params": {**REASONS[code], **params}}) == text
 
 
 @pytest.mark.parametrize(
@@ -149,12 +161,12 @@ def test_sentences(code: str, params: dict[str, object], text: str) -> None:
 )
 def test_estimates(estimate: tuple[float, float, float], text: str) -> None:
     found = dict(zip(("seconds", "low", "high"), estimate, strict=True))
-    assert wording.estimate(found) == text
+    assert estimate_text(found) == text
 
 
 @pytest.mark.parametrize("nothing", [None, {}, 4.0])
 def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
-    assert wording.estimate(nothing) == ""
+    assert estimate_text(nothing) == ""
 
 
 @pytest.mark.parametrize(
@@ -188,14 +200,14 @@ def test_what_is_no_estimate_has_no_words(nothing: object) -> None:
     ],
 )
 def test_hibernation(group: dict[str, object], text: str) -> None:
-    assert wording.remark(group) == text
+    assert remark(group) == text
 
 
 def test_why_nobody_hibernates() -> None:
-    assert wording.hibernation({}) == ""
-    assert wording.hibernation({"hibernation": {"able": None, "code": None, "text": ""}}) == ""
+    assert hibernation_text({}) == ""
+    assert hibernation_text({"hibernation": {"able": None, "code": None, "text": ""}}) == ""
     found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
-    assert wording.hibernation({"hibernation": found}) == (
+    assert hibernation_text({"hibernation": found}) == (
         "Kernels cannot be hibernated: the driver is older than 570"
     )
 
@@ -240,16 +252,16 @@ def test_the_panel_says_why_in_the_schedulers_words() -> None:
     ],
 )
 def test_the_page_of_all_nodes_tells_of_hibernation(event: dict[str, object], text: str) -> None:
-    assert event_words(event) == text
+    assert event_text(event) == text
 
 
 def test_wishes() -> None:
     usual = {"priority": "auto", "keep": False, "frozen": False, "memory": 0, "limit": 0.0}
-    assert wording.wishes(usual) == wording.wishes(None) == ""
-    assert wording.wishes({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
+    assert wishes_text(usual) == wishes_text(None) == ""
+    assert wishes_text({**usual, "priority": "interactive", "weight": 1.0}) == "interactive"
     asked = {"priority": "background", "keep": True, "frozen": True, "memory": 20 * GIB}
     asked |= {"request": 0.125, "limit": 0.5, "weight": 2.0}
-    assert wording.wishes({**asked, "exclusive": True}) == (
+    assert wishes_text({**asked, "exclusive": True}) == (
         "background, keep, frozen, memory 20 GiB, request 12.5 %, limit 50 %, weight 2, exclusive"
     )
 
@@ -260,43 +272,93 @@ def test_wishes() -> None:
 )
 def test_a_recording_that_ended_is_worded(why: str, error: str, words: str) -> None:
     params = {"file": "/f", "why": why, "error": error}
-    text = wording.notice({"group": "", "code": "recording_ended", "params": params}, "")
+    text = notice_text({"group": "", "code": "recording_ended", "params": params}, "")
     assert text.startswith("the recording to /f ended: ")
     assert words in text
 
 
 def test_an_unknown_reason_stays_a_code() -> None:
-    assert wording.reason({"code": "new_one", "params": {}}) == "new_one"
-    assert wording.reason({"code": "needs_memory", "params": {}}) == "needs_memory"
-    assert wording.reason(None) == ""
+    assert reason_text({"code": "new_one", "params": {}}) == "new one"
+    assert reason_text({"code": "needs_memory", "params": {}}) == "needs memory"
+    assert reason_text(None) == ""
 
 
 @pytest.mark.parametrize(("count", "text"), FORMATS["sizes"])
 def test_sizes(count: float, text: str) -> None:
-    assert wording.size(count) == text
+    assert amounts.size(count) == of_kernels.size(count) == text
 
 
 @pytest.mark.parametrize(("fraction", "text"), FORMATS["fractions"])
 def test_fractions(fraction: float, text: str) -> None:
-    assert wording.percent(fraction) == text
+    assert amounts.percent(fraction) == of_kernels.percent(fraction) == text
 
 
 @pytest.mark.parametrize(("seconds", "text"), FORMATS["durations"])
 def test_durations(seconds: float, text: str) -> None:
-    assert wording.duration(seconds) == text
+    assert amounts.duration(seconds) == of_kernels.duration(seconds) == text
 
 
 def test_notices() -> None:
     notice = {"group": "k", "code": "started_without_interposer", "params": {"status": -11}}
-    text = wording.notice(notice, "a.ipynb")
+    text = notice_text(notice, "a.ipynb")
     assert text.startswith("a.ipynb runs without gpushare")
     assert "-11" in text
-    assert wording.notice({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
+    assert notice_text({"code": "new_one"}, "a.ipynb") == "a.ipynb: new one"
     stuck = {"code": "hibernation_stuck", "params": {"name": "a", "pid": 7, "step": "restore"}}
-    assert wording.notice(stuck, "a") == "a: waking it (pid 7) does not end; it goes on by itself"
+    assert notice_text(stuck, "a") == "a: waking it (pid 7) does not end; it goes on by itself"
     stuck["params"] = {"name": "", "pid": 0, "step": "park"}
-    told = wording.notice(stuck, "another user")
+    told = notice_text(stuck, "another user")
     assert told == "another user: hibernating it does not end; it goes on by itself"
+
+
+def test_a_notice_about_nobody_names_nobody() -> None:
+    params = {"policy": "ours", "instead": "burst", "error": "No."}
+    found = {"code": "policy_failed", "params": params}
+    assert notice_text(found, "") == 'the policy "ours" failed, and "burst" took over: No.'
+    found["params"] = {**params, "error": ""}
+    assert notice_text(found, "") == 'the policy "ours" failed, and "burst" took over'
+    assert notice_text({"code": "new_one", "params": {}}, "") == "new one"
+
+
+@pytest.mark.parametrize("value", ["x", -1, 1e999, [], {}, None])
+@pytest.mark.parametrize("code", ["underreported", "hibernation_stuck", "stuck", "policy_failed"])
+def test_parameters_of_any_kind_do_no_harm(code: str, value: object) -> None:
+    """A program may give a notice any parameters, and the scheduler makes its sentence."""
+    keys = ("bytes", "user", "pid", "step", "policy", "instead", "error")
+    for key in keys:
+        assert notice_text({"code": code, "params": {key: value}}, "a")
+    assert notice_text({"code": code, "params": dict.fromkeys(keys, value)}, "a")
+
+
+def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
+    states = ["idle", "waiting", "of_a_newer_scheduler", "running"]
+    groups = [
+        {"id": name, "name": name, "state": state, "position": None, "reason": None}
+        for name, state in zip("abcd", states, strict=True)
+    ]
+    reason = {"code": "behind", "params": {"ahead_name": "d"}}
+    groups[1] |= {"position": 2, "reason": reason, "wishes": {"keep": True}}
+    notice = {"group": "d", "code": "new_one", "params": {}}
+    said = answers.status({"groups": groups, "gpus": [], "notices": [notice]})
+    assert [group["id"] for group in said["groups"]] == ["d", "b", "a", "c"]
+    waits = said["groups"][1]
+    assert waits["words"] == {"state": "waiting (2)", "wishes": "keep", "why": "d is first"}
+    assert waits["reason"] == {**reason, "text": "d is first"}
+    assert said["notices"] == [{**notice, "text": "d: new one"}]
+
+
+def test_what_processes_do_not_state_is_worded() -> None:
+    process = {"gpu": "GPU-1", "pid": 9, "user": "ada", "bytes": GIB, "claimed": 1 << 20}
+    gpu = {"uuid": "GPU-1", "index": 3, "draining": True}
+    codes = ("outside", "underreported")
+    found = {"groups": [], "gpus": [gpu], "notices": []}
+    found["processes"] = [{**process, "code": code} for code in codes]
+    said = answers.status(found)
+    assert [one["text"] for one in said["processes"]] == [
+        "a program outside gpushare (ada, pid 9) holds 1 GiB of GPU 3",
+        "a kernel (ada, pid 9) holds 1 GiB of GPU 3 and states 1 MiB",
+    ]
+    assert said["words"]["draining"] == ["GPU 3 is being emptied: it grants nothing"]
 
 
 def test_one_state_has_one_word_everywhere() -> None:
@@ -305,12 +367,12 @@ def test_one_state_has_one_word_everywhere() -> None:
     function = re.search(r"function stateName\(.*?\n\}", lab, re.S)
     assert function
     said = dict(re.findall(r"case '(\w+)':\s+return trans\.__\('([^']*)'\)", function[0]))
-    assert said == wording.STATES
-    assert set(wording.STATES) == set(get_args(State))
+    assert said == STATES
+    assert set(STATES) == set(get_args(State))
 
 
 def test_an_idle_lease_is_no_hold() -> None:
-    assert wording.state({"state": "held", "position": None}) == "idle lease"
-    assert wording.wishes({"held": True}) == "on hold"
-    assert wording.state({"state": "waiting", "position": 2}) == "waiting (2)"
-    assert wording.state({"state": "of_a_newer_scheduler"}) == "of_a_newer_scheduler"
+    assert state_text({"state": "held", "position": None}) == "idle lease"
+    assert wishes_text({"held": True}) == "on hold"
+    assert state_text({"state": "waiting", "position": 2}) == "waiting (2)"
+    assert state_text({"state": "of_a_newer_scheduler"}) == "of_a_newer_scheduler"

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Which rule put whom before whom, in words."""
 
-from typing import Any, Callable, Dict, List, Optional
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from .amounts import duration, fine, percent, within
+from .codes import code_text
 from .reasons import gpus, owner, reason_text
 
 
@@ -12,7 +16,7 @@ def _names(found: Any) -> str:
     return names[0] if len(names) == 1 else "{} and {}".format(", ".join(names[:-1]), names[-1])
 
 
-CLASSES: Dict[str, Callable[[str, Dict[str, Any]], str]] = {
+CLASSES: dict[str, Callable[[str, dict[str, Any]], str]] = {
     "asked": lambda cls, given: f"{cls}, as somebody asked",
     "fresh_cell": lambda cls, given: (
         f"{cls}: its cell has had less than {duration(given['after'])} of GPU time"
@@ -29,11 +33,11 @@ CLASSES: Dict[str, Callable[[str, Dict[str, Any]], str]] = {
 }
 
 
-def _use(given: Dict[str, Any], prefix: str) -> str:
+def _use(given: dict[str, Any], prefix: str) -> str:
     return "{} has had {}".format(owner(given[prefix + "whose"]), percent(given[prefix + "used"]))
 
 
-RULES: Dict[str, Callable[[Dict[str, Any]], str]] = {
+RULES: dict[str, Callable[[dict[str, Any]], str]] = {
     "came": lambda given: f"came {duration(given['own'] - given['theirs'])} earlier",
     "background": lambda given: (
         f"is interactive; one in the background counts as {duration(given['own'] - given['theirs'])} later"
@@ -66,7 +70,7 @@ RULES: Dict[str, Callable[[Dict[str, Any]], str]] = {
 }
 
 
-PACES: Dict[str, Callable[[Dict[str, Any]], str]] = {
+PACES: dict[str, Callable[[dict[str, Any]], str]] = {
     "paused": lambda given: (
         f"paused while {_names(given['names'])} runs"
         if given["names"]
@@ -80,7 +84,7 @@ PACES: Dict[str, Callable[[Dict[str, Any]], str]] = {
 }
 
 
-NEXT: Dict[str, Callable[[Dict[str, Any]], str]] = {
+NEXT: dict[str, Callable[[dict[str, Any]], str]] = {
     "unfreeze": lambda given: "somebody has to unfreeze it",
     "limit": lambda given: (
         f"{owner(given['whose'])} has to wait{within(given['until_in'], '')}, or to get a higher limit"
@@ -103,40 +107,32 @@ NEXT: Dict[str, Callable[[Dict[str, Any]], str]] = {
 }
 
 
-def _worded(
-    words: Dict[str, Callable[..., str]], found: Optional[Dict[str, Any]], *more: Any
-) -> str:
-    """Word a code with its parameters; a code of a newer scheduler stays a code."""
-    if not found:
-        return ""
-    code = str(found.get("code", ""))
-    try:
-        return words[code](*more, found.get("params", {}))
-    except (KeyError, TypeError, ValueError, IndexError):
-        return code.replace("_", " ")
+def with_texts(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a group of an explanation with the sentence of each of its codes."""
+    texts = {
+        "why_class": code_text(CLASSES, group["why_class"], str(group["class"] or "class")),
+        "pace": code_text(PACES, group["pace"]),
+        "reason": reason_text(group["reason"]),
+        "next": code_text(NEXT, group["next"]),
+    }
+    said = {key: group[key] and {**group[key], "text": text} for key, text in texts.items()}
+    before = [{**other, "text": code_text(RULES, other)} for other in group["before"]]
+    return {**group, **said, "before": before}
 
 
-def explanation_lines(explanation: Dict[str, Any]) -> List[str]:
-    """What ``explain`` answers, a line for each thing."""
-    lines: List[str] = []
-    for group in explanation.get("groups", []):
-        reason, pace = reason_text(group.get("reason")), _worded(PACES, group.get("pace"))
-        if group.get("waited") is not None:
-            head = "waits for {}".format(duration(group["waited"]))
-        else:
-            head = str(group.get("state"))
-        said = [text for text in (reason, pace) if text]
-        name = str(group.get("name") or group.get("group"))
-        lines.append("{} {}".format(name, ": ".join([head, "; ".join(said)]) if said else head))
-        lines.append(
-            "  " + _worded(CLASSES, group.get("why_class"), str(group.get("class") or "class"))
-        )
-        for place, other in enumerate(group.get("before", []), start=1):
-            lines.append(
-                "  {}. {} {}".format(
-                    place, other.get("name") or other.get("group"), _worded(RULES, other)
-                )
-            )
-        if group.get("next"):
-            lines.append("  to be served: " + _worded(NEXT, group["next"]))
+def explanation_lines(groups: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return a whole explanation, from groups that have their sentences: a line for each thing."""
+    lines: list[str] = []
+    for group in groups:
+        head = str(group["state"])
+        if group["waited"] is not None:
+            head = f"waits for {duration(group['waited'])}"
+        said = "; ".join(group[key]["text"] for key in ("reason", "pace") if group[key])
+        name = group["name"] or group["group"]
+        lines.append(f"{name} {head}: {said}" if said else f"{name} {head}")
+        lines.append(f"  {group['why_class']['text']}")
+        for place, other in enumerate(group["before"], start=1):
+            lines.append(f"  {place}. {other['name'] or other['group']} {other['text']}")
+        if group["next"]:
+            lines.append(f"  to be served: {group['next']['text']}")
     return lines or ["Nobody waits for the GPU, and nobody is held back."]

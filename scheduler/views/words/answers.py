@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Adds sentences to the answers to a viewer (docs/control.md, "Sentences").
+
+An answer must be as the viewer may see it already: a sentence has every name that its parameters have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .events import process_text
+from .explanations import explanation_lines, with_texts
+from .groups import hibernation_text, rank, remark, state_text, wishes_text
+from .notices import notice_text
+from .reasons import reason_text
+
+Answer = dict[str, Any]
+
+
+def status(found: Mapping[str, Any]) -> Answer:
+    """Return a status with its sentences, and its groups in the order in which viewers list them."""
+    names = {group["id"]: group["name"] for group in found["groups"]}
+    indices = {gpu["uuid"]: gpu["index"] for gpu in found["gpus"]}
+    answer = {
+        **found,
+        "words": {
+            "draining": [
+                f"GPU {gpu['index']} is being emptied: it grants nothing"
+                for gpu in found["gpus"]
+                if gpu.get("draining")
+            ],
+            "hibernation": hibernation_text(found),
+        },
+        "groups": [_group(group) for group in sorted(found["groups"], key=rank)],
+        "notices": [
+            {**notice, "text": notice_text(notice, names.get(notice["group"], notice["group"]))}
+            for notice in found["notices"]
+        ],
+    }
+    if found.get("processes"):
+        answer["processes"] = [
+            {**one, "text": process_text(one, indices.get(one["gpu"]))}
+            for one in found["processes"]
+        ]
+    return answer
+
+
+def explanation(found: Mapping[str, Any]) -> Answer:
+    """Return an explanation with its sentences, each of them, and all of them as lines of text."""
+    groups = [with_texts(group) for group in found["groups"]]
+    return {**found, "groups": groups, "lines": explanation_lines(groups)}
+
+
+def _group(group: Mapping[str, Any]) -> Answer:
+    words = {
+        "state": state_text(group),
+        "wishes": wishes_text(group.get("wishes")),
+        "why": remark(group),
+    }
+    reason = group["reason"]
+    return {
+        **group,
+        "reason": reason and {**reason, "text": reason_text(reason)},
+        "words": words,
+    }
