@@ -270,13 +270,9 @@ def _notices(status: dict[str, Any]) -> str:
 
 
 def _footer(status: dict[str, Any]) -> str:
-    settings, host = status["settings"], status["host"]
-    quantum = settings["quantum"]
+    host = status["host"]
     words = [
-        f"policy {settings.get('policy')}",
-        f"quantum {quantum if quantum == 'auto' else duration(quantum)}",
-        f"anti-thrash {settings['anti_thrash']}",
-        _hibernation(settings),
+        _words(status).get("settings", ""),
         f"host memory {size(host['swapped'])} of {size(host['budget'])}",
     ]
     pool = host.get("pool")
@@ -288,10 +284,3 @@ def _footer(status: dict[str, Any]) -> str:
     if status["driver"]["simulated"]:
         words.append("simulated driver")
     return ", ".join(word for word in words if word)
-
-
-def _hibernation(settings: dict[str, Any]) -> str:
-    if "hibernate_after" not in settings:
-        return ""
-    after = settings["hibernate_after"]
-    return "hibernate off" if after is None else f"hibernate after {duration(after)}"

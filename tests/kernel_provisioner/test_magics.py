@@ -214,6 +214,9 @@ def group(**fields: Any) -> dict[str, Any]:
     }
 
 
+SETTINGS = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto"}
+
+
 def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
     waits = group(
         **{"class": "background"},
@@ -224,7 +227,8 @@ def test_the_table_says_what_is_wished_and_how_long_a_wait_is() -> None:
         wishes={**USUAL, "priority": "background", "keep": True, "memory": 20 << 30},
     )
     holds = group(id="h", state="running", yields_in=3.0, wishes={**USUAL, "exclusive": True})
-    status = Status(answers.status({"gpus": [], "groups": [waits, holds], "notices": []}), "g")
+    found = {"gpus": [], "settings": SETTINGS, "groups": [waits, holds], "notices": []}
+    status = Status(answers.status(found), "g")
     (first, second) = status.rows()
     assert first[7:] == ("exclusive", "yields within 3.0 s")
     assert second[2] == "waiting (2)"
@@ -240,6 +244,7 @@ def test_the_status_says_what_administrators_tell_and_do() -> None:
     gpu = {"uuid": "GPU-1", "index": 0, "name": "Simulated GPU", "total": 8 << 30}
     gpu |= {"used": 0, "foreign": 0, "draining": True}
     told = {"maintenance": "stops at <18:00>", "gpus": [gpu], "groups": [], "notices": []}
+    told["settings"] = SETTINGS
     found = {"able": False, "code": "driver", "text": "the driver is older than 570"}
     status = Status(answers.status({**told, "hibernation": found}), "g")
     first, _, drained, asleep, _ = repr(status).splitlines()

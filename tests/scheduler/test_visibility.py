@@ -354,7 +354,9 @@ def test_sentences_are_made_of_what_is_left(view: View) -> None:
     reason = {"code": "serialised", "params": params}
     entry = {"id": "mine", "name": "a", "user": "ada", "state": "waiting", "reason": reason}
     notice = {"group": "theirs", "code": "stuck", "params": {"name": "secret"}, "time": 1.0}
-    whole = answers.status({"gpus": [], "groups": [entry], "notices": [notice]})
+    settings_ = {"policy": "burst", "quantum": "auto", "anti_thrash": "auto"}
+    status = {"gpus": [], "settings": settings_, "groups": [entry], "notices": [notice]}
+    whole = answers.status(status)
     assert "secret.ipynb yields" in whole["groups"][0]["words"]["why"]
     # Sentences that were made before are not shown.
     cut = view.status(whole)

@@ -63,6 +63,13 @@ REASONS = {
 }
 
 
+#: A status in which nothing goes on.
+NOTHING = {
+    **{"groups": [], "gpus": [], "notices": []},
+    "settings": {"policy": "burst", "quantum": 0.5, "anti_thrash": "auto", "hibernate_after": 600},
+}
+
+
 def test_every_documented_reason_has_words() -> None:
     page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
     table = page.split("| code | params | meaning |")[1].split("\n\n")[0]
@@ -339,7 +346,7 @@ def test_a_status_is_in_the_order_in_which_it_is_listed() -> None:
     reason = {"code": "behind", "params": {"ahead_name": "d"}}
     groups[1] |= {"position": 2, "reason": reason, "wishes": {"keep": True}}
     notice = {"group": "d", "code": "new_one", "params": {}}
-    said = answers.status({"groups": groups, "gpus": [], "notices": [notice]})
+    said = answers.status({**NOTHING, "groups": groups, "notices": [notice]})
     assert [group["id"] for group in said["groups"]] == ["d", "b", "a", "c"]
     waits = said["groups"][1]
     assert waits["words"] == {"state": "waiting (2)", "wishes": "keep", "why": "d is first"}
@@ -351,14 +358,17 @@ def test_what_processes_do_not_state_is_worded() -> None:
     process = {"gpu": "GPU-1", "pid": 9, "user": "ada", "bytes": GIB, "claimed": 1 << 20}
     gpu = {"uuid": "GPU-1", "index": 3, "draining": True}
     codes = ("outside", "underreported")
-    found = {"groups": [], "gpus": [gpu], "notices": []}
-    found["processes"] = [{**process, "code": code} for code in codes]
-    said = answers.status(found)
+    processes = [{**process, "code": code} for code in codes]
+    said = answers.status({**NOTHING, "gpus": [gpu], "processes": processes})
     assert [one["text"] for one in said["processes"]] == [
         "a program outside gpushare (ada, pid 9) holds 1 GiB of GPU 3",
         "a kernel (ada, pid 9) holds 1 GiB of GPU 3 and states 1 MiB",
     ]
-    assert said["words"]["draining"] == ["GPU 3 is being emptied: it grants nothing"]
+    assert said["words"] == {
+        "draining": ["GPU 3 is being emptied: it grants nothing"],
+        "hibernation": "",
+        "settings": "policy burst, quantum 0.5 s, anti-thrash auto, hibernate after 10 min",
+    }
 
 
 def test_one_state_has_one_word_everywhere() -> None:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 
-// Sizes, fractions and exact durations read as in `kernel_provisioner/in_kernel/amounts.py`:
+// Sizes, fractions and exact durations read as in `scheduler/views/words/amounts.py`:
 // the cases in `tests/formats.json` hold the two together.
 
 /** 1 GiB = 1024 MiB, or 1 GB = 1000 MB. */

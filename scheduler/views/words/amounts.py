@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Amounts in words. Two other programs have the same rules: ``labextension/src/core/format.ts``, and the in-kernel part.
+"""Amounts in words, as the in-kernel part and JupyterLab's panel (``labextension/src/core/format.ts``) write them, too.
 
 The cases in ``tests/formats.json`` hold the three together.
 """

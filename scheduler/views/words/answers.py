@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .events import process_text
+from .events import process_text, settings_text
 from .explanations import explanation_lines, with_texts
 from .groups import hibernation_text, rank, remark, state_text, wishes_text
 from .notices import notice_text
@@ -31,6 +31,7 @@ def status(found: Mapping[str, Any]) -> Answer:
                 if gpu.get("draining")
             ],
             "hibernation": hibernation_text(found),
+            "settings": settings_text(found["settings"]),
         },
         "groups": [_group(group) for group in sorted(found["groups"], key=rank)],
         "notices": [

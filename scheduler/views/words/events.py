@@ -36,10 +36,7 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
     "cancel": lambda found: "was interrupted while it waited",
     "adjust": lambda found: f"was adjusted: {wishes_text(found['wishes']) or 'as usual'}",
     "stuck": lambda found: f"keeps others waiting: its kernel {found['kernel']} does not end",
-    "settings": lambda found: (
-        f"policy {found['policy']}, quantum {found['quantum']}, anti-thrash {found['anti_thrash']}"
-        + _idleness(found)
-    ),
+    "settings": lambda found: settings_text(found),
     "entitle": lambda found: f"{found['whose']} is entitled to {quota_text(found) or 'the usual'}",
     "drain": lambda found: f"{found['gpu']} {'drains' if found['on'] else 'is in use again'}",
     "maintenance": lambda found: "the message to all has ended",
@@ -47,11 +44,19 @@ EVENTS: Mapping[str, Callable[[Mapping[str, Any]], str]] = {
 }
 
 
-def _idleness(found: Mapping[str, Any]) -> str:
-    if "hibernate_after" not in found:
-        return ""
-    after = found["hibernate_after"]
-    return ", hibernate " + ("off" if after is None else f"after {duration(after)}")
+def settings_text(found: Mapping[str, Any]) -> str:
+    """Return the scheduler's settings in words."""
+    quantum = found["quantum"]
+    said = [
+        f"policy {found['policy']}",
+        f"quantum {quantum if quantum == 'auto' else duration(quantum)}",
+        f"anti-thrash {found['anti_thrash']}",
+    ]
+    # Older schedulers do not hibernate.
+    if "hibernate_after" in found:
+        after = found["hibernate_after"]
+        said.append(f"hibernate {'off' if after is None else f'after {duration(after)}'}")
+    return ", ".join(said)
 
 
 def event_text(found: Mapping[str, Any]) -> str:
