@@ -229,6 +229,9 @@ class _Counted(ExitStack):
                     continue
                 if event["kind"] == "wake" and event.get("gpu"):
                     self.elsewhere[event["group"]] += 1
+                # How much it freed may not have been measured by then.
+                if event["kind"] == "hibernate":
+                    self.hibernations[event["group"]] += 1
                 if not event.get("bytes"):
                     continue
                 if event["kind"] == "evict":
@@ -237,8 +240,6 @@ class _Counted(ExitStack):
                     self._set_pace()
                 elif event["kind"] == "restore":
                     self.restored[event["group"]] += event["bytes"]
-                elif event["kind"] == "hibernate":
-                    self.hibernations[event["group"]] += 1
         except ControlError as error:
             # What is missing will be found to be missing.
             print(f"gpushare: evictions are counted no more: {error}", file=sys.stderr)
