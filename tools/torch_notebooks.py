@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from jupyter_gpushare.cli.demo_plan import Plan
-from jupyter_gpushare.cli.demo_run import run_demo
+from jupyter_gpushare.cli.demo.plan import Plan
+from jupyter_gpushare.cli.demo.run import run_demo
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 

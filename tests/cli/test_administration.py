@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.cli.report import entry_text, moment
+from jupyter_gpushare.cli.show.report import entry_text, moment
 from jupyter_gpushare.scheduler.core import messages as ev
 from tests.cli.conftest import Command
 from tests.scheduler.conftest import GIB, Scheduler, Start

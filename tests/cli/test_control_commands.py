@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare.cli.main import main
-from jupyter_gpushare.cli.status import render
+from jupyter_gpushare.cli.show.status import render
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.words import answers
 from tests.cli.conftest import Command
@@ -479,4 +479,4 @@ def test_only_the_chosen_commands_module_is_loaded(environ: dict[str, str]) -> N
         "print(sorted(name.rpartition('.')[2] for name in loaded))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['main', 'status']\n"
+    assert done.stdout == "['main', 'show', 'status']\n"

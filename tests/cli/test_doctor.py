@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from jupyter_gpushare import __version__
-from jupyter_gpushare.cli.doctor import _obstacle
+from jupyter_gpushare.cli.doctor.command import _obstacle
 from jupyter_gpushare.scheduler.gpu.drivers import libraries
 
 GPUSHARE = [sys.executable, "-m", "jupyter_gpushare.cli.main"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.cli.run import program_name
+from jupyter_gpushare.cli.programs.run import program_name
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 
 RUN = [sys.executable, "-m", "jupyter_gpushare.cli.main", "run"]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.cli.status import table
+from jupyter_gpushare.cli.show.status import table
 from tests.cli.conftest import Command
 from tests.scheduler.client import PATIENCE, FakeClient
 from tests.scheduler.conftest import GIB, Scheduler, Start

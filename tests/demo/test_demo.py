@@ -17,8 +17,8 @@ from typing import Any
 import nbformat
 import pytest
 
-from jupyter_gpushare.cli import demo
-from jupyter_gpushare.cli.demo_plan import DemoError
+from jupyter_gpushare.cli.demo import command as demo
+from jupyter_gpushare.cli.demo.plan import DemoError
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
 
 NOTEBOOKS = [demo.EXAMPLES / name for name in demo.NOTEBOOKS]
@@ -89,7 +89,8 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], s
     report = folder / "report.json"
     code = f"""if True:
         import pathlib, sys
-        from jupyter_gpushare.cli import demo, main
+        from jupyter_gpushare.cli import main
+        from jupyter_gpushare.cli.demo import command as demo
         demo.EXAMPLES = pathlib.Path({str(folder)!r})
         sys.exit(main.main(sys.argv[1:]))
     """

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import jupyter_gpushare
-from jupyter_gpushare.cli.device_plugin import KUBELET, RESOURCE
+from jupyter_gpushare.cli.admin.device_plugin import KUBELET, RESOURCE
 from jupyter_gpushare.cli.main import build_parser
 from jupyter_gpushare.deploy.kubernetes.plugin import SOCKETS
 from jupyter_gpushare.scheduler.node.config import NodeScheduler, load

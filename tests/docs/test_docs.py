@@ -21,7 +21,7 @@ from jupyter_gpushare.server_extension.config import GpuShare
 
 #: Where programs say what troubleshooting quotes.
 SOURCES = (
-    "cli/*.py",
+    "cli/**/*.py",
     "csrc/interposer/*/*.c",
     "kernel_provisioner/**/*.py",
     "labextension/src/**/*.ts",

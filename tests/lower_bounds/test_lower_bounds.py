@@ -27,7 +27,7 @@ from tests.server_extension.notebook import Notebook, until
 NOT_IMPORTED = (
     "jupyter_gpushare.benchmarks.lab",
     "jupyter_gpushare.benchmarks.rank",
-    "jupyter_gpushare.cli.probe",
+    "jupyter_gpushare.cli.doctor.probe",
     "jupyter_gpushare.deploy.docker.jupyterhub_config",
     "jupyter_gpushare.deploy.kubernetes.gpushare",
     "jupyter_gpushare.examples",

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.cli.report import line
+from jupyter_gpushare.cli.show.report import line
 from jupyter_gpushare.scheduler.observability.usage_report import HOUR, KEPT, WRITE, History, Hour
 from tests.scheduler.test_quotas import Node
 

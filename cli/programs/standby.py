@@ -14,9 +14,9 @@ import threading
 import time
 from pathlib import Path
 
-from ..scheduler.gpu.drivers import Driver
-from ..scheduler.protocol.address import socket_path
-from ..scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.gpu.drivers import Driver
+from ...scheduler.protocol.address import socket_path
+from ...scheduler.protocol.client import ControlClient, ControlError
 
 #: Seconds between two attempts to find or start a scheduler.
 PAUSE = 0.5
@@ -65,7 +65,7 @@ def start(socket: Path, driver: Driver, group: str = "", ticket: Path | None = N
             "sh",
             sys.executable,
             "-m",
-            "jupyter_gpushare.cli.standby",
+            "jupyter_gpushare.cli.programs.standby",
             *([group, str(ticket)] if ticket is not None else []),
         ],
         stdin=reader,
@@ -100,7 +100,7 @@ def main(arguments: list[str]) -> None:
     """Run until standard input ends."""
     if arguments:
         # Here and not above: a scheduler that somebody waits for should not have to wait for it.
-        from ..kernel_provisioner.ticket import give_back_here
+        from ...kernel_provisioner.ticket import give_back_here
 
         _await_end()
         group, ticket = arguments

@@ -7,9 +7,9 @@ import argparse
 import time
 from typing import Any
 
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.words.amounts import size
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.amounts import size
 
 #: Seconds for which a hibernation that is under way is followed, and between two looks at it.
 PATIENCE, PAUSE = 10.0, 0.05

@@ -7,9 +7,9 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.tables import explanation_text
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
+from ...kernel_provisioner.in_kernel.tables import explanation_text
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
 
 
 def add_parser(subparsers: Any) -> None:

@@ -7,10 +7,10 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.faults import Failure
-from ..kernel_provisioner.in_kernel.tables import History
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
+from ...kernel_provisioner.in_kernel.faults import Failure
+from ...kernel_provisioner.in_kernel.tables import History
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
 from .status import table
 
 

@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from ..kernel_provisioner.launch import Backend, parse_backend
-from ..scheduler.gpu.drivers import Driver, find_driver
-from ..scheduler.memory.budget import host_budget
-from ..scheduler.node.arguments import complain
-from ..scheduler.node.entitlements import parse_size
-from ..scheduler.views.words.amounts import size
-from .demo_plan import DemoError, Plan
+from ...kernel_provisioner.launch import Backend, parse_backend
+from ...scheduler.gpu.drivers import Driver, find_driver
+from ...scheduler.memory.budget import host_budget
+from ...scheduler.node.arguments import complain
+from ...scheduler.node.entitlements import parse_size
+from ...scheduler.views.words.amounts import size
+from .plan import DemoError, Plan
 
 DESCRIPTION = """\
 Two notebooks take three quarters of the GPU's memory each and run at once. Without --run they are opened in JupyterLab,
@@ -28,7 +28,7 @@ for you to play with; with --run they run by themselves, every number is checked
 says whether all was right. Without a GPU, the simulated driver is used.
 """
 
-EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NOTEBOOKS = ("heat.ipynb", "cat.ipynb")
 FOLDER = "gpushare-demo"
 #: In that folder; the user's own workspaces stay as they are.
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     except DemoError as error:
         return complain(str(error))
     # Here and not above: it needs the protocol's compiled part, which a checkout that was never built lacks.
-    from .demo_run import run_demo
+    from .run import run_demo
 
     try:
         return run_demo(plan, EXAMPLES, NOTEBOOKS, port=arguments.port, report=arguments.json)
@@ -156,7 +156,7 @@ def make_plan(
 
 def _real_gpu(driver: Driver) -> tuple[int, int]:
     """Bytes of the first GPU, and of them those in use; zeros where there is none."""
-    from ..scheduler.gpu.devices import Devices
+    from ...scheduler.gpu.devices import Devices
 
     devices = Devices(driver.nvml)
     try:

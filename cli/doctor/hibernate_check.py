@@ -3,7 +3,7 @@
 
 It runs in a separate process, because the driver may hang the process that calls it::
 
-    python -m jupyter_gpushare.cli.hibernate_check CUDA NVML
+    python -m jupyter_gpushare.cli.doctor.hibernate_check CUDA NVML
 
 It prints one JSON object: what was done, or ``error``, a sentence.
 """
@@ -20,9 +20,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.gpu.checkpoint_helper import Hibernator, Outcome
-from ..scheduler.gpu.devices import Devices
-from ..scheduler.gpu.drivers import Driver
+from ...scheduler.gpu.checkpoint_helper import Hibernator, Outcome
+from ...scheduler.gpu.devices import Devices
+from ...scheduler.gpu.drivers import Driver
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: How often a process leaves the GPU and comes back.

@@ -12,11 +12,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..scheduler.protocol.client import AsyncControlClient
-from ..scheduler.views.words.amounts import size
-from ..scheduler.views.words.reasons import reason_text
-from .demo_plan import Cell, Plan
-from .status import table
+from ...scheduler.protocol.client import AsyncControlClient
+from ...scheduler.views.words.amounts import size
+from ...scheduler.views.words.reasons import reason_text
+from ..show.status import table
+from .plan import Cell, Plan
 
 #: Seconds by which lines are held back: what the server and the scheduler say is put in the order in which it happened.
 HOLD = 0.1

@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager, NoSuchKernel
 from jupyter_core.paths import jupyter_data_dir
 
-from ..kernel_provisioner.launch import BACKENDS
+from ...kernel_provisioner.launch import BACKENDS
 from .run import _backend, _memory
 
 DESCRIPTION = """\

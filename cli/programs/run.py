@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from ..kernel_provisioner import ticket
-from ..kernel_provisioner.launch import (
+from ...kernel_provisioner import ticket
+from ...kernel_provisioner.launch import (
     BACKENDS,
     LaunchError,
     Settings,
@@ -24,9 +24,9 @@ from ..kernel_provisioner.launch import (
     plain_environment,
     with_in_kernel_part,
 )
-from ..scheduler.gpu.drivers import DriverError, find_driver
-from ..scheduler.node.entitlements import parse_size
-from ..scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
+from ...scheduler.gpu.drivers import DriverError, find_driver
+from ...scheduler.node.entitlements import parse_size
+from ...scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
 
 DESCRIPTION = """\
 Run any program so that it shares the GPU with your notebooks. All that the program starts belongs to it: they are one
@@ -145,7 +145,7 @@ def _shared(
 
 def _ticket(socket: Path, group: str) -> Path | None:
     """Get the program's ticket from a node's scheduler, and return where it lies, if it needs one."""
-    from ..scheduler.protocol.client import ControlError
+    from ...scheduler.protocol.client import ControlError
 
     try:
         return ticket.obtain_here(socket, group)

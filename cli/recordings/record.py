@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.node.arguments import complain, seconds
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.words.amounts import size
-from ..scheduler.views.words.notices import recording_end
+from ...scheduler.node.arguments import complain, seconds
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.amounts import size
+from ...scheduler.views.words.notices import recording_end
 
 #: Seconds between two looks at how the recording stands.
 LOOK = 0.2

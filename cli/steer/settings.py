@@ -7,8 +7,8 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..scheduler.node.arguments import complain, idleness, quantum
-from ..scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.node.arguments import complain, idleness, quantum
+from ...scheduler.protocol.client import ControlClient, ControlError
 
 
 def add_parser(subparsers: Any) -> None:

@@ -9,20 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .._version import __version__
-from ..scheduler.node.arguments import complain
-from ..scheduler.observability.recording import (
+from ..._version import __version__
+from ...scheduler.node.arguments import complain
+from ...scheduler.observability.recording import (
     Difference,
     Recording,
     RecordingError,
     Replay,
     replay,
 )
-from ..scheduler.protocol.client import ControlError
-from ..scheduler.views.words.amounts import duration
-from ..scheduler.views.words.notices import recording_end
+from ...scheduler.protocol.client import ControlError
+from ...scheduler.views.words.amounts import duration
+from ...scheduler.views.words.notices import recording_end
+from ..show.status import table
 from .record import record
-from .status import table
 
 
 def add_parser(subparsers: Any) -> None:

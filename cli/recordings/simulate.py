@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..scheduler.node.arguments import complain, seconds
+from ...scheduler.node.arguments import complain, seconds
 
 if TYPE_CHECKING:
-    from ..scheduler.simulation.trace import Trace
+    from ...scheduler.simulation.trace import Trace
 
 DEFAULT_POLICIES = "burst,fcfs,exclusive,shared"
 
@@ -84,12 +84,12 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate; exit status 2 for a trace or policy that is not valid."""
-    from ..scheduler.observability.recording import RecordingError
-    from ..scheduler.policies import available
-    from ..scheduler.simulation import plot, report
-    from ..scheduler.simulation.node import Stalled
-    from ..scheduler.simulation.run import BASELINES, simulate
-    from ..scheduler.simulation.trace import TraceError, write
+    from ...scheduler.observability.recording import RecordingError
+    from ...scheduler.policies import available
+    from ...scheduler.simulation import plot, report
+    from ...scheduler.simulation.node import Stalled
+    from ...scheduler.simulation.run import BASELINES, simulate
+    from ...scheduler.simulation.trace import TraceError, write
 
     policies = list(dict.fromkeys(name.strip() for name in args.policy.split(",") if name.strip()))
     known = [*available(), *BASELINES]
@@ -130,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         shown = {"trace": trace.header.name, "kernels": len(trace.kernels), "gpus": gpus}
         print(json.dumps({**shown, "policies": figures}))
     else:
-        from .status import table
+        from ..show.status import table
 
         rows = report.rows(figures)
         print(title)
@@ -144,8 +144,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _trace(args: argparse.Namespace) -> Trace:
-    from ..scheduler.simulation.generate import generate
-    from ..scheduler.simulation.trace import TraceError, read
+    from ...scheduler.simulation.generate import generate
+    from ...scheduler.simulation.trace import TraceError, read
 
     given = {}
     for text in args.parameters:
@@ -155,7 +155,7 @@ def _trace(args: argparse.Namespace) -> Trace:
         except ValueError:
             raise TraceError(f"--with {text} has to be a name, = and a number") from None
     if args.record_from is not None:
-        from ..scheduler.simulation.recorded import convert
+        from ...scheduler.simulation.recorded import convert
 
         return convert(args.record_from)
     if args.trace is None:

@@ -7,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ..scheduler.gpu.drivers import DriverError
-from ..scheduler.node.arguments import complain
+from ...scheduler.gpu.drivers import DriverError
+from ...scheduler.node.arguments import complain
 
 
 def add_parser(subparsers: Any) -> None:
@@ -25,7 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Copy them, and return the exit status."""
-    from ..deploy.libraries import LibrariesError, install_libraries
+    from ...deploy.libraries import LibrariesError, install_libraries
 
     try:
         install_libraries(args.folder)

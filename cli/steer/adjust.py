@@ -6,16 +6,16 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.faults import Failure
-from ..kernel_provisioner.in_kernel.verbs import (
+from ...kernel_provisioner.in_kernel.faults import Failure
+from ...kernel_provisioner.in_kernel.verbs import (
     parse_limit,
     parse_memory,
     parse_part,
     parse_weight,
 )
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.words.amounts import percent, size
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.amounts import percent, size
 from .release import add_group, only_group
 
 

@@ -7,12 +7,12 @@ import argparse
 import json
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.words.amounts import percent, size
+from ...kernel_provisioner.in_kernel.verbs import parse_memory, parse_part, parse_weight
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.amounts import percent, size
+from ..show.status import table
 from .adjust import parsed
-from .status import table
 
 
 def add_parser(subparsers: Any) -> None:

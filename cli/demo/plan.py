@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from ..scheduler.gpu.drivers import Driver
+from ...scheduler.gpu.drivers import Driver
 
 
 class DemoError(Exception):

@@ -13,11 +13,11 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-from ..kernel_provisioner.in_kernel.tables import words_of
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.redaction import OTHER
-from ..scheduler.views.words.amounts import duration, size
+from ...kernel_provisioner.in_kernel.tables import words_of
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.redaction import OTHER
+from ...scheduler.views.words.amounts import duration, size
 
 #: Seconds between two pictures of ``--watch`` if nothing happens, and at least.
 WATCH_SLOW = 1.0

@@ -10,9 +10,9 @@ import time
 from datetime import datetime
 from typing import Any
 
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import ControlClient, ControlError
-from ..scheduler.views.words.amounts import duration
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ...scheduler.views.words.amounts import duration
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ControlClient() as client:
             if args.command == "metrics":
-                from ..scheduler.observability.metrics import text
+                from ...scheduler.observability.metrics import text
 
                 print(text(client.request("metrics")["metrics"]), end="")
                 return 0

@@ -16,21 +16,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from .._version import __version__
-from ..kernel_provisioner import ticket
-from ..kernel_provisioner.launch import (
+from ..._version import __version__
+from ...kernel_provisioner import ticket
+from ...kernel_provisioner.launch import (
     LaunchError,
     client_environment,
     new_group,
     plain_environment,
 )
-from ..scheduler.gpu.drivers import Driver, DriverError, Libraries, find_driver, libraries
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
-from ..scheduler.views.words.amounts import size
+from ...scheduler.gpu.drivers import Driver, DriverError, Libraries, find_driver, libraries
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.address import AddressError, is_own_place, prepare, socket_path
+from ...scheduler.views.words.amounts import size
 
 if TYPE_CHECKING:
-    from ..scheduler.gpu.checkpoint_support import Ability
+    from ...scheduler.gpu.checkpoint_support import Ability
 
 PROBE = Path(__file__).with_name("probe.py").resolve()
 #: Seconds that a driver is given.
@@ -173,8 +173,8 @@ def managed_check(environ: Mapping[str, str]) -> Finding:
 
 def hibernate_check(environ: Mapping[str, str]) -> Finding:
     """Try whether the driver can hibernate processes, and write down that it may."""
-    from ..scheduler.gpu import checked_drivers
-    from ..scheduler.gpu.checkpoint_support import REPORTED, branch_of
+    from ...scheduler.gpu import checked_drivers
+    from ...scheduler.gpu.checkpoint_support import REPORTED, branch_of
 
     topic, environ = "hibernation", plain_environment(environ)
     try:
@@ -218,7 +218,7 @@ def hibernate_check(environ: Mapping[str, str]) -> Finding:
 
 
 def _run_hibernate_check(driver: Driver, environ: Mapping[str, str]) -> dict[str, Any]:
-    command = [sys.executable, "-m", "jupyter_gpushare.cli.hibernate_check"]
+    command = [sys.executable, "-m", "jupyter_gpushare.cli.doctor.hibernate_check"]
     child = subprocess.Popen(
         [*command, str(driver.cuda), str(driver.nvml)],
         env=dict(environ),
@@ -324,8 +324,8 @@ def _backend(driver: Driver, gpus: list[dict[str, Any]], environ: Mapping[str, s
 
 
 def _scheduler(socket: Path) -> Iterator[Finding]:
-    from ..scheduler.memory.budget import host_budget
-    from ..scheduler.protocol.client import ControlClient, ControlError
+    from ...scheduler.memory.budget import host_budget
+    from ...scheduler.protocol.client import ControlClient, ControlError
 
     try:
         if is_own_place(socket):
@@ -358,8 +358,8 @@ def _scheduler(socket: Path) -> Iterator[Finding]:
 
 
 def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterator[Finding]:
-    from ..scheduler.gpu.checkpoint_support import Ability
-    from ..scheduler.protocol.client import ControlClient, ControlError
+    from ...scheduler.gpu.checkpoint_support import Ability
+    from ...scheduler.protocol.client import ControlClient, ControlError
 
     topic = "hibernation"
     status: dict[str, Any] = {}
@@ -389,7 +389,7 @@ def _hibernation(driver: Driver, facts: dict[str, Any], socket: Path) -> Iterato
 
 
 async def _ability(driver: Driver, facts: dict[str, Any], checked: Collection[str] = ()) -> Ability:
-    from ..scheduler.gpu.checkpoint_helper import Hibernator
+    from ...scheduler.gpu.checkpoint_helper import Hibernator
 
     hibernator = Hibernator(driver)
     try:
@@ -401,7 +401,7 @@ async def _ability(driver: Driver, facts: dict[str, Any], checked: Collection[st
 
 def _obstacle(pid: int) -> tuple[str, str] | None:
     """Return why a scheduler cannot reach into this user's processes, and what to do; None: it can."""
-    from ..scheduler.gpu.checkpoint_support import may_debug
+    from ...scheduler.gpu.checkpoint_support import may_debug
 
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -470,7 +470,7 @@ def _preload(
 
 
 def _ticket(socket: Path, group: str) -> Path | None:
-    from ..scheduler.protocol.client import ControlError
+    from ...scheduler.protocol.client import ControlError
 
     try:
         return ticket.obtain_here(socket, group)
@@ -519,7 +519,7 @@ def _provisioner(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    from ..server_extension.dependencies import mismatches
+    from ...server_extension.dependencies import mismatches
 
     found = list(mismatches())
     for mismatch in found:
@@ -573,7 +573,7 @@ def _labextension() -> Iterator[Finding]:
 
 
 def _kernelspecs() -> Iterator[Finding]:
-    from .kernelspec import find
+    from ..programs.kernelspec import find
 
     if made := find():
         names = ", ".join(sorted(made))

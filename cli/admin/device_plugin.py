@@ -11,9 +11,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-from .._version import LIBRARIES
-from ..scheduler.node.arguments import complain, seconds
-from ..scheduler.protocol.address import MAX_PATH, socket_path
+from ..._version import LIBRARIES
+from ...scheduler.node.arguments import complain, seconds
+from ...scheduler.protocol.address import MAX_PATH, socket_path
 
 #: What a pod asks for by default.
 RESOURCE = "jupyter-gpushare/gpu-share"
@@ -96,18 +96,18 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Serve until told to end."""
     try:
-        from ..deploy.kubernetes.plugin import Options, Plugin
+        from ...deploy.kubernetes.plugin import Options, Plugin
     except ImportError as error:
         return complain(
             f"device-plugin needs grpcio and protobuf ({error}); "
             "run: pip install 'jupyter-gpushare[kubernetes]'"
         )
-    from ..deploy.kubernetes.node import Health, NodeError
-    from ..deploy.kubernetes.shares import Shares
-    from ..deploy.libraries import LibrariesError, install_libraries
-    from ..scheduler.gpu.devices import Devices
-    from ..scheduler.gpu.drivers import find_driver
-    from ..scheduler.protocol.text import log_to_stderr
+    from ...deploy.kubernetes.node import Health, NodeError
+    from ...deploy.kubernetes.shares import Shares
+    from ...deploy.libraries import LibrariesError, install_libraries
+    from ...scheduler.gpu.devices import Devices
+    from ...scheduler.gpu.drivers import find_driver
+    from ...scheduler.protocol.text import log_to_stderr
 
     log_to_stderr(args.log_level.upper(), "gpushare device-plugin: %(levelname)s: %(message)s")
     # The plugin says itself, and once, that a GPU has gone.

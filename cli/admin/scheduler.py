@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..scheduler import __main__ as process
+from ...scheduler import __main__ as process
 
 
 def add_parser(subparsers: Any) -> None:

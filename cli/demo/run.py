@@ -26,10 +26,10 @@ from typing import Any
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
-from ..scheduler.node.arguments import complain
-from ..scheduler.protocol.client import AsyncControlClient, ControlError
-from .demo_plan import Cell, DemoError, Plan
-from .demo_report import Report, Timeline
+from ...scheduler.node.arguments import complain
+from ...scheduler.protocol.client import AsyncControlClient, ControlError
+from .plan import Cell, DemoError, Plan
+from .report import Report, Timeline
 
 #: Seconds in which the server must answer, a kernel be ready, and a cell be done.
 SERVER_START = 60.0
