@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests.workshop import Workshop
+from tests.support.workshop import Workshop
 
 pytest_plugins = ("pytest_jupyter.jupyter_server",)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkpoints import StandIn, build_stand_in
+from tests.support.checkpoints import StandIn, build_stand_in
 
 PATIENCE = 60
 #: A process that is there, and that nothing really happens to.

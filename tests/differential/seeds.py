@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from jupyter_gpushare import LIBRARIES
-from tests.workshop import Patch, Workshop
+from tests.support.workshop import Patch, Workshop
 
 from .fuzzing import Finding, Totals, fuzz, report
 from .programs import Recipe

@@ -11,7 +11,7 @@ from jupyter_gpushare import LIBRARIES
 from tests.differential.fuzzing import report
 from tests.differential.running import build_player
 from tests.differential.seeds import DEFECTS, LIMIT, build, ground, hunt
-from tests.workshop import Workshop, patched
+from tests.support.workshop import Workshop, patched
 
 #: Seconds in which the same programs find nothing on the sources as they are.
 CALM = 10.0

@@ -19,7 +19,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from tests.workshop import Workshop
+from tests.support.workshop import Workshop
 
 from .programs import ALWAYS, GROUPS, RARE, Recipe, generate, shrink
 from .running import Places, build_player, compare, documented

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
-from tests.workshop import Patch, Workshop, patched
+from tests.support.workshop import Patch, Workshop, patched
 
 #: A thread that has found the gate open takes its time before it submits.
 WIDE = (

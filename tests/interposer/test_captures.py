@@ -23,7 +23,7 @@ from tests.interposer.test_kinds import (
     run_alone,
     run_shared,
 )
-from tests.workshop import Patch, Workshop
+from tests.support.workshop import Patch, Workshop
 
 MODES = ("GLOBAL", "THREAD_LOCAL", "RELAXED")
 

@@ -21,7 +21,7 @@ from jupyter_gpushare import LIBRARIES
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
 from tests.interposer.conftest import PATIENCE, Machine, Script
-from tests.workshop import Workshop
+from tests.support.workshop import Workshop
 
 HERE = Path(__file__).parent
 #: What may be called while the process is parked: the driver answers it when the process is locked, or before cuInit.

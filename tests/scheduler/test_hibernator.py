@@ -26,7 +26,7 @@ from jupyter_gpushare.scheduler.gpu.checkpoint_runner import Hibernations
 from jupyter_gpushare.scheduler.gpu.checkpoint_support import judge
 from jupyter_gpushare.scheduler.gpu.devices import Devices
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
-from tests.checkpoints import StandIn, build_stand_in
+from tests.support.checkpoints import StandIn, build_stand_in
 
 PATIENCE = 60.0
 

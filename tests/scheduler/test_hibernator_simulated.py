@@ -16,7 +16,7 @@ from jupyter_gpushare.scheduler.gpu import checkpoint_helper as hibernator
 from jupyter_gpushare.scheduler.gpu.checkpoint_helper import Deadlines, Hibernator, Outcome
 from jupyter_gpushare.scheduler.gpu.drivers import Driver
 from tests.sim.machine import LIBRARIES, MIB, Talker, sim_env
-from tests.stopping import go_on, stop
+from tests.support.stopping import go_on, stop
 
 PATIENCE = 60.0
 

@@ -20,7 +20,7 @@ import pytest
 from jupyter_gpushare.scheduler.protocol.client import ControlClient
 from tests.server_extension.lab import Lab, environment
 from tests.server_extension.notebook import SETUP, Notebook, has_ended, until
-from tests.stopping import go_on, stop
+from tests.support.stopping import go_on, stop
 
 MIB = 1 << 20
 #: What the driver does, in this order.

@@ -24,7 +24,7 @@ from jupyter_gpushare.server_extension import app, dependencies
 from jupyter_gpushare.server_extension.app import GpuShareExtension
 from jupyter_gpushare.server_extension.provisioning import PROVISIONER, default_provisioner
 from tests.scheduler.client import FakeClient
-from tests.stopping import go_on, stop
+from tests.support.stopping import go_on, stop
 
 Fetch = Callable[..., Awaitable[Any]]
 GetStatus = Callable[[], Awaitable[dict[str, Any]]]

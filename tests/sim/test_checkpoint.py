@@ -19,7 +19,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.sim.machine import LIBRARIES, PRELUDE
-from tests.stopping import go_on, stop
+from tests.support.stopping import go_on, stop
 
 Machine = Callable[..., dict[str, str]]
 
