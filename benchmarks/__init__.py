@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The figures that we publish; ``gpushare bench`` runs them. One file a benchmark."""
+"""Measurements: ``gpushare bench`` runs those whose figures we publish."""

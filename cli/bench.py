@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..benchmarks.figures import Figure
+    from ..benchmarks.harness.figures import Figure
 
 #: Name → module in ``benchmarks`` and function.
 BENCHES = {
@@ -144,7 +144,7 @@ def _figures(name: str, settings: dict[str, Any]) -> Iterator[Figure]:
 
     module, function = BENCHES[name]
     measure: Callable[..., Iterator[Figure]] = getattr(
-        import_module(f"..benchmarks.{module}", __package__), function
+        import_module(f"..benchmarks.published.{module}", __package__), function
     )
     taken = inspect.signature(measure).parameters
     return measure(**{key: value for key, value in settings.items() if key in taken})

@@ -76,7 +76,7 @@ def test_a_short_form_runs(
         request.getfixturevalue("chromium")
     monkeypatch.setenv("GPUSHARE_SIM", "1")
     module, function = BENCHES[name]
-    bench = importlib.import_module(f"jupyter_gpushare.benchmarks.{module}")
+    bench = importlib.import_module(f"jupyter_gpushare.benchmarks.published.{module}")
     arguments, constants = SHORT[name]
     for constant, value in constants.items():
         monkeypatch.setattr(bench, constant, value)

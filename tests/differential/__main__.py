@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from jupyter_gpushare.benchmarks.conformance import Unfit
+from jupyter_gpushare.benchmarks.published.conformance import Unfit
 
 from .fuzzing import Totals, fuzz, report
 from .gpu import EVERY, survey

@@ -24,9 +24,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TextIO
 
-from jupyter_gpushare.benchmarks.antagonist import Antagonist
-from jupyter_gpushare.benchmarks.conformance import guarded
-from jupyter_gpushare.benchmarks.machine import Machine
+from jupyter_gpushare.benchmarks.harness.antagonist import Antagonist
+from jupyter_gpushare.benchmarks.harness.machine import Machine
+from jupyter_gpushare.benchmarks.published.conformance import guarded
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 
 from .programs import Recipe, generate, shrink
@@ -299,7 +299,7 @@ class GpuPlace:
 
     Raises
     ------
-    jupyter_gpushare.benchmarks.conformance.Unfit
+    jupyter_gpushare.benchmarks.published.conformance.Unfit
         If there is no GPU, or managed memory would be allowed.
     """
 

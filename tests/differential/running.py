@@ -22,12 +22,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from jupyter_gpushare import LIBRARIES
-from jupyter_gpushare.benchmarks.antagonist import Antagonist
-from jupyter_gpushare.benchmarks.fuzz import MIB, Ground
+from jupyter_gpushare.benchmarks.harness.antagonist import Antagonist
 from jupyter_gpushare.kernel_provisioner.launch import Settings, client_environment
 from jupyter_gpushare.scheduler.core.messages import Cause
 from jupyter_gpushare.scheduler.gpu.drivers import Driver, Libraries
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
+from tests.fuzz.random_programs import MIB, Ground
 
 HERE = Path(__file__).resolve().parent
 #: Seconds after which a program counts as hung.

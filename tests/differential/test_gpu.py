@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks.conformance import Unfit
+from jupyter_gpushare.benchmarks.published.conformance import Unfit
 from tests.differential.gpu import (
     GpuPlace,
     Kind,

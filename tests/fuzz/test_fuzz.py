@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks.fuzz import (
+from tests.fuzz.random_programs import (
     MIB,
     RECIPES,
     Figures,
@@ -80,7 +80,7 @@ def test_a_program_is_made_as_short_as_it_can_be() -> None:
 
 def run(*arguments: str, root: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "jupyter_gpushare.benchmarks.fuzz", *arguments],
+        [sys.executable, "-m", "tests.fuzz.random_programs", *arguments],
         capture_output=True,
         text=True,
         cwd=root,

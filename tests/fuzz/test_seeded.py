@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks.fuzz import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
+from tests.fuzz.random_programs import MIB, PATIENCE, Figures, Ground, Recipe, fuzz
 from tests.support.workshop import Patch, Workshop, patched
 
 #: A thread that has found the gate open takes its time before it submits.

@@ -678,7 +678,7 @@ def main(argv: list[str] | None = None) -> int:
             print(json.dumps([call, answer]), flush=True)
         return 0
 
-    from jupyter_gpushare.benchmarks.machine import machine
+    from jupyter_gpushare.benchmarks.harness.machine import machine
 
     with machine() as here:
         bare = {name: answers(name, here.bare_environ()) for name in SCENARIOS}

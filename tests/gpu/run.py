@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from jupyter_gpushare.benchmarks.conformance import (
+from jupyter_gpushare.benchmarks.published.conformance import (
     MODES,
     STEPS,
     TIME_LIMIT,

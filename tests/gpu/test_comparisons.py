@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from jupyter_gpushare.benchmarks import interference, makespan
-from jupyter_gpushare.benchmarks.interference import ALONE, FREELY, Part, Person
-from jupyter_gpushare.benchmarks.jobs import KERNEL_NS
-from jupyter_gpushare.benchmarks.machine import Machine, machine
+from jupyter_gpushare.benchmarks.harness.machine import Machine, machine
+from jupyter_gpushare.benchmarks.programs.jobs import KERNEL_NS
+from jupyter_gpushare.benchmarks.published import interference, makespan
+from jupyter_gpushare.benchmarks.published.interference import ALONE, FREELY, Part, Person
 from jupyter_gpushare.cli.main import main
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks.conformance import PATIENCE, Suite
+from jupyter_gpushare.benchmarks.published.conformance import PATIENCE, Suite
 from tests.gpu.run import PROGRAMS
 
 if not Path("/dev/nvidiactl").exists():

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from jupyter_gpushare.benchmarks import hibernate, ranges
-from jupyter_gpushare.benchmarks.figures import Figure
-from jupyter_gpushare.benchmarks.sleeper import Kernel
+from jupyter_gpushare.benchmarks.experiments import ranges
+from jupyter_gpushare.benchmarks.harness.figures import Figure
+from jupyter_gpushare.benchmarks.programs.sleeper import Kernel
+from jupyter_gpushare.benchmarks.published import hibernate
 from jupyter_gpushare.cli.main import main
 from jupyter_gpushare.scheduler.gpu import checked_drivers
 

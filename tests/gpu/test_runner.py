@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks import conformance
-from jupyter_gpushare.benchmarks.conformance import Suite, Unfit
+from jupyter_gpushare.benchmarks.published import conformance
+from jupyter_gpushare.benchmarks.published.conformance import Suite, Unfit
 from tests.gpu.run import PROGRAMS, table
 
 #: Beside the antagonist, each step is interrupted once at least: enough of them for what is claimed, twice over.

@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from jupyter_gpushare.benchmarks import shares
-from jupyter_gpushare.benchmarks.shares import Found, Work
+from jupyter_gpushare.benchmarks.published import shares
+from jupyter_gpushare.benchmarks.published.shares import Found, Work
 from jupyter_gpushare.cli.main import main
 
 

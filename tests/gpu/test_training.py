@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks import training
+from jupyter_gpushare.benchmarks.published import training
 
 
 class Fake(training.Trainer):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from jupyter_gpushare.benchmarks.machine import machine
+from jupyter_gpushare.benchmarks.harness.machine import machine
 from tests.gpu.answers import RECORDED, SCENARIOS, answers, differences
 
 #: The simulated driver fails with an illegal address where a real one traps, so that only the other codes are compared.

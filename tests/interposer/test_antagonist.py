@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from jupyter_gpushare.benchmarks.antagonist import Antagonist
+from jupyter_gpushare.benchmarks.harness.antagonist import Antagonist
 from tests.interposer.conftest import UNIT, Machine
 
 MakeMachine = Callable[..., Machine]
@@ -65,7 +65,12 @@ def test_it_takes_what_can_be_had_as_that_changes(make_machine: MakeMachine) -> 
 
 def test_as_a_process_it_ends_when_told(make_machine: MakeMachine) -> None:
     machine = make_machine()
-    command = ["-m", "jupyter_gpushare.benchmarks.antagonist", "--socket", str(machine.socket)]
+    command = [
+        "-m",
+        "jupyter_gpushare.benchmarks.harness.antagonist",
+        "--socket",
+        str(machine.socket),
+    ]
     with subprocess.Popen(
         [sys.executable, *command, "--pause", "0.001"], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -84,7 +89,12 @@ def test_as_a_process_it_ends_when_told(make_machine: MakeMachine) -> None:
 def test_without_a_scheduler_it_says_so(make_machine: MakeMachine) -> None:
     machine = make_machine()
     machine.kill_scheduler()
-    command = ["-m", "jupyter_gpushare.benchmarks.antagonist", "--socket", str(machine.socket)]
+    command = [
+        "-m",
+        "jupyter_gpushare.benchmarks.harness.antagonist",
+        "--socket",
+        str(machine.socket),
+    ]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("gpushare: no scheduler answers at")

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jupyter_gpushare.benchmarks import oversubscribe
+from jupyter_gpushare.benchmarks.published import oversubscribe
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.gpu.drivers import find_driver
 from jupyter_gpushare.scheduler.protocol import wire as protocol

@@ -14,7 +14,7 @@ import pytest
 from tests.interposer.conftest import UNIT, Machine, Program
 
 MakeMachine = Callable[..., Machine]
-RANK = "jupyter_gpushare.benchmarks.rank"
+RANK = "jupyter_gpushare.benchmarks.programs.rank"
 
 
 def expected(ranks: int, steps: int) -> list[int]:

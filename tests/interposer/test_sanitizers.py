@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_gpushare.benchmarks.fuzz import MIB, Figures, Ground, Recipe, fuzz, report
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.protocol import wire as protocol
+from tests.fuzz.random_programs import MIB, Figures, Ground, Recipe, fuzz, report
 from tests.interposer.conftest import UNIT, Machine, Program, Script
 from tests.interposer.test_filling import evicted, filled
 from tests.interposer.test_freed_meanwhile import (

@@ -17,7 +17,7 @@ from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import KernelProvisionerFactory
 
-from jupyter_gpushare.benchmarks.notebooks import answering
+from jupyter_gpushare.benchmarks.published.notebooks import answering
 from jupyter_gpushare.scheduler.protocol.client import ControlClient, ControlError
 
 #: Bound of every wait: long, because it is only reached where something is wrong.

@@ -25,8 +25,8 @@ from tests.server_extension.notebook import Notebook, until
 
 #: Not for import: examples, configuration files, programs, and a benchmark that needs the extra `test`.
 NOT_IMPORTED = (
-    "jupyter_gpushare.benchmarks.lab",
-    "jupyter_gpushare.benchmarks.rank",
+    "jupyter_gpushare.benchmarks.published.lab",
+    "jupyter_gpushare.benchmarks.programs.rank",
     "jupyter_gpushare.cli.doctor.probe",
     "jupyter_gpushare.deploy.docker.jupyterhub_config",
     "jupyter_gpushare.deploy.kubernetes.gpushare",

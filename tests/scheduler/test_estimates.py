@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import invariant
 
-from jupyter_gpushare.benchmarks import estimates as bench
+from jupyter_gpushare.benchmarks.published import estimates as bench
 from jupyter_gpushare.scheduler.core import messages as ev
 from jupyter_gpushare.scheduler.views.estimates import Estimate, Forecast
 from jupyter_gpushare.scheduler.views.timeline import Ledger, Timeline, glimpse

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The figures that we publish; ``gpushare bench`` runs them. One file a benchmark."""

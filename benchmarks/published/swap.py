@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""How fast device memory moves: out, back, and both at once, beside a pinned copy of the same run.
+
+Sizes are fractions of the GPU: on an NVIDIA H200 (139 GiB) one notebook holds 24 GiB, and two that switch hold 90 GiB
+each. A move's time is what a person waits: draining, copying, unmapping, mapping and the scheduler's messages included.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from ..harness.checkpoint import checkpoint_rates
+from ..harness.figures import Figure, quartile_distance
+from ..harness.machine import Machine, machine
+from ..programs.holder import Holder, torch_can
+
+GIB = 1 << 30
+#: Fractions of the GPU: 24 GiB and 90 GiB of an H200's 139.8.
+ONE, HALF = 24 / 139.8, 90 / 139.8
+#: Bytes of one tensor.
+TENSOR = 512 << 20
+ROUNDS, SWITCHES = 5, 6
+#: Bytes per second of the simulated GPU's copies.
+SIMULATED = "2000000000"
+#: What a newcomer holds: with ``ONE``, more than there is.
+NEWCOMER = 0.93
+#: How long the pool may be prepared before the first eviction is timed in that variant, seconds.
+AHEAD = 20.0
+
+
+def run() -> Iterator[Figure]:
+    """Measure one notebook's memory on its way out and back, and the driver's own checkpoint."""
+    with machine(whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
+        torch = torch_can(here.driver.simulated)
+        one = _round(_gpu(here)["total"] * ONE)
+        limit = _limit(here, one)
+        yield from _first(here, torch, one, limit)
+        yield from _one(here, torch, one, limit)
+    yield from checkpoint_rates()
+
+
+def switch() -> Iterator[Figure]:
+    """Measure switches between two notebooks that do not fit together."""
+    with machine(whole=True, GPUSHARE_SIM_BANDWIDTH=SIMULATED) as here:
+        total = _gpu(here)["total"]
+        limit = _limit(here, _round(total * ONE))
+        yield from _switch(here, torch_can(here.driver.simulated), _round(total * HALF), limit)
+
+
+def _limit(here: Machine, size: int) -> dict[str, float]:
+    """Bytes per second of pinned copies, without us."""
+    bare = Holder(here.bare_environ(), torch=False)
+    try:
+        found: dict[str, float] = bare.call("pinned", size)
+    finally:
+        bare.close()
+    return found
+
+
+def _round(size: float) -> int:
+    return int(size) // (4 << 20) * (4 << 20)
+
+
+def _gpu(here: Machine) -> dict[str, Any]:
+    status = here.control("status")["status"]
+    assert isinstance(status, dict)
+    found: dict[str, Any] = status["gpus"][0]
+    return found
+
+
+def _resident(here: Machine, name: str) -> int:
+    gpus = here.group(name)["gpus"]
+    assert isinstance(gpus, list)
+    return int(gpus[0]["resident"])
+
+
+def _held(here: Machine, name: str) -> int:
+    gpus = here.group(name)["gpus"]
+    assert isinstance(gpus, list)
+    return int(gpus[0]["footprint"]) + int(gpus[0]["context"])
+
+
+def _totals(here: Machine, name: str) -> tuple[int, int]:
+    totals = here.group(name)["totals"]
+    assert isinstance(totals, dict)
+    return int(totals["evicted"]), int(totals["restored"])
+
+
+def _offload(here: Machine, name: str) -> tuple[float, int]:
+    """Move all of a group's memory out; seconds from the request to the end, and bytes."""
+    evicted = _totals(here, name)[0]
+    start = time.monotonic()
+    here.control("offload", group=f"bench-{name}")
+    while _resident(here, name) > 0:
+        time.sleep(0.001)
+    taken = time.monotonic() - start
+    return taken, _totals(here, name)[0] - evicted
+
+
+def _pinned(here: Machine) -> int:
+    """Bytes of the pool that are page-locked ahead of need."""
+    status = here.control("status")["status"]
+    assert isinstance(status, dict)
+    return int((status["host"].get("pool") or {}).get("pinned", 0))
+
+
+def _first(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
+    """Time the first eviction of a client: by itself, and for a newcomer that was seen coming."""
+    holder = Holder(here.client_environ("first"), torch=torch)
+    holder.call("hold", size, min(TENSOR, size // 4), 1)
+    prepared = min(1.0, _pinned(here) / size)
+    taken, moved = _offload(here, "first")
+    yield _first_eviction(f"nobody else there, {prepared:.0%} prepared", moved, taken, limit)
+    yield _equal("bytes equal after that", holder)
+    holder.close()
+    _until_gone(here)
+
+    holder = Holder(here.client_environ("second"), torch=torch)
+    holder.call("hold", size, min(TENSOR, size // 4), 1)
+    holder.call("touch")
+    other = Holder(here.client_environ("newcomer"), torch=False)
+    reserved = _round(_gpu(here)["total"] * NEWCOMER)
+    other.call("reserve", reserved)
+    # What was reserved and never written is in no figure of the status.
+    held = sum(_held(here, name) for name in ("second", "newcomer"))
+    lack = held + reserved - _gpu(here)["total"]
+    until = time.monotonic() + AHEAD
+    while _pinned(here) < lack and time.monotonic() < until:
+        time.sleep(0.05)
+    prepared = min(1.0, _pinned(here) / lack)
+    start, end = other.call("touch")
+    moved = _totals(here, "second")[0]
+    yield _first_eviction(
+        f"for a newcomer, {prepared:.0%} prepared", moved, end - start, limit, of=moved / GIB
+    )
+    other.close()
+    yield _equal("bytes equal after that too", holder)
+    holder.close()
+    _until_gone(here)
+
+
+def _first_eviction(
+    when: str, moved: int, taken: float, limit: dict[str, float], of: float | None = None
+) -> Figure:
+    size = "" if of is None else f"{of:.1f} GiB "
+    metric = f"first eviction, {size}{when}"
+    return Figure("swap", metric, moved / taken / 1e9, "GB/s", limit["out"] / 1e9, 1, 0.0)
+
+
+def _equal(metric: str, holder: Holder) -> Figure:
+    return Figure("swap", metric, float(holder.call("equal")), "", None, 1, 0.0, 1.0)
+
+
+def _until_gone(here: Machine) -> None:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        status = here.control("status")["status"]
+        assert isinstance(status, dict)
+        if not status["groups"] and status["gpus"][0]["ghosts"] == 0:
+            return
+        time.sleep(0.05)
+
+
+def _one(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
+    """Time one notebook's memory out and back, again and again, while nobody else wants the GPU."""
+    holder = Holder(here.client_environ("one"), torch=torch)
+    holder.call("hold", size, min(TENSOR, size // 4), 1)
+    out: list[float] = []
+    back: list[float] = []
+    first: list[float] = []
+    for _ in range(ROUNDS + 1):
+        taken, moved = _offload(here, "one")
+        out.append(moved / taken / 1e9)
+        restored = _totals(here, "one")[1]
+        start, end = holder.call("touch")
+        back.append((_totals(here, "one")[1] - restored) / (end - start) / 1e9)
+        first.append(end - start)
+    for rates in (out, back, first):
+        del rates[0]  # pages were found and pinned
+    for metric, rates, bare in (
+        ("evict, pool warm", out, limit["out"]),
+        ("restore, pool warm", back, limit["back"]),
+    ):
+        yield Figure(
+            "swap",
+            f"{metric}, {size / GIB:.1f} GiB",
+            statistics.median(rates),
+            "GB/s",
+            bare / 1e9,
+            len(rates),
+            quartile_distance(rates),
+        )
+        share = statistics.median(rates) * 1e9 / bare
+        yield Figure("swap", f"{metric}, of a pinned copy", share, "", None, len(rates), 0.0)
+    yield Figure(
+        "swap",
+        "cell run to its first kernel's end, all swapped out",
+        statistics.median(first),
+        "s",
+        size / limit["back"],
+        len(first),
+        quartile_distance(first),
+        0.6,
+    )
+    yield _equal("bytes equal", holder)
+    holder.close()
+    _until_gone(here)
+
+
+def _switch(here: Machine, torch: bool, size: int, limit: dict[str, float]) -> Iterator[Figure]:
+    """Time switches between two notebooks that do not fit together: one's memory leaves while the other's arrives."""
+    names = ("left", "right")
+    holders = {name: Holder(here.client_environ(name), torch=torch) for name in names}
+    for seed, name in enumerate(names):
+        holders[name].call("hold", size, min(TENSOR, size // 4), 100 * (seed + 1))
+        holders[name].call("touch")
+    rates: list[float] = []
+    seconds: list[float] = []
+    moved: list[float] = []
+    for turn in range(SWITCHES + 2):
+        name = names[turn % 2]
+        before = [sum(_totals(here, each)) for each in names]
+        start, end = holders[name].call("touch")
+        after = [sum(_totals(here, each)) for each in names]
+        bytes_moved = sum(after) - sum(before)
+        if turn >= 2:  # the first two find and pin pages
+            rates.append(bytes_moved / (end - start) / 1e9)
+            seconds.append(end - start)
+            moved.append(bytes_moved / GIB)
+    yield Figure(
+        "swap",
+        f"switch of two, {size / GIB:.1f} GiB each, both ways together",
+        statistics.median(rates),
+        "GB/s",
+        limit["both"] / 1e9,
+        len(rates),
+        quartile_distance(rates),
+    )
+    yield Figure(
+        "swap",
+        f"the same, seconds ({statistics.median(moved):.1f} GiB moved)",
+        statistics.median(seconds),
+        "s",
+        None,
+        len(seconds),
+        quartile_distance(seconds),
+    )
+    for name in names:
+        yield _equal(f"bytes equal, {name}", holders[name])
+    for holder in holders.values():
+        holder.close()
+    _until_gone(here)

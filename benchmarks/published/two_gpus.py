@@ -1,0 +1,706 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Two GPUs that four notebooks of two users and a job of two ranks share, all of which do not fit.
+
+Each notebook holds so much that one GPU has no room for two of them; the ranks meet in a collective operation at each
+step, one on each GPU. Checked: where each was placed, that no GPU ever has more than it holds, that memory had to move,
+and each word of what all of them computed. With PyTorch and NCCL on real GPUs::
+
+    python -m jupyter_gpushare.benchmarks.published.two_gpus --json two_gpus.json
+
+On the simulated driver in a small form, with programs that call the driver. As root, each user is one of the system,
+and the scheduler that of a node; else all are the same user's. Ends within 8 minutes; exit status 1 if anything was
+wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import json
+import os
+import pwd
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ...kernel_provisioner.launch import Settings, client_environment, plain_environment
+from ...scheduler.gpu.drivers import Driver, find_driver
+from ...scheduler.protocol.client import ControlClient, ControlError
+from ..harness.figures import Figure, percentile
+from ..programs.holder import end
+
+GIB = 1 << 30
+MIB = 1 << 20
+#: Of a real GPU of 140 GiB: what a notebook and a rank hold.
+NOTEBOOK_GIB, RANK_GIB = 90.0, 10.0
+#: On the simulated driver: bytes of each GPU, and what a notebook and a rank hold of it.
+SMALL_GPU, SMALL_NOTEBOOK, SMALL_RANK = 256 * MIB, 160 * MIB, 24 * MIB
+#: Seconds for all programs to start, and to check what they have.
+STARTING, ENDING = 200.0, 100.0
+#: So many steps of the job on the simulated driver, where the ranks do not agree on when to end.
+SMALL_STEPS = 96
+#: Numbers of two users who need not be in the system's list.
+UIDS = (61001, 61002)
+#: PyTorch's tensors have so many words at most: each can say which it is.
+PART = 1 << 30
+WORD = 0xFFFFFFFF
+
+
+# --- The programs ---------------------------------------------------------------------------------
+
+
+def say(**what: Any) -> None:
+    """Say something to the benchmark."""
+    print(json.dumps(what), flush=True)
+
+
+def device_uuid() -> str:
+    """Return the UUID of this program's first device."""
+    cuda, found = ctypes.CDLL("libcuda.so.1"), (ctypes.c_uint8 * 16)()
+    if cuda.cuInit(0) or cuda.cuDeviceGetUuid_v2(found, 0):
+        raise SystemExit("CUDA does not start")
+    return str(uuid.UUID(bytes=bytes(found)))
+
+
+def after(passes: int, seed: int) -> tuple[int, int]:
+    """Return what has become of a word ``x`` after so many passes: ``factor * x + term``, of 32 bits."""
+    factor, term = 1, seed
+    for _ in range(passes):
+        factor, term = factor * 3 & WORD, (term * 3 + 1) & WORD
+    return factor, term
+
+
+def signed(word: int) -> int:
+    """Return the number that 32 bits are."""
+    return word - (1 << 32) if word >> 31 else word
+
+
+class TorchData:
+    """Integers on the GPU that one pass multiplies and counts up; every word of them is known."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        import torch
+
+        self.torch, self.seed = torch, seed
+        self.parts = []
+        for start in range(0, size // 4, PART):
+            words = min(PART, size // 4 - start)
+            part = torch.arange(words, dtype=torch.int32, device="cuda")
+            self.parts.append(part.add_(seed))
+
+    def compute(self, passes: int) -> None:
+        """Go over all of it so many times."""
+        for _ in range(passes):
+            for part in self.parts:
+                part.mul_(3).add_(1)
+        self.torch.cuda.synchronize()
+
+    def is_right(self, passes: int) -> bool:
+        """Compare each word with what it must be."""
+        factor, term = map(signed, after(passes, self.seed))
+        torch, block = self.torch, 1 << 26
+        for part in self.parts:
+            for start in range(0, len(part), block):
+                found = part[start : start + block]
+                words = torch.arange(
+                    start, start + len(found), dtype=torch.int32, device=part.device
+                )
+                if not torch.equal(found, words.mul_(factor).add_(term)):
+                    return False
+        return True
+
+
+class SmallData:
+    """The same with the driver's own calls: a pass fills what the one before has filled."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        self.cuda.cuMemAlloc_v2.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+        self.cuda.cuMemsetD32_v2.argtypes = [ctypes.c_uint64, ctypes.c_uint, ctypes.c_size_t]
+        self.cuda.cuMemcpyDtoH_v2.argtypes = [ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t]
+        context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+        self._ok(self.cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+        self._ok(self.cuda.cuCtxSetCurrent(context))
+        self._ok(self.cuda.cuMemAlloc_v2(ctypes.byref(pointer), size))
+        self.at, self.size, self.seed = pointer.value, size, seed
+        self.passes = 0
+        self.compute(0)
+
+    @staticmethod
+    def _ok(result: int) -> None:
+        if result:
+            raise SystemExit(f"the driver answered {result}")
+
+    def compute(self, passes: int) -> None:
+        """Go over all of it so many times."""
+        for _ in range(max(1, passes)):
+            self.passes += passes > 0
+            word = after(self.passes, self.seed)[1]
+            self._ok(self.cuda.cuMemsetD32_v2(self.at, word, self.size // 4))
+        self._ok(self.cuda.cuCtxSynchronize())
+
+    def is_right(self, passes: int) -> bool:
+        """Compare each word with what it must be."""
+        host = (ctypes.c_uint32 * (self.size // 4))()
+        self._ok(self.cuda.cuMemcpyDtoH_v2(host, self.at, self.size))
+        expected = after(passes, self.seed)[1].to_bytes(4, sys.byteorder) * (self.size // 4)
+        return memoryview(host).cast("B") == expected
+
+
+def notebook(kind: str, size: int, seed: int, seconds: float) -> None:
+    """Compute in bursts, with pauses to think, as a person with a notebook does."""
+    # In a kernel, the hooks of its cells say when they begin and end.
+    ours = ctypes.CDLL("libcuda.so.1")
+    where = device_uuid()
+    data: TorchData | SmallData = (TorchData if kind == "torch" else SmallData)(size, seed)
+    say(event="ready", device=where)
+    sys.stdin.readline()
+    rng, done, cell = random.Random(seed), 0, 0
+    end = time.monotonic() + seconds
+    while (began := time.monotonic()) < end:
+        cell += 1
+        ours.gpushare_cell_begin(f"cell-{cell}".encode())
+        passes = rng.randint(4, 20)
+        data.compute(passes)
+        done += passes
+        ours.gpushare_cell_end(f"cell-{cell}".encode())
+        say(event="cell", seconds=time.monotonic() - began, passes=passes)
+        time.sleep(rng.uniform(0.5, 3.0) if kind == "torch" else rng.uniform(0.0, 0.1))
+    say(event="end", right=data.is_right(done), passes=done)
+
+
+def rank(number: int, ranks: int, port: int, size: int, seconds: float) -> None:
+    """Train as one of several, in miniature: at each step, all add up what each has, and go on with that."""
+    import torch
+    from torch import distributed
+
+    torch.cuda.set_device(number)
+    distributed.init_process_group(
+        "nccl", init_method=f"tcp://127.0.0.1:{port}", rank=number, world_size=ranks
+    )
+    ballast = torch.full((size // 4,), 0xA0 + number, dtype=torch.int32, device="cuda")
+    words = torch.full((16 << 20,), number + 1, dtype=torch.int32, device="cuda")
+    over = torch.zeros(1, dtype=torch.int32, device="cuda")
+    distributed.all_reduce(over)
+    torch.cuda.synchronize()
+    say(event="ready", device=str(torch.cuda.get_device_properties(number).uuid))
+    sys.stdin.readline()
+    step, end = 0, time.monotonic() + seconds
+    while not int(over.item()):
+        began = time.monotonic()
+        for _ in range(50):
+            step += 1
+            distributed.all_reduce(words)
+            words.add_(step + number)
+            ballast.add_(1)
+        over.fill_(int(number == 0 and time.monotonic() >= end))
+        distributed.broadcast(over, 0)
+        torch.cuda.synchronize()
+        say(event="cell", seconds=time.monotonic() - began, passes=50)
+    expected = expected_words(ranks, step)[number]
+    right = bool((words == signed(expected)).all()) and bool(
+        (ballast == signed((0xA0 + number + step) & WORD)).all()
+    )
+    say(event="end", right=right, passes=step)
+    distributed.barrier()
+    distributed.destroy_process_group()
+
+
+def expected_words(ranks: int, steps: int) -> list[int]:
+    """Return the word that each rank has after so many steps."""
+    words = [number + 1 for number in range(ranks)]
+    for step in range(1, steps + 1):
+        total = sum(words)
+        words = [(total + step + number) & WORD for number in range(ranks)]
+    return words
+
+
+# --- The benchmark --------------------------------------------------------------------------------
+
+
+@dataclass
+class Part:
+    """A program, what it has said, and what it was to be."""
+
+    name: str
+    user: str
+    process: subprocess.Popen[str]
+    device: str = ""
+    cells: list[float] = field(default_factory=list)
+    passes: int = 0
+    right: bool | None = None
+    problem: str = ""
+    ready: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event = field(default_factory=threading.Event)
+    #: Reads what the process writes.
+    listener: threading.Thread | None = None
+
+    def listen(self, small: tuple[int, int, int] | None = None) -> None:
+        """Hear it out in a thread; ``small``: number, ranks and steps of one that answers as ``rank`` does."""
+        self.listener = threading.Thread(target=self._hear, args=(small,), daemon=True)
+        self.listener.start()
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        if self.listener is not None:
+            self.listener.join()
+        end(self.process)
+
+    def _hear(self, small: tuple[int, int, int] | None) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if small is not None and line == "ready\n":
+                self.ready.set()
+                continue
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+            if small is not None:
+                number, ranks, self.passes = small
+                self.right = (
+                    said["alike"]
+                    and said["ballast"]
+                    and said["word"] == expected_words(ranks, self.passes)[number]
+                )
+                self.ended.set()
+            elif said["event"] == "ready":
+                self.device = said["device"].removeprefix("GPU-")
+                self.ready.set()
+            elif said["event"] == "cell":
+                self.cells.append(said["seconds"])
+            elif said["event"] == "end":
+                self.right, self.passes = said["right"], said["passes"]
+                self.ended.set()
+        self.process.wait()
+        self.ready.set()
+        self.ended.set()
+
+    def go(self) -> None:
+        """Let it begin."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(OSError):
+            self.process.stdin.write("go\n")
+            self.process.stdin.flush()
+
+
+class Place:
+    """Two GPUs, a scheduler, and users."""
+
+    def __init__(
+        self, environ: Mapping[str, str], host_memory: int | None, one_user: bool = False
+    ) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gs-"))
+        self.socket = self.folder / "s" / "scheduler.sock"
+        self.environ = {
+            **plain_environment(environ),
+            "GPUSHARE_SOCKET": str(self.socket),
+            "GPUSHARE_SIM_NAME": f"bench-{uuid.uuid4().hex[:12]}",
+            "GPUSHARE_SIM_MEMORY": str(SMALL_GPU),
+            "GPUSHARE_SIM_DEVICES": "2",
+            "GPUSHARE_SIM_CONTEXT": "1MiB",
+        }
+        driver = find_driver(self.environ)
+        if driver is None:
+            self.environ["GPUSHARE_SIM"] = "1"
+            driver = find_driver(self.environ)
+        assert driver is not None
+        self.driver: Driver = driver
+        # NVLink multicast binds GPUs of a whole host together; what is measured does not need it.
+        for variable, value in (
+            ("NCCL_NVLS_ENABLE", "0"),
+            ("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"),
+            ("NVSHMEM_DISABLE_NVLS", "1"),
+        ):
+            self.environ.setdefault(variable, value)
+        if not driver.simulated:
+            self.environ |= {"GPUSHARE_BACKEND": "swap", "GPUSHARE_FORBID_MANAGED": "1"}
+        self.uids = () if one_user else self._users()
+        if self.uids and driver.simulated:
+            # A simulated machine is its maker's, who may open it to others.
+            machine = Path("/dev/shm", f"gpushare-sim-{self.environ['GPUSHARE_SIM_NAME']}")
+            machine.touch()
+            machine.chmod(0o666)
+        self.parts: list[Part] = []
+        self.scheduler = self._start_scheduler(host_memory)
+
+    def _users(self) -> tuple[int, ...]:
+        """Return two uids whose programs can run this code, where we may use them."""
+        if os.getuid() != 0:
+            return ()
+        self.folder.chmod(0o755)
+        for uid in UIDS:
+            (self.folder / str(uid)).mkdir(mode=0o700, exist_ok=True)
+            os.chown(self.folder / str(uid), uid, uid)
+        probe = [sys.executable, "-c", "import jupyter_gpushare.benchmarks.published.two_gpus"]
+        try:
+            done = subprocess.run(
+                probe,
+                env=self._of_user(self.environ, UIDS[0]),
+                capture_output=True,
+                check=False,
+                **_as_user(UIDS[0]),
+            )
+        except OSError:
+            return ()  # they have no access to this Python
+        return UIDS if done.returncode == 0 else ()
+
+    def _of_user(self, environ: Mapping[str, str], uid: int) -> dict[str, str]:
+        home, name = str(self.folder / str(uid)), f"user-{uid}"
+        own = {"HOME": home, "XDG_CACHE_HOME": home, "TMPDIR": home}
+        return {**environ, **own, "USER": name, "LOGNAME": name}
+
+    def _start_scheduler(self, host_memory: int | None) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "jupyter_gpushare.scheduler"]
+        if self.uids:
+            settings: dict[str, Any] = {
+                "socket": str(self.socket),
+                "socket_mode": "0666",
+                "state_dir": str(self.folder / "state"),
+            }
+            if host_memory is not None:
+                settings["host_memory"] = host_memory
+            config = self.folder / "gpushare.json"
+            config.write_text(json.dumps({"NodeScheduler": settings}))
+            config.chmod(0o600)
+            command += ["--config", str(config)]
+        else:
+            command += ["--socket", str(self.socket)]
+            if host_memory is not None:
+                command += ["--host-memory", str(host_memory)]
+        process = subprocess.Popen(command, env=self.environ, stdout=subprocess.PIPE, text=True)
+        assert process.stdout is not None
+        if "ready" not in process.stdout.readline():
+            raise RuntimeError("the scheduler did not start")
+        return process
+
+    def start(self, name: str, user: int, group: str, arguments: list[str]) -> Part:
+        """Start a program of one of the users."""
+        environ = client_environment(
+            self.environ, group=group, name=name, driver=self.driver, socket=self.socket,
+            settings=Settings(),
+        )  # fmt: skip
+        who: dict[str, Any] = {}
+        whose = pwd.getpwuid(os.getuid()).pw_name
+        if self.uids:
+            uid = self.uids[user]
+            environ, whose, who = self._of_user(environ, uid), str(uid), _as_user(uid)
+        process = subprocess.Popen(
+            [sys.executable, "-m", *arguments], env=environ, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True, **who,
+        )  # fmt: skip
+        part = Part(name, whose, process)
+        self.parts.append(part)
+        return part
+
+    def control(self, op: str, **parameters: Any) -> dict[str, Any]:
+        """Ask the scheduler."""
+        with ControlClient(self.socket) as client:
+            return client.request(op, **parameters)
+
+    def close(self) -> None:
+        """End all that was started."""
+        for part in self.parts:
+            part.close()
+        self.scheduler.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.scheduler.wait(10)
+        end(self.scheduler)
+        for segment in Path("/dev/shm").glob(f"*{self.environ['GPUSHARE_SIM_NAME']}*"):
+            segment.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _as_user(uid: int) -> dict[str, Any]:
+    return {"user": uid, "group": uid, "extra_groups": []}
+
+
+class Watch:
+    """Looks at the scheduler again and again while the programs run."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.events: Counter[str] = Counter()
+        self.states: Counter[str] = Counter()
+        self.over: list[str] = []
+        self.last: dict[str, Any] = {}
+        self._since = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.25):
+            self.look()
+
+    def look(self) -> None:
+        """Take in what has happened."""
+        try:
+            self.last = self.place.control("status")["status"]
+            history = self.place.control("history", since=self._since)
+        except (OSError, ControlError) as error:
+            self.over.append(f"the scheduler does not answer: {error}")
+            return
+        self._since = history["sequence"]
+        for event in history["events"]:
+            self.events[event["kind"]] += 1
+        for gpu in self.last["gpus"]:
+            held = gpu["resident"] + gpu["pinned"] + gpu["contexts"]
+            if held > gpu["total"]:
+                self.over.append(f"{gpu['uuid']} has {held} bytes of {gpu['total']}")
+        for group in self.last["groups"]:
+            self.states[f"{group['name']} {group['state']}"] += 1
+
+    def stop(self) -> None:
+        """Look for the last time."""
+        self._stop.set()
+        self._thread.join()
+        self.look()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def measure(
+    *,
+    gib: float = NOTEBOOK_GIB,
+    rank_gib: float = RANK_GIB,
+    seconds: float | None = None,
+    host_gib: float | None = None,
+    job: bool = True,
+    one_user: bool = False,
+) -> dict[str, Any]:
+    """Run it, and return what happened.
+
+    Parameters
+    ----------
+    gib, rank_gib
+        What a notebook and a rank hold of a real GPU, GiB.
+    seconds
+        For which they compute; by default 150 on real GPUs, 6 on the simulated driver.
+    host_gib
+        Host memory that swapped data may take, GiB; by default, what the scheduler finds. Where a machine is given
+        its memory only as it uses it, the scheduler finds too little.
+    job
+        Whether there is a job of two ranks beside the notebooks.
+    one_user
+        Whether all are the same user's, also as root.
+    """
+    place = Place(os.environ, None if host_gib is None else int(host_gib * GIB), one_user)
+    try:
+        return _measure(place, gib, rank_gib, seconds, job)
+    finally:
+        place.close()
+
+
+def _measure(
+    place: Place, gib: float, rank_gib: float, seconds: float | None, job: bool
+) -> dict[str, Any]:
+    small = place.driver.simulated
+    if seconds is None:
+        seconds = 6.0 if small else 150.0
+    kind, me = "small" if small else "torch", "jupyter_gpushare.benchmarks.published.two_gpus"
+    size = SMALL_NOTEBOOK if small else int(gib * GIB)
+    found = place.control("status")["status"]["gpus"]
+    if len(found) < 2:
+        raise RuntimeError(f"this needs two GPUs, and the scheduler sees {len(found)}")
+    began = time.monotonic()
+    notebooks, latest = [], began + STARTING
+    for number, (user, name) in enumerate(((0, "a1"), (1, "b1"), (0, "a2"), (1, "b2"))):
+        arguments = [me, "notebook", kind, str(size), str(number + 1), str(seconds)]
+        part = place.start(name, user, f"notebook-{name}", arguments)
+        part.listen()
+        notebooks.append(part)
+        _await_ready(part, latest)
+    ranks = _start_job(place, small, rank_gib, seconds) if job else []
+    for part in ranks:
+        _await_ready(part, latest)
+    started = time.monotonic()
+    watch = Watch(place)
+    for part in place.parts:
+        part.go()
+    deadline = started + seconds + ENDING
+    for part in place.parts:
+        if not part.ended.wait(max(0.0, deadline - time.monotonic())):
+            part.problem = f"did not end within {ENDING:.0f} s"
+    watch.stop()
+    wrong = _faults(notebooks, ranks, watch, found)
+    return {
+        "simulated": small,
+        "users": len(place.uids) or 1,
+        "seconds": seconds,
+        "starting": started - began,
+        "took": time.monotonic() - began,
+        "gpus": [
+            {key: gpu[key] for key in ("uuid", "name", "total", "resident", "foreign")}
+            for gpu in watch.last.get("gpus", found)
+        ],
+        "programs": [_of_part(part) for part in (*notebooks, *ranks)],
+        "groups": watch.last.get("groups", []),
+        "events": dict(watch.events),
+        "states": dict(watch.states),
+        "wrong": wrong,
+    }
+
+
+def _await_ready(part: Part, latest: float) -> None:
+    if not part.ready.wait(max(0.0, latest - time.monotonic())):
+        part.problem = "did not start in time"
+    elif part.ended.is_set():
+        part.problem = f"ended with status {part.process.returncode}"
+
+
+def _start_job(place: Place, small: bool, rank_gib: float, seconds: float) -> list[Part]:
+    parts = []
+    if not small:
+        me, port = "jupyter_gpushare.benchmarks.published.two_gpus", free_port()
+        for number in range(2):
+            arguments = [me, "rank", *map(str, (number, 2, port, int(rank_gib * GIB), seconds))]
+            part = place.start(f"rank {number}", 0, "job", arguments)
+            part.listen()
+            parts.append(part)
+        return parts
+    shared = place.folder / "job"
+    shared.write_bytes(bytes(512 + 4 * 4 * 256 * 2))
+    shared.chmod(0o666)
+    for number in range(2):
+        arguments = ["jupyter_gpushare.benchmarks.programs.rank"]
+        arguments += map(str, (number, number, 2, SMALL_STEPS, shared, SMALL_RANK))
+        part = place.start(f"rank {number}", 0, "job", arguments)
+        part.listen((number, 2, SMALL_STEPS))
+        parts.append(part)
+    return parts
+
+
+def _faults(
+    notebooks: list[Part], ranks: list[Part], watch: Watch, gpus: list[dict[str, Any]]
+) -> list[str]:
+    wrong = [f"{part.name} {part.problem}" for part in (*notebooks, *ranks) if part.problem]
+    wrong += [
+        f"{part.name}: wrong results" if part.right is False else f"{part.name}: no results"
+        for part in (*notebooks, *ranks)
+        if not part.right
+    ]
+    placed = Counter(part.device for part in notebooks)
+    if len(gpus) == 2 and sorted(placed.values()) != [2, 2]:
+        wrong.append(f"the notebooks are not two on each GPU: {dict(placed)}")
+    for user in {part.user for part in notebooks}:
+        own = [part.device for part in notebooks if part.user == user]
+        if len(own) == 2 and len(set(own)) < 2:
+            wrong.append(f"both notebooks of {user} are on {own[0]}")
+    wrong += sorted(set(watch.over))
+    if not watch.events["evict"]:
+        wrong.append("nothing was ever moved out: all of it fitted")
+    return wrong
+
+
+def _of_part(part: Part) -> dict[str, Any]:
+    return {
+        "name": part.name,
+        "user": part.user,
+        "device": part.device,
+        "cells": len(part.cells),
+        "median": percentile(part.cells, 50) if part.cells else None,
+        "longest": max(part.cells, default=None),
+        "passes": part.passes,
+        "right": part.right,
+        "problem": part.problem,
+    }
+
+
+def table(report: Mapping[str, Any]) -> list[str]:
+    """Return a report as lines of text."""
+    lines = [f"{'':8}{'user':10}{'device 0':14}{'cells':>7}{'median':>10}{'longest':>10}  result"]
+    for part in report["programs"]:
+        median, longest = (
+            "" if part[key] is None else f"{part[key]:.2f} s" for key in ("median", "longest")
+        )
+        result = "every word right" if part["right"] else part["problem"] or "WRONG"
+        lines.append(
+            f"{part['name']:8}{part['user']:10}{part['device'][:12]:14}{part['cells']:>7}"
+            f"{median:>10}{longest:>10}  {result}"
+        )
+    moved = {kind: report["events"].get(kind, 0) for kind in ("grant", "revoke", "evict", "stuck")}
+    lines.append(", ".join(f"{number} {kind}s" for kind, number in moved.items()))
+    lines += [f"WRONG: {fault}" for fault in report["wrong"]]
+    return lines
+
+
+def run(seconds: float | None = None, gib: float = NOTEBOOK_GIB) -> Iterator[Figure]:
+    """Yield what was measured, for ``gpushare bench``."""
+    report = measure(seconds=seconds, gib=gib)
+    for fault in report["wrong"]:
+        print(f"gpushare: two-gpus: {fault}", file=sys.stderr)
+    count = len(report["programs"])
+    yield Figure("two-gpus", "faults", float(len(report["wrong"])), "", None, count, 0.0, 0.0)
+    for part in report["programs"]:
+        if part["median"] is not None:
+            yield Figure(
+                "two-gpus", f"cell of {part['name']}, median", part["median"], "s", None,
+                part["cells"], 0.0,
+            )  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it, or one of its programs."""
+    given = sys.argv[1:] if arguments is None else arguments
+    if given[:1] == ["notebook"]:
+        notebook(given[1], int(given[2]), int(given[3]), float(given[4]))
+        return 0
+    if given[:1] == ["rank"]:
+        rank(int(given[1]), int(given[2]), int(given[3]), int(given[4]), float(given[5]))
+        return 0
+    parser = argparse.ArgumentParser(
+        prog="python -m jupyter_gpushare.benchmarks.published.two_gpus",
+        description=__doc__.partition("\n")[0],
+    )
+    parser.add_argument(
+        "--gib", type=float, default=NOTEBOOK_GIB, help=f"of a notebook, GiB ({NOTEBOOK_GIB:g})"
+    )
+    parser.add_argument(
+        "--rank-gib", type=float, default=RANK_GIB, help=f"of a rank, GiB ({RANK_GIB:g})"
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="for which they compute, seconds (150; simulated: 6)"
+    )
+    parser.add_argument(
+        "--host-gib", type=float, help="host memory for swapped data, GiB (what is found)"
+    )
+    parser.add_argument("--without-job", action="store_true", help="only the notebooks")
+    parser.add_argument("--one-user", action="store_true", help="all are the same user's")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
+    args = parser.parse_args(given)
+    report = measure(
+        gib=args.gib,
+        rank_gib=args.rank_gib,
+        seconds=args.seconds,
+        host_gib=args.host_gib,
+        job=not args.without_job,
+        one_user=args.one_user,
+    )
+    if args.json is not None:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps({key: report[key] for key in report if key not in ("groups", "states")}))
+    print("\n".join(table(report)))
+    return 1 if report["wrong"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
