@@ -8,7 +8,7 @@ from pathlib import Path
 
 import nvidia
 
-SOURCE = Path(__file__).parent / "csrc" / "checkpoint_driver.c"
+SOURCE = Path(__file__).resolve().parents[1] / "csrc" / "checkpoint_driver.c"
 STATES = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 
 
