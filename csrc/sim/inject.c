@@ -146,6 +146,8 @@ static void hang(void)
 void sim_linger(void)
 {
     sim_lingers = false;
+    /* Only now: a test that sees it knows that the function has done its work. */
+    __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
     hang();
 }
 
@@ -155,7 +157,8 @@ CUresult sim_inject_anywhere(const char *function, enum sim_effect *effect)
     *effect = SIM_AT_ONCE;
     if (!take(function, &rule))
         return CUDA_SUCCESS;
-    __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
+    if (rule.effect != SIM_LINGER)
+        __atomic_add_fetch(&sim_counters_now.injected, 1, __ATOMIC_RELAXED);
     *effect = rule.effect;
     if (rule.effect == SIM_DELAY)
         sim_sleep_until(sim_now() + rule.delay_ms * UINT64_C(1000000));

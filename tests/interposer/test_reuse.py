@@ -18,6 +18,8 @@ ACCESS = struct.pack("<iii", 1, 0, 3).hex()
 POOL = struct.pack("<iiiiQQ56x", 1, 0, 1, 0, 0, 0).hex()
 #: CUDA_ARRAY_DESCRIPTOR: floats.
 ARRAY = struct.pack("<QQii", 1024, SIZE // 4096, 0x20, 1).hex()
+#: CUDA_ARRAY3D_DESCRIPTOR: of the same, but without memory.
+DEFERRED_ARRAY = struct.pack("<QQQiII4x", 1024, SIZE // 4096, 0, 0x20, 1, 0x80).hex()
 USED_MEMORY = 7
 
 
@@ -35,10 +37,12 @@ def raw(program: Program, function: str, *arguments: int | str | None) -> int:
 
 
 @contextmanager
-def freeing(program: Program, function: str, *arguments: int) -> Iterator[None]:
-    """Have a thread free something, and return from that only at the end."""
+def freeing(machine: Machine, program: Program, function: str, *arguments: int) -> Iterator[None]:
+    """Have a thread free something: the driver has it back, but the call returns only at the end."""
+    before = program.call("counters")["injected"]
     program.call("fail", rules=f"{function}%!gpushare:1/linger")
     serial = program.start("raw", function=function, arguments=list(arguments), thread="frees")
+    machine.until(lambda: program.call("counters")["injected"] > before)
     yield
     program.call("fail", rules="")
     assert program.result(serial)["result"] == 0
@@ -61,7 +65,7 @@ def test_addresses(machine: Machine, a: Program, before: int, after: int) -> Non
         return raw(a, "cuMemAddressReserve", "out", size, 0, wish, 0)
 
     address = reserve(before, 0)
-    with freeing(a, "cuMemAddressFree", address, before):
+    with freeing(machine, a, "cuMemAddressFree", address, before):
         until_same(machine, address, lambda: reserve(after, address))
     handle = raw(a, "cuMemCreate", "out", after, PROPERTIES, 0)
     raw(a, "cuMemMap", address, after, 0, handle, 0)
@@ -70,21 +74,17 @@ def test_addresses(machine: Machine, a: Program, before: int, after: int) -> Non
     assert a.holds(address, after, 5)
 
 
-def test_arrays(make_machine: Callable[..., Machine]) -> None:
-    # Room for many, because the thread that frees may be slow.
-    machine = make_machine(GPUSHARE_SIM_MEMORY="1GiB")
-    a = machine.program("a")
-    made = []
-
+def test_arrays(machine: Machine, a: Program) -> None:
     def create() -> int:
-        made.append(raw(a, "cuArrayCreate_v2", "out", ARRAY))
-        return made[-1]
+        return raw(a, "cuArrayCreate_v2", "out", ARRAY)
 
-    first = create()
-    with freeing(a, "cuArrayDestroy", made.pop()):
-        until_same(machine, first, create)
-    for array in made:
-        raw(a, "cuArrayDestroy", array)
+    array = create()
+    bare = raw(a, "cuArray3DCreate_v2", "out", DEFERRED_ARRAY)
+    with freeing(machine, a, "cuArrayDestroy", array):
+        # The interposer creates an array to ask for the size: let it have a handle that was freed later.
+        raw(a, "cuArrayDestroy", bare)
+        assert create() == array
+    raw(a, "cuArrayDestroy", array)
     machine.until(lambda: pinned(machine) == 0)
 
 
@@ -93,7 +93,7 @@ def test_pools(machine: Machine, a: Program) -> None:
         return raw(a, "cuMemPoolCreate", "out", POOL)
 
     pool = create()
-    with freeing(a, "cuMemPoolDestroy", pool):
+    with freeing(machine, a, "cuMemPoolDestroy", pool):
         until_same(machine, pool, create)
     raw(a, "cuMemAllocFromPoolAsync", "out", 3 * SIZE, pool, None)
     assert raw(a, "cuMemPoolGetAttribute", pool, USED_MEMORY, "out") == 3 * SIZE
@@ -108,7 +108,7 @@ def test_executable_graphs(machine: Machine, a: Program) -> None:
         return raw(a, "cuGraphInstantiateWithFlags", "out", graph, 0)
 
     executable = instantiate()
-    with freeing(a, "cuGraphExecDestroy", executable):
+    with freeing(machine, a, "cuGraphExecDestroy", executable):
         until_same(machine, executable, instantiate)
     raw(a, "cuGraphLaunch", executable, None)
     machine.until(lambda: pinned(machine) >= SIZE)
