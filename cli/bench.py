@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..benchmarks.harness.figures import Figure
 
-#: Name → module in ``benchmarks`` and function.
+#: Name → module in ``benchmarks/published`` and function.
 BENCHES = {
     "launch": ("launch", "run"),
     "slab": ("slab", "run"),

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import re
 import subprocess
 import sys
@@ -111,6 +113,20 @@ def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) ->
             assert f">{name}<" in text[page]
     assert "who uses the GPU, who waits, and why" in text["commands"]
     assert "say what was found, what is active, and why not" in text["commands"]
+
+
+def test_modules_that_are_named_exist(root: Path) -> None:
+    text = "\n".join(path.read_text() for path in (*root.glob("*.md"), *root.glob("docs/*.md")))
+    run = set(re.findall(r"python -m ((?:jupyter_gpushare|tests)[\w.]*)", text))
+    imported = set(re.findall(r"from (jupyter_gpushare[\w.]*) import (\w+)", text))
+    assert run
+    assert imported
+    assert not sorted(name for name in run if importlib.util.find_spec(name) is None)
+    assert not sorted(
+        (module, name)
+        for module, name in imported
+        if not hasattr(importlib.import_module(module), name)
+    )
 
 
 def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
