@@ -134,6 +134,17 @@ def test_wheel_holds_everything_once(wheel: Path) -> None:
     assert {name.split("/")[0].split("-")[0] for name in names} == {"jupyter_gpushare"}
 
 
+def test_wheel_holds_no_program_that_needs_the_tests(content: Path) -> None:
+    package = content / "jupyter_gpushare"
+    needing = [
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if re.search(r"^\s*(from|import) tests\b", path.read_text(), re.M)
+    ]
+    # `gpushare bench lab` is for a checkout, as its docstring says.
+    assert needing == ["benchmarks/published/lab.py"]
+
+
 def test_wheel_declares_its_entry_points(content: Path) -> None:
     (info,) = content.glob("*.dist-info")
     points = configparser.ConfigParser()
