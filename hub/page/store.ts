@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 import React from 'react';
 
-import { Alarm } from '../../labextension/src/core/alarm';
+import { Timer } from '../../labextension/src/core/timer';
 import type { INode, IViewer } from './messages';
 
 /** How the page hears from the service; `over`: the viewer may no longer. */
@@ -79,7 +79,7 @@ export class Store {
   };
 
   private _listeners = new Set<() => void>();
-  private _silence = new Alarm(() => this.change({ said: SILENT }));
+  private _silence = new Timer(() => this.change({ said: SILENT }));
   private _state: IState = {
     viewer: { may_act: false, sees_all: false },
     nodes: new Map(),

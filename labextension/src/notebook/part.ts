@@ -5,7 +5,7 @@ import type { IDisposable } from '@lumino/disposable';
 import type { PanelLayout } from '@lumino/widgets';
 import React from 'react';
 
-import { Alarm } from '../core/alarm';
+import { Timer } from '../core/timer';
 import type { ITranslation } from '../core/translation';
 import type { ICell, IGroup, IStatus } from '../core/status';
 import { isWaiting, showsBackground } from '../core/status';
@@ -184,7 +184,7 @@ export class NotebookPart implements IDisposable {
     } else if (
       this._show(id, resultStrip(fared, wording), this._runs.cellOf(id))
     ) {
-      const end = new Alarm(() => this._remove(id));
+      const end = new Timer(() => this._remove(id));
       end.set(TOLD_FOR);
       this._ends.set(id, end);
     }
@@ -236,7 +236,7 @@ export class NotebookPart implements IDisposable {
   }
 
   /** For strips of cells that are over: when they go. */
-  private _ends = new Map<string, Alarm>();
+  private _ends = new Map<string, Timer>();
   private _isDisposed = false;
   private _notification: WaitNotification;
   /** Of cells with a strip that are not over: for how many seconds they have waited. */

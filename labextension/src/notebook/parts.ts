@@ -9,7 +9,7 @@ import { MessageLoop } from '@lumino/messaging';
 import { Debouncer } from '@lumino/polling';
 import { Signal } from '@lumino/signaling';
 
-import { Alarm } from '../core/alarm';
+import { Timer } from '../core/timer';
 import type { ITranslation } from '../core/translation';
 import { wordingOf } from '../state/wording';
 import type { IDocuments, IGpuShareModel } from '../tokens';
@@ -157,7 +157,7 @@ export class NotebookParts implements IDisposable {
   }, PATIENCE);
   private _look: IDisposable | null = null;
   /** For what changes although nothing happens. */
-  private _next = new Alarm(() => this._update());
+  private _next = new Timer(() => this._update());
   private _options: NotebookParts.IOptions;
   private _parts = new Map<NotebookPanel, NotebookPart>();
   private _scheduled = false;

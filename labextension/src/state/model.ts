@@ -7,7 +7,7 @@ import { Debouncer } from '@lumino/polling';
 import type { ISignal } from '@lumino/signaling';
 import { Signal } from '@lumino/signaling';
 
-import { Alarm } from '../core/alarm';
+import { Timer } from '../core/timer';
 import type { ITranslation } from '../core/translation';
 import { applyDelta, keepSame, readAnnouncement, trim } from '../core/delta';
 import type {
@@ -158,8 +158,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     document.removeEventListener('visibilitychange', this._onVisibility);
     window.removeEventListener('online', this._onOnline);
     this._grace.dispose();
-    for (const alarm of this._alarms) {
-      alarm.dispose();
+    for (const timer of this._timers) {
+      timer.dispose();
     }
     window.cancelAnimationFrame(this._frame);
     Signal.clearData(this);
@@ -190,8 +190,8 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
     }
     this._active = false;
     this._options.events.stream.disconnect(this._onEvent, this);
-    for (const alarm of this._alarms) {
-      alarm.stop();
+    for (const timer of this._timers) {
+      timer.stop();
     }
     this._requests.leave();
   }
@@ -364,7 +364,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _onNext(): void {
     const now = performance.now();
     if (now < this._due) {
-      // Something came since the alarm was set.
+      // Something came since the timer was set.
       this._schedule();
       return;
     }
@@ -418,7 +418,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _asked = 0;
   private _asking = false;
   /** For a request that a wrong announcement or a failure causes. */
-  private _calm = new Alarm(() => this._onCalm());
+  private _calm = new Timer(() => this._onCalm());
   private _calmed = -Infinity;
   private _changed = new Signal<this, void>(this);
   private _deaf = false;
@@ -427,14 +427,14 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _fetching = false;
   private _followed = -Infinity;
   /** For a request for deltas. */
-  private _following = new Alarm(() => this._onFollowing());
+  private _following = new Timer(() => this._onFollowing());
   private _frame = 0;
   private _grace = new Debouncer(() => this._end(), GRACE);
   private _heard = 0;
   private _isDisposed = false;
   private _looks = new Set<{ timeline?: boolean }>();
   /** For the next request for the whole state that nothing else causes. */
-  private _next = new Alarm(() => this._onNext());
+  private _next = new Timer(() => this._onNext());
   private _offset = 0;
   private _options: GpuShareModel.IOptions;
   /** Milliseconds between two requests for deltas, at least. */
@@ -444,7 +444,7 @@ export class GpuShareModel implements IGpuShareModel, IDisposable {
   private _status: IStatus | null = null;
   private _stopped: number | null = null;
   /** After those that it lists. */
-  private _alarms = [this._calm, this._following, this._next];
+  private _timers = [this._calm, this._following, this._next];
 }
 
 export namespace GpuShareModel {

@@ -7,13 +7,13 @@ import { Poll } from '@lumino/polling';
  *
  * A `Poll` repeats in one rhythm, and a `Debouncer` has one pause; this has another pause each time.
  */
-export class Alarm implements IDisposable {
-  constructor(ring: () => void) {
+export class Timer implements IDisposable {
+  constructor(callback: () => void) {
     this._poll = new Poll({
       auto: false,
       factory: () => {
         this._isSet = false;
-        ring();
+        callback();
         return Promise.resolve();
       },
       frequency: { backoff: false, interval: Poll.NEVER, max: Poll.NEVER },
