@@ -193,7 +193,7 @@ def _gpus(status: dict[str, Any], width: int | None) -> str:
 
 
 def _words(status: dict[str, Any]) -> dict[str, Any]:
-    """Return what the scheduler says of all; an older one says nothing."""
+    """Return the sentences about the whole node; an older scheduler sends none."""
     return status.get("words") or {}
 
 
