@@ -98,6 +98,28 @@ class Probe:
                 self._pipe(pipe).close()
 
 
+def start_scheduler(socket: Path, environ: Mapping[str, str], *flags: str) -> subprocess.Popen[str]:
+    """Start a scheduler, and return when it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jupyter_gpushare.scheduler", "--socket", str(socket), *flags],
+        env=dict(environ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    if "ready" not in process.stdout.readline():
+        raise RuntimeError("the scheduler did not start")
+    return process
+
+
+def kill_scheduler(process: subprocess.Popen[str]) -> None:
+    """End a scheduler as kill -9 does."""
+    process.kill()
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
 class Machine:
     """A GPU and its scheduler. The simulated one is the benchmark's own; a real one is as it is."""
 
@@ -144,31 +166,12 @@ class Machine:
 
     def start_scheduler(self, *flags: str) -> None:
         """Start a scheduler of its own."""
-        self.scheduler = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "jupyter_gpushare.scheduler",
-                "--socket",
-                str(self.socket),
-                *self._reserve(),
-                *flags,
-            ],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.scheduler.stdout is not None
-        if "ready" not in self.scheduler.stdout.readline():
-            raise RuntimeError("the scheduler did not start")
+        self.scheduler = start_scheduler(self.socket, self.environ, *self._reserve(), *flags)
 
     def kill_scheduler(self) -> None:
         """End the scheduler as kill -9 does."""
         if self.scheduler is not None:
-            self.scheduler.kill()
-            self.scheduler.wait()
-            assert self.scheduler.stdout is not None
-            self.scheduler.stdout.close()
+            kill_scheduler(self.scheduler)
             self.scheduler = None
 
     def client_environ(self, name: str) -> dict[str, str]:

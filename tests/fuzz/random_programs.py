@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import IO
 
 from jupyter_gpushare._version import LIBRARIES
+from jupyter_gpushare.benchmarks.harness.machine import kill_scheduler, start_scheduler
 from jupyter_gpushare.kernel_provisioner.launch import (
     Settings,
     client_environment,
@@ -375,31 +376,12 @@ class Ground:
 
     def start_scheduler(self) -> None:
         """Start a scheduler."""
-        self.scheduler = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "jupyter_gpushare.scheduler",
-                "--socket",
-                str(self.socket),
-                "--quantum",
-                "0.05",
-            ],
-            env=self.environ,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.scheduler.stdout is not None
-        if "ready" not in self.scheduler.stdout.readline():
-            raise RuntimeError("the scheduler did not start")
+        self.scheduler = start_scheduler(self.socket, self.environ, "--quantum", "0.05")
 
     def kill_scheduler(self) -> None:
         """End the scheduler as kill -9 does."""
         if self.scheduler is not None:
-            self.scheduler.kill()
-            self.scheduler.wait()
-            assert self.scheduler.stdout is not None
-            self.scheduler.stdout.close()
+            kill_scheduler(self.scheduler)
             self.scheduler = None
 
     def control(self, op: str, **parameters: object) -> dict[str, object]:
