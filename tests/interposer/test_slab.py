@@ -102,7 +102,8 @@ def test_blocks_survive_an_eviction(machine: Machine) -> None:
         blocks.add(size_of(draw))
     a.call("cell", phase="end")
     b.filled(216 * UNIT, 2)
-    assert machine.group("a")["totals"]["evicted"] >= 2 * SLAB
+    # Room that the progress of an eviction frees is given away before the eviction ends and is counted.
+    machine.until(lambda: machine.group("a")["totals"]["evicted"] >= 2 * SLAB)
     b.call("cell", phase="end")
     for pointer in draw.sample(blocks.starts, 75):
         blocks.remove(pointer)
