@@ -84,7 +84,7 @@ enum gpushare_type {
     GPUSHARE_HIBERNATED = 47, /* struct gpushare_hibernated: what came of it, after PARKED */
     GPUSHARE_AWAKE = 48,      /* struct gpushare_awake: the driver may be called again (or still not) */
 
-    /* control programs: JSON text as the body, described in docs/control.md */
+    /* control programs: JSON text as the body, described in docs/reference/control.md */
     GPUSHARE_CONTROL = 64, /* request */
     GPUSHARE_REPLY = 65,   /* answer to one CONTROL */
     GPUSHARE_EVENT = 66    /* pushed to subscribers */
@@ -170,7 +170,7 @@ struct gpushare_usage {
 
 /*
  * Where one scheduler serves several users, what the peer's uid does not say: whose the peer is, and which lease group
- * it is of. Issued by the scheduler to the user's server (docs/control.md), which writes it to a file for its kernel.
+ * it is of. Issued by the scheduler to the user's server (control.md), which writes it to a file for its kernel.
  */
 struct gpushare_ticket {
     char ticket[128];

@@ -91,18 +91,7 @@ TABLES: dict[str, tuple[str, Callable[[], Iterator[tuple[str, str]]]]] = {
 }
 
 
-def drop_empty_globs(app: Sphinx, docname: str, source: list[str]) -> None:
-    """Let a pattern in the index match nothing: pages on deployment come one by one."""
-
-    def kept(line: str) -> bool:
-        return not re.fullmatch(r"[\w-]+\*", line) or any(HERE.glob(f"{line}.md"))
-
-    if docname == "index":
-        source[0] = "\n".join(line for line in source[0].splitlines() if kept(line))
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register what this file defines."""
     app.add_directive("from-code", FromCode)
-    app.connect("source-read", drop_empty_globs)
     return {"parallel_read_safe": True}

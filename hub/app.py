@@ -40,7 +40,7 @@ def authenticator(settings: GpuShareHub, config: Config) -> HubOAuth:
     if not (os.environ.get("JUPYTERHUB_API_TOKEN") or config.HubOAuth.get("api_token")):
         raise ConfigurationError(
             "the Hub cannot be asked who somebody is: set JUPYTERHUB_API_TOKEN to the token of this service "
-            "(c.JupyterHub.services, docs/hub.md)"
+            "(c.JupyterHub.services, docs/how-to/admin/hub-page.md)"
         )
     name = settings.service_name
     config = Config(config)

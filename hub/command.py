@@ -17,7 +17,7 @@ def add_parser(subparsers: Any) -> None:
         "hub",
         help="serve the page of all GPUs, as a service of JupyterHub",
         description="Serve the page of all nodes' GPUs to JupyterHub's users and administrators, until ended. "
-        "JupyterHub says where and as whom (JUPYTERHUB_API_TOKEN and so on). See docs/hub.md.",
+        "JupyterHub says where and as whom (JUPYTERHUB_API_TOKEN and so on). See docs/how-to/admin/hub-page.md.",
     )
     parser.add_argument(
         "--config", metavar="FILE", help="settings: c.GpuShareHub in a .py or .json (default: none)"

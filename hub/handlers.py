@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The service's addresses: the page, its data, the actions, and figures for Prometheus (docs/hub.md)."""
+"""The service's addresses: the page, its data, the actions, and figures for Prometheus (hub-page.md)."""
 
 from __future__ import annotations
 

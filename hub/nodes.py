@@ -30,7 +30,7 @@ from .words import QUIET
 
 log = logging.getLogger(__name__)
 
-#: What one node says of itself: `GET api/node` of docs/hub.md.
+#: What one node says of itself: `GET api/node` of docs/how-to/admin/hub-page.md.
 Report = dict[str, Any]
 
 #: Names this process, so that one that finds itself among others knows.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Classes of GPU use that users choose from when they start their server (``docs/hub.md``).
+"""Classes of GPU use that users choose from when they start their server (``docs/how-to/admin/hub-page.md``).
 
 In ``jupyterhub_config.py``::
 

@@ -7,5 +7,5 @@ from pathlib import Path
 
 __version__ = "0.1.0"
 
-#: Where the built libraries lie (see docs/design.md, "Environment of a client").
+#: Where the built libraries lie (see docs/contributing/design.md, "Environment of a client").
 LIBRARIES = Path(__file__).parent / "lib"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Tickets: how a node's scheduler knows whose a process is, where several people have one uid (docs/node.md)."""
+"""Tickets: how a node's scheduler knows whose a process is, where several people have one uid (workstation.md)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jupyter_core.paths import jupyter_runtime_dir
 #: By which a JupyterHub knows whose a server is. Without one, nobody has tickets to give away.
 HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 
-#: Sends a control request (docs/control.md) and returns the answer.
+#: Sends a control request (docs/reference/control.md) and returns the answer.
 Ask = Callable[..., Awaitable[dict[str, Any]]]
 
 #: The connections of this process that said who it is, by the scheduler's socket.

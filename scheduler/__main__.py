@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         metavar="FILE",
-        help="serve all users of this machine, as FILE says (docs/node.md); other options come before what it says",
+        help="serve all users of this machine, as FILE says (workstation.md); other options come before what it says",
     )
     parser.add_argument(
         "--socket", type=Path, metavar="PATH", help="the socket (default: GPUSHARE_SOCKET's)"

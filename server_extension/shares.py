@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users, and teams of users, are entitled to (docs/scheduling.md, "GPU time, and shares")."""
+"""What users, and teams of users, are entitled to (docs/explanation/scheduling.md, "GPU time, and shares")."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 """Follows a request for a lease that finds room, and the end of a cell, through the core's code.
 
 For each event it prints the number of calls, of files, and of calls and returns that lead to another file. With
-``--calls``, it also prints each call. docs/architecture.md describes the same path.
+``--calls``, it also prints each call. docs/contributing/architecture.md describes the same path.
 """
 
 from __future__ import annotations

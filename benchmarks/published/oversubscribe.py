@@ -3,7 +3,7 @@
 
 Two cases: one process that holds twice the GPU and goes over all of it again and again; and two notebooks, each with
 three quarters of the GPU, that take turns. Beside each, the same program with plain managed memory, which the driver
-brings in fault by fault and pushes out by its own choice. The times are the model's (docs/simulated-driver.md): what
+brings in fault by fault and pushes out by its own choice. The times are the model's (simulated-driver.md): what
 they show is which bytes fault, and which cross the bus at the speed of copies.
 """
 

@@ -29,7 +29,7 @@ def add_parser(subparsers: Any) -> None:
         "device-plugin",
         help="offer shares of a Kubernetes node's GPUs",
         description="Offer shares of this node's GPUs to its kubelet as an extended resource, until ended. "
-        "A container that gets some finds the node scheduler's socket and our libraries. See docs/kubernetes.md.",
+        "A container that gets some finds the node scheduler's socket and our libraries. See kubernetes.md.",
     )
     parser.add_argument(
         "--shares-per-gpu",

@@ -18,7 +18,7 @@ def add_parser(subparsers: Any) -> None:
         help="put the interposer into a folder that containers mount",
         description="Copy the interposer's libraries into a folder of this machine, which containers mount read-only "
         "and name in GPUSHARE_LIBRARIES. Do it again after an upgrade: what runs keeps what it has. "
-        "See docs/jupyterhub.md.",
+        "See docs/how-to/admin/jupyterhub.md.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="made if it is not there")
 

@@ -26,7 +26,9 @@ def add_parser(subparsers: Any) -> None:
         nargs="?",
         help="its id, a beginning of it, or its name; default: all that wait or are held back",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, as in docs/control.md")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -23,7 +23,7 @@ def add_parser(subparsers: Any) -> None:
         "report",
         help="say what the GPUs did in a week",
         description="One line: hours used and shared, waits, out-of-memory errors avoided. What each "
-        "word means is in docs/administration.md. For administrators.",
+        "word means is in docs/how-to/admin/administration.md. For administrators.",
     )
     report.add_argument("--week", action="store_true", help="the last seven days (the default)")
     report.add_argument(
@@ -39,11 +39,13 @@ def add_parser(subparsers: Any) -> None:
         "--since", type=moment, metavar="WHEN", help="from then on: 2h, 3d, or a date"
     )
     for parser in (report, audit):
-        parser.add_argument("--json", action="store_true", help="print JSON, as in docs/control.md")
+        parser.add_argument(
+            "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+        )
     subparsers.add_parser(
         "metrics",
         help="print figures for Prometheus",
-        description="Print the scheduler's figures in Prometheus' text format (docs/metrics.md), for instance for "
+        description="Print the scheduler's figures in Prometheus' text format (metrics.md), for instance for "
         "node_exporter's textfile collector. For administrators.",
     )
 

@@ -31,7 +31,9 @@ def add_parser(subparsers: Any) -> None:
         help="show who has the GPU, who waits and why",
         description="Show who has the GPU, who waits and why, and where the memory is.",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, as in docs/control.md")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+    )
     parser.add_argument("--watch", action="store_true", help="go on, until Ctrl-C")
 
 

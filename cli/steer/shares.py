@@ -54,7 +54,9 @@ def add_parser(subparsers: Any) -> None:
         "--member", metavar="USER", action="append", help="who is in the team; once for each"
     )
     parser.add_argument("--off", action="store_true", help="entitle them to nothing in particular")
-    parser.add_argument("--json", action="store_true", help="print JSON, as in docs/control.md")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, as in docs/reference/control.md"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

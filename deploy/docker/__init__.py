@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What a JupyterHub with containers on one machine needs (docs/jupyterhub.md)."""
+"""What a JupyterHub with containers on one machine needs (docs/how-to/admin/jupyterhub.md)."""

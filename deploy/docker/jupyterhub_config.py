@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""For jupyterhub_config.py: the users' containers share this machine's GPUs (docs/jupyterhub.md).
+"""For jupyterhub_config.py: the users' containers share this machine's GPUs (docs/how-to/admin/jupyterhub.md).
 
 It is for DockerSpawner. Containers of any other engine need the same mounts and variables.
 """

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""A device plugin that offers shares of GPUs, and the manifests for it (docs/kubernetes.md)."""
+"""A device plugin that offers shares of GPUs, and the manifests for it (docs/how-to/admin/kubernetes.md)."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the scheduler of each node does (docs/node.md has all settings)."""
+"""What the scheduler of each node does (docs/how-to/admin/workstation.md has all settings)."""
 
 c = get_config()  # type: ignore[name-defined] # noqa: F821
 
@@ -16,7 +16,7 @@ c.NodeScheduler.hub_api_url = "http://hub.jhub.svc:8081/hub/api"
 # Processes in other pods cannot be hibernated: nothing is tried.
 c.NodeScheduler.hibernate_after = 0
 
-# docs/scheduling.md, "Policies".
+# docs/explanation/scheduling.md, "Policies".
 c.NodeScheduler.policy = "burst"
-# What users may have of the GPUs (docs/administration.md).
+# What users may have of the GPUs (docs/how-to/admin/administration.md).
 c.NodeScheduler.shares = {}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-# The scheduler of this machine: /etc/gpushare/gpushare.py. docs/node.md has all settings; none has to be set.
+# The scheduler of this machine: /etc/gpushare/gpushare.py. workstation.md has all settings; none has to be set.
 #
 #   systemctl reload gpushare     takes new shares in
 #   systemctl restart gpushare    takes all in; no client loses its connection for good, and none a byte

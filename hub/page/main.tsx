@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-/** The page of all nodes (docs/hub.md): draws what the service sends, and asks it to act. */
+/** The page of all nodes (docs/how-to/admin/hub-page.md): draws what the service sends, and asks it to act. */
 import React from 'react';
 import { createPortal } from 'react-dom';
 import { createRoot } from 'react-dom/client';

@@ -18,7 +18,7 @@ REPLY_BYTES = (1 << 18, 1 << 24)
 
 
 def ask(library: Any, op: str, params: Dict[str, Any]) -> Dict[str, Any]:
-    """Ask the scheduler through the preloaded library (docs/control.md)."""
+    """Ask the scheduler through the preloaded library (docs/reference/control.md)."""
     request = json.dumps(dict(params, op=op, protocol=PROTOCOL)).encode()
     for size in REPLY_BYTES:
         reply = ctypes.create_string_buffer(size)

@@ -70,7 +70,7 @@ class Interposer:
         return (why.value or b"it is out of the way").decode("utf-8", "replace")
 
     def control(self, op: str, **params: Any) -> Dict[str, Any]:
-        """Ask the scheduler (docs/control.md)."""
+        """Ask the scheduler (docs/reference/control.md)."""
         return dict(deferred.module("control").ask(self._library, op, params))
 
     def attached(self) -> bool:

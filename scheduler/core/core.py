@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The scheduler's core: events and a clock in, decisions out. No sockets, no threads, no clock of its own.
 
-``Core`` makes the collaborators that apply the rules below; docs/design.md, "The core", says which does what.
+``Core`` makes the collaborators that apply the rules below; design.md, "The core", says which does what.
 
 Rules
 -----
-On each GPU, at all times (docs/design.md, "The one idea")::
+On each GPU, at all times (docs/contributing/design.md, "The one idea")::
 
     leased footprints + all resident, pinned and context bytes + foreign use + ghosts  <=  total - reserve
 
@@ -242,7 +242,7 @@ from .user_commands import UserCommands
 class UnknownGroup(LookupError):
     """No group has the id or the name that was asked for; the text is one sentence for the person who asked."""
 
-    #: For programs (docs/control.md).
+    #: For programs (docs/reference/control.md).
     code = "unknown_group"
 
 

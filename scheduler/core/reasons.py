@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Why somebody waits: codes with parameters (docs/control.md), worded in `views`."""
+"""Why somebody waits: codes with parameters (docs/reference/control.md), worded in `views`."""
 
 from __future__ import annotations
 

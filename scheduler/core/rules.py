@@ -27,7 +27,7 @@ class Rules:
     Attributes
     ----------
     quantum, anti_thrash, policy
-        The settings of docs/design.md, "Decisions". ``policy`` is the name that was requested.
+        The settings of docs/contributing/design.md, "Decisions". ``policy`` is the name that was requested.
     reserve
         Bytes of each GPU that are never promised; by default ``default_reserve`` of its size.
     debounce

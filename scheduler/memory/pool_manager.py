@@ -269,7 +269,7 @@ class Lending:
                 purse.figures = purse.pool.figures()
 
     def status(self, user: str | None = None) -> dict[str, int] | None:
-        """Return a user's pool, or all of them together, as docs/control.md describes it."""
+        """Return a user's pool, or all of them together, as docs/reference/control.md describes it."""
         self._survey()
         found = [
             purse.figures

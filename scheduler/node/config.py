@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The configuration of a node's scheduler, which serves several users over one socket (docs/node.md)."""
+"""The configuration of a node's scheduler, which serves several users over one socket (workstation.md)."""
 
 from __future__ import annotations
 

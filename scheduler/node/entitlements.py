@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What users, teams and notebooks are entitled to, as people state it (docs/scheduling.md, "GPU time, and shares")."""
+"""What users, teams and notebooks are entitled to, as people state it (scheduling.md, "GPU time, and shares")."""
 
 from __future__ import annotations
 
@@ -121,5 +121,5 @@ def _member_names(value: Any) -> list[str]:
 
 
 def entitlement(stated: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what the scheduler is told of one's shares (docs/control.md, ``entitle``); None: of nobody's any more."""
+    """Return what the scheduler is told of one's shares (control.md, ``entitle``); None: of nobody's any more."""
     return {**NONE, **(stated or {})}

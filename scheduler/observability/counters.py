@@ -92,7 +92,7 @@ class Counters:
             del self._beyond[uuid]
 
     def samples(self) -> Iterator[Sample]:
-        """Return what was counted (docs/metrics.md)."""
+        """Return what was counted (docs/reference/metrics.md)."""
         for name, waits in self.waits.items():
             metric = "gpushare_wait_seconds"
             bounds = (*map(str, WAITS), "+Inf")

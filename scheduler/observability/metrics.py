@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The scheduler's metrics as Prometheus reads them (docs/metrics.md).
+"""The scheduler's metrics as Prometheus reads them (docs/reference/metrics.md).
 
 The request ``metrics`` answers samples. The client makes text of them with ``prometheus_client``: the scheduler has
 no port, and does without that library, which takes 14 ms to load and ten times as long to count.

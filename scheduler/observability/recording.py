@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What the core took in, to go through it again: docs/scheduling.md, "Explaining, recording, replaying".
+"""What the core took in, to go through it again: docs/explanation/scheduling.md, "Explaining, recording, replaying".
 
 A recording is text of one JSON value a line. The first is an object, the header: the format's ``version``, the
 ``release`` that wrote it, the core's ``settings``, and the ``state`` that it begins with (``checkpoint.py``; null: that
@@ -105,7 +105,7 @@ class Sink(Protocol):
         ...
 
     def status(self) -> dict[str, Any]:
-        """Return how it stands, as docs/control.md has it."""
+        """Return how it stands, as docs/reference/control.md has it."""
         ...
 
 

@@ -196,7 +196,7 @@ class Suspicion:
         return [found for listed in self._found.values() for found in listed]
 
     def status(self, users: Mapping[int, tuple[int | None, str]]) -> list[dict[str, Any]]:
-        """Return the same as docs/control.md describes it; ``users``: uid and name of the processes' users."""
+        """Return the same as control.md describes it; ``users``: uid and name of the processes' users."""
         listed = []
         for found in self.findings:
             uid, name = users.get(found.pid, (None, ""))

@@ -223,7 +223,7 @@ class History:
             self._database.executemany(_ADD_USER, [(number, *user) for user in users.items()])
 
     def report(self, since: float, until: float) -> dict[str, Any]:
-        """Return what was had in the hours from one time to another, seconds since 1970 (docs/control.md).
+        """Return what was had in the hours from one time to another, seconds since 1970 (docs/reference/control.md).
 
         Raises
         ------

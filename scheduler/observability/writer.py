@@ -108,7 +108,7 @@ class Writer:
         await asyncio.wait([self._task])
 
     def status(self) -> dict[str, Any]:
-        """Return how it stands, as docs/control.md has it."""
+        """Return how it stands, as docs/reference/control.md has it."""
         return {
             "file": str(self.path),
             "events": self.events,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The default: who waits in front of the screen first, everybody in the end, and nobody at the cost of another user.
 
-The rules are those of docs/scheduling.md. Times are seconds.
+The rules are those of docs/explanation/scheduling.md. Times are seconds.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The parameters of control requests (``docs/control.md``): one class for each shape, and a table of operations."""
+"""The parameters of control requests (``control.md``): one class for each shape, and a table of operations."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Clients of the scheduler's control requests (``docs/control.md``)."""
+"""Clients of the scheduler's control requests (``docs/reference/control.md``)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HUB_TOKEN = "JUPYTERHUB_API_TOKEN"
 class ControlError(Exception):
     """The scheduler refused a request; the message is its sentence."""
 
-    #: Why, for programs (docs/control.md); mostly empty.
+    #: Why, for programs (docs/reference/control.md); mostly empty.
     code = ""
 
 

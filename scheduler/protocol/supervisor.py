@@ -81,7 +81,7 @@ class SchedulerHost:
         self._hopeless = False
         #: Why there is no connection: one sentence, or empty.
         self.trouble = ""
-        #: Who this is to the scheduler (docs/control.md, ``whoami``).
+        #: Who this is to the scheduler (docs/reference/control.md, ``whoami``).
         self.me: dict[str, Any] = {}
 
     @property

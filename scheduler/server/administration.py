@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What administrators ask of the scheduler, and what it keeps for them (docs/administration.md)."""
+"""What administrators ask of the scheduler, and what it keeps for them (docs/how-to/admin/administration.md)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What control programs may ask of the scheduler (``docs/control.md``)."""
+"""What control programs may ask of the scheduler (``docs/reference/control.md``)."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Requests:
             name = request.get("op")
             operation = self._operations.get(name) if isinstance(name, str) else None
             if operation is None or not isinstance(name, str):
-                raise RequestError(f"there is no request {name!r}; see docs/control.md")
+                raise RequestError(f"there is no request {name!r}; see docs/reference/control.md")
             permissions.check(connection.principal, name, connection.why)
             answer = operation(connection, bodies.read(name, request))
             if not isinstance(answer, dict):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """What the simulated machine costs: every figure with its source, all in this file.
 
-Sources: "H200" is docs/h200.md; "assumed" was not measured, and is said to be so in docs/simulation.md.
+Sources: "H200" is h200.md; "assumed" was not measured, and is said to be so in simulate.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Calibration:
     quiet_lag: float = 0.125
     #: Bytes that a client asks for beyond its need (server.py).
     headroom: int = 64 << 20
-    #: The client says METER each so many seconds while it works (docs/scheduling.md).
+    #: The client says METER each so many seconds while it works (docs/explanation/scheduling.md).
     meter: float = 0.1
     #: Assumed: what the GPU still has of somebody's work when it is paused, if it was not bounded. Training loops read
     #: their loss once an iteration, so an iteration at most; half of 20 ms.

@@ -10,7 +10,7 @@ from typing import Any
 from .machine import Outcome
 
 GIB = 1 << 30
-#: GPU time up to which a cell counts as short: what docs/scheduling.md calls ``interactive_burst``.
+#: GPU time up to which a cell counts as short: what docs/explanation/scheduling.md calls ``interactive_burst``.
 SHORT = 2.0
 PERCENTILES = (50, 90, 95, 99)
 

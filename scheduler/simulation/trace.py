@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Traces: who comes when, and does what (docs/simulation.md, "Traces"). Reading, checking, writing.
+"""Traces: who comes when, and does what (docs/how-to/admin/simulate.md, "Traces"). Reading, checking, writing.
 
 A trace is a header and its kernels, one JSON object a line. A header may name a generator instead of kernels.
 """
@@ -40,7 +40,7 @@ class Kernel:
     at
         When it comes, seconds.
     priority, weight, request, limit
-        What the scheduler is told of it, as in docs/scheduling.md.
+        What the scheduler is told of it, as in docs/explanation/scheduling.md.
     """
 
     name: str

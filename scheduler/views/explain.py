@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Which rule put whom before whom: codes with parameters (docs/control.md, "Explanations"), worded in `words`.
+"""Which rule put whom before whom: codes with parameters (control.md, "Explanations"), worded in `words`.
 
 Nothing in here changes anything: the policy is not asked again, its ranks are those that the queue has.
 """

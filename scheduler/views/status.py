@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The core's state as docs/control.md ("Status") describes it."""
+"""The core's state as docs/reference/control.md ("Status") describes it."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def _share(share: Share, figures: Figures) -> dict[str, Any]:
 
 
 class Figures:
-    """Where memory is: each figure is found once, and all of them fit together (docs/control.md, "Figures").
+    """Where memory is: each figure is found once, and all of them fit together (docs/reference/control.md, "Figures").
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from typing import Any
 
 from tests.server_extension.lab import PATIENCE
 
-#: Where docs/node.md installs jupyter-gpushare.
+#: Where docs/how-to/admin/workstation.md installs jupyter-gpushare.
 INSTALLED = Path("/opt/gpushare")
 
 #: Mounts are made in a namespace that ends with the machine. The last line becomes the machine.

@@ -58,7 +58,7 @@ class MachineHub(Hub):
                 "PAMAuthenticator": {"allowed_users": [*PASSWORDS]},
                 "Spawner": {
                     "args": [],
-                    # As docs/jupyterhub.md says for users of the machine.
+                    # As docs/how-to/admin/jupyterhub.md says for users of the machine.
                     "environment": {"GPUSHARE_SOCKET": SOCKET, **environment},
                 },
             },
@@ -116,7 +116,7 @@ def status(machine: Machine) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def machine(root: Path) -> Iterator[Machine]:
-    """Return a machine with three users, and the service as docs/node.md installs it; it finds no GPU yet."""
+    """Return a machine with three users, and the service as workstation.md installs it; it finds no GPU yet."""
     with tempfile.TemporaryDirectory(prefix="gs-root-") as folder, contextlib.ExitStack() as stack:
         machine = Machine(Path(folder) / "machine", root)
         try:
@@ -124,7 +124,9 @@ def machine(root: Path) -> Iterator[Machine]:
         except CannotBoot as error:
             pytest.skip(str(error))
         machine.add_users(PASSWORDS)
-        (install,) = documented(root / "docs" / "node.md", "As a service of systemd")
+        (install,) = documented(
+            root / "docs" / "how-to" / "admin" / "workstation.md", "As a service of systemd"
+        )
         pip, _, rest = install.partition("\n")
         assert f"{INSTALLED}/bin/pip install" in pip
         shell(machine, rest)
@@ -133,8 +135,10 @@ def machine(root: Path) -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def service(root: Path, machine: Machine) -> Machine:
-    """Return the machine with a simulated GPU, as docs/node.md has it."""
-    (simulate,) = documented(root / "docs" / "node.md", "Try the service without a GPU")
+    """Return the machine with a simulated GPU, as docs/how-to/admin/workstation.md has it."""
+    (simulate,) = documented(
+        root / "docs" / "how-to" / "admin" / "workstation.md", "Try the service without a GPU"
+    )
     assert DOCUMENTED in simulate
     shell(machine, simulate.replace(DOCUMENTED, USED))
     until(lambda: machine.property("gpushare", "ActiveState") == "active")
@@ -294,8 +298,10 @@ def test_users_are_told_nothing_about_each_other(
 
 @pytest.fixture(scope="module")
 def page(service: Machine, hub: MachineHub, root: Path) -> Machine:
-    """Return the machine with the service of the Hub's page, as docs/hub.md installs it."""
-    install, _ = documented(root / "docs" / "hub.md", "As a service of systemd")
+    """Return the machine with the service of the Hub's page, as docs/how-to/admin/hub-page.md installs it."""
+    install, _ = documented(
+        root / "docs" / "how-to" / "admin" / "hub-page.md", "As a service of systemd"
+    )
     for old, new in (
         ("JUPYTERHUB_API_TOKEN=…", f"JUPYTERHUB_API_TOKEN={HUB_TOKEN}"),
         ("http://hub:8081/hub/api", hub.api),
@@ -332,8 +338,10 @@ def suppressing(probe: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def test_what_was_installed_is_removed(page: Machine, root: Path) -> None:
-    _, remove_page = documented(root / "docs" / "hub.md", "As a service of systemd")
-    (remove,) = documented(root / "docs" / "jupyterhub.md", "Remove it")
+    _, remove_page = documented(
+        root / "docs" / "how-to" / "admin" / "hub-page.md", "As a service of systemd"
+    )
+    (remove,) = documented(root / "docs" / "how-to" / "admin" / "jupyterhub.md", "Remove it")
     shell(page, remove_page)
     page.run("systemctl", "disable", "--now", "gpushare.socket", "gpushare.service")
     commands = remove.splitlines()

@@ -88,7 +88,7 @@ def test_the_scheduler_runs_on_a_system_that_it_cannot_change(root: Path, folder
     for name in ("run", "state", "etc"):
         (folder / name).mkdir()
     os.chown(folder / "state", UID, UID)
-    # As docs/node.md says for the simulated driver: root makes the machine, and it is empty.
+    # As docs/how-to/admin/workstation.md says for the simulated driver: root makes the machine, and it is empty.
     machine = Path("/dev/shm", f"gpushare-sim-{folder.name}")
     machine.touch()
     machine.chmod(0o666)

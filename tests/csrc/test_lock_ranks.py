@@ -121,7 +121,7 @@ def test_a_child_makes_every_lock_free(root: Path) -> None:
 def test_every_lock_and_its_place_are_documented(root: Path) -> None:
     header = (root / "csrc/interposer/base/lock.h").read_text()
     declared = re.findall(r'^    RANK\(\w+, "(.+)"\)', header, re.MULTILINE)
-    text = (root / "docs/ordering.md").read_text()
+    text = (root / "docs/contributing/ordering.md").read_text()
     documented = re.findall(r"^\| \d+ \| `(.+?)` ", text, re.MULTILINE)
     assert len(declared) > 20
     assert documented == declared

@@ -116,7 +116,9 @@ def test_the_quota_lets_the_pods_be_critical() -> None:
 
 
 @pytest.mark.parametrize(
-    ("folder", "page"), [(".", "kubernetes.md"), ("hub", "hub.md")], ids=["node", "hub"]
+    ("folder", "page"),
+    [(".", "how-to/admin/kubernetes.md"), ("hub", "how-to/admin/hub-page.md")],
+    ids=["node", "hub"],
 )
 def test_the_documented_command_prunes_what_the_folder_made_alone(
     root: Path, folder: str, page: str

@@ -67,11 +67,11 @@ def pages(root: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[Path, Pa
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return {path: Page(path) for path in (out / "html").resolve().glob("*.html")}
+    return {path: Page(path) for path in (out / "html").resolve().rglob("*.html")}
 
 
 def test_every_page_is_built(root: Path, pages: dict[Path, Page]) -> None:
-    assert {path.stem for path in (root / "docs").glob("*.md")} <= {path.stem for path in pages}
+    assert {path.stem for path in (root / "docs").rglob("*.md")} <= {path.stem for path in pages}
 
 
 def test_links_lead_somewhere(pages: dict[Path, Page]) -> None:
@@ -106,8 +106,8 @@ def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) ->
     for configurable, page in (
         (GpuShare, "install"),
         (GpuShareProvisioner, "install"),
-        (NodeScheduler, "node"),
-        (GpuShareHub, "hub"),
+        (NodeScheduler, "workstation"),
+        (GpuShareHub, "hub-page"),
     ):
         for name in configurable.class_own_traits(config=True):
             assert f">{name}<" in text[page]
@@ -116,7 +116,7 @@ def test_settings_and_commands_are_those_of_the_code(pages: dict[Path, Page]) ->
 
 
 def test_modules_that_are_named_exist(root: Path) -> None:
-    text = "\n".join(path.read_text() for path in (*root.glob("*.md"), *root.glob("docs/*.md")))
+    text = "\n".join(path.read_text() for path in (*root.glob("*.md"), *root.glob("docs/**/*.md")))
     run = set(re.findall(r"python -m ((?:jupyter_gpushare|tests)[\w.]*)", text))
     imported = set(re.findall(r"from (jupyter_gpushare[\w.]*) import (\w+)", text))
     assert run
@@ -130,13 +130,13 @@ def test_modules_that_are_named_exist(root: Path) -> None:
 
 
 def test_kernelspecs_are_told_of_all_that_they_may_say(root: Path) -> None:
-    section = (root / "docs" / "install.md").read_text().split("## Kernelspecs")[1]
+    section = (root / "docs" / "how-to" / "install.md").read_text().split("## Kernelspecs")[1]
     keys = re.findall(r"^\| `(\w+)` \|", section.split("\n## ")[0], re.M)
     assert sorted(keys) == sorted(["enabled", "backend", "oversubscribe", *SHARES])
 
 
 def test_troubleshooting_has_every_code(root: Path) -> None:
-    text = (root / "docs" / "troubleshooting.md").read_text()
+    text = (root / "docs" / "reference" / "messages.md").read_text()
     words = (root / "labextension" / "src" / "words" / "availability.ts").read_text()
     codes = {*REASONS, *re.findall(r"case '(\w+)':", words)} - {"ok"}
     assert not sorted(code for code in codes if f"`{code}`" not in text)
@@ -148,7 +148,9 @@ def test_troubleshooting_quotes_what_is_said(root: Path) -> None:
     )
     # Literals that are broken into lines are one.
     said = re.sub(r"[\"']\s*\n\s*f?[\"']", "", said)
-    quotes = re.findall(r"^> `(.*)`$", (root / "docs" / "troubleshooting.md").read_text(), re.M)
+    quotes = re.findall(
+        r"^> `(.*)`$", (root / "docs" / "reference" / "messages.md").read_text(), re.M
+    )
     assert len(quotes) > 12
     pieces = [piece.strip() for quote in quotes for piece in quote.split("…")]
     assert not [piece for piece in pieces if piece not in said]

@@ -14,7 +14,7 @@ from tests.gpu.answers import RECORDED, SCENARIOS, answers, differences
 TRAP, ILLEGAL_ADDRESS = 719, 700
 #: What the strict simulated driver answers otherwise than an NVIDIA H200 does.
 SIMULATED = {"cuFuncGetAttribute", "after it: cuMemAlloc"}
-#: Where the driver refuses what the interposer does: docs/conformance.md.
+#: Where the driver refuses what the interposer does: docs/contributing/conformance.md.
 #: It ends a capture.
 KINDER = {
     f"{mode}, {thread}: {call}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What was suspected to go wrong; ``docs/conformance.md`` says what became of it. Rows run as in ``test_kinds.py``."""
+"""What was suspected to go wrong; ``conformance.md`` says what became of it. Rows run as in ``test_kinds.py``."""
 
 from __future__ import annotations
 

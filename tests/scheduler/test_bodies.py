@@ -17,7 +17,7 @@ from jupyter_gpushare.scheduler.protocol.bodies import BODIES, RequestError, rea
 
 
 def test_the_page_lists_all_parameters(root: Path) -> None:
-    page = (root / "docs" / "control.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "reference" / "control.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `(\w+)` \| ([^|]*) \| .*\|$", page, re.MULTILINE))
     missing = {
         (operation, field.name)

@@ -58,7 +58,7 @@ def test_the_status_has_all_that_is_documented(scheduler: Scheduler) -> None:
 
 
 def documented_status() -> dict[str, Any]:
-    page = Path(__file__).parents[2] / "docs" / "control.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "control.md"
     text = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
     found: dict[str, Any] = json.loads(text)
     return found

@@ -28,7 +28,7 @@ def values(found: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 def test_the_page_has_what_the_code_has(root: Path) -> None:
-    page = (root / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \| (.*) \|$", page, re.MULTILINE)
     assert rows == [
         (name, kind, ", ".join(f"`{label}`" for label in labels), meaning)

@@ -29,7 +29,9 @@ from tests.scheduler.test_server import until
 def test_every_operation_is_in_the_table_and_documented() -> None:
     there = set(Requests(mock.MagicMock())._operations)
     assert there <= OPERATIONS.keys()
-    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "control.md").read_text(
+        encoding="utf-8"
+    )
     assert there <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
 
 

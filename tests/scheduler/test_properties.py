@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The hard rules of docs/design.md, in any order of events.
+"""The hard rules of docs/contributing/design.md, in any order of events.
 
 A world of obedient processes surrounds the core. They have physical memory of their own and answer truthfully, but when
 they like: what the core decides waits in a process's inbox, what the process says waits in its outbox. They die with

@@ -30,7 +30,7 @@ GIB = 1 << 30
 #: Amounts and their texts; the tests of labextension/src/core/format.ts read them, too.
 FORMATS = json.loads((Path(__file__).parents[1] / "formats.json").read_text())
 
-#: What docs/control.md lists, with parameters as the scheduler gives them.
+#: What docs/reference/control.md lists, with parameters as the scheduler gives them.
 REASONS = {
     "needs_memory": {"need": 6 * GIB, "lack": 2 * GIB, "holder_name": "a", "yields_in": 3.0},
     "serialised": {"holder": "k", "holder_name": "a", "yields_in": None},
@@ -71,7 +71,9 @@ NOTHING = {
 
 
 def test_every_documented_reason_has_words() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "control.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "control.md").read_text(
+        encoding="utf-8"
+    )
     table = page.split("| code | params | meaning |")[1].split("\n\n")[0]
     documented = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
     assert set(documented) == set(WORDED) == set(REASONS)

@@ -15,7 +15,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from tests.server_extension.lab import PATIENCE, Lab
 
 #: Uses the GPU without any library. ``data`` is an array there, ``known`` what it must hold. ``fail(rules)`` lets the
-#: simulated driver fail (docs/simulated-driver.md); ``hang(step, reached, over)`` lets a step of a checkpoint last
+#: simulated driver fail (simulated-driver.md); ``hang(step, reached, over)`` lets a step of a checkpoint last
 #: until the file ``over`` is there, and makes the file ``reached`` when it has begun.
 SETUP = """
 import atexit, ctypes, gc, os, signal, threading, time, weakref

@@ -13,14 +13,14 @@ def test_it_traces_the_modules_that_the_page_names(root: Path) -> None:
     command = [sys.executable, str(root / "tools" / "request_path.py"), "--calls"]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     traced = {line.split()[0] for line in printed.splitlines() if line.startswith("  ")}
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs" / "contributing" / "architecture.md").read_text()
     named = set(re.findall(r"`core/(\w+\.py)`", page))
     # A plan is made only if the request finds no room.
     assert named - traced == {"plan.py"}
 
 
 def test_the_page_names_files_that_exist(root: Path) -> None:
-    page = (root / "docs" / "architecture.md").read_text()
+    page = (root / "docs" / "contributing" / "architecture.md").read_text()
     folders = [root, root / "scheduler", root / "csrc" / "interposer"]
     named = set(re.findall(r"`([\w/]+\.(?:py|c|h))`", page))
     assert len(named) > 20

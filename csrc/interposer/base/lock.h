@@ -3,7 +3,7 @@
  * The locks of the interposer, and the order in which a thread takes them.
  *
  * A thread waits for a lock only if its rank is higher than that of each lock that the thread holds. Hence no threads
- * can wait for each other's locks in a circle. docs/ordering.md says what each lock protects, and why it comes where
+ * can wait for each other's locks in a circle. ordering.md says what each lock protects, and why it comes where
  * it does.
  *
  * A build with LOCK_RANKS=1, and each build with a sanitizer, checks this. A thread that takes a lock out of order, or

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Which GPUs this process sees, and in which order: asked of the scheduler before the driver is initialised, and told
- * the driver by CUDA_VISIBLE_DEVICES, which is as before when cuInit returns. docs/design.md, "Many GPUs", has the
+ * the driver by CUDA_VISIBLE_DEVICES, which is as before when cuInit returns. design.md, "Many GPUs", has the
  * rules.
  */
 #ifndef GPUSHARE_CLIENT_PLACEMENT_H

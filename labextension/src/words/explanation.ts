@@ -19,7 +19,7 @@ interface IBefore extends ICode {
 
 /**
  * Which rule put whom before a group, what it would take to be next, and what holds it
- * back while it runs: a line for each. docs/control.md has what the scheduler says.
+ * back while it runs: a line for each. docs/reference/control.md has what the scheduler says.
  *
  * @param answer - What the server answered; anything else than an explanation is none.
  */

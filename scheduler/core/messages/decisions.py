@@ -183,7 +183,7 @@ class ReadDevice(Struct, frozen=True):
 
 
 class Log(Struct, frozen=True):
-    """One line of the history (docs/control.md, "Events")."""
+    """One line of the history (docs/reference/control.md, "Events")."""
 
     kind: str
     group: str

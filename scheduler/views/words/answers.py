@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Adds sentences to the answers to a viewer (docs/control.md, "Sentences").
+"""Adds sentences to the answers to a viewer (docs/reference/control.md, "Sentences").
 
 An answer must be as the viewer may see it already: a sentence has every name that its parameters have.
 """

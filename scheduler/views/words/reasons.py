@@ -11,7 +11,7 @@ from .codes import code_text
 
 
 def reason_text(reason: Mapping[str, Any] | None) -> str:
-    """Why a group waits, in words (docs/control.md names the codes)."""
+    """Why a group waits, in words (docs/reference/control.md names the codes)."""
     return code_text(REASONS, reason)
 
 
