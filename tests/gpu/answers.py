@@ -4,7 +4,8 @@
 Each scenario is a process of its own, since some of them leave it without a usable context. The answers of an NVIDIA
 H200 with driver 580 are in ``answers.json``: the simulated driver is held to them, and so is the interposer.
 
-Exit status 0 if all answers are those recorded, with and without the interposer; 1 if not.
+Exit status 0 if all answers are those recorded, and those with the interposer are the bare driver's but for the
+documented differences in ``KINDER``; 1 if not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,26 @@ RECORDED = Path(__file__).with_suffix(".json")
 #: Seconds; a scenario takes less than one.
 PATIENCE = 120.0
 MIB = 1 << 20
+#: Calls that the driver refuses and the interposer accepts, on purpose (docs/contributing/conformance.md).
+#: They end a capture on the bare driver.
+KINDER = {
+    f"{mode}, {thread}: {call}"
+    for mode, thread in (
+        ("global", "its thread"),
+        ("global", "another thread"),
+        ("thread local", "its thread"),
+    )
+    for call in ("cuMemAllocAsync", "cuMemFreeAsync")
+}
+#: The interposer makes stream-ordered memory of ordinary memory, to which streams may write values.
+KINDER |= {
+    f"{context}{kind}: cuStream{call}Value{bits}"
+    for context in ("", "another context: ")
+    for kind in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync")
+    for call in ("Write", "Wait")
+    for bits in (32, 64)
+}
+
 INVALID_IMAGE = 200
 GLOBAL, THREAD_LOCAL, RELAXED = range(3)
 
@@ -658,12 +679,14 @@ def answers(scenario: str, environ: dict[str, str]) -> dict[str, Any]:
     return found if done.returncode == 0 else found | {"the process": done.returncode}
 
 
-def differences(expected: dict[str, Any], found: dict[str, Any]) -> list[str]:
-    """Say what answers otherwise, a line each."""
+def differences(
+    expected: dict[str, Any], found: dict[str, Any], but: Collection[str] = ()
+) -> list[str]:
+    """Describe each answer that differs in a line, but those of the calls in ``but``."""
     return [
         f"{call}: {found.get(call, 'nothing')} instead of {expected.get(call, 'nothing')}"
         for call in expected | found
-        if found.get(call) != expected.get(call)
+        if call not in but and found.get(call) != expected.get(call)
     ]
 
 
@@ -687,14 +710,14 @@ def main(argv: list[str] | None = None) -> int:
         Path(args.record).write_text(json.dumps(bare, indent=1) + "\n")
     recorded = json.loads(RECORDED.read_text())
     wrong = 0
-    for title, expected, found in (
-        ("the bare driver, against what is recorded", recorded, bare),
-        ("with the interposer, against the bare driver", bare, ours),
+    for title, expected, found, documented in (
+        ("the bare driver, against what is recorded", recorded, bare, set[str]()),
+        ("with the interposer, against the bare driver", bare, ours, KINDER),
     ):
         lines = [
             f"  {name}: {line}"
             for name in SCENARIOS
-            for line in differences(expected.get(name, {}), found[name])
+            for line in differences(expected.get(name, {}), found[name], but=documented)
         ]
         calls = sum(map(len, found.values()))
         print(f"{title}: {calls} answers, {len(lines)} different", *lines, sep="\n")

@@ -8,31 +8,12 @@ import json
 import pytest
 
 from jupyter_gpushare.benchmarks.harness.machine import machine
-from tests.gpu.answers import RECORDED, SCENARIOS, answers, differences
+from tests.gpu.answers import KINDER, RECORDED, SCENARIOS, answers, differences
 
 #: The simulated driver fails with an illegal address where a real one traps, so that only the other codes are compared.
 TRAP, ILLEGAL_ADDRESS = 719, 700
 #: What the strict simulated driver answers otherwise than an NVIDIA H200 does.
 SIMULATED = {"cuFuncGetAttribute", "after it: cuMemAlloc"}
-#: Where the driver refuses what the interposer does: docs/contributing/conformance.md.
-#: It ends a capture.
-KINDER = {
-    f"{mode}, {thread}: {call}"
-    for mode, thread in (
-        ("global", "its thread"),
-        ("global", "another thread"),
-        ("thread local", "its thread"),
-    )
-    for call in ("cuMemAllocAsync", "cuMemFreeAsync")
-}
-#: The interposer's stream-ordered memory is ordinary memory, to which streams may write values.
-KINDER |= {
-    f"{context}{kind}: cuStream{call}Value{bits}"
-    for context in ("", "another context: ")
-    for kind in ("cuMemAllocAsync", "cuMemAllocFromPoolAsync")
-    for call in ("Write", "Wait")
-    for bits in (32, 64)
-}
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)

@@ -278,6 +278,12 @@ def test_a_program_that_joins_an_old_scheduler_takes_its_turn(machine: Machine) 
     assert a.holds(at_more, 160 * UNIT, 3)
 
 
+def test_an_allocation_larger_than_the_gpu_is_explained_on_standard_error(machine: Machine) -> None:
+    a = machine.program("a")
+    assert a.call("alloc", bytes=1000 << 30)["result"] == OUT_OF_MEMORY
+    machine.until_said(a, "cannot allocate 1024000 MiB at once: the GPU has ")
+
+
 @pytest.mark.parametrize("code", [errno.EPROTO, errno.EAGAIN, errno.EACCES])
 def test_a_program_that_is_refused_at_first_joins_later(machine: Machine, code: int) -> None:
     machine.kill_scheduler()

@@ -263,15 +263,22 @@ void gs_devices_report(void)
 }
 
 /* A library that empties its cache and tries again is refused twice within moments; the user needs one line. */
-static void say_refusal(const char *text)
+static bool refused_before(void)
 {
     uint64_t now = gs_now_ns();
     gs_mutex_lock(&gs_memory_lock);
     bool again = now - figures.last_refusal_ns < UINT64_C(1000000000);
     figures.last_refusal_ns = now;
     gs_mutex_unlock(&gs_memory_lock);
-    if (!again && *text != '\0')
-        gs_say("%s", text);
+    return again;
+}
+
+void gs_device_say_too_large(const struct gs_device *device, uint64_t size)
+{
+    if (!refused_before())
+        gs_say("cannot allocate %llu MiB at once: the GPU has %llu MiB. To hold more than the GPU has, set "
+               "GPUSHARE_OVERSUBSCRIBE=1 before the program starts",
+               (unsigned long long)(size >> 20), (unsigned long long)(device->total >> 20));
 }
 
 #ifdef GS_LOCK_RANKS
@@ -307,7 +314,8 @@ CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t p
         result = gs_promises()->grow(&least, most, false, cancels, &answer);
         if (result == CUDA_SUCCESS && answer.status > GPUSHARE_GROWTH_SWAPPED) {
             answer.text[sizeof(answer.text) - 1] = '\0';
-            say_refusal(answer.text);
+            if (!refused_before() && answer.text[0] != '\0')
+                gs_say("%s", answer.text);
             result = CUDA_ERROR_OUT_OF_MEMORY;
         }
         /* Where no scheduler answers, nobody has said no: a lease for this would be waited for in vain. */

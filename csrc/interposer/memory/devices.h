@@ -78,6 +78,9 @@ void gs_device_forget_contexts(void);
  */
 CUresult gs_device_book(struct gs_device *device, uint64_t evictable, uint64_t pinned, uint64_t context);
 
+/* Prints that one allocation of `size` bytes is larger than the GPU, at most once a second. */
+void gs_device_say_too_large(const struct gs_device *device, uint64_t size);
+
 /* Under a lease that is being given back: asks for room on the GPU for all that is promised. May wait likewise. */
 bool gs_device_promise_now(struct gs_device *device);
 

@@ -289,8 +289,10 @@ static CUresult allocate(CUdeviceptr *pointer, size_t size, bool of_pool)
     CUresult result = gs_device_current(&device, &context);
     if (result != CUDA_SUCCESS)
         return result;
-    if (size > device->total && !gs_memory_oversubscribes())
+    if (size > device->total && !gs_memory_oversubscribes()) {
+        gs_device_say_too_large(device, size);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     reap(false);
     struct gs_allocation *allocation = calloc(1, sizeof(*allocation));
     if (allocation == NULL)
